@@ -1,0 +1,43 @@
+# Everything a newcomer needs: `make demo` and `make test`. Both build .venv first, from requirements.lock.
+
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test clone-test lint benchmarks lock clean
+
+setup: $(READY)
+
+$(READY): requirements.lock pyproject.toml
+	@sh tools/make_venv.sh $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+demo: setup
+	@mkdir -p demo
+	@test -f demo/youth.sqlite || $(BIN)/pdips ledger set-total demo/youth.sqlite 10
+	$(BIN)/pdips synthesize examples/youth.parquet --schema examples/youth.toml --mechanism steps \
+	    --option order=income,education,enrolled --epsilon $(or $(EPSILON),1) --sets 5 \
+	    --ledger demo/youth.sqlite --out demo/youth --overwrite
+
+test: setup
+	$(BIN)/python -m pytest -m "not clone"
+
+clone-test: setup
+	$(BIN)/python -m pytest -m clone
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+benchmarks: setup
+	$(BIN)/python -m benchmarks
+
+# Pins what a fresh environment resolves to today.
+lock: setup
+	$(BIN)/python -m pip list --format freeze --exclude pdips --exclude pip --exclude setuptools > requirements.lock
+
+clean:
+	rm -rf $(VENV) demo

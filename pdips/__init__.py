@@ -1,0 +1,52 @@
+"""Differentially private data synthesis for Bayesian analysts.
+
+Names are imported when they are first used, so that ``import pdips`` is quick and doesn't import PyMC.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pdips.errors import InputError as InputError
+    from pdips.errors import RefusedError as RefusedError
+    from pdips.ledger import Ledger as Ledger
+    from pdips.mechanism import Mechanism as Mechanism
+    from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
+    from pdips.mechanisms.tree import Steps as Steps
+    from pdips.privacy import PrivacyLoss as PrivacyLoss
+    from pdips.privacy import Spend as Spend
+    from pdips.release import Release as Release
+    from pdips.release import RunRecord as RunRecord
+    from pdips.schema import Column as Column
+    from pdips.schema import Schema as Schema
+    from pdips.table import Table as Table
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Column": "pdips.schema",
+    "InputError": "pdips.errors",
+    "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
+    "Ledger": "pdips.ledger",
+    "Mechanism": "pdips.mechanism",
+    "PrivacyLoss": "pdips.privacy",
+    "RefusedError": "pdips.errors",
+    "Release": "pdips.release",
+    "RunRecord": "pdips.release",
+    "Schema": "pdips.schema",
+    "Spend": "pdips.privacy",
+    "Steps": "pdips.mechanisms.tree",
+    "Table": "pdips.table",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'pdips' has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

@@ -1,0 +1,185 @@
+"""The contract of a mechanism, and the steps that every release passes through."""
+
+import resource
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Any, ClassVar, Literal, Protocol, get_args
+
+import numpy as np
+import pandas as pd
+
+from pdips.errors import InputError
+from pdips.ledger import Ledger
+from pdips.noise import RandomBits
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive
+from pdips.release import Release, RunRecord
+from pdips.schema import Schema
+from pdips.table import Table
+
+Variant = Literal["sound", "published"]
+Split = Literal["once", "per-set"]
+Progress = Callable[[str], None]
+
+
+class Mechanism(Protocol):
+    """A frozen set of public settings that can turn a table into a release.
+
+    Attributes
+    ----------
+    name : str
+        The mechanism's name on the command line.
+    epsilon : Fraction
+        Total over all synthetic sets, in nats, for one person.
+    n_sets : int
+        Number of synthetic sets.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike.
+    """
+
+    name: ClassVar[str]
+
+    @property
+    def epsilon(self) -> Number: ...
+    @property
+    def n_sets(self) -> int: ...
+    @property
+    def neighbours(self) -> Neighbours: ...
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the price, which no table can change; with a schema, the statement names what it takes as public."""
+        ...
+
+    def spends(self, schema: Schema) -> tuple[Spend, ...]:
+        """Return the items of the price for tables of this schema."""
+        ...
+
+    def release(
+        self,
+        table: Table,
+        *,
+        rng: np.random.Generator | None = None,
+        ledger: Ledger | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Release, RunRecord]:
+        """Spend the budget and draw a release."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """What a mechanism hands over: the synthetic sets, and the noisy statistics that they were made from."""
+
+    sets: Sequence[pd.DataFrame]
+    statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Clock:
+    """Wall time by step, told to whoever watches."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time a step."""
+        if self._progress is not None:
+            self._progress(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str = "once") -> Fraction:
+    """Check the settings that all mechanisms share and return epsilon as a rational.
+
+    Raises
+    ------
+    InputError
+        If epsilon is not finite and above 0, ``n_sets`` is below 1, or a word is none of its choices.
+    """
+    epsilon = positive(mechanism.epsilon, "epsilon")
+    if isinstance(mechanism.n_sets, bool) or not isinstance(mechanism.n_sets, int) or mechanism.n_sets < 1:
+        raise InputError(f"n_sets must be a whole number of at least 1, got {mechanism.n_sets}")
+    choice(mechanism.neighbours, get_args(Neighbours), "neighbours")
+    choice(variant, get_args(Variant), "variant")
+    choice(split, get_args(Split), "split")
+    if variant == "published" and mechanism.neighbours != "replace-one":
+        raise InputError("variant 'published' follows the papers, where the number of records is public: replace-one")
+    return epsilon
+
+
+def run(
+    mechanism: Mechanism,
+    table: Table,
+    draw: Callable[[RandomBits, Clock], Drawn],
+    *,
+    settings: Mapping[str, Any],
+    rng: np.random.Generator | None,
+    ledger: Ledger | None,
+    progress: Progress | None,
+) -> tuple[Release, RunRecord]:
+    """Charge the ledger, then let the mechanism draw, then pack what goes out and what stays.
+
+    The spend is on record before the first random bit is drawn; if the draw fails it stays charged.
+    """
+    loss, spends, clock = mechanism.privacy_loss(table.schema), mechanism.spends(table.schema), Clock(progress)
+    if ledger is not None:
+        with clock.step("charging the ledger"):
+            ledger.charge(loss, spends, mechanism=mechanism.name, fingerprint=table.fingerprint)
+    bits = RandomBits(rng)
+    drawn = draw(bits, clock)
+    release = Release(
+        mechanism=mechanism.name,
+        settings=settings,
+        schema=table.schema,
+        loss=loss,
+        spends=spends,
+        sets=tuple(drawn.sets),
+        statistics=drawn.statistics,
+        reproducible=bits.reproducible,
+    )
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    return release, RunRecord(seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics)
+
+
+def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
+    """Return the paragraph for a disclosure board: the law, whom it protects, and on which assumptions.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Whose price it is.
+    schema : Schema, optional
+        Names the cap on a person's records and the public columns.
+    law : str
+        What the mechanism does and which noise it adds; one or more sentences.
+    """
+    records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
+    cap = f"up to {records.max_per_person} records" if records and records.max_per_person > 1 else "one record"
+    whom = {
+        "replace-one": f"replacing all that one person ({cap}) contributed by any other values that the schema allows "
+        "changes the probability of any output by a factor of at most e^epsilon; the number of records is public",
+        "add-remove": f"adding or removing all that one person ({cap}) contributed changes the probability of any "
+        "output by a factor of at most e^epsilon; the number of records is protected too",
+    }[mechanism.neighbours]
+    epsilon, plural = float(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""
+    parts = [
+        f"{mechanism.name} with epsilon = {epsilon:g} in total over {mechanism.n_sets} synthetic set{plural}: {whom}.",
+        law,
+        "Assumptions: the schema (levels, bounds, bins, impossible combinations) was fixed from public knowledge; "
+        "whether and what to publish was not decided by looking at the confidential table or at unpaid diagnostics; "
+        "the random bits of the operating system are unpredictable and were not kept.",
+    ]
+    if records and records.person is None:
+        parts.append(f"That no person has more than {cap} is declared, not checked.")
+    if public:
+        parts.append(
+            f"Public columns, copied as they are and not protected in any way: {', '.join(public)}. "
+            "Neighbouring tables share them; only the other columns of a person change."
+        )
+    return " ".join(parts)

@@ -1,0 +1,1 @@
+"""Histogram and tree mechanisms in plain numpy, one file a family."""

@@ -1,0 +1,381 @@
+"""The only place that draws noise: exact samplers from uniform bits.
+
+Every sampler here draws from *exactly* the stated law. The method is the same throughout: a uniform number is
+revealed bit by bit, an approximation with a known error bound decides where it falls, and in the rare case that the
+bits revealed so far can't decide, more bits and more decimal digits are taken until they do.
+Nothing is ever rounded into the wrong outcome, and no outcome's probability is rounded to 0 (``docs/proofs/noise.md``).
+
+Uniform bits come from the operating system. A numpy Generator may be passed instead, for tests and studies.
+"""
+
+import math
+import os
+from collections.abc import Callable
+from decimal import Context, Decimal
+from fractions import Fraction
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+
+IntArray = NDArray[np.int64]
+Bounds = Callable[[int], tuple[Fraction, Fraction]]
+
+WORD_BITS = 64
+GUIDE_BITS = 16
+START_DIGITS = 40
+LONGEST_TABLE = 4096
+LARGEST_SCALE = 2**50
+FLOOR_NATS = 60
+"""Scores further below the best than this count as this far below: SOUNDNESS review E8, the loss doesn't grow by it."""
+
+FILTER = 2.0**-30
+"""Half-width of the band around a threshold in which a double is not trusted and exact arithmetic decides."""
+
+
+class RandomBits:
+    """Uniform bits, from the operating system or, for tests, from a seeded generator.
+
+    Parameters
+    ----------
+    rng : numpy.random.Generator, optional
+        Leave it out for anything that is to be published: who can repeat the bits can subtract the noise.
+    """
+
+    def __init__(self, rng: np.random.Generator | None = None) -> None:
+        self.reproducible = rng is not None
+        self._bytes = os.urandom if rng is None else rng.bytes
+        self._rng = rng
+
+    def words(self, n: int, dtype: type[np.unsignedinteger]) -> NDArray[np.unsignedinteger]:
+        """Return ``n`` independent uniform words of ``dtype``."""
+        return np.frombuffer(self._bytes(n * np.dtype(dtype).itemsize), dtype=dtype)
+
+    def integer(self, n_bits: int) -> int:
+        """Return a uniform integer below ``2**n_bits``; ``n_bits`` is a multiple of 8."""
+        return int.from_bytes(self._bytes(n_bits // 8), "little")
+
+    def generator(self) -> np.random.Generator:
+        """Return a generator for post-processing, whose randomness protects nothing."""
+        return np.random.default_rng() if self._rng is None else self._rng
+
+
+class _LazyUniform:
+    """A real number, uniform on [0, 1), of which ever more binary digits are revealed."""
+
+    def __init__(self, prefix: int, n_bits: int, bits: RandomBits) -> None:
+        self.prefix, self.n_bits, self.bits = prefix, n_bits, bits
+
+    def below(self, bounds: Bounds) -> bool:
+        """Decide whether the number is below the one that ``bounds(digits)`` encloses ever more tightly."""
+        digits = START_DIGITS
+        while True:
+            low, high = bounds(digits)
+            if Fraction(self.prefix + 1, 1 << self.n_bits) <= low:
+                return True
+            if Fraction(self.prefix, 1 << self.n_bits) >= high:
+                return False
+            self.prefix = self.prefix << WORD_BITS | self.bits.integer(WORD_BITS)
+            self.n_bits += WORD_BITS
+            digits *= 2
+
+
+def _exp_bounds(exponent: Fraction, digits: int) -> tuple[Fraction, Fraction]:
+    """Enclose exp(-exponent), ``exponent >= 0``.
+
+    Decimal division and exp are correctly rounded (General Decimal Arithmetic), so the relative error is below
+    ``(exponent + 2) * 10**(1 - digits)``; a factor of two is added for good measure.
+    """
+    context = Context(prec=digits, Emin=-(10**17), Emax=10**17)
+    quotient = context.divide(Decimal(exponent.numerator), Decimal(exponent.denominator))
+    if quotient > 2 * digits:  # exp(-quotient) < 10**(-0.86 digits): enclosed without writing it out
+        return Fraction(0), Fraction(1, 10 ** (digits // 2))
+    value = Fraction(context.exp(-quotient))
+    error = value * 2 * (math.ceil(exponent) + 2) / 10 ** (digits - 1)
+    return value - error, value + error
+
+
+class _Digit:
+    """Inverse distribution function of P(X = k) ~ exp(-rate k), k = 0, ..., ``size - 1`` (all k if ``size`` is None).
+
+    ``thresholds[j]`` is floor(2^word_bits P(X <= j)). A uniform word above it means X > j, one below it X <= j, and one
+    equal to it doesn't say: then more bits are drawn. The first ``guide_bits`` alone decide all but a few draws.
+    """
+
+    def __init__(
+        self, rate: Fraction, size: int | None, guide_bits: int = GUIDE_BITS, word_bits: int = WORD_BITS
+    ) -> None:
+        self.rate, self.size = rate, size
+        self.guide_bits, self.word_bits = guide_bits, word_bits
+        self.thresholds = np.array(self._find_thresholds(), dtype=np.uint64)
+        self.guide = self._make_guide()
+
+    def cumulative(self, k: int, digits: int) -> tuple[Fraction, Fraction]:
+        """Enclose P(X <= k) = (1 - exp(-rate (k + 1))) / (1 - exp(-rate size))."""
+        low, high = _exp_bounds(self.rate * (k + 1), digits)
+        if self.size is None:
+            return 1 - high, 1 - low
+        low_end, high_end = _exp_bounds(self.rate * self.size, digits)
+        return (1 - high) / (1 - low_end), (1 - low) / (1 - high_end)
+
+    def _threshold(self, k: int) -> int:
+        digits = START_DIGITS
+        while True:
+            low, high = self.cumulative(k, digits)
+            word = math.floor(low * 2**self.word_bits)
+            if word == math.ceil(high * 2**self.word_bits) - 1:  # the bounds are strict
+                return int(word)
+            digits *= 2
+
+    def _find_thresholds(self) -> list[int]:
+        last_word = 2**self.word_bits - 1
+        found: list[int] = []
+        while (self.size is None or len(found) < self.size - 1) and (not found or found[-1] < last_word):
+            found.append(self._threshold(len(found)))
+        return found
+
+    def _make_guide(self) -> NDArray[np.int32]:
+        """Return the outcome that the first ``guide_bits`` decide, or -1 where they don't."""
+        n_rest = self.word_bits - self.guide_bits
+        first = np.arange(2**self.guide_bits, dtype=np.uint64) << np.uint64(n_rest)
+        last = first | np.uint64(2**n_rest - 1)
+        outcome = np.searchsorted(self.thresholds, first, side="left")
+        settled = outcome == np.searchsorted(self.thresholds, last, side="right")
+        return np.where(settled, outcome, -1).astype(np.int32)
+
+    def sample(self, n: int, bits: RandomBits) -> IntArray:
+        """Return ``n`` independent draws."""
+        heads = bits.words(n, np.uint16) >> np.uint16(GUIDE_BITS - self.guide_bits)
+        outcome: IntArray = self.guide[heads].astype(np.int64)
+        open_ = np.flatnonzero(outcome < 0)
+        if not len(open_):
+            return outcome
+        n_rest = self.word_bits - self.guide_bits
+        rest = bits.words(len(open_), np.uint64) >> np.uint64(WORD_BITS - n_rest)
+        words = heads[open_].astype(np.uint64) << np.uint64(n_rest) | rest
+        outcome[open_] = np.searchsorted(self.thresholds, words, side="left")
+        padded = np.append(self.thresholds, np.uint64(0))
+        beyond = outcome[open_] < len(self.thresholds)
+        for i in np.flatnonzero(beyond & (padded[outcome[open_]] == words)):
+            outcome[open_[i]] = self._resolve(int(words[i]), int(outcome[open_[i]]), bits)
+        return outcome
+
+    def _resolve(self, word: int, k: int, bits: RandomBits) -> int:
+        uniform = _LazyUniform(word, self.word_bits, bits)
+        while (self.size is None or k < self.size - 1) and not uniform.below(partial(self.cumulative, k)):
+            k += 1
+        return k
+
+
+@lru_cache(maxsize=64)
+def _digits(rate: Fraction) -> tuple[tuple[int, _Digit], ...]:
+    """Return (place value, digit) pairs whose weighted sum is geometric: P(X = k) ~ exp(-rate k).
+
+    The binary digits of a geometric variable are independent, since exp(-rate (d + 2^t h)) is a product; so low-order
+    digits of a large one are drawn from short tables of their own, and every table stays below ``LONGEST_TABLE``.
+    """
+    found, place = [], 1
+    while 45 / (rate * place) > LONGEST_TABLE:
+        size = 2 ** min(11, int(1 / (rate * place)).bit_length() - 1)
+        found.append((place, _Digit(rate * place, size)))
+        place *= size
+    return (*found, (place, _Digit(rate * place, None)))
+
+
+def _geometric(rate: Fraction, n: int, bits: RandomBits) -> IntArray:
+    total = np.zeros(n, dtype=np.int64)
+    for place, digit in _digits(rate):
+        total += place * digit.sample(n, bits)
+    return total
+
+
+def discrete_laplace(scale: Fraction, n: int, bits: RandomBits) -> IntArray:
+    """Draw exact discrete Laplace noise, P(Z = z) = (1 - r) / (1 + r) r^|z| with r = exp(-1 / scale).
+
+    Parameters
+    ----------
+    scale : Fraction
+        Scale in units of the integer grid; sensitivity / epsilon for an epsilon-private release.
+    n : int
+        Number of draws.
+    bits : RandomBits
+        Source of uniform bits.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    InputError
+        If the scale is not above 0, or above 2^50.
+
+    Notes
+    -----
+    The difference of two independent geometric variables (Ghosh, Roughgarden and Sundararajan, 2012, call the law
+    two-sided geometric). Exactness: ``docs/proofs/noise.md``, theorem 1.
+    """
+    if not 0 < scale <= LARGEST_SCALE:
+        raise InputError("the scale of the noise must be above 0 and at most 2^50: epsilon is too small for this table")
+    rate = 1 / Fraction(scale)
+    return _geometric(rate, n, bits) - _geometric(rate, n, bits)
+
+
+def discrete_laplace_variance(scale: Fraction) -> float:
+    """Return the variance 2 r / (1 - r)^2 of :func:`discrete_laplace`, r = exp(-1 / scale)."""
+    rate = float(1 / scale)
+    return 2 * math.exp(-rate) / math.expm1(-rate) ** 2
+
+
+def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
+    """Draw exact discrete Gaussian noise, P(Z = z) ~ exp(-z^2 / (2 variance)).
+
+    Parameters
+    ----------
+    variance : Fraction
+        The parameter sigma^2 in squared grid units (the variance itself is slightly smaller).
+    n : int
+        Number of draws.
+    bits : RandomBits
+        Source of uniform bits.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+
+    Raises
+    ------
+    InputError
+        If the variance is not above 0, or above 2^40.
+
+    Notes
+    -----
+    Rejection from the discrete Laplace (Canonne, Kamath and Steinke, 2020, algorithm 3), with each acceptance decided
+    exactly. A release of integer statistics with l2-sensitivity D is (D^2 / (2 sigma^2))-zCDP (their theorem 4).
+    """
+    if not 0 < variance <= 2**40:
+        raise InputError("the variance of the noise must be above 0 and at most 2^40")
+    variance = Fraction(variance)
+    scale = math.isqrt(math.floor(variance)) + 1
+    drawn = np.empty(0, dtype=np.int64)
+    while len(drawn) < n:
+        proposals = discrete_laplace(Fraction(scale), int(1.5 * (n - len(drawn))) + 16, bits)
+        drawn = np.concatenate([drawn, proposals[_accept_gaussian(proposals, variance, scale, bits)]])
+    return drawn[:n]
+
+
+def _accept_gaussian(proposals: IntArray, variance: Fraction, scale: int, bits: RandomBits) -> NDArray[np.bool_]:
+    """Toss a coin of probability exp(-(|z| - variance / scale)^2 / (2 variance)) for each proposal z."""
+    centre = float(variance / scale)
+    probability = np.exp(-((np.abs(proposals) - centre) ** 2) / (2 * float(variance)))
+    words = bits.words(len(proposals), np.uint64)
+    uniform = words.astype(np.float64) * 2.0**-WORD_BITS
+    accepted = uniform < probability
+    for i in np.flatnonzero(np.abs(uniform - probability) < FILTER):
+        exponent = (abs(int(proposals[i])) - variance / scale) ** 2 / (2 * variance)
+        lazy = _LazyUniform(int(words[i]), WORD_BITS, bits)
+        accepted[i] = lazy.below(partial(_exp_bounds, exponent))
+    return accepted
+
+
+def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) -> IntArray:
+    """Choose one candidate in each row with probability proportional to exp(unit * score), exactly.
+
+    Parameters
+    ----------
+    scores : ndarray of int64, shape (rows, candidates)
+        Scores in whole steps of a public grid (:func:`quantise`); the smallest int64 marks a candidate that is not
+        available in that row. Which ones are available must be public.
+    unit : Fraction
+        Nats a step; epsilon * step / (2 * sensitivity) for the usual guarantee.
+    bits : RandomBits
+        Source of uniform bits.
+
+    Returns
+    -------
+    ndarray of int64, shape (rows,)
+        The index of the chosen candidate.
+
+    Raises
+    ------
+    InputError
+        If a row has no available candidate.
+
+    Notes
+    -----
+    McSherry and Talwar (2007). Scores more than 60 nats below the best of their row count as 60 below, which leaves the
+    privacy loss at most the oscillation of the score difference (SOUNDNESS review E8). Weights are integers
+    floor(10^d exp(.)) with d raised until the drawn number is decided, so the law is the softmax itself and no bit of
+    loss is added (``docs/proofs/noise.md``, theorem 3).
+    """
+    available = scores != np.iinfo(np.int64).min
+    if scores.ndim != 2 or not available.any(axis=1).all():
+        raise InputError("the exponential mechanism needs at least one available candidate a row")
+    best = scores.max(axis=1, keepdims=True)
+    below = np.minimum(np.where(available, best - np.where(available, scores, best), 0), _steps_to_floor(unit))
+    weights = np.where(available, np.exp(-below * float(unit)), 0.0)
+    cumulative = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
+    words = bits.words(len(scores), np.uint64)
+    uniform = (words.astype(np.float64) * 2.0**-WORD_BITS)[:, None]
+    chosen = np.minimum((cumulative <= uniform).sum(axis=1), scores.shape[1] - 1)
+    unsure = (np.abs(cumulative - uniform) < FILTER).any(axis=1)
+    for i in np.flatnonzero(unsure):
+        chosen[i] = _choose_exactly(below[i], available[i], unit, _LazyUniform(int(words[i]), WORD_BITS, bits))
+    return np.asarray(chosen, dtype=np.int64)
+
+
+def _steps_to_floor(unit: Fraction) -> int:
+    """Return ``FLOOR_NATS`` in whole steps of the score's grid, rounded up."""
+    return min(math.ceil(FLOOR_NATS / unit), 2**62)
+
+
+def _choose_exactly(below: IntArray, available: NDArray[np.bool_], unit: Fraction, uniform: _LazyUniform) -> int:
+    candidates = np.flatnonzero(available)
+    exponents = [unit * int(below[c]) for c in candidates]
+
+    def cumulative(k: int, digits: int) -> tuple[Fraction, Fraction]:
+        pairs = [_exp_bounds(exponent, digits) for exponent in exponents]
+        head = [sum(pair[side] for pair in pairs[: k + 1]) for side in (0, 1)]
+        tail = [sum(pair[side] for pair in pairs[k + 1 :]) for side in (0, 1)]
+        return Fraction(head[0]) / (head[0] + tail[1]), Fraction(head[1]) / (head[1] + tail[0])
+
+    for k in range(len(candidates) - 1):
+        if uniform.below(partial(cumulative, k)):
+            return int(candidates[k])
+    return int(candidates[-1])
+
+
+def quantise(values: NDArray[np.float64], step: Fraction) -> IntArray:
+    """Round to whole steps, floor(x / step + 1/2), as if in exact arithmetic.
+
+    Two values at most D apart are at most ceil(D / step) steps apart, which neither half-to-even rounding nor the same
+    formula in doubles can promise (SOUNDNESS 7.2, review E4).
+
+    Parameters
+    ----------
+    values : ndarray of float64
+        Finite values, at most 2^40 steps from 0.
+    step : Fraction
+        The public grid step, in the unit of ``values``.
+
+    Returns
+    -------
+    ndarray of int64, the shape of ``values``
+
+    Raises
+    ------
+    InputError
+        If the step is not above 0, or a value is not finite or too large for the grid.
+    """
+    if step <= 0:
+        raise InputError("the grid step must be above 0")
+    scaled = values / float(step) + 0.5
+    if not (np.abs(scaled) < 2.0**40).all():
+        raise InputError("values to be rounded must be finite and within 2^40 grid steps of 0")
+    steps: IntArray = np.floor(scaled).astype(np.int64)
+    nearest = np.abs(scaled - np.rint(scaled)) < 2.0**-10
+    for i in np.flatnonzero(nearest):
+        steps.flat[i] = math.floor(Fraction(float(values.flat[i])) / step + Fraction(1, 2))
+    return steps

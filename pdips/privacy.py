@@ -1,0 +1,176 @@
+"""Privacy losses: what one is, how losses add up, and how a total is itemised.
+
+All numbers are exact rationals (:class:`fractions.Fraction`), so that "does this overspend" has one answer.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Literal, get_args
+
+from pdips.errors import InputError
+
+Neighbours = Literal["replace-one", "add-remove"]
+Kind = Literal["pure", "approximate", "zcdp", "asymptotic", "none"]
+Sampling = Literal["exact", "mcmc"]
+Number = int | float | str | Fraction
+
+FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
+
+
+def exact(value: Number, name: str) -> Fraction:
+    """Return ``value`` as the rational that its spelling names: 0.1 is one tenth, not the double nearest to it."""
+    if isinstance(value, bool):
+        raise InputError(f"{name} must be a number, got {value}")
+    try:
+        return Fraction(value if isinstance(value, (int, Fraction)) else str(value).strip())
+    except (ValueError, ZeroDivisionError):
+        raise InputError(f"{name} must be a finite number, got {value!r}") from None
+
+
+def positive(value: Number, name: str) -> Fraction:
+    """Return ``value`` as a rational above zero."""
+    number = exact(value, name)
+    if number <= 0:
+        raise InputError(f"{name} must be above 0, got {value}")
+    return number
+
+
+def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
+    """Return ``value`` when it is one of ``allowed``."""
+    for candidate in allowed:
+        if value == candidate:
+            return candidate
+    raise InputError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyLoss:
+    """The price of a release, and the sentence that says what it buys.
+
+    Parameters
+    ----------
+    epsilon : Fraction
+        Total over all synthetic sets of the release, in nats. For ``kind="zcdp"`` the epsilon that ``rho`` gives at
+        ``delta``. For ``kind="none"`` and ``"asymptotic"`` the figure that the paper claims, which bounds nothing.
+    delta : Fraction
+        Probability of exceeding ``epsilon``; 0 for ``kind="pure"``.
+    rho : Fraction
+        Zero-concentrated loss; 0 unless ``kind="zcdp"``.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike: one person's records replaced (number of records public), or added or removed.
+    kind : {"pure", "approximate", "zcdp", "asymptotic", "none"}
+        What sort of guarantee it is.
+    sampling : {"exact", "mcmc"}
+        Whether the output is drawn from exactly the law that the proof is about.
+    statement : str
+        One paragraph that a disclosure board can read, with every assumption in it.
+    """
+
+    epsilon: Fraction
+    neighbours: Neighbours
+    kind: Kind
+    statement: str
+    delta: Fraction = Fraction(0)
+    rho: Fraction = Fraction(0)
+    sampling: Sampling = "exact"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive(self.epsilon, "epsilon"))
+        for name in ("delta", "rho"):
+            object.__setattr__(self, name, exact(getattr(self, name), name))
+        choice(self.neighbours, get_args(Neighbours), "neighbours")
+        choice(self.kind, get_args(Kind), "kind")
+        if not 0 <= self.delta < 1:
+            raise InputError(f"delta must be at least 0 and below 1, got {self.delta}")
+        if self.kind == "pure" and self.delta:
+            raise InputError("a pure loss has delta = 0; use kind 'approximate'")
+        if (self.kind == "zcdp") != (self.rho > 0):
+            raise InputError("rho goes with kind 'zcdp', and only with it")
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether this kind bounds what an attacker can learn at all."""
+        return self.kind in FINITE_KINDS
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spend:
+    """One item of a price: which step, how much of the total, and how it composes with the others."""
+
+    step: str
+    epsilon: Fraction
+    composition: Literal["sequential", "parallel"] = "sequential"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "epsilon", positive(self.epsilon, "epsilon"))
+
+
+def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> PrivacyLoss:
+    """Return a zero-concentrated loss with its (epsilon, delta) reading, rounded up at the twelfth decimal.
+
+    Bun and Steinke (2016), Proposition 1.3: rho-zCDP implies (rho + 2 sqrt(rho log(1/delta)), delta)-DP.
+    """
+    exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
+    if exact_delta >= 1:
+        raise InputError(f"delta must be below 1, got {delta}")
+    root = math.sqrt(float(exact_rho) * -math.log(float(exact_delta)))
+    epsilon = exact_rho + Fraction(math.ceil(2 * root * 10**12) + 1, 10**12)
+    return PrivacyLoss(
+        epsilon=epsilon, delta=exact_delta, rho=exact_rho, neighbours=neighbours, kind="zcdp", statement=statement
+    )
+
+
+def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
+    """Return the loss of running mechanisms one after the other on the same table.
+
+    Pure and approximate losses add in epsilon and delta, zero-concentrated ones in rho (sequential composition,
+    adaptive choices included). Losses for different neighbours or of different kinds don't add: convert them first.
+
+    Raises
+    ------
+    InputError
+        If there are no losses, they differ in kind or neighbours, or one of them is no finite guarantee.
+    """
+    if not losses:
+        raise InputError("nothing to compose: the list of losses is empty")
+    if len({(loss.neighbours, loss.kind) for loss in losses}) > 1:
+        raise InputError("losses compose only for one relation of neighbours and one kind; convert them first")
+    first = losses[0]
+    if not first.is_finite:
+        raise InputError(f"losses of kind {first.kind!r} bound nothing, so they have no sum")
+    statement = " ".join(dict.fromkeys(loss.statement for loss in losses))
+    sampling: Sampling = "exact" if all(loss.sampling == "exact" for loss in losses) else "mcmc"
+    if first.kind == "zcdp":
+        if len({loss.delta for loss in losses}) > 1:
+            raise InputError("zero-concentrated losses are read at one delta; convert them first")
+        total = zcdp(sum((loss.rho for loss in losses), Fraction(0)), first.delta, first.neighbours, statement)
+        return replace(total, sampling=sampling)
+    return PrivacyLoss(
+        epsilon=sum((loss.epsilon for loss in losses), Fraction(0)),
+        delta=sum((loss.delta for loss in losses), Fraction(0)),
+        neighbours=first.neighbours,
+        kind=first.kind,
+        statement=statement,
+        sampling=sampling,
+    )
+
+
+def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
+    """Return an add-remove loss as a replace-one loss: replacing is removing and adding.
+
+    Pure epsilon doubles; (epsilon, delta) becomes (2 epsilon, (1 + e^epsilon) delta); rho quadruples (two steps of
+    group privacy). The other direction doesn't exist: a replace-one guarantee says nothing of the number of records.
+    """
+    if loss.neighbours == "replace-one":
+        return loss
+    if loss.kind == "zcdp":
+        return zcdp(4 * loss.rho, loss.delta, "replace-one", loss.statement)
+    if not loss.is_finite:
+        return replace(loss, neighbours="replace-one")
+    if loss.delta and loss.epsilon > 500:
+        raise InputError("an approximate loss with epsilon above 500 has no replace-one reading with delta below 1")
+    growth = 1 + Fraction(math.exp(float(loss.epsilon))) if loss.delta else Fraction(0)
+    delta = loss.delta * growth * Fraction(10**12 + 1, 10**12)
+    return replace(loss, neighbours="replace-one", epsilon=2 * loss.epsilon, delta=delta)

@@ -1,0 +1,148 @@
+"""What goes out, and what stays: a release is paid for, a run record is not."""
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pdips.errors import RefusedError
+from pdips.privacy import PrivacyLoss, Spend
+from pdips.schema import Schema
+
+Format = Literal["parquet", "csv"]
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Release:
+    """Synthetic sets and what they cost. All of it is paid for, so all of it may be published.
+
+    Parameters
+    ----------
+    mechanism : str
+        Name of the mechanism.
+    settings : dict
+        Its public settings.
+    schema : Schema
+        The schema of the synthetic sets.
+    loss : PrivacyLoss
+        The total over all sets.
+    spends : tuple of Spend
+        The same, itemised.
+    sets : tuple of DataFrame
+        One synthetic table each.
+    statistics : dict of str to DataFrame
+        Noisy statistics that the sets were made from.
+    reproducible : bool
+        Made from a seed: fit for tests and studies, not for publication.
+    """
+
+    mechanism: str
+    settings: Mapping[str, Any]
+    schema: Schema
+    loss: PrivacyLoss
+    spends: tuple[Spend, ...]
+    sets: tuple[pd.DataFrame, ...]
+    statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    reproducible: bool = False
+
+    def __repr__(self) -> str:
+        return f"Release(mechanism={self.mechanism!r}, n_sets={len(self.sets)}, epsilon={float(self.loss.epsilon):g})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contents of ``privacy.json``: public settings only, no timing, no diagnostic."""
+        loss = self.loss
+        return {
+            "mechanism": self.mechanism,
+            "settings": dict(self.settings),
+            "n_sets": len(self.sets),
+            "reproducible": self.reproducible,
+            "privacy": {
+                "epsilon": float(loss.epsilon),
+                "delta": float(loss.delta),
+                "neighbours": loss.neighbours,
+                "kind": loss.kind,
+                "sampling": loss.sampling,
+                "statement": loss.statement,
+            },
+            "spends": [{**asdict(spend), "epsilon": float(spend.epsilon)} for spend in self.spends],
+            "schema": self.schema.to_dict(),
+            "software": software(),
+        }
+
+    def publish(self, directory: str | Path, *, file_format: Format = "parquet", allow: Collection[str] = ()) -> None:
+        """Write ``synthetic_1.parquet`` ... and ``privacy.json`` into a folder.
+
+        Parameters
+        ----------
+        directory : path
+            The folder; made if it isn't there.
+        file_format : {"parquet", "csv"}
+            Of the synthetic sets.
+        allow : collection of {"reproducible", "asymptotic"}
+            What the publisher takes upon themselves, by name: a release made from a seed, or one whose guarantee is
+            only asymptotic.
+
+        Raises
+        ------
+        RefusedError
+            If the release has no guarantee (which nothing overrides), or one that isn't named in ``allow``.
+        """
+        if self.loss.kind == "none":
+            raise RefusedError(f"a release of kind 'none' is never published. {self.loss.statement}")
+        if self.loss.kind == "asymptotic" and "asymptotic" not in allow:
+            raise RefusedError("the guarantee is only asymptotic; name allow=['asymptotic'] to publish all the same")
+        if self.reproducible and "reproducible" not in allow:
+            raise RefusedError(
+                "made from a seed: whoever knows it can subtract the noise; name allow=['reproducible'] all the same"
+            )
+        self.write(directory, file_format=file_format)
+
+    def write(self, directory: str | Path, *, file_format: Format = "parquet") -> None:
+        """Write the same files without asking whether they may be published: for folders that stay inside."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, frame in enumerate(self.sets, start=1):
+            path = folder / f"synthetic_{number}.{file_format}"
+            if file_format == "csv":
+                frame.to_csv(path, index=False)
+            else:
+                pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, compression="zstd")
+        write_json(folder / "privacy.json", self.describe())
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunRecord:
+    """What the run looked like from inside. Read from records and paid by nobody: it is never published.
+
+    Parameters
+    ----------
+    seconds : dict of str to float
+        Wall time by step.
+    peak_memory : float
+        Largest resident size of the process, in MiB.
+    diagnostics : dict
+        Whatever the mechanism wants its curator to see.
+    """
+
+    seconds: Mapping[str, float]
+    peak_memory: float
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return "RunRecord(confidential)"
+
+
+def software() -> dict[str, str]:
+    """Return the versions that a release was made with."""
+    return {name: version(name) for name in ("pdips", "numpy", "pandas", "pyarrow")}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON that people can read too."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

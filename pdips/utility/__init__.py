@@ -1,0 +1,1 @@
+"""How close synthetic sets are to the confidential table. Computed from it and unpaid: for inside use only."""

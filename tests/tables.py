@@ -1,0 +1,42 @@
+"""Tiny tables that the tests enumerate, and sampling from schemas."""
+
+from collections.abc import Iterator
+from itertools import combinations_with_replacement, product
+
+import numpy as np
+import pandas as pd
+
+from pdips.schema import Schema
+from pdips.table import Table
+
+
+def schema_of(*sizes: int, **extra) -> Schema:
+    """Columns a, b, c, ... with levels 0, 1, ..."""
+    columns = {name: {"levels": list(range(size))} for name, size in zip("abcdefgh", sizes, strict=False)}
+    return Schema.model_validate({"columns": columns, **extra})
+
+
+def all_records(schema: Schema) -> list[tuple[int, ...]]:
+    return list(product(*(range(column.n_levels) for column in schema.columns.values())))
+
+
+def table_of(records, schema: Schema) -> Table:
+    return Table(pd.DataFrame(list(records), columns=list(schema.columns)), schema)
+
+
+def all_tables(schema: Schema, n: int) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every table of n records, up to their order."""
+    return combinations_with_replacement(all_records(schema), n)
+
+
+def replacements(records, schema: Schema) -> Iterator[tuple[tuple[int, ...], ...]]:
+    """Every table that differs by one record."""
+    for i in range(len(records)):
+        for other in all_records(schema):
+            if other != records[i]:
+                yield tuple(sorted((*records[:i], other, *records[i + 1 :])))
+
+
+def random_table(schema: Schema, n: int, seed: int = 0) -> Table:
+    rng = np.random.default_rng(seed)
+    return table_of([[rng.integers(c.n_levels) for c in schema.columns.values()] for _ in range(n)], schema)
