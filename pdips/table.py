@@ -135,6 +135,14 @@ def _key(value: object) -> str:
     return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
 
 
+def _number_key(value: object) -> str:
+    """Spell a number alike even if a text file has it as 1994.0."""
+    try:
+        return _key(float(value)) if isinstance(value, str) else _key(value)
+    except ValueError:
+        return _key(value)
+
+
 def _level_codes(column: Column) -> dict[str, int]:
     codes = {_key(level): code for code, level in enumerate(column.levels)}
     for code, level in enumerate(column.levels):
@@ -154,8 +162,8 @@ def _encode(name: str, values: pd.Series, column: Column) -> IntArray:
 
 def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
     positions, uniques = pd.factorize(values)
-    known = _level_codes(column)
-    codes = np.array([*(known.get(_key(value), -1) for value in uniques), column.n_values], dtype=np.int64)
+    known, key = _level_codes(column), _key if isinstance(column.levels[0], (str, bool)) else _number_key
+    codes = np.array([*(known.get(key(value), -1) for value in uniques), column.n_values], dtype=np.int64)
     if (codes[:-1] < 0).any():
         raise InputError(f"column {name!r} has values outside the levels of its schema")
     _refuse_undeclared_missing(name, column, positions < 0)
@@ -164,10 +172,9 @@ def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
 
 def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]:
     """Return a numeric column as doubles, NaN where missing, after checking it against its bounds."""
-    missing = values.isna().to_numpy(dtype=bool)
-    if column.missing_codes:
-        spelt = values.map(_key, na_action="ignore")
-        missing |= spelt.isin([_key(code) for code in column.missing_codes]).to_numpy(dtype=bool)
+    positions, uniques = pd.factorize(values)
+    codes = {_key(code) for code in column.missing_codes}
+    missing = np.array([*(bool(codes) and _number_key(value) in codes for value in uniques), True])[positions]
     _refuse_undeclared_missing(name, column, missing)
     known = pd.to_numeric(values[~missing], errors="coerce").to_numpy(dtype=np.float64)
     lower, upper = float(column.lower or 0), float(column.upper or 0)

@@ -13,7 +13,7 @@ REJECT = 1e-9
 
 
 def chi_square(draws: np.ndarray, pmf: Callable[[np.ndarray], np.ndarray], *, expected: float = 30.0) -> float:
-    """Return the p-value of integer draws under a law, values pooled so that each cell expects at least ``expected``."""
+    """Return the p-value of integer draws under a law, pooled into cells that expect at least ``expected`` each."""
     values = np.arange(draws.min() - 1, draws.max() + 2)
     counts = np.bincount(draws - values[0], minlength=len(values))
     probabilities = pmf(values)

@@ -1,4 +1,4 @@
-"""Consistency against independent solvers: dense least squares, brute-force projection, and the rounding's own rules."""
+"""Consistency against independent solvers: dense least squares, brute-force projection, the rounding's own rules."""
 
 import numpy as np
 import pytest
@@ -60,7 +60,7 @@ def problem(seed: int, *, exact_root: bool, unseen: bool, zero_leaf: bool):
     variances = [rng.uniform(0.2, 5, n) for n in sizes]
     if exact_root:
         variances[0][0] = 0
-    below, leaves = leaf_matrix(parents)
+    _below, leaves = leaf_matrix(parents)
     if unseen:  # an inner node that nobody counted
         variances[0][0] = np.inf
     if zero_leaf and len(leaves) > 2:
@@ -72,10 +72,10 @@ def problem(seed: int, *, exact_root: bool, unseen: bool, zero_leaf: bool):
 
 
 CASES = [
-    dict(exact_root=False, unseen=False, zero_leaf=False),
-    dict(exact_root=True, unseen=False, zero_leaf=False),
-    dict(exact_root=False, unseen=True, zero_leaf=True),
-    dict(exact_root=True, unseen=False, zero_leaf=True),
+    {"exact_root": False, "unseen": False, "zero_leaf": False},
+    {"exact_root": True, "unseen": False, "zero_leaf": False},
+    {"exact_root": False, "unseen": True, "zero_leaf": True},
+    {"exact_root": True, "unseen": False, "zero_leaf": True},
 ]
 
 

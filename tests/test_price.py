@@ -1,8 +1,8 @@
 """What a release costs, computed exactly: every tiny table, every neighbour, every outcome of the elections.
 
-The noise is discrete Laplace of independent known scales (tests/test_noise.py), so the worst log ratio over noisy counts
-is the l1 distance of the true counts divided by the scales; elections have finitely many outcomes, each with the
-probability that the code's own scores give it. No randomness, no tolerance beyond rounding.
+The noise is discrete Laplace of independent known scales (tests/test_noise.py), so the worst log ratio over noisy
+counts is the l1 distance of the true counts divided by the scales; elections have finitely many outcomes, each with
+the probability that the code's own scores give it. No randomness, no tolerance beyond rounding.
 """
 
 from fractions import Fraction
@@ -212,7 +212,7 @@ def test_steps_costs_at_most_epsilon(relation):
 def test_published_steps_costs_more_than_it_says():
     # the broken twin: sensitivity 1, the cells not paid for, observed levels
     found = outcomes(variant="published")
-    total, elections, noise = found.worst(neighbour_pairs(SCHEMA, "replace-one", (3,)))
+    total, _, noise = found.worst(neighbour_pairs(SCHEMA, "replace-one", (3,)))
     assert noise == pytest.approx(float(2 * EPSILON * (1 - SHARE) * Fraction(3, 2)))
     assert total > 2 * EPSILON
     true_loss = float(EPSILON * (2 * SHARE + 3 * (1 - SHARE)))
@@ -233,8 +233,8 @@ def selection_loss(pairs, *, unit: Fraction, observed_levels: bool) -> float:
 
 
 def test_an_election_on_a_large_table_stays_within_its_price():
-    # SOUNDNESS section 8: X1 = four single records and the rest, X2 = the record alone and the rest; the record moves to
-    # a level of X1 that nobody had and to the common level of X2. With observed levels the loss is nearly twice the claim.
+    # SOUNDNESS section 8: X1 = four single records and the rest, X2 = the record alone and the rest; the record moves
+    # to a level of X1 that nobody had and to the common level of X2. With observed levels the loss is twice the claim.
     before, after = ([996, 1, 1, 1, 1, 0], [999, 1]), ([996, 0, 1, 1, 1, 1], [1000, 0])
     alone = ([995, 1, 1, 1, 1, 1], [1000, 0])
     fair = Steps(epsilon=1, layers=1, election_share="0.999").election_units(schema_of(6, 2))[0]
@@ -254,12 +254,12 @@ def test_election_scores_move_by_the_sensitivity_at_most(relation):
 
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 400, (4000, 4)) * rng.integers(0, 2, (4000, 4)) + 1
-    rise = steps(counts + [1, 0, 0, 0]) - steps(counts)
+    rise = steps([*counts, 1, 0, 0, 0]) - steps(counts)
     if relation == "add-remove":
         assert rise.min() >= 0
         assert rise.max() <= 2 * STEPS_PER_UNIT
     else:
-        moved = steps(counts + [-1, 1, 0, 0]) - steps(counts)
+        moved = steps([*counts, -1, 1, 0, 0]) - steps(counts)
         assert np.abs(moved).max() <= 2 * STEPS_PER_UNIT
 
 

@@ -1,0 +1,208 @@
+"""What every mechanism owes its users: settings checked, prices that add up, releases that say what they are."""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import random_table, schema_of
+
+from pdips import InputError, Ledger, RefusedError, Schema
+from pdips.registry import MECHANISMS, find
+
+SCHEMA = schema_of(2, 3, 2)
+ALL = sorted(MECHANISMS)
+
+
+@pytest.fixture(params=ALL)
+def mechanism(request):
+    return find(request.param)
+
+
+def test_the_list_is_complete():
+    import pkgutil
+
+    import pdips.mechanisms
+
+    homes = {home.partition(":")[0] for home in MECHANISMS.values()}
+    for module in pkgutil.iter_modules(pdips.mechanisms.__path__, "pdips.mechanisms."):
+        classes = [
+            name
+            for name, value in vars(__import__(module.name, fromlist=["x"])).items()
+            if hasattr(value, "release") and hasattr(value, "name") and getattr(value, "__module__", "") == module.name
+        ]
+        assert not classes or module.name in homes
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_mechanism_is_found_by_its_name(name):
+    assert find(name).name == name
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "a lot", True, "-0.0"])
+def test_epsilon_must_be_finite_and_above_zero(mechanism, epsilon):
+    with pytest.raises(InputError, match="epsilon must be"):
+        mechanism(epsilon=epsilon)
+
+
+@pytest.mark.parametrize("n_sets", [0, -3, 1.5, True])
+def test_n_sets_must_be_a_whole_number_of_at_least_one(mechanism, n_sets):
+    with pytest.raises(InputError, match="n_sets must be"):
+        mechanism(epsilon=1, n_sets=n_sets)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("neighbours", "near"), ("split", "twice"), ("variant", "best")])
+def test_words_must_be_known(mechanism, setting, value):
+    with pytest.raises(InputError, match=f"{setting} must be one of"):
+        mechanism(epsilon=1, **{setting: value})
+
+
+def test_published_needs_a_public_number_of_records(mechanism):
+    with pytest.raises(InputError, match="replace-one"):
+        mechanism(epsilon=1, variant="published", neighbours="add-remove")
+
+
+@pytest.mark.parametrize("split", ["once", "per-set"])
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_the_items_add_up_to_the_price(mechanism, split, neighbours):
+    made = mechanism(epsilon="0.7", n_sets=3, split=split, neighbours=neighbours)
+    assert sum(spend.epsilon for spend in made.spends(SCHEMA)) == made.privacy_loss().epsilon == Fraction(7, 10)
+    assert made.privacy_loss().kind == "pure"
+    assert made.privacy_loss().neighbours == neighbours
+
+
+def test_a_release_holds_what_it_should(mechanism):
+    made = mechanism(epsilon=1, n_sets=3)
+    release, record = made.release(random_table(SCHEMA, 30), rng=np.random.default_rng(0))
+    assert len(release.sets) == 3
+    assert release.reproducible
+    assert release.settings["epsilon"] == 1
+    assert all(list(frame.columns) == ["a", "b", "c"] and len(frame) == 30 for frame in release.sets)
+    assert record.seconds
+    assert record.peak_memory > 0
+    assert "30" not in repr(release) + repr(record)
+
+
+def test_the_operating_system_is_the_default_source(mechanism):
+    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 30))
+    assert not release.reproducible
+
+
+def test_a_seed_repeats_a_release(mechanism):
+    table = random_table(SCHEMA, 30)
+    first, second, other = (
+        mechanism(epsilon=1).release(table, rng=np.random.default_rng(seed))[0].sets[0] for seed in (1, 1, 2)
+    )
+    pd.testing.assert_frame_equal(first, second)
+    assert not first.equals(other)
+
+
+def test_one_noisy_table_serves_all_sets_unless_split(mechanism):
+    table = random_table(SCHEMA, 30)
+    once, _ = mechanism(epsilon=1, n_sets=4).release(table, rng=np.random.default_rng(0))
+    each, _ = mechanism(epsilon=1, n_sets=4, split="per-set").release(table, rng=np.random.default_rng(0))
+    assert sum(key.endswith("cells") for key in once.statistics) == 1
+    assert sum(key.endswith("cells") for key in each.statistics) == 4
+
+
+def test_the_ledger_is_charged_before_any_noise(mechanism, tmp_path, monkeypatch):
+    import pdips.mechanism
+
+    class BrokenError(Exception):
+        pass
+
+    def no_bits(rng):
+        raise BrokenError
+
+    ledger = Ledger(tmp_path / "l.sqlite")
+    monkeypatch.setattr(pdips.mechanism, "RandomBits", no_bits)
+    with pytest.raises(BrokenError):
+        mechanism(epsilon="1/3").release(random_table(SCHEMA, 5), ledger=ledger)
+    assert ledger.summary().spent_epsilon == Fraction(1, 3)
+
+
+def test_the_ledger_refuses_to_overspend(mechanism, tmp_path):
+    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
+    ledger.set_total(1)
+    mechanism(epsilon="0.6").release(table, ledger=ledger)
+    with pytest.raises(RefusedError):
+        mechanism(epsilon="0.6").release(table, ledger=ledger)
+    assert len(ledger.entries()) == 1
+
+
+def test_a_ledger_takes_no_release_without_guarantee(mechanism, tmp_path):
+    with pytest.raises(InputError, match="none"):
+        mechanism(epsilon=1, variant="published").release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
+
+
+def test_published_is_never_published(mechanism, tmp_path):
+    release, _ = mechanism(epsilon=1, variant="published").release(
+        random_table(SCHEMA, 20), rng=np.random.default_rng(0)
+    )
+    assert release.loss.kind == "none"
+    assert "NO GUARANTEE" in release.loss.statement
+    with pytest.raises(RefusedError, match="never published"):
+        release.publish(tmp_path / "out", allow=["reproducible", "asymptotic", "none"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_seeded_release_is_published_only_by_name(mechanism, tmp_path):
+    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
+    with pytest.raises(RefusedError, match="seed"):
+        release.publish(tmp_path / "out")
+    release.publish(tmp_path / "out", allow=["reproducible"])
+    assert (tmp_path / "out" / "synthetic_1.parquet").exists()
+
+
+def test_the_statement_names_the_declared_cap(mechanism):
+    capped = SCHEMA.model_copy(update={"records": Schema.model_fields["records"].annotation(max_per_person=4)})
+    assert "up to 4 records" in mechanism(epsilon=1).privacy_loss(capped).statement
+    assert "declared, not checked" in mechanism(epsilon=1).privacy_loss(capped).statement
+
+
+def test_under_add_remove_the_number_of_records_is_not_kept(mechanism):
+    table = random_table(schema_of(2, 2), 200)
+    sizes = {len(mechanism(epsilon="0.2", neighbours="add-remove").release(table)[0].sets[0]) for _ in range(12)}
+    assert len(sizes) > 1
+
+
+def test_under_add_remove_there_may_be_no_records_at_all(mechanism):
+    table = random_table(schema_of(2), 1)
+    sizes = [
+        len(mechanism(epsilon="0.01", neighbours="add-remove").release(table, rng=np.random.default_rng(s))[0].sets[0])
+        for s in range(8)
+    ]
+    assert 0 in sizes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": 0}, "layers must be"),
+        ({"layers": True}, "layers must be"),
+        ({"election_share": 0}, "election_share must be"),
+        ({"election_share": 1}, "election_share must be"),
+        ({"order": ()}, "order must name"),
+        ({"order": ("a", "a")}, "order must name"),
+        ({"order": ("a",), "layers": 2}, "too few for layers"),
+    ],
+)
+def test_steps_checks_its_own_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        find("steps")(epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"layers": 4}, "more than the 3 columns"), ({"order": ("z",)}, "'z' is no column")]
+)
+def test_steps_checks_its_settings_against_the_schema(settings, message, tmp_path):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    with pytest.raises(InputError, match=message):
+        find("steps")(epsilon=1, **settings).release(random_table(SCHEMA, 5), ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def test_layers_equal_to_columns_is_one_layer_less_with_cells_below():
+    deep, less = (find("steps")(epsilon=1, order=("a", "b", "c"), layers=layers) for layers in (3, 2))
+    assert deep.scales(SCHEMA) == less.scales(SCHEMA)
+    assert len(deep.scales(SCHEMA)) == 3

@@ -1,0 +1,152 @@
+"""Schema files: what is read back, and which key a mistake is blamed on."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, Schema
+
+FULL = """
+title = "Everything at once"
+[columns.voted]
+levels = ["no", "yes"]
+label = "Voted in the last election"
+[columns.salary]
+lower = 1.0
+upper = 1000.0
+unit = "USD"
+bins = 3
+scale = "log"
+[columns.employees]
+lower = 0
+upper = 10
+integer = true
+bins = 4
+missing = [-9]
+[columns.age]
+bin_edges = [18, 25, 65]
+integer = true
+[columns.region]
+levels = [1, 2]
+public = true
+missing = true
+[records]
+person = "id"
+max_per_person = 3
+[[impossible]]
+voted = "yes"
+region = [1, 2]
+"""
+
+
+def test_everything_is_read_and_written_back():
+    schema = Schema.from_toml(FULL)
+    assert Schema.from_toml(schema.to_toml()) == schema
+    assert list(schema.columns) == ["voted", "salary", "employees", "age", "region"]
+    assert schema.public_columns == ("region",)
+    assert schema.rule_codes(schema.impossible[0]) == {"voted": [1], "region": [0, 1]}
+    assert [column.n_levels for column in schema.columns.values()] == [2, 3, 5, 2, 3]
+
+
+def test_edges():
+    columns = Schema.from_toml(FULL).columns
+    np.testing.assert_allclose(columns["salary"].edges, [1, 10, 100, 1000])
+    assert columns["employees"].edges.tolist() == [0, 2, 5, 8, 11]
+    assert columns["age"].edges.tolist() == [18, 25, 66]
+    assert (columns["age"].lower, columns["age"].upper) == (18, 65)
+
+
+def test_names_of_levels_and_bins():
+    columns = Schema.from_toml(FULL).columns
+    assert columns["voted"].names() == ["no", "yes"]
+    assert columns["employees"].names() == ["0-1", "2-4", "5-7", "8-10", "missing"]
+    assert columns["salary"].names() == ["1 to 10", "10 to 100", "100 to 1000"]
+
+
+MISTAKES = [
+    ('[columns.a]\nlevles = ["x"]', "columns.a.levles: unknown key (did you mean 'levels'?)"),
+    ('[column.a]\nlevels = ["x"]', "column: unknown key (did you mean 'columns'?)"),
+    (
+        "[columns.a]\nlevels = [1]\n[records]\nmax_per_persn = 2",
+        "records.max_per_persn: unknown key (did you mean 'max_per_person'?)",
+    ),
+    ("", "columns: Field required"),
+    ("[columns]", "columns: Dictionary should have at least 1 item"),
+    ("[columns.a]", "columns.a: needs either levels, or lower and upper"),
+    ("[columns.a]\nlevels = [1]\nlower = 0\nupper = 1", "columns.a: needs either levels, or lower and upper"),
+    ('[columns.a]\nlevels = "x"', "columns.a.levels: must be a list"),
+    ("[columns.a]\nlevels = []", "columns.a.levels: must be a list of at least one"),
+    ("[columns.a]\nlevels = [[1]]", "columns.a.levels: must be a list"),
+    ('[columns.a]\nlevels = ["x", "x"]', "columns.a: levels must differ"),
+    ('[columns.a]\nlevels = ["x", 1]', "columns.a: levels must be all text"),
+    ("[columns.a]\nlevels = [1, true]", "columns.a: levels must be all text"),
+    ("[columns.a]\nlevels = [1]\nmissing = [1]", "columns.a: a missing code can't be a level too"),
+    ("[columns.a]\nlevels = [1]\nbins = 3", "columns.a: bins, bin_edges, scale and integer belong"),
+    ("[columns.a]\nlower = 0", "columns.a: lower and upper must both be given"),
+    ("[columns.a]\nlower = 1\nupper = 1", "columns.a: lower and upper must both be given, lower below upper"),
+    ("[columns.a]\nlower = 0\nupper = inf", "columns.a.upper: Input should be a finite number"),
+    ("[columns.a]\nlower = 0\nupper = 'x'", "columns.a.upper: Input should be a valid number"),
+    ("[columns.a]\nlower = 0\nupper = 1\nscale = 'log'", "columns.a: scale = 'log' needs lower above 0"),
+    ("[columns.a]\nlower = 0\nupper = 1\nscale = 'cubic'", "columns.a.scale: Input should be 'linear' or 'log'"),
+    ("[columns.a]\nlower = 0.5\nupper = 1\ninteger = true", "columns.a: an integer column needs whole"),
+    ("[columns.a]\nlower = 0\nupper = 1\nbins = 0", "columns.a.bins: Input should be greater than or equal to 1"),
+    ("[columns.a]\nbin_edges = [0, 1]\nbins = 2", "columns.a: give bins or bin_edges, not both"),
+    ("[columns.a]\nbin_edges = [0, 1]\nlower = -1", "columns.a: bin_edges must start at lower"),
+    ("[columns.a]\nbin_edges = [0, 2, 1, 3]", "columns.a: bin_edges must increase"),
+    ("[columns.a]\nbin_edges = [0, 1.5, 3]\ninteger = true", "columns.a: bin_edges of an integer column must be whole"),
+    (
+        "[columns.a]\nlower = 0\nupper = 3\nbins = 9\ninteger = true",
+        "columns.a: every bin of an integer column must hold",
+    ),
+    ("[columns.a]\nlevels = [1]\n[records]\nperson = 'a'", "records.person names a column that would be synthesized"),
+    ("[columns.a]\nlevels = [1]\n[records]\nmax_per_person = 0", "records.max_per_person: Input should be greater"),
+    ("[columns.a]\nlevels = [1]\n[[impossible]]\nA = 1", "'A' is no column of this schema (did you mean 'a'?)"),
+    ("[columns.a]\nlevels = [1]\n[[impossible]]\na = 2", "impossible: 2 is no level of column 'a'"),
+    ("[columns.a]\nlevels = [1]\n[[impossible]]", "impossible: a rule must name at least one column"),
+    ("[columns.a]\nlower = 0\nupper = 1\n[[impossible]]\na = 1", "column 'a' is numeric; structural zeros name levels"),
+    ("[columns.a\n", "is no valid TOML"),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), MISTAKES)
+def test_a_mistake_is_blamed_on_its_key_in_one_line(text, message):
+    with pytest.raises(InputError) as caught:
+        Schema.from_toml(text)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path):
+    with pytest.raises(InputError, match=r"can't read schema .*nowhere.toml: No such file"):
+        Schema.load(tmp_path / "nowhere.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(InputError, match="no UTF-8 text"):
+        Schema.load(tmp_path / "binary.toml")
+
+
+def test_a_column_without_bins_has_no_levels():
+    with pytest.raises(InputError, match="no levels until bins"):
+        _ = Schema.from_toml("[columns.x]\nlower = 0\nupper = 1").columns["x"].n_levels
+
+
+def test_a_draft_says_that_it_leaks_and_is_valid():
+    frame = pd.DataFrame(
+        {
+            "word": ["a", "b", None],
+            "count": [1, 2, 3],
+            "flag": [True, False, True],
+            "amount": [0.5, 2.5, 1.0],
+            "many": [0, 500, 1000],
+            "same": [2.5, 2.5, 2.5],
+        }
+    )
+    text = Schema.draft(frame)
+    assert "READ OFF THE CONFIDENTIAL TABLE" in text
+    schema = Schema.from_toml(text)
+    assert schema.columns["word"].levels == ("a", "b")
+    assert schema.columns["word"].missing is True
+    assert schema.columns["count"].levels == (1, 2, 3)
+    assert schema.columns["flag"].levels == (False, True)
+    assert (schema.columns["amount"].lower, schema.columns["amount"].upper) == (0.5, 2.5)
+    assert schema.columns["many"].integer
+    assert schema.columns["same"].upper == 3.5

@@ -1,0 +1,107 @@
+"""Nothing confidential reaches ``public/``: a table full of values that nobody else has, and a search for them."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from pdips import Ledger, Schema, Table, cli
+from pdips.registry import MECHANISMS
+
+SCHEMA = Schema.from_toml("""
+[columns.colour]
+levels = ["blue", "red", "green"]
+[columns.wage]
+lower = 0
+upper = 1000000
+bins = 5
+[columns.births]
+lower = 0
+upper = 1000000
+bins = 4
+integer = true
+[records]
+person = "person_id"
+max_per_person = 2
+""")
+N = 1237
+SEED_FOR_TABLE = 5
+
+
+def confidential_table() -> pd.DataFrame:
+    rng = np.random.default_rng(SEED_FOR_TABLE)
+    return pd.DataFrame(
+        {
+            "colour": rng.choice(["blue", "red"], N, p=[0.713, 0.287]),
+            "wage": rng.uniform(0, 1_000_000, N),
+            "births": rng.integers(0, 1_000_000, N),
+            "person_id": [f"sentinel-{i}" for i in range(N)],
+        }
+    )
+
+
+def sentinels(frame: pd.DataFrame, neighbours: str) -> set[str]:
+    """Every number, key and count of the table as text; the number of records where it isn't public."""
+    found = {repr(float(x)) for x in frame["wage"]} | set(frame["person_id"]) | {"sentinel"}
+    found |= {f"{share:.6f}" for share in frame["colour"].value_counts(normalize=True)}
+    found |= {repr(float(share)) for share in frame["colour"].value_counts(normalize=True)}
+    if neighbours == "add-remove":
+        found |= {str(N), f"{N:,}"}
+    return found
+
+
+def text_of(path: Path) -> str:
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return table.to_pandas().to_csv() + str(table.schema.metadata) + str(pq.ParquetFile(path).metadata)
+    return path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+def test_nothing_confidential_reaches_the_public_folder(tmp_path, monkeypatch, mechanism, neighbours, capsys):
+    frame = confidential_table()
+    frame.to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    arguments = (
+        f"synthesize {tmp_path}/t.parquet --schema {tmp_path}/s.toml --mechanism {mechanism} --epsilon 1 --sets 2"
+    )
+    monkeypatch.setattr(
+        "sys.argv", ["pdips", *arguments.split(), "--out", str(tmp_path / "out"), "--neighbours", neighbours]
+    )
+    cli.main()
+    public = {path.name: text_of(path) for path in (tmp_path / "out" / "public").iterdir()}
+    if neighbours == "add-remove":  # a synthetic file may have as many rows as the table by chance, and numbers them
+        public = {name: text for name, text in public.items() if not name.endswith("parquet")}
+    for name, text in {**public, "terminal": capsys.readouterr().out}.items():
+        assert not [word for word in sentinels(frame, neighbours) if word in text], name
+    run = (tmp_path / "out" / "confidential" / "run.json").read_text()
+    for value in (json.loads(run)["peak_memory_mib"], *json.loads(run)["seconds"].values()):
+        assert not any(repr(value) in text for text in public.values())
+    # the same search must find what does hold confidential figures
+    assert any(word in run for word in sentinels(frame, neighbours))
+
+
+def test_the_synthetic_files_have_none_of_the_exact_values(tmp_path):
+    frame = confidential_table()
+    from pdips import LaplaceSanitizer
+
+    release, _ = LaplaceSanitizer(epsilon=50, n_sets=3).release(Table(frame, SCHEMA))
+    for made in release.sets:
+        assert "person_id" not in made
+        assert not set(made["wage"]) & set(frame["wage"])
+
+
+def test_a_ledger_holds_no_value_of_the_table(tmp_path):
+    from pdips import LaplaceSanitizer
+
+    frame = confidential_table()
+    table = Table(frame, SCHEMA)
+    LaplaceSanitizer(epsilon=1).release(table, ledger=Ledger(tmp_path / "l.sqlite"))
+    content = (tmp_path / "l.sqlite").read_bytes()
+    assert table.fingerprint.encode() not in content
+    assert b"sentinel" not in content
+    assert str(N).encode() not in content
