@@ -160,11 +160,12 @@ def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
         What the mechanism does and which noise it adds; one or more sentences.
     """
     records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
-    cap = f"up to {records.max_per_person} records" if records and records.max_per_person > 1 else "one record"
+    most = records.max_per_person if records is not None else 1
+    cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
     whom = {
-        "replace-one": f"replacing all that one person ({cap}) contributed by any other values that the schema allows "
+        "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema allows "
         "changes the probability of any output by a factor of at most e^epsilon; the number of records is public",
-        "add-remove": f"adding or removing all that one person ({cap}) contributed changes the probability of any "
+        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes the probability of any "
         "output by a factor of at most e^epsilon; the number of records is protected too",
     }[mechanism.neighbours]
     epsilon, plural = float(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""

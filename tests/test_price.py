@@ -254,12 +254,12 @@ def test_election_scores_move_by_the_sensitivity_at_most(relation):
 
     rng = np.random.default_rng(0)
     counts = rng.integers(0, 400, (4000, 4)) * rng.integers(0, 2, (4000, 4)) + 1
-    rise = steps([*counts, 1, 0, 0, 0]) - steps(counts)
+    rise = steps(counts + np.array([1, 0, 0, 0])) - steps(counts)
     if relation == "add-remove":
         assert rise.min() >= 0
         assert rise.max() <= 2 * STEPS_PER_UNIT
     else:
-        moved = steps([*counts, -1, 1, 0, 0]) - steps(counts)
+        moved = steps(counts + np.array([-1, 1, 0, 0])) - steps(counts)
         assert np.abs(moved).max() <= 2 * STEPS_PER_UNIT
 
 

@@ -1,0 +1,71 @@
+"""Draw the pictures of ``docs/mechanisms/``: ``python -m benchmarks.pictures``. Prints the numbers that they show."""
+
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from benchmarks.__main__ import EXAMPLES
+from pdips import LaplaceSanitizer, Mechanism, Schema, Steps, Table
+from pdips.utility.margins import compare
+
+DOCS = Path(__file__).parents[1] / "docs" / "mechanisms"
+EPSILONS = (0.25, 0.5, 1, 2, 4, 8)
+ORDER = ("income", "education", "enrolled")
+REPEATS = 3
+
+
+def distances(mechanism: Mechanism, table: Table) -> tuple[float, float, float]:
+    """Return mean total variation distances: all one-way margins, all pairs, and pairs of the columns in ``ORDER``."""
+    found = compare(table, mechanism.release(table)[0].sets)
+    two = found["two_way"]
+    place = {name: i for i, name in enumerate(two["columns"])}
+    top = [two["distance"][place[a]][place[b]] for a, b in combinations(ORDER, 2)]
+    pairs = np.array(two["distance"])[np.triu_indices(len(place), 1)]
+    return float(np.mean([column["distance"] for column in found["one_way"]])), float(pairs.mean()), float(np.mean(top))
+
+
+def curve(table: Table, **settings: object) -> np.ndarray:
+    """Return the distances by epsilon, shape (epsilons, 3), averaged over releases."""
+    build = Steps if "order" in settings else LaplaceSanitizer
+    found = []
+    for epsilon in EPSILONS:
+        runs = [distances(build(epsilon=epsilon, **settings), table) for _ in range(REPEATS)]  # type: ignore[arg-type]
+        found.append(np.mean(runs, axis=0))
+        print(build.__name__, epsilon, np.round(found[-1], 3))
+    return np.array(found)
+
+
+def draw(name: str, lines: dict[str, np.ndarray], title: str) -> None:
+    """Draw total variation distance against epsilon."""
+    figure = Figure(figsize=(6, 3.6))
+    axes = figure.add_subplot()
+    for (label, values), style in zip(lines.items(), ("o-", "s--", "^-", "v--"), strict=False):
+        axes.plot(EPSILONS, values, style, label=label, color="black", markersize=5, linewidth=1)
+    axes.set(xscale="log", xlabel="epsilon", ylabel="total variation distance", title=title, ylim=(0, None))
+    axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+    axes.minorticks_off()
+    axes.legend(frameon=False, fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})
+
+
+def main() -> None:
+    """Draw both pictures."""
+    table = Table.read(EXAMPLES / "youth.parquet", Schema.load(EXAMPLES / "youth.toml"))
+    flat, tree = curve(table), curve(table, order=ORDER)
+    title = "Youth survey, 15 columns, one set"
+    draw("laplace-sanitizer", {"one-way margins": flat[:, 0], "two-way margins": flat[:, 1]}, title)
+    lines = {
+        "pairs of the three columns on top, steps": tree[:, 2],
+        "the same pairs, laplace-sanitizer": flat[:, 2],
+        "all pairs, steps": tree[:, 1],
+        "all pairs, laplace-sanitizer": flat[:, 1],
+    }
+    draw("steps", lines, title)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""What the pages are written from: ``privacy.json`` and ``run.json``, read and checked."""
+
+import json
+import math
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
+
+from pdips.errors import InputError
+from pdips.privacy import Kind, Neighbours, Sampling
+from pdips.schema import Schema
+
+
+def _nan_is_none(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+NumberOrNone = Annotated[Number | None, BeforeValidator(_nan_is_none)]
+
+
+class Privacy(BaseModel):
+    """The price and the statement."""
+
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delta: Annotated[float, Field(ge=0, lt=1)]
+    neighbours: Neighbours
+    kind: Kind
+    sampling: Sampling
+    statement: str
+
+
+class Item(BaseModel):
+    """One spend."""
+
+    step: str
+    epsilon: Number
+    composition: str
+
+
+class PublicFacts(BaseModel):
+    """``privacy.json``: see :meth:`pdips.release.Release.describe`."""
+
+    mechanism: str
+    settings: dict[str, Any]
+    n_sets: Annotated[int, Field(ge=1)]
+    reproducible: bool
+    privacy: Privacy
+    spends: list[Item]
+    table_schema: Annotated[Schema, Field(alias="schema")]
+    software: dict[str, str]
+
+
+class Account(BaseModel):
+    """What the ledger said after the release."""
+
+    total_epsilon: NumberOrNone
+    spent_epsilon: Number
+    remaining_epsilon: NumberOrNone
+    neighbours: str
+
+
+class FullTable(BaseModel):
+    """L1 distances of the full cross-tabulation."""
+
+    by_set: list[Number]
+    mean: NumberOrNone
+    reference: NumberOrNone
+
+
+class Margin(BaseModel):
+    """Shares of the levels of one column, in the table and averaged over the synthetic sets."""
+
+    column: str
+    label: str
+    unit: str | None
+    levels: list[str]
+    table: list[Number]
+    synthetic: list[Number]
+    distance: NumberOrNone
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.levels or len(self.table) != len(self.levels):
+            raise ValueError("levels and table must be of the same length, at least 1")
+        if self.synthetic and len(self.synthetic) != len(self.levels):
+            raise ValueError("levels and synthetic must be of the same length")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Label and unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def furthest(self) -> int | None:
+        """Index of the level whose shares differ most."""
+        gaps = [abs(a - b) for a, b in zip(self.table, self.synthetic, strict=False)]
+        return gaps.index(max(gaps)) if gaps else None
+
+
+class TwoWay(BaseModel):
+    """Total variation distances of all pairs of columns."""
+
+    columns: list[str]
+    distance: list[list[NumberOrNone]]
+    reference: list[list[NumberOrNone]]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        size = len(self.columns)
+        for matrix in (self.distance, self.reference):
+            if len(matrix) != size or any(len(row) != size for row in matrix):
+                raise ValueError("distance and reference must have a row and a column for each of columns")
+        return self
+
+    def pairs(self) -> list[tuple[float, str, str]]:
+        """Return the pairs of columns and their distances, the furthest apart first."""
+        known = [
+            (distance, a, b)
+            for (i, a), (j, b) in combinations(enumerate(self.columns), 2)
+            if (distance := self.distance[i][j]) is not None
+        ]
+        return sorted(known, key=lambda pair: -pair[0])
+
+    def reference_mean(self) -> float | None:
+        """Return the mean distance of a resample over all pairs."""
+        return mean(self.reference[i][j] for i, j in combinations(range(len(self.columns)), 2))
+
+
+class Comparison(BaseModel):
+    """What :func:`pdips.utility.margins.compare` returned."""
+
+    l1: FullTable
+    one_way: list[Margin]
+    two_way: TwoWay
+
+    def margins(self) -> list[Margin]:
+        """Return the one-way margins, the furthest apart first."""
+        return sorted(self.one_way, key=lambda margin: -(margin.distance or 0))
+
+
+class Run(BaseModel):
+    """``run.json``: how the run went and how well the sets match the table."""
+
+    seconds: dict[str, Number]
+    peak_memory_mib: Number
+    ledger: Account | None
+    published: bool
+    comparison: Comparison
+
+
+def mean(values: Any) -> float | None:
+    """Return the mean of the values that are there, or None."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def check[T: BaseModel](model: type[T], content: Any, source: str) -> T:
+    """Return checked facts; ``source`` is what a message calls them. A message names keys, never a value."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(f"{source} is damaged: {message}") from None
+
+
+def read(path: Path) -> Mapping[str, Any]:
+    """Return the contents of a JSON file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"can't read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path} is damaged: it is no valid JSON") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged: it must hold one JSON object")
+    return content

@@ -1,0 +1,236 @@
+"""Write the pages of a release: ``card.html`` for users outside, ``report.html`` for its curator.
+
+The card is written from ``privacy.json`` and nothing else, so that nothing unpaid can get into it.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pdips.errors import InputError, RefusedError
+from pdips.report import pictures
+from pdips.report.facts import Comparison, PublicFacts, Run, check, mean, read
+from pdips.report.formats import number, percent, plural, price
+from pdips.report.meaning import belief_bound, detection_bound, odds_factor, round_up
+from pdips.schema import Column, Schema
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+FALSE_POSITIVES = 0.05
+BELIEFS = (0.01, 0.1, 0.5)
+
+
+def write_card(public: Path) -> Path:
+    """Write the privacy card of a published release.
+
+    Parameters
+    ----------
+    public : path
+        The folder that goes out. Of the files in it only ``privacy.json`` is read; of the synthetic sets only whether
+        they are called ``.csv``.
+
+    Returns
+    -------
+    path
+        ``card.html`` in that folder.
+
+    Raises
+    ------
+    InputError
+        If ``privacy.json`` can't be read, is damaged or lacks a key.
+    RefusedError
+        If the release has no guarantee: there is nothing that a card could say to its users.
+    """
+    return _write(public / "card.html", _card(public, read(public / "privacy.json")))
+
+
+def write_report(confidential: Path, public_facts: Mapping[str, Any]) -> Path:
+    """Write the curator's report.
+
+    Parameters
+    ----------
+    confidential : path
+        The folder that stays inside, with ``run.json``.
+    public_facts : mapping
+        The contents of ``privacy.json``.
+
+    Returns
+    -------
+    path
+        ``report.html`` in that folder.
+
+    Raises
+    ------
+    InputError
+        If ``run.json`` can't be read, or either is damaged or lacks a key.
+    """
+    return _write(confidential / "report.html", _report(confidential, public_facts))
+
+
+def rewrite(directory: Path) -> list[Path]:
+    """Write the pages of a release folder, as far as it has what they are written from.
+
+    A folder with nothing but ``public``, as users outside have it, gets the card only; one of a release that may not be
+    published, the report only. Nothing is written unless all pages can be.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no release, or a file is damaged.
+    """
+    public, confidential = directory / "public", directory / "confidential"
+    home = next((folder for folder in (public, confidential) if (folder / "privacy.json").is_file()), None)
+    if home is None:
+        raise InputError(f"{directory} is no folder of a pdips release: it has no public/privacy.json")
+    facts, pages = read(home / "privacy.json"), {}
+    if home == public:
+        pages[public / "card.html"] = _card(public, facts)
+    if home == confidential or confidential.is_dir():
+        pages[confidential / "report.html"] = _report(confidential, facts)
+    return [_write(path, page) for path, page in pages.items()]
+
+
+def _write(path: Path, page: str) -> Path:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"can't write {path}: {error.strerror}") from None
+    return path
+
+
+def _card(public: Path, content: Mapping[str, Any]) -> str:
+    facts = check(PublicFacts, content, str(public / "privacy.json"))
+    if facts.privacy.kind == "none":
+        raise RefusedError("a release of kind 'none' is never published, so it has no card")
+    return _render(
+        "card.html.j2",
+        facts=facts,
+        schema=facts.table_schema,
+        settings={name: _spell(value) for name, value in facts.settings.items()},
+        columns={name: _values(column) for name, column in facts.table_schema.columns.items()},
+        price_sum=_price_sum(facts),
+        adds_up_otherwise=facts.privacy.kind != "pure"
+        or any(item.composition != "sequential" for item in facts.spends),
+        guarantee=_guarantee(facts),
+        code=_code(facts.table_schema, facts.n_sets, csv=(public / "synthetic_1.csv").exists()),
+        split=facts.settings.get("split"),
+    )
+
+
+def _report(confidential: Path, content: Mapping[str, Any]) -> str:
+    facts = check(PublicFacts, content, "privacy.json")
+    run = check(Run, read(confidential / "run.json"), str(confidential / "run.json"))
+    comparison = run.comparison
+    margins, pairs = comparison.margins(), comparison.two_way.pairs()
+    return _render(
+        "report.html.j2",
+        facts=facts,
+        schema=facts.table_schema,
+        run=run,
+        total_seconds=math.fsum(run.seconds.values()),
+        margins=margins,
+        pairs=pairs,
+        one_way_mean=mean(margin.distance for margin in margins),
+        two_way_mean=mean(distance for distance, _, _ in pairs),
+        two_way_reference=comparison.two_way.reference_mean(),
+        **_pictures(comparison),
+    )
+
+
+def _pictures(comparison: Comparison) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    panels = [Markup(pictures.one_way(margin, f"margin {i}")) for i, margin in enumerate(comparison.margins())]
+    heat = Markup(pictures.two_way(comparison.two_way, "pairs")) if comparison.two_way.pairs() else None
+    return {"panels": panels, "heat": heat, "most_rows": pictures.MOST_ROWS}
+
+
+def _price_sum(facts: PublicFacts) -> float | None:
+    """Return the sum of the spends where it says something other than the total, else None."""
+    total = math.fsum(item.epsilon for item in facts.spends)
+    return None if math.isclose(total, facts.privacy.epsilon, rel_tol=1e-9) else total
+
+
+def _guarantee(facts: PublicFacts) -> dict[str, Any]:
+    """Return what the price means, upper bounds rounded up."""
+    epsilon, delta = facts.privacy.epsilon, facts.privacy.delta
+    return {
+        "factor": number(round_up(odds_factor(epsilon))),
+        "factor_twice": number(round_up(odds_factor(2 * epsilon))),
+        "false_positives": percent(FALSE_POSITIVES, short=True),
+        "detection": percent(round_up(detection_bound(epsilon, delta, FALSE_POSITIVES))),
+        "beliefs": [
+            (percent(before, short=True), percent(min(1.0, round_up(belief_bound(epsilon, before)))))
+            for before in BELIEFS
+        ],
+    }
+
+
+def _values(column: Column) -> dict[str, Any]:
+    """Return the levels, or the bounds and bins, of a column in words."""
+    if column.levels is not None:
+        return {"levels": [str(level) for level in column.levels], "range": None, "edges": None}
+    unit = f" {column.unit}" if column.unit else ""
+    kind = "whole numbers" if column.integer else "numbers"
+    span = f"{kind} from {_spell(column.lower)} to {_spell(column.upper)}{unit}"
+    if column.bin_edges:
+        span += f", in {plural(column.n_values, 'bin')}"
+    elif column.bins:
+        about, log = "about " if column.integer else "", " on the log scale" if column.scale == "log" else ""
+        span += f", in {plural(column.bins, 'bin')} of {about}equal width{log}"
+    return {"levels": None, "range": span, "edges": [_spell(edge) for edge in column.bin_edges or ()]}
+
+
+def _spell(value: Any) -> str:
+    """Return a public setting as a person would write it."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_spell(one) for one in value)
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def _code(schema: Schema, n_sets: int, *, csv: bool) -> str:
+    """Return the lines of pandas that read the sets, and text levels as text."""
+    options = ""
+    if csv:
+        looks = re.compile(r"\s*[-+]?(\d|\.\d|inf|nan|true|false)", re.IGNORECASE)
+        text = {
+            name: "str"
+            for name, column in schema.columns.items()
+            if any(isinstance(level, str) and looks.match(level) for level in column.levels or ())
+        }
+        options = ', keep_default_na=False, na_values=[""]' + (f", dtype={text!r}" if text else "")
+    suffix = "csv" if csv else "parquet"
+    return (
+        "import pandas as pd\n"
+        f'sets = [pd.read_{suffix}(f"synthetic_{{i}}.{suffix}"{options}) for i in range(1, {n_sets + 1})]\n'
+        f'together = pd.concat(sets, keys=range(1, {n_sets + 1}), names=["set", "record"])\n'
+    )
+
+
+@cache
+def _environment() -> "Environment":
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters.update(number=number, percent=percent, price=price)
+    environment.globals.update(plural=plural)
+    return environment
+
+
+def _render(template: str, **context: Any) -> str:
+    return _environment().get_template(template).render(context)

@@ -1,0 +1,66 @@
+"""The README as a newcomer follows it: a clean clone, a fresh environment, its commands and Python word for word."""
+
+import json
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_links_lead_somewhere():
+    links = re.findall(r"\]\((?!http)([^)]+)\)", README)
+    assert len(links) > 5
+    assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_schema_shown_is_valid():
+    from pdips import Schema
+
+    block = re.search(r"(?ms)^       \[columns\.voted\].*?max_per_person = 2$", README)
+    assert block is not None
+    text = re.sub(r"(?m)^       ", "", block.group()).replace(
+        "[[impossible]]", '[columns.registered]\nlevels = ["no", "yes"]\n[[impossible]]'
+    )
+    assert Schema.from_toml(text).records.max_per_person == 2
+
+
+def test_the_lock_file_names_no_host():
+    lines = (ROOT / "requirements.lock").read_text(encoding="utf-8").splitlines()
+    assert len(lines) > 20
+    assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
+
+
+def shell(folder: Path, command: str) -> str:
+    clean = {
+        name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS")
+    }
+    done = subprocess.run(command, shell=True, cwd=folder, env=clean, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.clone
+def test_a_newcomer_gets_through_the_readme(tmp_path):
+    shell(tmp_path, f"git clone --quiet {ROOT} clone")
+    clone = tmp_path / "clone"
+    shown = shell(clone, "make demo")
+    promised = re.search(r"(?ms)^    released .*?for the curator only$", README)
+    assert promised is not None
+    for line in promised.group().splitlines():
+        assert line.strip() in shown
+    assert (clone / "demo/youth/public/card.html").exists()
+    assert (clone / "demo/youth/confidential/report.html").exists()
+    shell(clone, "make demo EPSILON=3")
+    assert json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
+    assert "epsilon 4 of 10 spent, 6 left" in shell(clone, ".venv/bin/pdips ledger show demo/youth.sqlite")
+    code = re.search(r"(?s)```python\n(.*?)```", README)
+    assert code is not None
+    (clone / "snippet.py").write_text(code.group(1))
+    assert "epsilon = 1 in total over 3 synthetic sets" in shell(clone, ".venv/bin/python snippet.py")
+    assert (clone / "demo/hours/synthetic_3.parquet").exists()
+    shell(clone, ".venv/bin/pdips schema check examples/hours.toml")
