@@ -163,10 +163,11 @@ def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
     most = records.max_per_person if records is not None else 1
     cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
     whom = {
-        "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema allows "
-        "changes the probability of any output by a factor of at most e^epsilon; the number of records is public",
-        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes the probability of any "
-        "output by a factor of at most e^epsilon; the number of records is protected too",
+        "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema "
+        "allows changes the probability of any output by a factor of at most e^epsilon; "
+        "the number of records is public",
+        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes the probability of "
+        "any output by a factor of at most e^epsilon; the number of records is protected too",
     }[mechanism.neighbours]
     epsilon, plural = float(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""
     parts = [

@@ -157,7 +157,10 @@ def test_a_seeded_release_is_published_only_by_name(mechanism, tmp_path):
 def test_the_statement_names_the_declared_cap(mechanism):
     capped = SCHEMA.model_copy(update={"records": Schema.model_fields["records"].annotation(max_per_person=4)})
     assert "up to 4 records" in mechanism(epsilon=1).privacy_loss(capped).statement
-    assert "no person has more than 4 records is declared, not checked" in mechanism(epsilon=1).privacy_loss(capped).statement
+    assert (
+        "no person has more than 4 records is declared, not checked"
+        in mechanism(epsilon=1).privacy_loss(capped).statement
+    )
 
 
 def test_under_add_remove_the_number_of_records_is_not_kept(mechanism):

@@ -85,7 +85,7 @@ class Layer:
     """
 
     parent: IntArray
-    path: IntArray
+    path: NDArray[np.int32]
     possible: NDArray[np.bool_]
 
     @property
@@ -97,7 +97,7 @@ class Layer:
 def root(domain: Domain) -> Layer:
     """Return the layer above all others: one node."""
     shape = (1, len(domain.names))
-    return Layer(np.zeros(1, np.int64), np.full(shape, -1, np.int64), np.ones(1, dtype=bool))
+    return Layer(np.zeros(1, np.int64), np.full(shape, -1, np.int32), np.ones(1, dtype=bool))
 
 
 def split(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
@@ -120,7 +120,7 @@ def split(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
     return Layer(parent, path, above.possible[parent] & ~_ruled_out(domain, path))
 
 
-def _ruled_out(domain: Domain, path: IntArray) -> NDArray[np.bool_]:
+def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> NDArray[np.bool_]:
     found = np.zeros(len(path), dtype=bool)
     for rule in domain.impossible:
         found |= np.logical_and.reduce([(path[:, j] >= 0) & named[path[:, j]] for j, named in rule.items()])
@@ -205,7 +205,7 @@ def cells(domain: Domain, above: Layer) -> Cells:
         possible &= ~np.logical_and.reduce(
             [named[_cell_levels(domain, above, stride, first, parent, everything, j)] for j, named in rule.items()]
         )
-    return Cells(domain, above, stride, first, Layer(parent, np.empty((0, 0), np.int64), possible))
+    return Cells(domain, above, stride, first, Layer(parent, np.empty((0, 0), np.int32), possible))
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,9 @@ from pdips.table import Table
 STEPS_PER_UNIT = 1024
 """AIC is rounded to a public grid of this many steps a unit (SOUNDNESS review E6: 2 units are whole steps)."""
 
+MOST_NODES = 1_000_000
+"""Depth is chosen so that no layer above the cells has more nodes than this, unless the user says otherwise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
@@ -38,7 +41,8 @@ class Steps:
         With replace-one the number of records is public, and all sets have it.
     layers : int, optional
         Number L of layers that split by one column, 1 to the number of columns. The columns that remain are fully
-        cross-tabulated below. Left out: the length of ``order``, or 3 (fewer if there are fewer columns).
+        cross-tabulated below. Left out: the length of ``order``, or as many as keep the layers above the cells within a
+        million nodes whichever columns are elected. Deep trees release better margins (``docs/mechanisms/steps.md``).
     order : tuple of str, optional
         Columns from the top of the tree, chosen from public knowledge: costs nothing. Left out, each node elects its
         column by the exponential mechanism with utility -AIC.
@@ -133,7 +137,7 @@ class Steps:
             for name in self.order:
                 if name not in columns:
                     raise InputError(f"order: {name!r} is no column of the schema that could be split by")
-        n_layers = self.layers or (len(self.order) if self.order else min(3, len(columns)))
+        n_layers = self.layers or (len(self.order) if self.order else _deepest(schema, columns))
         if n_layers > len(columns):
             raise InputError(f"layers = {n_layers} is more than the {len(columns)} columns that there are to split by")
         return n_layers
@@ -268,6 +272,14 @@ class Steps:
             return exponential_mechanism(scores, units[number - 1], bits)
 
         return elected if order is None else given
+
+
+def _deepest(schema: Schema, columns: list[str]) -> int:
+    """Return how many layers any choice of columns keeps within ``MOST_NODES`` nodes; at least 1."""
+    sizes = sorted((schema.columns[name].n_levels for name in columns), reverse=True)
+    top = math.prod(schema.columns[name].n_levels for name in schema.public_columns)
+    nodes = [top * math.prod(sizes[:n_layers]) for n_layers in range(1, len(sizes) + 1)]
+    return max(sum(number <= MOST_NODES for number in nodes), 1)
 
 
 def election_scores(
