@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import types
@@ -16,6 +17,7 @@ import click
 
 from pdips import __version__
 from pdips.errors import InputError, RefusedError
+from pdips.privacy import spell
 from pdips.registry import MECHANISMS, find
 
 if TYPE_CHECKING:
@@ -50,7 +52,12 @@ def program() -> None:
 )
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
 @click.option("--ledger", "ledger_path", metavar="L.sqlite", help="The account of all that this table has spent.")
-@click.option("--seed", type=int, metavar="N", help="For tests and studies only: makes the release unfit to publish.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="For tests and studies only: makes the release unfit to publish.",
+)
 @click.option("--format", "file_format", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
@@ -105,6 +112,8 @@ def _build(mechanism: type[Any], options: tuple[str, ...], common: dict[str, Any
         key, equals, text = option.partition("=")
         if not equals:
             raise InputError(f"--option {option!r} must have the form key=value")
+        if key in settings:
+            raise InputError(f"option {key} is given twice")
         if key not in hints:
             raise InputError(f"{mechanism.name} has no option {key!r}; it has {', '.join(hints)}")
         settings[key] = _parse(key, text, hints[key])
@@ -135,7 +144,9 @@ def _staging(out: Path, overwrite: bool) -> Iterator[Path]:
             raise InputError(f"{out} is not empty; name another folder, or say --overwrite to replace a release there")
         if not {entry.name for entry in out.iterdir()} <= {"public", "confidential"}:
             raise InputError(f"{out} holds more than a release; --overwrite won't replace it")
-    home = next(folder for folder in out.absolute().parents if folder.is_dir())
+    home = next(folder for folder in out.absolute().parents if folder.exists())
+    if not home.is_dir():
+        raise InputError(f"{home} is no folder, so {out} can't be made")
     try:
         staged = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=home))
     except OSError:
@@ -236,9 +247,9 @@ def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: 
         f"released  {n_sets} synthetic set{plural} of {len(release.schema.columns)} columns by {release.mechanism}"
     )
     if loss.is_finite:
-        click.echo(
-            f"price     epsilon = {float(loss.epsilon):g} in total, {loss.neighbours} neighbours, kind {loss.kind}"
-        )
+        seeded = " (from a seed: not to be published)" if release.reproducible else ""
+        price = f"epsilon = {spell(loss.epsilon)} in total, {loss.neighbours} neighbours, kind {loss.kind}"
+        click.echo(f"price     {price}{seeded}")
     else:
         click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, never to be published")
     click.echo(f"ledger    {_ledger_line(ledger)}")
@@ -255,10 +266,10 @@ def _ledger_line(ledger: "Ledger | None") -> str:
         return "none named (--ledger): nobody adds up what this table has spent"
     account = ledger.summary()
     if account.total_epsilon is None or account.remaining_epsilon is None:
-        return f"epsilon {float(account.spent_epsilon):g} spent, no total set (pdips ledger set-total)"
+        return f"epsilon {spell(account.spent_epsilon)} spent, no total set (pdips ledger set-total)"
     return (
-        f"epsilon {float(account.spent_epsilon):g} of {float(account.total_epsilon):g} spent, "
-        f"{float(account.remaining_epsilon):g} left"
+        f"epsilon {spell(account.spent_epsilon)} of {spell(account.total_epsilon)} spent, "
+        f"{spell(account.remaining_epsilon)} left"
     )
 
 
@@ -286,19 +297,19 @@ def ledger_show(path: str) -> None:
     account = Ledger(path)
     entries = account.entries()
     for entry in entries:
-        delta = f", delta {float(entry.delta):g}" if entry.delta else ""
+        delta = f", delta {spell(entry.delta)}" if entry.delta else ""
         click.echo(
             f"{entry.number:>4}  {entry.time}  {entry.mechanism}: "
-            f"epsilon {float(entry.epsilon):g}{delta} ({entry.kind}, {entry.neighbours})"
+            f"epsilon {spell(entry.epsilon)}{delta} ({entry.kind}, {entry.neighbours})"
         )
         for spend in entry.spends:
             click.echo(f"        {float(spend.epsilon):<10.6g} {spend.step}")
         if entry.charged_epsilon != entry.epsilon:
-            click.echo(f"        charged as {float(entry.charged_epsilon):g}: converted to replace-one neighbours")
+            click.echo(f"        charged as {spell(entry.charged_epsilon)}: converted to replace-one neighbours")
     click.echo(_ledger_line(account))
 
 
-@ledger.command("set-total")
+@ledger.command("set-total", context_settings={"ignore_unknown_options": True})
 @click.argument("path", metavar="L.sqlite")
 @click.argument("epsilon", metavar="EPSILON")
 @click.option("--delta", default="0", show_default=True, metavar="D")
@@ -358,7 +369,7 @@ def _as_typed(frame: "pd.DataFrame") -> "pd.DataFrame":
 @click.argument("path", metavar="S.toml")
 def schema_check(path: str) -> None:
     """Check a schema file and say what a histogram mechanism would make of it."""
-    from pdips.mechanisms.hierarchy import domain_of
+    from pdips.mechanisms.layers import domain_of
     from pdips.schema import Schema
 
     checked = Schema.load(path)
@@ -380,15 +391,24 @@ def schema_check(path: str) -> None:
 
 def main() -> None:
     """Run the program and turn every way it can end into an exit code and at most one line."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a hidden folder is cleared away
     try:
         program.main(standalone_mode=False)
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else str(error), err=True)
+        sys.exit(2)
     except (InputError, click.ClickException) as error:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         _stop(" ".join(message.split()), 2)
     except RefusedError as error:
         _stop(f"refused: {error}", 3)
+    except OSError as error:
+        _stop(
+            f"{error.strerror or 'a file could not be written'}; nothing was released, a spend on record stays charged",
+            2,
+        )
     except (KeyboardInterrupt, click.Abort):
         _stop("interrupted; a spend that is on record stays charged", 130)
     except Exception as error:

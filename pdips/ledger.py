@@ -278,13 +278,16 @@ class Ledger:
         total = _pair(epsilon + account.spent_epsilon, delta + account.spent_delta)
         raise RefusedError(
             f"ledger {self.path} would be overspent: asked {_pair(charged.epsilon, charged.delta)}, "
-            f"remaining {_pair(epsilon, delta)}, total {total} ({account.neighbours} neighbours)"
+            f"remaining {_pair(epsilon, delta)}, total {total} ({account.neighbours} neighbours); ask for less, or "
+            "raise the total (pdips ledger set-total)"
         )
 
 
 def _validate_price(loss: PrivacyLoss, spends: Sequence[Spend]) -> None:
     if not loss.is_finite:
-        raise InputError(f"a loss of kind {loss.kind!r} bounds nothing, so a ledger can't hold it")
+        raise InputError(
+            f"a loss of kind {loss.kind!r} bounds nothing, so a ledger can't hold it; leave the ledger out of studies"
+        )
     if not spends:
         raise InputError("a charge must be itemised: spends is empty")
     itemised = sum((spend.epsilon for spend in spends), Fraction(0))
@@ -349,4 +352,4 @@ def _text(value: Fraction) -> str:
 
 
 def _pair(epsilon: Fraction, delta: Fraction) -> str:
-    return f"epsilon {epsilon:.12g} and delta {delta:.12g}"
+    return f"epsilon {epsilon:.12g}" + (f" and delta {delta:.12g}" if delta else "")

@@ -4,24 +4,33 @@ import resource
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.noise import RandomBits
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
-from pdips.table import Table
+from pdips.table import Table, check_representable
 
 Variant = Literal["sound", "published"]
 Split = Literal["once", "per-set"]
 Progress = Callable[[str], None]
+
+LARGEST_EPSILON = 1_000_000
+MOST_SETS = 10_000
+
+SEEDED = (
+    "MADE FROM A SEED, for tests and studies, not for publication: the assumption on random bits below fails, and "
+    "against anybody who knows or can guess the seed there is no guarantee."
+)
 
 
 class Mechanism(Protocol):
@@ -77,6 +86,36 @@ class Drawn:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One outcome of a mechanism's exact law: discrete choices with their probability, and statistics to be noised.
+
+    Parameters
+    ----------
+    key : tuple of int
+        What was chosen; outcomes of two tables with the same key are the same outcome.
+    log_probability : float
+        Natural logarithm of its probability.
+    statistics : tuple of int
+        True statistics given the choices.
+    scales : tuple of Fraction
+        Scale of the independent discrete Laplace noise on each; 0 for statistics released as they are.
+    """
+
+    key: tuple[int, ...]
+    log_probability: float
+    statistics: tuple[int, ...] = ()
+    scales: tuple[Fraction, ...] = ()
+
+
+class Auditable(Mechanism, Protocol):
+    """A mechanism that shows auditors its raw output, before post-processing, which can hide a loss but not undo it."""
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64] | NDArray[np.float64]:
+        """Return the raw output of independent releases, one a row."""
+        ...
+
+
 class Clock:
     """Wall time by step, told to whoever watches."""
 
@@ -103,8 +142,12 @@ def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str =
         If epsilon is not finite and above 0, ``n_sets`` is below 1, or a word is none of its choices.
     """
     epsilon = positive(mechanism.epsilon, "epsilon")
+    if epsilon > LARGEST_EPSILON:
+        raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {mechanism.epsilon}")
     if isinstance(mechanism.n_sets, bool) or not isinstance(mechanism.n_sets, int) or mechanism.n_sets < 1:
         raise InputError(f"n_sets must be a whole number of at least 1, got {mechanism.n_sets}")
+    if mechanism.n_sets > MOST_SETS:
+        raise InputError(f"n_sets must be at most {MOST_SETS:,}, got {mechanism.n_sets:,}")
     choice(mechanism.neighbours, get_args(Neighbours), "neighbours")
     choice(variant, get_args(Variant), "variant")
     choice(split, get_args(Split), "split")
@@ -128,10 +171,13 @@ def run(
     The spend is on record before the first random bit is drawn; if the draw fails it stays charged.
     """
     loss, spends, clock = mechanism.privacy_loss(table.schema), mechanism.spends(table.schema), Clock(progress)
+    check_representable(table.schema)
     if ledger is not None:
         with clock.step("charging the ledger"):
             ledger.charge(loss, spends, mechanism=mechanism.name, fingerprint=table.fingerprint)
     bits = RandomBits(rng)
+    if bits.reproducible:
+        loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
     drawn = draw(bits, clock)
     release = Release(
         mechanism=mechanism.name,
@@ -167,11 +213,12 @@ def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
         "allows changes the probability of any output by a factor of at most e^epsilon; "
         "the number of records is public",
         "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes the probability of "
-        "any output by a factor of at most e^epsilon; the number of records is protected too",
+        "any output by a factor of at most e^epsilon, for all tables of at least one record; the number of records is "
+        "protected too",
     }[mechanism.neighbours]
-    epsilon, plural = float(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""
+    epsilon, plural = spell(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""
     parts = [
-        f"{mechanism.name} with epsilon = {epsilon:g} in total over {mechanism.n_sets} synthetic set{plural}: {whom}.",
+        f"{mechanism.name} with epsilon = {epsilon} in total over {mechanism.n_sets} synthetic set{plural}: {whom}.",
         law,
         "Assumptions: the schema (levels, bounds, bins, impossible combinations) was fixed from public knowledge; "
         "whether and what to publish was not decided by looking at the confidential table or at unpaid diagnostics; "
@@ -179,9 +226,11 @@ def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
     ]
     if records and records.person is None:
         parts.append(f"That no person has more than {cap} is declared, not checked.")
+    elif records:
+        parts.append(f"Records without a value in {records.person!r} are taken to be of a different person each.")
     if public:
         parts.append(
-            f"Public columns, copied as they are and not protected in any way: {', '.join(public)}. "
+            f"Public columns, their values copied (not their order) and not protected in any way: {', '.join(public)}. "
             "Neighbouring tables share them; only the other columns of a person change."
         )
     return " ".join(parts)

@@ -248,15 +248,15 @@ def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
     Raises
     ------
     InputError
-        If the variance is not above 0, or above 2^40.
+        If the variance is below 2^-40 or above 2^40.
 
     Notes
     -----
     Rejection from the discrete Laplace (Canonne, Kamath and Steinke, 2020, algorithm 3), with each acceptance decided
     exactly. A release of integer statistics with l2-sensitivity D is (D^2 / (2 sigma^2))-zCDP (their theorem 4).
     """
-    if not 0 < variance <= 2**40:
-        raise InputError("the variance of the noise must be above 0 and at most 2^40")
+    if not Fraction(1, 2**40) <= variance <= 2**40:
+        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^40")
     variance = Fraction(variance)
     scale = math.isqrt(math.floor(variance)) + 1
     drawn = np.empty(0, dtype=np.int64)
@@ -301,20 +301,16 @@ def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) ->
     Raises
     ------
     InputError
-        If a row has no available candidate.
+        If a row has no available candidate, the unit is not above 0, or a score is 2^61 steps or more from 0.
 
     Notes
     -----
     McSherry and Talwar (2007). Scores more than 60 nats below the best of their row count as 60 below, which leaves the
-    privacy loss at most the oscillation of the score difference (SOUNDNESS review E8). Weights are integers
-    floor(10^d exp(.)) with d raised until the drawn number is decided, so the law is the softmax itself and no bit of
-    loss is added (``docs/proofs/noise.md``, theorem 3).
+    privacy loss at most the oscillation of the score difference (SOUNDNESS review E8). Weights are enclosed between
+    rationals of d decimal digits, d raised until the drawn number is decided, so the law is the softmax itself and no
+    bit of loss is added (``docs/proofs/noise.md``, theorem 3).
     """
-    available = scores != np.iinfo(np.int64).min
-    if scores.ndim != 2 or not available.any(axis=1).all():
-        raise InputError("the exponential mechanism needs at least one available candidate a row")
-    best = scores.max(axis=1, keepdims=True)
-    below = np.minimum(np.where(available, best - np.where(available, scores, best), 0), _steps_to_floor(unit))
+    below, available = _steps_below_best(scores, unit)
     weights = np.where(available, np.exp(-below * float(unit)), 0.0)
     cumulative = np.cumsum(weights, axis=1) / weights.sum(axis=1, keepdims=True)
     words = bits.words(len(scores), np.uint64)
@@ -324,6 +320,31 @@ def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) ->
     for i in np.flatnonzero(unsure):
         chosen[i] = _choose_exactly(below[i], available[i], unit, _LazyUniform(int(words[i]), WORD_BITS, bits))
     return np.asarray(chosen, dtype=np.int64)
+
+
+def choice_log_probabilities(scores: IntArray, unit: Fraction) -> NDArray[np.float64]:
+    """Return the log probabilities with which :func:`exponential_mechanism` chooses, to double precision.
+
+    Returns
+    -------
+    ndarray, shape (rows, candidates)
+        Minus infinity for a candidate that is not available.
+    """
+    below, available = _steps_below_best(scores, unit)
+    logits = np.where(available, -below * float(unit), -np.inf)
+    return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
+
+
+def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, NDArray[np.bool_]]:
+    """Return how far each score is below the best of its row, ``FLOOR_NATS`` at most, and which ones are available."""
+    available = scores != np.iinfo(np.int64).min
+    if scores.ndim != 2 or not available.any(axis=1).all():
+        raise InputError("the exponential mechanism needs at least one available candidate a row")
+    if unit <= 0 or (np.abs(scores[available]) >= 2**61).any():
+        raise InputError("the exponential mechanism needs a unit above 0 and scores within 2^61 steps of 0")
+    best = scores.max(axis=1, keepdims=True)
+    below = np.where(available, best - np.where(available, scores, best), 0)
+    return np.minimum(below, _steps_to_floor(unit)), available
 
 
 def _steps_to_floor(unit: Fraction) -> int:

@@ -6,6 +6,7 @@ All numbers are exact rationals (:class:`fractions.Fraction`), so that "does thi
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
 from typing import Literal, get_args
 
@@ -16,17 +17,42 @@ Kind = Literal["pure", "approximate", "zcdp", "asymptotic", "none"]
 Sampling = Literal["exact", "mcmc"]
 Number = int | float | str | Fraction
 
+LARGEST_EXPONENT = 300
+"""Of ten, in a number that somebody writes down."""
+
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
 
 
 def exact(value: Number, name: str) -> Fraction:
     """Return ``value`` as the rational that its spelling names: 0.1 is one tenth, not the double nearest to it."""
-    if isinstance(value, bool):
-        raise InputError(f"{name} must be a number, got {value}")
+    if isinstance(value, (int, Fraction)) and not isinstance(value, bool):
+        return Fraction(value)
+    text = str(value).strip()
     try:
-        return Fraction(value if isinstance(value, (int, Fraction)) else str(value).strip())
-    except (ValueError, ZeroDivisionError):
+        number = Fraction(text) if "/" in text else Decimal(text)
+    except (ValueError, ZeroDivisionError, InvalidOperation):
         raise InputError(f"{name} must be a finite number, got {value!r}") from None
+    if isinstance(number, Decimal):
+        if not number.is_finite() or abs(number.adjusted()) > LARGEST_EXPONENT:
+            raise InputError(f"{name} must be a finite number of ordinary size, got {value!r}")
+        return Fraction(number)
+    return number
+
+
+def spell(number: Fraction) -> str:
+    """Write a price as a decimal, exactly where it has a short one and otherwise rounded up, never down."""
+    for n_digits in range(16):
+        scaled = number * 10**n_digits
+        if scaled.denominator == 1 or n_digits == 15:
+            text = f"{Decimal(math.ceil(scaled)).scaleb(-n_digits):f}"
+            return text.rstrip("0").rstrip(".") if "." in text else text
+    raise AssertionError("unreachable")
+
+
+def as_float(number: Fraction) -> float:
+    """Return the nearest double that isn't below a price."""
+    nearest = float(number)
+    return nearest if Fraction(nearest) >= number else math.nextafter(nearest, math.inf)
 
 
 def positive(value: Number, name: str) -> Fraction:
@@ -115,8 +141,11 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> 
     exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
     if exact_delta >= 1:
         raise InputError(f"delta must be below 1, got {delta}")
-    root = math.sqrt(float(exact_rho) * -math.log(float(exact_delta)))
-    epsilon = exact_rho + Fraction(math.ceil(2 * root * 10**12) + 1, 10**12)
+    parts = {"rho": exact_rho, "delta": exact_delta}
+    context = Context(prec=60)
+    number = {name: context.divide(Decimal(q.numerator), Decimal(q.denominator)) for name, q in parts.items()}
+    root = context.sqrt(context.multiply(number["rho"], -context.ln(number["delta"])))
+    epsilon = exact_rho + Fraction(math.floor(Fraction(2 * root) * 10**12) + 1, 10**12)
     return PrivacyLoss(
         epsilon=epsilon, delta=exact_delta, rho=exact_rho, neighbours=neighbours, kind="zcdp", statement=statement
     )

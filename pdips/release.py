@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pdips.errors import RefusedError
-from pdips.privacy import PrivacyLoss, Spend
+from pdips.errors import InputError, RefusedError
+from pdips.privacy import PrivacyLoss, Spend, as_float, spell
 from pdips.schema import Schema
 
 Format = Literal["parquet", "csv"]
@@ -52,7 +52,7 @@ class Release:
     reproducible: bool = False
 
     def __repr__(self) -> str:
-        return f"Release(mechanism={self.mechanism!r}, n_sets={len(self.sets)}, epsilon={float(self.loss.epsilon):g})"
+        return f"Release(mechanism={self.mechanism!r}, n_sets={len(self.sets)}, epsilon={spell(self.loss.epsilon)})"
 
     def describe(self) -> dict[str, Any]:
         """Return the contents of ``privacy.json``: public settings only, no timing, no diagnostic."""
@@ -63,14 +63,14 @@ class Release:
             "n_sets": len(self.sets),
             "reproducible": self.reproducible,
             "privacy": {
-                "epsilon": float(loss.epsilon),
-                "delta": float(loss.delta),
+                "epsilon": as_float(loss.epsilon),
+                "delta": as_float(loss.delta),
                 "neighbours": loss.neighbours,
                 "kind": loss.kind,
                 "sampling": loss.sampling,
                 "statement": loss.statement,
             },
-            "spends": [{**asdict(spend), "epsilon": float(spend.epsilon)} for spend in self.spends],
+            "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in self.spends],
             "schema": self.schema.to_dict(),
             "software": software(),
         }
@@ -90,6 +90,8 @@ class Release:
 
         Raises
         ------
+        InputError
+            If the folder has something in it.
         RefusedError
             If the release has no guarantee (which nothing overrides), or one that isn't named in ``allow``.
         """
@@ -101,6 +103,8 @@ class Release:
             raise RefusedError(
                 "made from a seed: whoever knows it can subtract the noise; name allow=['reproducible'] all the same"
             )
+        if Path(directory).is_dir() and any(Path(directory).iterdir()):
+            raise InputError(f"{directory} is not empty: an earlier release there would mix with this one")
         self.write(directory, file_format=file_format)
 
     def write(self, directory: str | Path, *, file_format: Format = "parquet") -> None:

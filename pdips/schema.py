@@ -5,6 +5,7 @@ A schema is written by a person from public knowledge. Nothing in it may be read
 
 import difflib
 import itertools
+import math
 import tomllib
 from collections.abc import Hashable, Iterable, Mapping
 from pathlib import Path
@@ -34,7 +35,14 @@ def _as_list(value: Any) -> tuple[Level, ...] | None:
     return None if value is None else _as_levels(value)
 
 
+def _is_ordinary(value: Level) -> bool:
+    """Whether a level or code is text, a finite number, or a whole number that a double holds exactly."""
+    return not isinstance(value, (int, float)) or abs(value) < (2**53 if isinstance(value, int) else math.inf)
+
+
 def _as_missing(value: Any) -> bool | tuple[Level, ...]:
+    if not isinstance(value, (bool, list, tuple)):
+        raise ValueError("must be true, false, or a list of codes")
     return value if isinstance(value, bool) else _as_levels(value)
 
 
@@ -45,6 +53,10 @@ Missing = Annotated[Any, BeforeValidator(_as_missing)]
 DRAFT_WARNING = """\
 # DRAFT. Levels and bounds below were READ OFF THE CONFIDENTIAL TABLE: that is a leak, and no epsilon pays for it.
 # Replace every one by what is publicly known (the questionnaire, the code book, the law) before you release anything.
+"""
+DRAFT_HINT = """\
+# Also to be said, where true: [records] person = "...", max_per_person = 2; missing = true or [codes]; public = true;
+# [[impossible]] combinations of levels. docs/schema.md has them all.
 """
 
 
@@ -76,9 +88,9 @@ class Column(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     levels: LevelList = None
-    lower: float | None = Field(default=None, allow_inf_nan=False)
-    upper: float | None = Field(default=None, allow_inf_nan=False)
-    bins: Annotated[int, Field(ge=1, strict=True)] | None = None
+    lower: float | None = Field(default=None, allow_inf_nan=False, strict=True)
+    upper: float | None = Field(default=None, allow_inf_nan=False, strict=True)
+    bins: Annotated[int, Field(ge=1, le=1_000_000, strict=True)] | None = None
     bin_edges: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
     scale: Literal["linear", "log"] = "linear"
     integer: bool = False
@@ -107,6 +119,8 @@ class Column(BaseModel):
         return self
 
     def _check_levels(self, levels: tuple[Level, ...]) -> None:
+        if not all(_is_ordinary(value) for value in (*levels, *self.missing_codes)):
+            raise ValueError("levels and missing codes must be finite, and whole numbers below 2^53")
         if len({str(level) for level in levels}) < len(levels):
             raise ValueError("levels must differ from each other")
         if len({str if isinstance(level, str) else bool if isinstance(level, bool) else float for level in levels}) > 1:
@@ -119,6 +133,11 @@ class Column(BaseModel):
     def _check_numeric(self) -> None:
         if self.lower is None or self.upper is None or not self.lower < self.upper:
             raise ValueError("lower and upper must both be given, lower below upper")
+        if max(abs(self.lower), abs(self.upper)) > (2**53 if self.integer else 1e100):
+            raise ValueError("lower and upper must be within 1e100 of 0, those of an integer column within 2^53")
+        codes = [code for code in self.missing_codes if not isinstance(code, str)]
+        if not all(_is_ordinary(code) and (not self.integer or code == int(code)) for code in codes):
+            raise ValueError("missing codes must be finite, and whole numbers in an integer column")
         if self.scale == "log" and self.lower <= 0:
             raise ValueError("scale = 'log' needs lower above 0")
         if self.integer and not (self.lower.is_integer() and self.upper.is_integer()):
@@ -242,8 +261,6 @@ class Schema(BaseModel):
         return self
 
     def _check_rule(self, rule: Mapping[str, tuple[Level, ...]]) -> None:
-        if not rule:
-            raise ValueError("impossible: a rule must name at least one column")
         for name, wanted in rule.items():
             column = self.columns.get(name)
             if column is None:
@@ -253,6 +270,10 @@ class Schema(BaseModel):
             for level in wanted:
                 if level not in column.levels:
                     raise ValueError(f"impossible: {level!r} is no level of column {name!r}")
+        if len(rule) < 2:
+            raise ValueError("impossible: a rule must name two columns or more; leave out a level that can't occur")
+        if len(rule) < 2:
+            raise ValueError("impossible: a rule must name two columns or more; leave out a level that can't occur")
 
     @property
     def public_columns(self) -> tuple[str, ...]:
@@ -309,8 +330,19 @@ class Schema(BaseModel):
         most_levels : int
             A numeric column with more different values than this is drafted with bounds and bins.
         """
-        columns = {str(name): _draft_column(frame[name], most_levels) for name in frame.columns}
-        return DRAFT_WARNING + "\n" + tomli_w.dumps({"columns": columns})
+        keys = [str(name) for name in frame.columns if _looks_like_key(frame[name], most_levels)]
+        columns = {
+            str(name): _draft_column(frame[name], most_levels) for name in frame.columns if str(name) not in keys
+        }
+        note = "".join(
+            f"# {name}: many different texts; if it says whose record it is: [records] person\n" for name in keys
+        )
+        return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps({'columns': columns})}"
+
+
+def _looks_like_key(values: pd.Series, most_levels: int) -> bool:
+    """Whether a column is text with too many different values to be levels that anybody could list."""
+    return not pd.api.types.is_numeric_dtype(values) and values.nunique() > most_levels
 
 
 def _draft_column(values: pd.Series, most_levels: int) -> dict[str, Any]:

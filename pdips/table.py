@@ -1,12 +1,15 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
-from collections.abc import Mapping
+import csv
+from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
+import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
@@ -70,6 +73,20 @@ class Table:
         """Read a ``.csv`` or ``.parquet`` file; the first line of a ``.csv`` names the columns."""
         return cls(read_frame(path), schema)
 
+    def spelt(self, name: str) -> Any:
+        """Return a public column as the schema spells its values, in an array with ``take``."""
+        column = self.schema.columns[name]
+        if column.is_categorical:
+            return _level_array(column).take(self.codes[name])
+        return _number_array(column, numbers(name, self.frame[name], column))
+
+    def sort_key(self, name: str) -> NDArray[np.float64]:
+        """Return numbers that sort a column: codes of levels, and within bins the values themselves."""
+        column = self.schema.columns[name]
+        if column.is_categorical:
+            return self.codes[name].astype(np.float64)
+        return numbers(name, self.frame[name], column)
+
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the records, whatever their order and the schema; as confidential as they are."""
@@ -103,23 +120,48 @@ def read_frame(path: str | Path) -> pd.DataFrame:
     if not file.is_file():
         raise InputError(f"{file} doesn't exist or is no file")
     try:
-        if file.suffix.lower() == ".csv":
-            return pd.read_csv(file, dtype=str, keep_default_na=False, na_values=[""], encoding="utf-8")
-        return pd.read_parquet(file, engine="pyarrow")
+        return _read_csv(file) if file.suffix.lower() == ".csv" else pd.read_parquet(file, engine="pyarrow")
     except PermissionError:
         raise InputError(f"{file} may not be read") from None
-    except (ValueError, OSError, pd.errors.ParserError, pd.errors.EmptyDataError):  # ArrowInvalid is a ValueError
-        raise InputError(f"{file} is damaged, or no {file.suffix[1:]} file") from None
+    except InputError:
+        raise
+    except (ValueError, OSError, csv.Error):  # ArrowInvalid is a ValueError
+        wanted = ": UTF-8 text, one row of names, rows of as many fields, commas" if file.suffix == ".csv" else ""
+        raise InputError(f"{file} is damaged, or no {file.suffix[1:]} file{wanted}") from None
+
+
+def _read_csv(file: Path) -> pd.DataFrame:
+    with file.open(encoding="utf-8-sig", newline="") as lines:
+        header = next(csv.reader(lines), [])
+    if len(set(header)) < len(header):
+        raise InputError("the table has two columns of the same name")
+    as_text = pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(header, pa.string()),
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=True,
+    )
+    parse = pa_csv.ParseOptions(newlines_in_values=True)  # refuses a row with more or fewer fields than the header
+    return pa_csv.read_csv(file, convert_options=as_text, parse_options=parse).to_pandas()
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
     if not frame.columns.is_unique:
         raise InputError("the table has two columns of the same name")
     known = {*schema.columns, *({schema.records.person} if schema.records.person else ())}
-    for name in known - {*frame.columns}:
+    for name in sorted(known - {*frame.columns}):
         raise InputError(f"column {name!r} of the schema is not in the table")
     for name in sorted(map(str, {*frame.columns} - known)):
         raise InputError(f"column {name!r} of the table is not in the schema; describe it there, or take it out")
+    for name in known:
+        _check_type(name, frame[name])
+
+
+def _check_type(name: str, values: pd.Series) -> None:
+    if getattr(values.dtype, "kind", "O") in "mMc" or isinstance(values.dtype, pd.PeriodDtype):
+        raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
+    if values.dtype == object and not values.map(lambda value: isinstance(value, Hashable)).all():
+        raise InputError(f"column {name!r} holds lists or other nested values")
 
 
 def _check_persons(frame: pd.DataFrame, schema: Schema) -> None:
@@ -137,10 +179,14 @@ def _key(value: object) -> str:
 
 def _number_key(value: object) -> str:
     """Spell a number alike even if a text file has it as 1994.0."""
-    try:
-        return _key(float(value)) if isinstance(value, str) else _key(value)
-    except ValueError:
+    if not isinstance(value, str):
         return _key(value)
+    for read in (int, float):
+        try:
+            return _key(read(value))
+        except ValueError:
+            continue
+    return value
 
 
 def _level_codes(column: Column) -> dict[str, int]:
@@ -165,7 +211,7 @@ def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
     known, key = _level_codes(column), _key if isinstance(column.levels[0], (str, bool)) else _number_key
     codes = np.array([*(known.get(key(value), -1) for value in uniques), column.n_values], dtype=np.int64)
     if (codes[:-1] < 0).any():
-        raise InputError(f"column {name!r} has values outside the levels of its schema")
+        raise InputError(f"column {name!r} has values outside the levels of its schema (compared letter by letter)")
     _refuse_undeclared_missing(name, column, positions < 0)
     return codes[positions]
 
@@ -176,7 +222,9 @@ def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]
     codes = {_key(code) for code in column.missing_codes}
     missing = np.array([*(bool(codes) and _number_key(value) in codes for value in uniques), True])[positions]
     _refuse_undeclared_missing(name, column, missing)
-    known = pd.to_numeric(values[~missing], errors="coerce").to_numpy(dtype=np.float64)
+    if pd.api.types.is_bool_dtype(values):
+        raise InputError(f"column {name!r} has values that are no numbers")
+    known = pd.to_numeric(values[~missing].astype(object), errors="coerce").to_numpy(dtype=np.float64)
     lower, upper = float(column.lower or 0), float(column.upper or 0)
     if np.isnan(known).any():
         raise InputError(f"column {name!r} has values that are no numbers")
@@ -223,24 +271,48 @@ def decode(schema: Schema, codes: Mapping[str, IntArray], rng: np.random.Generat
 def _decode(column: Column, codes: IntArray, rng: np.random.Generator) -> Any:
     if column.is_categorical:
         return _level_array(column).take(codes)
-    numbers_drawn = _draw_inside(column, np.minimum(codes, column.n_values - 1), rng)
-    missing = codes == column.n_values
-    if not missing.any():
-        return numbers_drawn.astype(np.int64) if column.integer else numbers_drawn
-    code = next((code for code in column.missing_codes if isinstance(code, (int, float))), None)
-    drawn = pd.array(numbers_drawn.astype(np.int64), dtype="Int64") if column.integer else pd.array(numbers_drawn)
-    drawn[missing] = pd.NA if code is None else code
-    return drawn
+    drawn = _draw_inside(column, np.minimum(codes, column.n_values - 1), rng)
+    return _number_array(column, np.where(codes == column.n_values, np.nan, drawn))
+
+
+def _number_array(column: Column, drawn: NDArray[np.float64]) -> Any:
+    """Give numbers, NaN where missing, the type that the schema calls for, whether or not any is missing."""
+    missing = np.isnan(drawn)
+    code = next((code for code in column.missing_codes if not isinstance(code, str)), None)
+    whole = drawn.copy()
+    whole[missing] = 0 if code is None else code
+    typed = whole.astype(np.int64) if column.integer else whole
+    if not column.missing or code is not None:
+        return typed
+    nullable: Any = pd.Series(typed).astype("Int64" if column.integer else "Float64").array
+    nullable[missing] = pd.NA
+    return nullable
+
+
+def check_representable(schema: Schema) -> None:
+    """Check, before anything is spent, that every level and bin of a schema can be written to a file.
+
+    Raises
+    ------
+    InputError
+        If one can't be; the message names the column.
+    """
+    for name, column in schema.columns.items():
+        if column.is_categorical or column.is_binned:
+            codes = {name: np.arange(column.n_levels)}
+            try:
+                pa.Table.from_pandas(decode(schema, codes, np.random.default_rng()))
+            except (TypeError, ValueError, OverflowError):
+                raise InputError(f"column {name!r} has levels, bins or missing codes that no file could hold") from None
 
 
 def _level_array(column: Column) -> Any:
     levels = list(column.levels)
-    if not column.missing:
-        return pd.Series(levels).array
-    like = [code for code in column.missing_codes if isinstance(code, str) == isinstance(levels[0], str)]
-    if like and not isinstance(levels[0], bool):
-        return pd.Series([*levels, like[0]]).array
-    dtype: Any = {bool: "boolean", int: "Int64", float: "Float64"}.get(type(levels[0]), "str")
+    kind = next(kind for kind in (str, float, bool, int) if any(isinstance(level, kind) for level in levels))
+    same = [code for code in column.missing_codes if isinstance(code, str) == (kind is str)]
+    if not column.missing or (same and kind is not bool):
+        return pd.Series([*levels, *same[: bool(column.missing)]], dtype=kind).array
+    dtype: Any = {bool: "boolean", int: "Int64", float: "Float64", str: "str"}[kind]
     return pd.Series([*levels, None], dtype=dtype).array
 
 

@@ -271,6 +271,7 @@ def test_a_folder_that_cannot_be_written(pdips, here):
     (here / "file").write_text("")
     complains(pdips, here, "is a file; name a folder", *words(here, out="file"))
     complains(pdips, here, "can't write in", *words(here, out="/proc/pdips/out"))
+    complains(pdips, here, "is no folder", *words(here, out="file/out"))
 
 
 def test_a_locked_ledger(pdips, here, monkeypatch):
@@ -305,6 +306,8 @@ def test_a_ledger_of_another_table(pdips, here):
         (["--sets", "x"], "not a valid integer"),
         (["--format", "xls"], "not one of"),
         (["--nonsense"], "No such option"),
+        (["--seed", "-3"], "not in the range"),
+        (["--option", "order=size", "--option", "order=colour"], "option order is given twice"),
     ],
 )
 def test_options_that_make_no_sense(pdips, here, more, message):
@@ -343,6 +346,22 @@ def test_an_interrupt_says_that_spends_stay(pdips, here, monkeypatch):
     code, out, err = pdips(*words(here))
     assert (code, out, err.strip()) == (130, "", "pdips: interrupted; a spend that is on record stays charged")
     assert left_behind(here) == set()
+
+
+def test_a_full_disk_says_that_spends_stay(pdips, here, monkeypatch):
+    from pdips.release import Release
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Release, "write", full)
+    complains(pdips, here, "No space left on device; nothing was released, a spend on record stays", *words(here))
+
+
+def test_no_command_prints_the_help(pdips):
+    code, _, err = pdips()
+    assert code == 2
+    assert "Commands:" in err
 
 
 def test_help_and_version(pdips):

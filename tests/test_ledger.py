@@ -171,9 +171,9 @@ def test_ten_tenths_fit_in_one_exactly(ledger: Ledger) -> None:
 def test_overspending_epsilon_is_refused_and_not_recorded(ledger: Ledger, path: Path) -> None:
     ledger.set_total(1)
     charge(ledger, pure("3/4"))
-    with pytest.raises(RefusedError, match=r"asked epsilon 0\.5 and delta 0, remaining epsilon 0\.25") as error:
+    with pytest.raises(RefusedError, match=r"asked epsilon 0\.5, remaining epsilon 0\.25") as error:
         charge(ledger, pure("1/2"))
-    assert "total epsilon 1 and delta 0 (replace-one neighbours)" in message(error, path)
+    assert "total epsilon 1 (replace-one neighbours)" in message(error, path)
     assert numbers(ledger) == [1]
     assert ledger.summary().spent_epsilon == Fraction(3, 4)
     assert charge(ledger, pure("1/4")) == 2
@@ -182,7 +182,7 @@ def test_overspending_epsilon_is_refused_and_not_recorded(ledger: Ledger, path: 
 def test_overspending_delta_is_refused(ledger: Ledger) -> None:
     ledger.set_total(10, delta="1e-6")
     charge(ledger, approximate("1", "1e-6"))
-    with pytest.raises(RefusedError, match="remaining epsilon 9 and delta 0"):
+    with pytest.raises(RefusedError, match="remaining epsilon 9,"):
         charge(ledger, approximate("1", "1e-12"))
     charge(ledger, pure("9"))
 
@@ -289,9 +289,9 @@ def test_spends_that_are_missing(ledger: Ledger, path: Path) -> None:
 def test_numbers_too_long_to_write_down(ledger: Ledger) -> None:
     ledger.set_total(1)
     with pytest.raises(InputError, match="too many digits"):
-        charge(ledger, pure("1e-5000"))
+        charge(ledger, pure(Fraction(1, 10**5000)))
     with pytest.raises(InputError, match="too many digits"):
-        ledger.set_total("1e-5000")
+        ledger.set_total(Fraction(1, 10**5000))
     assert numbers(ledger) == []
 
 

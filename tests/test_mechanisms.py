@@ -154,6 +154,43 @@ def test_a_seeded_release_is_published_only_by_name(mechanism, tmp_path):
     assert (tmp_path / "out" / "synthetic_1.parquet").exists()
 
 
+def test_nothing_is_charged_for_what_cannot_be_done(mechanism, tmp_path):
+    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
+    for settings in ({"epsilon": "1e-17"}, {"epsilon": "1e-14", "neighbours": "add-remove"}):
+        with pytest.raises(InputError, match="epsilon is too small"):
+            mechanism(**settings).release(table, ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def test_a_great_epsilon_still_gives_all_records(mechanism):
+    for epsilon in (700, 1440, 100_000):
+        release, _ = mechanism(epsilon=epsilon).release(random_table(SCHEMA, 50), rng=np.random.default_rng(0))
+        assert len(release.sets[0]) == 50
+
+
+@pytest.mark.parametrize(("name", "value"), [("epsilon", "1e7"), ("n_sets", 10**6)])
+def test_settings_have_a_largest_value(mechanism, name, value):
+    with pytest.raises(InputError, match=f"{name} must be at most"):
+        mechanism(**{"epsilon": 1, name: value})
+
+
+def test_a_seeded_release_says_so_in_its_statement(mechanism):
+    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 5), rng=np.random.default_rng(0))
+    assert release.loss.statement.startswith("MADE FROM A SEED")
+
+
+def test_releases_do_not_mix_in_a_folder(mechanism, tmp_path):
+    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 5))
+    release.publish(tmp_path / "out")
+    with pytest.raises(InputError, match="would mix"):
+        release.publish(tmp_path / "out")
+
+
+def test_published_steps_of_one_column_states_its_loss():
+    statement = find("steps")(epsilon=1, variant="published").privacy_loss(schema_of(3)).statement
+    assert "The true loss is up to 2." in statement
+
+
 def test_the_statement_names_the_declared_cap(mechanism):
     capped = SCHEMA.model_copy(update={"records": Schema.model_fields["records"].annotation(max_per_person=4)})
     assert "up to 4 records" in mechanism(epsilon=1).privacy_loss(capped).statement
@@ -186,7 +223,8 @@ def test_under_add_remove_there_may_be_no_records_at_all(mechanism):
         ({"election_share": 0}, "election_share must be"),
         ({"election_share": 1}, "election_share must be"),
         ({"order": ()}, "order must name"),
-        ({"order": ("a", "a")}, "order must name"),
+        ({"order": ("a",), "election_share": "0.2"}, "exclude each other"),
+        ({"order": ("a", "a")}, "order names 'a' twice"),
         ({"order": ("a",), "layers": 2}, "too few for layers"),
     ],
 )

@@ -141,7 +141,7 @@ def test_gaussian_acceptance_is_the_same_when_every_coin_is_tossed_exactly(monke
     assert (noise.discrete_gaussian(Fraction(30), 300, seeded()) == usual).all()
 
 
-@pytest.mark.parametrize("variance", [Fraction(0), Fraction(2**41)])
+@pytest.mark.parametrize("variance", [Fraction(0), Fraction(1, 10**330), Fraction(2**41)])
 def test_variance_out_of_range(variance):
     with pytest.raises(InputError, match="variance of the noise"):
         noise.discrete_gaussian(variance, 1, seeded())
@@ -180,6 +180,12 @@ def test_scores_far_below_the_best_count_as_sixty_nats_below(monkeypatch):
 def test_exponential_mechanism_needs_a_candidate():
     with pytest.raises(InputError, match="at least one available candidate"):
         noise.exponential_mechanism(np.full((2, 3), np.iinfo(np.int64).min), Fraction(1), seeded())
+
+
+@pytest.mark.parametrize(("scores", "unit"), [([0, 2**62], 1), ([0, -(2**62)], 1), ([0, 1], 0), ([0, 1], -1)])
+def test_exponential_mechanism_needs_sensible_scores(scores, unit):
+    with pytest.raises(InputError, match="unit above 0 and scores within"):
+        noise.exponential_mechanism(np.array([scores]), Fraction(unit), seeded())
 
 
 def test_quantise_keeps_the_distance_that_doubles_lose():

@@ -1,13 +1,14 @@
 """Losses: exact numbers, what adds up and what doesn't."""
 
 import math
+from decimal import Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from pdips import InputError, PrivacyLoss, Spend
-from pdips.privacy import compose, exact, to_replace_one, zcdp
+from pdips.privacy import as_float, compose, exact, spell, to_replace_one, zcdp
 
 
 def loss(epsilon=1, **changes) -> PrivacyLoss:
@@ -32,6 +33,31 @@ def test_a_number_is_what_it_is_written_as(value, wanted):
 def test_what_is_no_number(value):
     with pytest.raises(InputError, match="x must be a"):
         exact(value, "x")
+
+
+@pytest.mark.parametrize("value", ["1e400", "1e-400", "1e99999999999999999999", 1e301])
+def test_a_number_of_extraordinary_size(value):
+    with pytest.raises(InputError, match="must be a finite number"):
+        exact(value, "x")
+
+
+def test_prices_are_rounded_up_if_at_all():
+    assert [spell(Fraction(x)) for x in ("1", "0.1", "1.0000004", "20")] == ["1", "0.1", "1.0000004", "20"]
+    assert Fraction(spell(Fraction(1, 3))) >= Fraction(1, 3)
+    assert as_float(Fraction(1, 3)) > Fraction(1, 3) > Fraction(1 / 3)
+    assert as_float(Fraction(1, 2)) == 0.5
+    for rho, delta in (
+        ("1e12", "1e-10"),
+        ("1e16", "1e-6"),
+        ("0.5", Fraction(10**20 - 1, 10**20)),
+        (1, Fraction(1, 10**400)),
+    ):
+        loss = zcdp(rho, delta, "replace-one", "s")
+        with localcontext() as context:
+            context.prec = 80
+            exact_delta = Decimal(loss.delta.numerator) / Decimal(loss.delta.denominator)
+            wanted = Decimal(rho) + 2 * (Decimal(rho) * -exact_delta.ln()).sqrt()
+        assert 0 <= loss.epsilon - Fraction(wanted) < Fraction(2, 10**12)
 
 
 def test_ten_tenths_are_one():

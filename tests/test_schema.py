@@ -102,9 +102,18 @@ MISTAKES = [
     ("[columns.a]\nlevels = [1]\n[records]\nmax_per_person = 0", "records.max_per_person: Input should be greater"),
     ("[columns.a]\nlevels = [1]\n[[impossible]]\nA = 1", "'A' is no column of this schema (did you mean 'a'?)"),
     ("[columns.a]\nlevels = [1]\n[[impossible]]\na = 2", "impossible: 2 is no level of column 'a'"),
-    ("[columns.a]\nlevels = [1]\n[[impossible]]", "impossible: a rule must name at least one column"),
+    ("[columns.a]\nlevels = [1]\n[[impossible]]", "impossible: a rule must name two columns"),
     ("[columns.a]\nlower = 0\nupper = 1\n[[impossible]]\na = 1", "column 'a' is numeric; structural zeros name levels"),
     ("[columns.a\n", "is no valid TOML"),
+    ("[columns.a]\nlevels = [1, nan]", "columns.a: levels and missing codes must be finite"),
+    ("[columns.a]\nlevels = [1, 99999999999999999999999]", "columns.a: levels and missing codes must be finite"),
+    ("[columns.a]\nlower = 0\nupper = 1e19\nbins = 2\ninteger = true", "columns.a: lower and upper must be within"),
+    ("[columns.a]\nlower = -1e308\nupper = 1e308\nbins = 2", "columns.a: lower and upper must be within"),
+    ("[columns.a]\nlower = 0\nupper = 9\nbins = 2\ninteger = true\nmissing = [-9.5]", "columns.a: missing codes must"),
+    ("[columns.a]\nlower = 0\nupper = 9\nbins = 1000000000000", "columns.a.bins: Input should be less"),
+    ("[columns.a]\nlower = '18'\nupper = 30", "columns.a.lower: Input should be a valid number"),
+    ("[columns.a]\nlevels = [1]\nmissing = 'yes'", "columns.a.missing: must be true, false, or a list"),
+    ("[columns.a]\nlevels = [1]\n[[impossible]]\na = 1", "impossible: a rule must name two columns"),
 ]
 
 
@@ -127,6 +136,14 @@ def test_a_file_that_cannot_be_read(tmp_path):
 def test_a_column_without_bins_has_no_levels():
     with pytest.raises(InputError, match="no levels until bins"):
         _ = Schema.from_toml("[columns.x]\nlower = 0\nupper = 1").columns["x"].n_levels
+
+
+def test_a_draft_lists_no_keys():
+    frame = pd.DataFrame({"id": [f"SECRET{i}" for i in range(80)], "x": [0, 1] * 40})
+    text = Schema.draft(frame)
+    assert "SECRET" not in text
+    assert "# id: many different texts" in text
+    assert list(Schema.from_toml(text).columns) == ["x"]
 
 
 def test_a_draft_says_that_it_leaks_and_is_valid():

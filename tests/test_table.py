@@ -94,6 +94,24 @@ def test_a_bad_value_is_refused_without_showing_it(changes, message):
     assert "31.4" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "values", [pd.to_datetime(["2020-01-01"] * 3), pd.to_timedelta([1, 2, 3]), [1j, 2j, 3j], [[1], [2], [3]]]
+)
+def test_types_that_are_no_records(values):
+    with pytest.raises(InputError, match=r"column 'wage' (is of a type|holds lists)"):
+        table_with(wage=values)
+
+
+def test_true_and_false_are_no_numbers():
+    with pytest.raises(InputError, match="column 'wage' has values that are no numbers"):
+        table_with(wage=[True, False, True])
+
+
+def test_large_whole_levels_keep_apart():
+    schema = Schema.from_toml("[columns.x]\nlevels = [9007199254740990, 9007199254740991]")
+    assert Table(pd.DataFrame({"x": ["9007199254740991"]}), schema).codes["x"].tolist() == [1]
+
+
 def test_a_missing_column_is_named():
     with pytest.raises(InputError, match="column 'sex' of the schema is not in the table"):
         Table(pd.DataFrame(GOOD).drop(columns="sex"), SCHEMA)
@@ -141,6 +159,8 @@ def test_a_table_shows_nothing():
         ("t.parquet", b"PAR1 SECRET PAR1", r"is damaged, or no parquet file"),
         ("t.csv", b"a,b\n1,2\nSECRET,3,4,5\n", r"is damaged, or no csv file"),
         ("t.csv", b"", r"is damaged, or no csv file"),
+        ("t.csv", b"a,b\n1,2,\n3,1,\n", r"is damaged, or no csv file: UTF-8 text, one row of names"),
+        ("t.csv", b"a,a\n1,2\n", r"two columns of the same name"),
         ("t.csv", b"a\n\xff\xfe\n", r"is damaged, or no csv file"),
     ],
 )

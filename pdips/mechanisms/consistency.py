@@ -56,8 +56,8 @@ def consistent(
     x, v = [z[0]], [s[0]]
     for layer, parent in enumerate(parents):
         spread = sum_variances[layer]
-        per_unit = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 0)
-        share = s[layer + 1] * per_unit[parent]
+        of_parent = spread[parent]
+        share = np.divide(s[layer + 1], of_parent, out=np.zeros_like(of_parent), where=of_parent > 0)
         x.append(z[layer + 1] + share * (x[layer] - sums[layer])[parent])
         v.append(s[layer + 1] * (1 - share) + share**2 * v[layer][parent])
     return x, v

@@ -7,8 +7,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdips.ledger import Ledger
-from pdips.mechanism import Clock, Drawn, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import Clock, Drawn, Outcome, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import hierarchy
+from pdips.mechanisms.consistency import IntArray
+from pdips.mechanisms.hierarchy import Given, Plan
+from pdips.mechanisms.layers import check_domain, check_noise
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, exact
 from pdips.release import Release, RunRecord
@@ -74,7 +77,8 @@ class LaplaceSanitizer:
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one for each noisy table."""
-        hierarchy.check_domain(schema, self.neighbours)
+        check_domain(schema, self.neighbours)
+        check_noise(schema, self.neighbours, [self.scale(schema)])
         n_tables = self.n_sets if self.split == "per-set" else 1
         share = exact(self.epsilon, "epsilon") / n_tables
         return tuple(
@@ -87,6 +91,24 @@ class LaplaceSanitizer:
         sensitivity = 2 if self.neighbours == "replace-one" and self.variant == "sound" else 1
         n_tables = self.n_sets if self.split == "per-set" else 1
         return sensitivity * schema.records.max_per_person * n_tables / exact(self.epsilon, "epsilon")
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return what is done to a table of this schema."""
+        n_trees = self.n_sets if self.split == "per-set" else 1
+        return Plan(
+            scales=(self.scale(schema),),
+            chooser=Given(),
+            n_public=self.neighbours == "replace-one",
+            n_trees=n_trees,
+        )
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
+        """Return the noisy counts of independent releases, shape (runs, counts), for audits."""
+        return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
+
+    def law(self, table: Table) -> list[Outcome]:
+        """Return the exact law of one noisy table, for audits."""
+        return hierarchy.law(table, self.plan(table.schema))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""
@@ -127,9 +149,6 @@ class LaplaceSanitizer:
         """
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            scales = [self.scale(table.schema)]
-            return hierarchy.draw(
-                table, scales, hierarchy.never, split=self.split, mechanism=self, bits=bits, clock=clock
-            )
+            return hierarchy.draw(table, self.plan(table.schema), mechanism=self, bits=bits, clock=clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)

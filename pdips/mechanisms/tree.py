@@ -3,6 +3,7 @@
 import math
 from dataclasses import asdict, dataclass
 from fractions import Fraction
+from itertools import product
 from typing import Any, ClassVar
 
 import numpy as np
@@ -10,11 +11,12 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.ledger import Ledger
-from pdips.mechanism import Clock, Drawn, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import Clock, Drawn, Outcome, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import hierarchy
 from pdips.mechanisms.consistency import IntArray
-from pdips.mechanisms.hierarchy import Domain, Layer
-from pdips.noise import RandomBits, exponential_mechanism
+from pdips.mechanisms.hierarchy import Given, Plan
+from pdips.mechanisms.layers import Domain, Layer, check_domain, check_noise, domain_of
+from pdips.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
@@ -22,6 +24,11 @@ from pdips.table import Table
 
 STEPS_PER_UNIT = 1024
 """AIC is rounded to a public grid of this many steps a unit (SOUNDNESS review E6: 2 units are whole steps)."""
+
+DEFAULT_ELECTION_SHARE = Fraction(1, 10)
+
+MOST_OUTCOMES = 100_000
+"""An exact audit refuses to enumerate more choices than this at one layer."""
 
 MOST_NODES = 1_000_000
 """Depth is chosen so that no layer above the cells has more nodes than this, unless the user says otherwise."""
@@ -46,8 +53,8 @@ class Steps:
     order : tuple of str, optional
         Columns from the top of the tree, chosen from public knowledge: costs nothing. Left out, each node elects its
         column by the exponential mechanism with utility -AIC.
-    election_share : int, float, str or Fraction
-        Part r of the budget for the elections (0.1, as in the simulations of paper 000). Of no use with ``order``.
+    election_share : int, float, str or Fraction, optional
+        Part r of the budget for the elections (0.1, as in the simulations of paper 000). Doesn't go with ``order``.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
     variant : {"sound", "published"}
@@ -79,14 +86,18 @@ class Steps:
     neighbours: Neighbours = "replace-one"
     layers: int | None = None
     order: tuple[str, ...] | None = None
-    election_share: Number = "1/10"
+    election_share: Number | None = None
     split: Split = "once"
     variant: Variant = "sound"
 
     def __post_init__(self) -> None:
         check_settings(self, variant=self.variant, split=self.split)
-        if not 0 < exact(self.election_share, "election_share") < 1:
-            raise InputError(f"election_share must be above 0 and below 1, got {self.election_share}")
+        if self.election_share is not None and self.order is not None:
+            raise InputError("election_share and order exclude each other: a given order costs nothing")
+        if self.order is None and not 0 < self._share() < 1:
+            raise InputError(
+                f"election_share must be above 0 and below 1, got {self.election_share}; to pay for none, give an order"
+            )
         if self.layers is not None and (isinstance(self.layers, bool) or self.layers < 1):
             raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
         if self.order is not None:
@@ -94,8 +105,10 @@ class Steps:
             self._check_order(tuple(self.order))
 
     def _check_order(self, order: tuple[str, ...]) -> None:
-        if not order or len(set(order)) < len(order):
-            raise InputError("order must name at least one column, and none twice")
+        if not order:
+            raise InputError("order must name at least one column")
+        if len(set(order)) < len(order):
+            raise InputError(f"order names {max(order, key=order.count)!r} twice")
         if self.layers is not None and self.layers > len(order):
             raise InputError(f"order names {len(order)} columns, too few for layers = {self.layers}")
 
@@ -120,15 +133,18 @@ class Steps:
         )
         if schema is None:
             return text
-        n_split, r = self._shape(schema), self._share()
+        n_split = self._shape(schema)
+        r = self._share() if n_split else Fraction(0)
         elections = 2 * r * Fraction(n_split, self._n_layers(schema))
         loss = exact(self.epsilon, "epsilon") * (
             elections + 2 * (1 - r) * Fraction(n_split + 1, self._n_layers(schema))
         )
-        return f"{text} The true loss is {float(loss):g}."
+        return f"{text} The true loss is up to {float(loss):g}."
 
     def _share(self) -> Fraction:
-        return Fraction(0) if self.order is not None else exact(self.election_share, "election_share")
+        if self.order is not None:
+            return Fraction(0)
+        return exact(DEFAULT_ELECTION_SHARE if self.election_share is None else self.election_share, "election_share")
 
     def _n_layers(self, schema: Schema) -> int:
         """Return L, checked against the columns of the schema."""
@@ -186,7 +202,8 @@ class Steps:
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: elections and noised layers of each tree."""
-        hierarchy.check_domain(schema, self.neighbours)
+        check_domain(schema, self.neighbours)
+        check_noise(schema, self.neighbours, self.scales(schema))
         elections, noised = self.budget(schema)
         items = []
         for number in range(1, self._n_trees() + 1):
@@ -203,6 +220,27 @@ class Steps:
 
     def _layer_name(self, schema: Schema, number: int) -> str:
         return f"layer {number}" if number <= self._shape(schema) else "all cells"
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return what is done to a table of this schema."""
+        domain = domain_of(schema)
+        chooser: Given | Elected = Elected(domain, self.election_units(schema), self.variant == "published")
+        if self.order is not None:
+            chooser = Given(tuple(domain.names.index(name) for name in self.order))
+        return Plan(
+            scales=self.scales(schema),
+            chooser=chooser,
+            n_public=self.neighbours == "replace-one",
+            n_trees=self._n_trees(),
+        )
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
+        """Return the elected columns and noisy counts of independent releases, one a row, for audits."""
+        return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
+
+    def law(self, table: Table) -> list[Outcome]:
+        """Return the exact law of one tree, for audits of tiny tables."""
+        return hierarchy.law(table, self.plan(table.schema))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""
@@ -247,31 +285,50 @@ class Steps:
         """
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            domain = hierarchy.domain_of(table.schema)
-            return hierarchy.draw(
-                table,
-                self.scales(table.schema),
-                self._chooser(domain, table.schema, bits),
-                split=self.split,
-                mechanism=self,
-                bits=bits,
-                clock=clock,
-            )
+            return hierarchy.draw(table, self.plan(table.schema), mechanism=self, bits=bits, clock=clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
-    def _chooser(self, domain: Domain, schema: Schema, bits: RandomBits) -> hierarchy.Choose:
-        order, units = self.order, self.election_units(schema)
 
-        def given(number: int, layer: Layer, node: IntArray, codes: IntArray) -> IntArray:
-            assert order is not None
-            return np.full(layer.n_nodes, domain.names.index(order[number - 1]))
+@dataclass(frozen=True)
+class Elected:
+    """Each node elects its column by the exponential mechanism with utility -AIC.
 
-        def elected(number: int, layer: Layer, node: IntArray, codes: IntArray) -> IntArray:
-            scores = election_scores(domain, layer, node, codes, observed_levels=self.variant == "published")
-            return exponential_mechanism(scores, units[number - 1], bits)
+    Parameters
+    ----------
+    domain : Domain
+        The cross-tabulation.
+    units : tuple of Fraction
+        For each layer, the nats that one grid step of AIC is worth.
+    observed_levels : bool
+        Count the levels that occur, as paper 000 does, in place of the public ones.
+    """
 
-        return elected if order is None else given
+    domain: Domain
+    units: tuple[Fraction, ...]
+    observed_levels: bool
+
+    def _scores(self, layer: Layer, node: IntArray, codes: IntArray) -> IntArray:
+        return election_scores(self.domain, layer, node, codes, observed_levels=self.observed_levels)
+
+    def draw(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+    ) -> IntArray:
+        """Return the columns elected in independent runs, shape (runs, nodes)."""
+        scores = np.tile(self._scores(layer, node, codes), (n_runs, 1))
+        return exponential_mechanism(scores, self.units[number - 1], bits).reshape(n_runs, layer.n_nodes)
+
+    def outcomes(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray
+    ) -> tuple[IntArray, NDArray[np.float64]]:
+        """Return every way in which the nodes can elect, shape (outcomes, nodes), and its log probability."""
+        scores = self._scores(layer, node, codes)
+        log_each = choice_log_probabilities(scores, self.units[number - 1])
+        candidates = [np.flatnonzero(np.isfinite(row)) for row in log_each]
+        if math.prod(map(len, candidates)) > MOST_OUTCOMES:
+            raise InputError("too many trees to enumerate; use fewer layers, columns or levels")
+        chosen = np.array(list(product(*candidates)), dtype=np.int64)
+        return chosen, log_each[np.arange(layer.n_nodes), chosen].sum(axis=1)
 
 
 def _deepest(schema: Schema, columns: list[str]) -> int:
