@@ -7,7 +7,7 @@ READY := $(VENV)/.ready
 # What matters most to users of this survey, from public knowledge: an order costs nothing.
 ORDER := income,education,race,marital_status,enrolled,class_of_worker,hispanic,foreign_born,tax_filer,household_role,weeks_worked,own_business
 
-.PHONY: setup demo test clone-test lint benchmarks lock clean
+.PHONY: setup demo test clone-test lint benchmarks audit lock clean
 
 setup: $(READY)
 
@@ -37,6 +37,10 @@ lint: setup
 
 benchmarks: setup
 	$(BIN)/python -m benchmarks
+
+# The long audits; rewrites the table of docs/audit.md.
+audit: setup
+	$(BIN)/python -m benchmarks.audit
 
 # Pins what a fresh environment resolves to today.
 lock: setup

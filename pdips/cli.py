@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock, Mechanism
+    from pdips.pairs import Case
     from pdips.release import Release, RunRecord
     from pdips.table import Table
 
@@ -84,7 +85,8 @@ def synthesize(
     from pdips.table import Table
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
-    mechanism = _build(find(mechanism_name), options, common)
+    build = find(mechanism_name)
+    mechanism: Mechanism = build(**_settings(build, options, common))
     schema = Schema.load(schema_path)
     mechanism.spends(schema)
     with _staging(Path(out), overwrite) as folder, _progress() as progress:
@@ -99,8 +101,8 @@ def synthesize(
     _tell(Path(out), release, ledger, published=published, file_format=file_format)
 
 
-def _build(mechanism: type[Any], options: tuple[str, ...], common: dict[str, Any]) -> "Mechanism":
-    """Make a mechanism from the words of the command line."""
+def _settings(mechanism: type[Any], options: tuple[str, ...], common: dict[str, Any]) -> dict[str, Any]:
+    """Read the settings of a mechanism from the words of the command line."""
     hints = {
         field.name: hint
         for field in dataclasses.fields(mechanism)
@@ -117,8 +119,7 @@ def _build(mechanism: type[Any], options: tuple[str, ...], common: dict[str, Any
         if key not in hints:
             raise InputError(f"{mechanism.name} has no option {key!r}; it has {', '.join(hints)}")
         settings[key] = _parse(key, text, hints[key])
-    built: Mechanism = mechanism(**settings)
-    return built
+    return settings
 
 
 def _parse(key: str, text: str, hint: Any) -> Any:
@@ -281,6 +282,90 @@ def report(directory: str) -> None:
 
     for path in rewrite(Path(directory)):
         click.echo(str(path))
+
+
+@program.command()
+@click.argument("mechanism_name", metavar="[MECHANISM]", required=False)
+@click.option("--all", "every", is_flag=True, help="Audit every registered mechanism, sound and as published.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@click.option("--variant", metavar="VARIANT", help="sound or published; short for --option variant=...")
+@click.option("--epsilon", default="1", show_default=True, metavar="E")
+@click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
+@click.option("--confidence", type=float, default=0.95, show_default=True, metavar="C", help="For all bounds together.")
+@click.option("--runs", "n_runs", type=int, default=100_000, show_default=True, metavar="N", help="On each table.")
+@click.option("--membership", is_flag=True, help="Also attack whole releases, and print true positive rates.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
+def audit(
+    mechanism_name: str | None,
+    every: bool,
+    options: tuple[str, ...],
+    variant: str | None,
+    epsilon: str,
+    neighbours: str,
+    confidence: float,
+    n_runs: int,
+    membership: bool,
+    as_json: bool,
+) -> None:
+    """Bound the epsilon of MECHANISM from below on neighbouring tables, and say whether it spends more than it claims.
+
+    Exit code 1 if a mechanism that claims a guarantee violates it; a published variant, which claims none, may.
+    """
+    import json
+
+    from pdips.audit import audit_cases, registered_cases, worst_by_pair
+    from pdips.registry import AUDITS
+
+    if every == (mechanism_name is not None):
+        raise InputError("name one mechanism to audit, or --all")
+    extra = (f"variant={variant}",) if variant is not None else ()
+    common = {"epsilon": epsilon, "neighbours": neighbours}
+    names = list(AUDITS) if every else [mechanism_name or ""]
+    findings, attacks = [], []
+    with _progress() as progress:
+        for name in names:
+            for more in (
+                [("variant=sound",), ("variant=published",)] if every and neighbours == "replace-one" else [extra]
+            ):
+                settings = _settings(find(name), (*options, *more), common)
+                cases = registered_cases(name, **settings)
+                found = audit_cases(cases, n_runs=n_runs, confidence=confidence, progress=progress)
+                findings += worst_by_pair(found)
+                if membership:
+                    progress(f"attacking whole releases of {name}")
+                    attacks += _attacks(cases[0])
+    if as_json:
+        content = {"findings": [finding.describe() for finding in findings], "membership": attacks}
+        click.echo(json.dumps(content, indent=2))
+    else:
+        _print_findings([finding.describe() for finding in findings], attacks)
+    if any(finding.verdict == "VIOLATION" and finding.kind != "none" for finding in findings):
+        sys.exit(1)
+
+
+def _attacks(case: "Case") -> list[dict[str, Any]]:
+    from pdips.audit.membership import attack
+
+    named = {"mechanism": case.mechanism.name, "variant": getattr(case.mechanism, "variant", "sound")}
+    return [{**named, **found.describe()} for found in attack(case.mechanism, case.pair)]
+
+
+def _print_findings(findings: list[dict[str, Any]], attacks: list[dict[str, Any]]) -> None:
+    """Print one line a finding, widest column first in what matters: the verdict."""
+    for found in findings:
+        runs = "exact" if found["engine"] == "exact" else f"{found['engine']}, {found['n_runs']:,} runs"
+        settings = f" {found['settings']}" if found["settings"] else ""
+        click.echo(
+            f"{found['verdict']:<10}  claim {found['claim']:g}  bound {found['bound']:.3f}  "
+            f"{found['mechanism']} ({found['variant']}, {found['neighbours']}{settings})  {runs}"
+        )
+        click.echo(f"            {found['pair']}; event: {found['event']}")
+    for found in attacks:
+        click.echo(
+            f"membership  {found['mechanism']} ({found['variant']})  {found['score']}: true positive rate "
+            f"{found['true_positive_rate']:.3f} ({found['lower']:.3f} to {found['upper']:.3f}) at false positive rate "
+            f"{found['false_positive_rate']:g}; epsilon permits {found['permitted']:.3f}"
+        )
 
 
 @program.group()

@@ -108,8 +108,16 @@ class Outcome:
     scales: tuple[Fraction, ...] = ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Law:
+    """The exact law of a mechanism on a tiny table: the outcomes of one of ``repeats`` independent equal parts."""
+
+    outcomes: Sequence[Outcome]
+    repeats: int = 1
+
+
 class Auditable(Mechanism, Protocol):
-    """A mechanism that shows auditors its raw output, before post-processing, which can hide a loss but not undo it."""
+    """A mechanism that shows auditors its raw output, since post-processing can hide a loss."""
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64] | NDArray[np.float64]:
         """Return the raw output of independent releases, one a row."""

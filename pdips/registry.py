@@ -1,14 +1,38 @@
-"""Where each mechanism lives, by its name on the command line. Imports none of them until it is asked for one."""
+"""Where each mechanism and its audit live, by name. Imports none of them until it is asked for one."""
 
 import importlib
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pdips.privacy import choice
 
-MECHANISMS: dict[str, str] = {
+Home = str | type[Any] | Callable[..., Any]
+
+MECHANISMS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
     "steps": "pdips.mechanisms.tree:Steps",
 }
+
+AUDITS: dict[str, Home] = {
+    "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
+    "steps": "pdips.mechanisms.audits:steps",
+}
+"""For each mechanism a function that takes a builder and gives the cases to audit it on."""
+
+
+def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]]) -> None:
+    """Add a mechanism, together with its audit: none goes without.
+
+    Parameters
+    ----------
+    name : str
+        The name on the command line.
+    mechanism : type
+        The class.
+    cases : callable
+        Takes a function that builds the mechanism with given settings; returns the :class:`pdips.pairs.Case` to run.
+    """
+    MECHANISMS[name], AUDITS[name] = mechanism, cases
 
 
 def find(name: str) -> type[Any]:
@@ -19,6 +43,18 @@ def find(name: str) -> type[Any]:
     InputError
         If there is no mechanism of this name; the message lists those that there are.
     """
-    module, _, attribute = MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")].partition(":")
-    found: type[Any] = getattr(importlib.import_module(module), attribute)
+    found: type[Any] = _load(MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")])
     return found
+
+
+def cases_of(name: str) -> Callable[..., Iterable[Any]]:
+    """Return the function that gives the audit cases of a mechanism."""
+    found: Callable[..., Iterable[Any]] = _load(AUDITS[choice(name, tuple(AUDITS), "mechanism")])
+    return found
+
+
+def _load(home: Home) -> Any:
+    if not isinstance(home, str):
+        return home
+    module, _, attribute = home.partition(":")
+    return getattr(importlib.import_module(module), attribute)

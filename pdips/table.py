@@ -142,7 +142,8 @@ def _read_csv(file: Path) -> pd.DataFrame:
         quoted_strings_can_be_null=True,
     )
     parse = pa_csv.ParseOptions(newlines_in_values=True)  # refuses a row with more or fewer fields than the header
-    return pa_csv.read_csv(file, convert_options=as_text, parse_options=parse).to_pandas()
+    frame: pd.DataFrame = pa_csv.read_csv(file, convert_options=as_text, parse_options=parse).to_pandas()
+    return frame
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:

@@ -264,7 +264,7 @@ def test_observed_runs_are_those_of_releases():
 def test_the_exact_law_is_that_of_the_runs():
     table = random_table(schema_of(2, 3, 2), 20)
     mechanism = Steps(epsilon=3, layers=2, election_share="1/2")
-    outcomes = mechanism.law(table)
+    outcomes = mechanism.law(table).outcomes
     assert sum(math.exp(outcome.log_probability) for outcome in outcomes) == pytest.approx(1)
     rows = mechanism.observe(table, 20_000, RandomBits(np.random.default_rng(0)))
     first = sum(math.exp(outcome.log_probability) for outcome in outcomes if outcome.key[0] == 0)

@@ -13,6 +13,7 @@ RANKS = [
     ["errors", "schema", "privacy", "noise", "registry"],
     ["table", "release", "ledger"],
     ["mechanism"],
+    ["pairs"],
     ["mechanisms", "bayes"],
     ["inference", "utility", "audit"],
     ["report", "studies"],

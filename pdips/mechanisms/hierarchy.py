@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.mechanism import Clock, Drawn, Mechanism, Outcome
+from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome
 from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
 from pdips.mechanisms.layers import Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance
@@ -265,19 +265,27 @@ def _padded(block: list[IntArray], width: list[int]) -> IntArray:
     return np.concatenate(parts, axis=1)
 
 
-def law(table: Table, plan: Plan) -> list[Outcome]:
-    """Return the exact law of one tree: every choice of columns with its probability, true counts and noise scales."""
-    return [_outcome(tree, plan) for tree in _grow(table, plan, _Enumerating(plan.chooser))]
+def law(table: Table, plan: Plan) -> Law:
+    """Return the exact law: every choice of columns with its probability, true counts and noise scales.
+
+    Statistics stand where :func:`observe` puts them in its rows, after the choices.
+    """
+    outcomes = [_outcome(tree, plan, table.schema) for tree in _grow(table, plan, _Enumerating(plan.chooser))]
+    return Law(outcomes=outcomes, repeats=plan.n_trees)
 
 
-def _outcome(tree: Measured, plan: Plan) -> Outcome:
+def _outcome(tree: Measured, plan: Plan, schema: Schema) -> Outcome:
+    block = _row_block(tree)
+    width = _public_width(block, schema)
+    statistics = _padded(block, width)[0, sum(width[: len(tree.chosen)]) :]
     scales: list[Fraction] = [Fraction(0)] * tree.layers[0].n_nodes
-    for layer, scale in zip(tree.layers[1:], plan.scales, strict=True):
+    for layer, scale, n_places in zip(tree.layers[1:], plan.scales, width[len(tree.chosen) + 1 :], strict=True):
         scales += [scale if possible else Fraction(0) for possible in layer.possible]
+        scales += [Fraction(0)] * (n_places - layer.n_nodes)
     return Outcome(
         key=tuple(int(column) for chosen in tree.chosen for column in chosen),
         log_probability=tree.log_probability,
-        statistics=tuple(int(count) for counts in tree.observed for count in counts[0]),
+        statistics=tuple(int(count) for count in statistics),
         scales=tuple(scales),
     )
 

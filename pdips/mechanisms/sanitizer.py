@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdips.ledger import Ledger
-from pdips.mechanism import Clock, Drawn, Outcome, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import hierarchy
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
@@ -106,8 +106,8 @@ class LaplaceSanitizer:
         """Return the noisy counts of independent releases, shape (runs, counts), for audits."""
         return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
 
-    def law(self, table: Table) -> list[Outcome]:
-        """Return the exact law of one noisy table, for audits."""
+    def law(self, table: Table) -> Law:
+        """Return the exact law, for audits."""
         return hierarchy.law(table, self.plan(table.schema))
 
     def settings(self) -> dict[str, Any]:

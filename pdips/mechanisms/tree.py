@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.ledger import Ledger
-from pdips.mechanism import Clock, Drawn, Outcome, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import hierarchy
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
@@ -238,8 +238,8 @@ class Steps:
         """Return the elected columns and noisy counts of independent releases, one a row, for audits."""
         return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
 
-    def law(self, table: Table) -> list[Outcome]:
-        """Return the exact law of one tree, for audits of tiny tables."""
+    def law(self, table: Table) -> Law:
+        """Return the exact law, for audits of tiny tables."""
         return hierarchy.law(table, self.plan(table.schema))
 
     def settings(self) -> dict[str, Any]:

@@ -1,0 +1,172 @@
+"""Lower bounds on epsilon, each with a valid finite-sample statement: exact, by events, by one-dimensional density."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from pdips.errors import InputError
+from pdips.mechanism import Law
+from pdips.noise import RandomBits
+from pdips.pairs import Event, Pair
+from pdips.table import Table
+
+Rows = NDArray[Any]
+Observe = Callable[[Table, int, RandomBits], Rows]
+
+LEARNING_CELLS = 24
+THRESHOLDS = 200
+
+
+class HasLaw(Protocol):
+    """A mechanism that can spell out its law on a tiny table."""
+
+    def law(self, table: Table) -> Law:
+        """Return the law."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A lower bound on epsilon in nats, and the event that gave it."""
+
+    epsilon: float
+    event: str
+
+
+def exact_bound(mechanism: HasLaw, pair: Pair) -> Bound:
+    """Return the exact loss of a pair: the worst log ratio over choices and noisy statistics, in both directions.
+
+    Statistics with independent discrete Laplace noise of scale b lose at most |difference| / b each, all at once.
+    """
+    laws = [mechanism.law(table) for table in (pair.first, pair.second)]
+    sides = [{outcome.key: outcome for outcome in law.outcomes} for law in laws]
+    worst = Bound(0.0, "none: the laws are equal")
+    for key in sides[0].keys() | sides[1].keys():
+        if key not in sides[0] or key not in sides[1]:
+            return Bound(math.inf, f"outcome {key}, which only one of the tables can give")
+        a, b = sides[0][key], sides[1][key]
+        differences = zip(a.statistics, b.statistics, a.scales, strict=True)
+        lost = sum(_lost(abs(x - y), float(scale)) for x, y, scale in differences)
+        total = laws[0].repeats * (abs(a.log_probability - b.log_probability) + lost)
+        if total > worst.epsilon:
+            worst = Bound(total, f"choices {key} and noisy counts beyond both tables' own" if key else "noisy counts")
+    return worst
+
+
+def _lost(difference: float, scale: float) -> float:
+    if not difference:
+        return 0.0
+    return difference / scale if scale else math.inf
+
+
+def clopper_pearson(hits: Any, n_runs: int, alpha: float) -> tuple[Any, Any]:
+    """Return lower and upper confidence limits of a probability, each wrong with probability ``alpha`` at most."""
+    hits = np.asarray(hits)
+    lower = np.where(hits > 0, stats.beta.ppf(alpha, np.maximum(hits, 1), n_runs - hits + 1), 0.0)
+    upper = np.where(hits < n_runs, stats.beta.ppf(1 - alpha, hits + 1, np.maximum(n_runs - hits, 1)), 1.0)
+    return lower, upper
+
+
+def log_ratio_bound(hits: Any, other_hits: Any, n_runs: int, alpha: float, delta: float = 0.0) -> Any:
+    """Return a lower limit of log((P - delta) / P'), wrong with probability ``alpha`` at most; 0 where it is negative.
+
+    (epsilon, delta)-privacy says P <= e^epsilon P' + delta for every event, so this bounds epsilon from below.
+    """
+    lower, _ = clopper_pearson(hits, n_runs, alpha / 2)
+    _, upper = clopper_pearson(other_hits, n_runs, alpha / 2)
+    excess = np.maximum(lower - delta, 0.0)
+    return np.where(excess > upper, np.log(np.maximum(excess, 1e-300) / upper), 0.0)
+
+
+def counts_bound(
+    observe: Observe, pair: Pair, *, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
+) -> Bound:
+    """Bound epsilon by how often an event happens under each table.
+
+    The event is the pair's own, fixed in advance, or one that a classifier chooses on half the runs of each table and
+    the other half judges; either way the bound is wrong with probability ``alpha`` at most (Clopper and Pearson, 1934).
+    """
+    bits = RandomBits(rng)
+    first, second = (observe(table, n_runs, bits) for table in (pair.first, pair.second))
+    if pair.event is not None:
+        hits, others = (int(pair.event(rows).sum()) for rows in (first, second))
+        return Bound(float(log_ratio_bound(hits, others, n_runs, alpha, delta)), pair.event_name)
+    half = n_runs // 2
+    event, swapped = _learn(first[:half], second[:half], alpha, delta)
+    likelier, rarer = (second, first) if swapped else (first, second)
+    hits, others = (int(event(rows[half:]).sum()) for rows in (likelier, rarer))
+    name = f"classifier score {'below' if swapped else 'above'} a threshold, {pair.event_name}"
+    return Bound(float(log_ratio_bound(hits, others, n_runs - half, alpha, delta)), name)
+
+
+def likelihood_score(first: Rows, second: Rows) -> Callable[[Rows], NDArray[np.float64]]:
+    """Learn a score, high where outputs of the first table are likelier: log ratios of histograms, column by column."""
+    pooled = np.concatenate([first, second])
+    tables = []
+    for column in range(pooled.shape[1]):
+        edges = np.unique(np.quantile(pooled[:, column], np.linspace(0, 1, LEARNING_CELLS + 1), method="nearest"))
+        counts = [
+            np.bincount(np.searchsorted(edges, rows[:, column], side="right"), minlength=len(edges) + 1) + 0.5
+            for rows in (first, second)
+        ]
+        tables.append((edges, np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())))
+
+    def score(rows: Rows) -> NDArray[np.float64]:
+        parts = [ratio[np.searchsorted(edges, rows[:, j], side="right")] for j, (edges, ratio) in enumerate(tables)]
+        return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
+
+    return score
+
+
+def _learn(first: Rows, second: Rows, alpha: float, delta: float) -> tuple[Event, bool]:
+    """Return the event with the best bound on these runs, and whether it is likelier under the second table."""
+    score = likelihood_score(first, second)
+    a, b = np.sort(score(first)), np.sort(score(second))
+    thresholds = np.unique(np.quantile(np.concatenate([a, b]), np.linspace(0.001, 0.999, THRESHOLDS)))
+    above = [len(side) - np.searchsorted(side, thresholds, side="left") for side in (a, b)]
+    below = [len(side) - count for side, count in zip((a, b), above, strict=True)]
+    high = log_ratio_bound(above[0], above[1], len(a), alpha, delta)
+    low = log_ratio_bound(below[1], below[0], len(a), alpha, delta)
+    if high.max() >= low.max():
+        cut = thresholds[int(high.argmax())]
+        return (lambda rows: score(rows) >= cut), False
+    cut = thresholds[int(low.argmax())]
+    return (lambda rows: score(rows) < cut), True
+
+
+def density_bound(
+    observe: Observe, pair: Pair, *, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
+) -> Bound:
+    """Bound epsilon by the ratio of histograms of a one-dimensional output.
+
+    Bins of about equal frequency are laid on half the runs; on the other half every bin and both directions are judged
+    at ``alpha`` divided by their number, so the largest bound is wrong with probability ``alpha`` at most.
+
+    Raises
+    ------
+    InputError
+        If the output isn't one number a run.
+    """
+    bits = RandomBits(rng)
+    first, second = (observe(table, n_runs, bits) for table in (pair.first, pair.second))
+    if first.ndim != 2 or first.shape[1] != 1:
+        raise InputError(
+            f"engine 'density' reads one number a run, and this mechanism gives {first.shape[1]}; "
+            "use 'counts' or 'exact'"
+        )
+    half = n_runs // 2
+    pooled = np.concatenate([first[:half, 0], second[:half, 0]])
+    edges = np.unique(np.quantile(pooled, np.linspace(0, 1, LEARNING_CELLS + 1)[1:-1]))
+    counts = [
+        np.bincount(np.searchsorted(edges, rows[half:, 0], side="right"), minlength=len(edges) + 1)
+        for rows in (first, second)
+    ]
+    each = alpha / (2 * len(counts[0]))
+    bounds = [log_ratio_bound(counts[i], counts[1 - i], n_runs - half, each, delta) for i in (0, 1)]
+    best = int(np.argmax(np.maximum(*bounds)))
+    return Bound(float(np.maximum(*bounds)[best]), f"the output lies in bin {best + 1} of {len(counts[0])}")

@@ -1,0 +1,155 @@
+"""A membership attack on published synthetic sets, beside what epsilon permits."""
+
+import math
+import multiprocessing
+import os
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.audit.engines import clopper_pearson, likelihood_score
+from pdips.errors import InputError
+from pdips.mechanism import Mechanism
+from pdips.pairs import Pair
+from pdips.table import Table
+
+FALSE_POSITIVE_RATES = (0.01, 0.1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attack:
+    """How well an attacker who sees all sets tells the two tables of a pair apart.
+
+    Parameters
+    ----------
+    score : str
+        What the attacker computes.
+    false_positive_rate, true_positive_rate : float
+        Of the attack, on releases that it wasn't trained on.
+    lower, upper : float
+        Confidence limits of the true positive rate, 95 % together.
+    permitted : float
+        The largest true positive rate that the claimed epsilon permits.
+    """
+
+    score: str
+    false_positive_rate: float
+    true_positive_rate: float
+    lower: float
+    upper: float
+    permitted: float
+
+    def describe(self) -> dict[str, Any]:
+        """Return the attack as plain values."""
+        return asdict(self)
+
+
+def permitted(epsilon: float, delta: float, false_positive_rate: float) -> float:
+    """Return the largest true positive rate of a test under (epsilon, delta)-privacy (Kairouz, Oh, Viswanath, 2015)."""
+    direct = math.exp(min(epsilon, 700)) * false_positive_rate + delta
+    return min(direct, 1 - math.exp(-epsilon) * (1 - delta - false_positive_rate), 1.0)
+
+
+def attack(
+    mechanism: Mechanism, pair: Pair, *, n_shadow: int = 2000, rng: np.random.Generator | None = None
+) -> list[Attack]:
+    """Attack whole releases: which of the two tables were they made from?
+
+    Half of ``n_shadow`` releases of each table train the likelihood ratio score; the other half are attacked. The
+    distance score needs no training: how near the record that only the first table has comes to the synthetic records.
+
+    Parameters
+    ----------
+    mechanism : Mechanism
+        Attacked through ``release`` alone.
+    pair : Pair
+        The first table holds the target, the second doesn't.
+    n_shadow : int
+        Releases of each table, at least 400 so that a rate of 1 % can be told.
+    rng : numpy.random.Generator, optional
+        For tests.
+    """
+    if n_shadow < 400:
+        raise InputError(f"a membership attack needs at least 400 shadow releases, got {n_shadow}")
+    loss = mechanism.privacy_loss(pair.first.schema)
+    views = [_views(mechanism, table, n_shadow, pair, rng) for table in (pair.first, pair.second)]
+    half = n_shadow // 2
+    score = likelihood_score(views[0][:half, :-1], views[1][:half, :-1])
+    scores = {
+        "likelihood ratio of cell counts": [score(view[half:, :-1]) for view in views],
+        "distance of the target to its nearest synthetic record": [-view[half:, -1] for view in views],
+    }
+    return [
+        _rate(name, inside, outside, rate, permitted(float(loss.epsilon), float(loss.delta), rate), rng)
+        for name, (inside, outside) in scores.items()
+        for rate in FALSE_POSITIVE_RATES
+    ]
+
+
+def _rate(
+    name: str, inside: NDArray[Any], outside: NDArray[Any], rate: float, limit: float, rng: np.random.Generator | None
+) -> Attack:
+    """Cut at the score that gives the wanted false positive rate, ties broken at random."""
+    jitter = np.random.default_rng(rng)
+    spread = 1e-9 * (1 + np.abs(np.concatenate([inside, outside])).max())
+    inside, outside = (side + spread * jitter.random(len(side)) for side in (inside, outside))
+    hits = int((inside > np.quantile(outside, 1 - rate)).sum())
+    lower, upper = clopper_pearson(hits, len(inside), 0.025)
+    return Attack(
+        score=name,
+        false_positive_rate=rate,
+        true_positive_rate=hits / len(inside),
+        lower=float(lower),
+        upper=float(upper),
+        permitted=limit,
+    )
+
+
+def _views(
+    mechanism: Mechanism, table: Table, n_shadow: int, pair: Pair, rng: np.random.Generator | None
+) -> NDArray[np.float64]:
+    """Return what the attacker computes from each release: mean cell counts of its sets, and the target's distance."""
+    n_workers = os.cpu_count() or 1
+    sizes = [len(part) for part in np.array_split(np.arange(n_shadow), n_workers)]
+    seeds = np.random.SeedSequence(None if rng is None else int(rng.integers(2**63))).spawn(n_workers)
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+        jobs = [
+            pool.submit(_shadow, mechanism, table, _target(pair), size, seed)
+            for size, seed in zip(sizes, seeds, strict=True)
+        ]
+        return np.concatenate([job.result() for job in jobs])
+
+
+def _codes(table: Table) -> NDArray[np.int64]:
+    return np.column_stack([table.codes[name] for name in table.schema.columns])
+
+
+def _target(pair: Pair) -> NDArray[np.int64]:
+    """Return the levels of a record that the first table has more often than the second."""
+    rows, counts = np.unique(_codes(pair.first), axis=0, return_counts=True)
+    others = _codes(pair.second)
+    surplus = [count - int((others == row).all(axis=1).sum()) for row, count in zip(rows, counts, strict=True)]
+    if max(surplus) <= 0:
+        raise InputError("the first table of the pair has no record that the second lacks")
+    target: NDArray[np.int64] = rows[int(np.argmax(surplus))]
+    return target
+
+
+def _shadow(
+    mechanism: Mechanism, table: Table, target: NDArray[np.int64], n_runs: int, seed: np.random.SeedSequence
+) -> NDArray[np.float64]:
+    rng = np.random.default_rng(seed)
+    sizes = [column.n_levels for column in table.schema.columns.values()]
+    rows = []
+    for _ in range(n_runs):
+        release, _ = mechanism.release(table, rng=rng)
+        made = [_codes(Table(frame, table.schema)) for frame in release.sets if len(frame)]
+        cells = [np.ravel_multi_index(tuple(codes.T), sizes) for codes in made]
+        counts = np.mean([np.bincount(cell, minlength=int(np.prod(sizes))) for cell in cells], axis=0) if made else 0
+        nearest = min(((codes != target).sum(axis=1).min() for codes in made), default=len(sizes) + 1)
+        rows.append(np.append(np.broadcast_to(counts, int(np.prod(sizes))), nearest))
+    return np.array(rows, dtype=np.float64)

@@ -1,0 +1,89 @@
+"""The pairs and events on which histogram and tree mechanisms are audited (SOUNDNESS section 8)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.mechanism import Mechanism
+from pdips.mechanisms.sanitizer import LaplaceSanitizer
+from pdips.mechanisms.tree import Steps
+from pdips.pairs import Case, Event, Pair, small_pairs, table_of, worst_pairs
+from pdips.privacy import Neighbours
+from pdips.schema import Schema
+
+Build = Callable[..., Mechanism]
+
+TINY = Schema.model_validate(
+    {
+        "columns": {
+            "colour": {"levels": ["blue", "green", "red"]},
+            "size": {"lower": 0, "upper": 10, "bins": 2},
+            "ill": {"levels": [False, True]},
+        }
+    }
+)
+"""A table of 12 cells with a numeric column, on which everything can be enumerated."""
+
+
+def toward(mechanism: LaplaceSanitizer | Steps, pair: Pair) -> Pair:
+    """Return the pair with the event that no noisy count is on the far side of the first table's true count.
+
+    For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.
+    """
+    (first,), (second,) = (mechanism.law(table).outcomes for table in (pair.first, pair.second))
+    a, b = np.array(first.statistics), np.array(second.statistics)
+
+    def event(rows: NDArray[Any]) -> NDArray[np.bool_]:
+        counts = rows[:, rows.shape[1] - len(a) :]
+        found: NDArray[np.bool_] = ((counts >= a) | (a <= b)).all(axis=1) & ((counts <= a) | (a >= b)).all(axis=1)
+        return found
+
+    return with_event(pair, event, "every changed count on the first table's side")
+
+
+def with_event(pair: Pair, event: Event, name: str) -> Pair:
+    """Return the pair with an event fixed in advance."""
+    return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, name)
+
+
+def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
+    """Yield the cases of the Laplace sanitizer."""
+    flat = build()
+    for pair in worst_pairs(TINY, flat.neighbours):
+        yield Case(flat, pair, "exact")
+        yield Case(flat, toward(flat, pair) if flat.split == "once" else pair)
+    yield Case(flat, worst_pairs(TINY, flat.neighbours)[0])
+
+
+def steps(build: Callable[..., Steps]) -> Iterator[Case]:
+    """Yield the cases of STEPS: order given, elected, the cells' layer, the elections of a large table."""
+    elected = build(layers=2)
+    if elected.order is None:
+        given = build(layers=2, order=("ill", "colour"), election_share=None)
+        shallow = build(layers=1, order=("ill",), election_share=None)
+        boundary = worst_pairs(TINY, given.neighbours)[1]
+        yield Case(shallow, toward(shallow, boundary) if shallow.split == "once" else boundary)
+        for pair in worst_pairs(TINY, given.neighbours):
+            yield Case(given, pair, "exact")
+            yield Case(given, toward(given, pair) if given.split == "once" else pair)
+        yield from _elections(build, elected.neighbours)
+    for pair in worst_pairs(TINY, elected.neighbours):
+        yield Case(elected, pair, "exact")
+    yield Case(elected, worst_pairs(TINY, elected.neighbours)[0])
+
+
+def _elections(build: Callable[..., Steps], neighbours: Neighbours) -> Iterator[Case]:
+    """Yield elections by themselves: all tiny tables, and the pair that finds observed levels out (c03)."""
+    mechanism = build(layers=1, election_share="0.999")
+    small = Schema.model_validate({"columns": {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1, 2]}}})
+    for pair in small_pairs(small, neighbours, 3):
+        yield Case(mechanism, pair, "exact")
+    wide = Schema.model_validate({"columns": {"a": {"levels": list(range(6))}, "b": {"levels": [0, 1]}}})
+    crowd = [(0, 0)] * 995 + [(level, 0) for level in (1, 2, 3, 4)]
+    moved = [*crowd, (5, 0)] if neighbours == "replace-one" else crowd
+    name = "observed levels: the only record in its level moves to a level that nobody had"
+    pair = Pair(name, table_of([*crowd, (0, 1)], wide), table_of(moved, wide), neighbours)
+    yield Case(mechanism, with_event(pair, lambda rows: rows[:, 0] == 0, "the first column is elected"))
+    yield Case(mechanism, pair, "exact")
