@@ -18,6 +18,15 @@ from pdips.schema import Schema
 Format = Literal["parquet", "csv"]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
+
+    statistics: str
+    scale: float
+    standard_deviation: float
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Release:
     """Synthetic sets and what they cost. All of it is paid for, so all of it may be published.
@@ -38,6 +47,8 @@ class Release:
         One synthetic table each.
     statistics : dict of str to DataFrame
         Noisy statistics that the sets were made from.
+    noise : tuple of Noise
+        The noise on these statistics, for whoever must judge the sets.
     reproducible : bool
         Made from a seed: fit for tests and studies, not for publication.
     """
@@ -49,6 +60,7 @@ class Release:
     spends: tuple[Spend, ...]
     sets: tuple[pd.DataFrame, ...]
     statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    noise: tuple[Noise, ...] = ()
     reproducible: bool = False
 
     def __repr__(self) -> str:
@@ -71,6 +83,7 @@ class Release:
                 "statement": loss.statement,
             },
             "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in self.spends],
+            "noise": [asdict(item) for item in self.noise],
             "schema": self.schema.to_dict(),
             "software": software(),
         }

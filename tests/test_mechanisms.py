@@ -1,5 +1,6 @@
 """What every mechanism owes its users: settings checked, prices that add up, releases that say what they are."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -189,6 +190,16 @@ def test_releases_do_not_mix_in_a_folder(mechanism, tmp_path):
 def test_published_steps_of_one_column_states_its_loss():
     statement = find("steps")(epsilon=1, variant="published").privacy_loss(schema_of(3)).statement
     assert "The true loss is up to 2." in statement
+
+
+def test_a_release_says_how_much_noise_it_has(mechanism):
+    made = mechanism(epsilon="1/2")
+    release, _ = made.release(random_table(SCHEMA, 30))
+    scales = made.scales(SCHEMA) if mechanism.name == "steps" else (made.scale(SCHEMA),)
+    assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
+    assert release.noise[-1].statistics == "each cell"
+    described = release.describe()["noise"][-1]
+    assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.02)
 
 
 def test_the_statement_names_the_declared_cap(mechanism):

@@ -21,6 +21,7 @@ from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome
 from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
 from pdips.mechanisms.layers import Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance
+from pdips.release import Noise
 from pdips.schema import Schema
 from pdips.table import Table, decode
 
@@ -113,12 +114,22 @@ class Plan:
         Whether the counts of layer 0 are public.
     n_trees : int
         Number of independent trees in a release.
+    names : tuple of str
+        What to call each layer in ``scales``.
     """
 
     scales: tuple[Fraction, ...]
     chooser: Chooser
     n_public: bool
     n_trees: int = 1
+    names: tuple[str, ...] = ()
+
+    def noise(self) -> list[Noise]:
+        """Return the noise on the counts of each layer, in records."""
+        return [
+            Noise(statistics=name, scale=float(scale), standard_deviation=math.sqrt(discrete_laplace_variance(scale)))
+            for name, scale in zip(self.names, self.scales, strict=True)
+        ]
 
 
 @dataclass(frozen=True)
@@ -345,7 +356,7 @@ def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, cl
             measured = measure(table, plan, bits)
         sets += synthesize(measured, table, n_each, n_public=plan.n_public, bits=bits, clock=clock)
         statistics |= noisy_statistics(measured, f"set {number}, " if plan.n_trees > 1 else "")
-    return Drawn(sets=sets, statistics=statistics)
+    return Drawn(sets=sets, statistics=statistics, noise=plan.noise())
 
 
 def of_set(number: int, n_trees: int) -> str:

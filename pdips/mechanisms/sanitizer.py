@@ -100,6 +100,7 @@ class LaplaceSanitizer:
             chooser=Given(),
             n_public=self.neighbours == "replace-one",
             n_trees=n_trees,
+            names=("each cell",),
         )
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:

@@ -218,6 +218,11 @@ class Steps:
             ]
         return tuple(items)
 
+    def _counted(self, schema: Schema, number: int) -> str:
+        if number > self._shape(schema):
+            return "each cell"
+        return f"each node of layer {number}" + (f", split by {self.order[number - 1]}" if self.order else "")
+
     def _layer_name(self, schema: Schema, number: int) -> str:
         return f"layer {number}" if number <= self._shape(schema) else "all cells"
 
@@ -232,6 +237,7 @@ class Steps:
             chooser=chooser,
             n_public=self.neighbours == "replace-one",
             n_trees=self._n_trees(),
+            names=tuple(self._counted(schema, number) for number in range(1, self._shape(schema) + 2)),
         )
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:

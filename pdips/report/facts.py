@@ -41,6 +41,14 @@ class Item(BaseModel):
     composition: str
 
 
+class NoiseItem(BaseModel):
+    """The noise on some of the statistics that the sets were made from."""
+
+    statistics: str
+    scale: float
+    standard_deviation: float
+
+
 class PublicFacts(BaseModel):
     """``privacy.json``: see :meth:`pdips.release.Release.describe`."""
 
@@ -50,6 +58,7 @@ class PublicFacts(BaseModel):
     reproducible: bool
     privacy: Privacy
     spends: list[Item]
+    noise: list[NoiseItem] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
 
