@@ -28,6 +28,7 @@ def attacks(case: Case) -> list[str]:
     variant = getattr(case.mechanism, "variant", "sound")
     return [
         f"| {case.mechanism.name} | {variant} | {found.score} | {found.false_positive_rate:g} | "
+        f"{found.measured_false_positive_rate:.3f} | "
         f"{found.true_positive_rate:.3f} ({found.lower:.3f} to {found.upper:.3f}) | {found.permitted:.3f} |"
         for found in attack(case.mechanism, case.pair)
     ]
@@ -45,7 +46,9 @@ def main() -> None:
             if "neighbours" not in settings:
                 attacked += attacks(cases[0])
     header = "| mechanism | variant | neighbours | pair | engine | claim | bound | verdict |\n" + "| --- " * 8 + "|"
-    against = "| mechanism | variant | score | false positives | true positives | permitted |\n" + "| --- " * 6 + "|"
+    against = (
+        "| mechanism | variant | score | aim | false positives | true positives | permitted |\n" + "| --- " * 7 + "|"
+    )
     took = ", ".join(f"{name} {spent:.0f} s" for name, spent in seconds.items())
     text = "\n".join(
         [

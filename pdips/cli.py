@@ -290,8 +290,16 @@ def report(directory: str) -> None:
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
 @click.option("--variant", metavar="VARIANT", help="sound or published; short for --option variant=...")
 @click.option("--epsilon", default="1", show_default=True, metavar="E")
+@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
 @click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
-@click.option("--confidence", type=float, default=0.95, show_default=True, metavar="C", help="For all bounds together.")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.95,
+    show_default=True,
+    metavar="C",
+    help="For all bounds of a mechanism together.",
+)
 @click.option("--runs", "n_runs", type=int, default=100_000, show_default=True, metavar="N", help="On each table.")
 @click.option("--membership", is_flag=True, help="Also attack whole releases, and print true positive rates.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
@@ -301,6 +309,7 @@ def audit(
     options: tuple[str, ...],
     variant: str | None,
     epsilon: str,
+    n_sets: int,
     neighbours: str,
     confidence: float,
     n_runs: int,
@@ -319,14 +328,13 @@ def audit(
     if every == (mechanism_name is not None):
         raise InputError("name one mechanism to audit, or --all")
     extra = (f"variant={variant}",) if variant is not None else ()
-    common = {"epsilon": epsilon, "neighbours": neighbours}
+    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    both = every and variant is None and neighbours == "replace-one"
     names = list(AUDITS) if every else [mechanism_name or ""]
     findings, attacks = [], []
     with _progress() as progress:
         for name in names:
-            for more in (
-                [("variant=sound",), ("variant=published",)] if every and neighbours == "replace-one" else [extra]
-            ):
+            for more in [("variant=sound",), ("variant=published",)] if both else [extra]:
                 settings = _settings(find(name), (*options, *more), common)
                 cases = registered_cases(name, **settings)
                 found = audit_cases(cases, n_runs=n_runs, confidence=confidence, progress=progress)
@@ -364,7 +372,7 @@ def _print_findings(findings: list[dict[str, Any]], attacks: list[dict[str, Any]
         click.echo(
             f"membership  {found['mechanism']} ({found['variant']})  {found['score']}: true positive rate "
             f"{found['true_positive_rate']:.3f} ({found['lower']:.3f} to {found['upper']:.3f}) at false positive rate "
-            f"{found['false_positive_rate']:g}; epsilon permits {found['permitted']:.3f}"
+            f"{found['measured_false_positive_rate']:.3f}; epsilon permits {found['permitted']:.3f}"
         )
 
 

@@ -58,6 +58,15 @@ class Case:
     engine: Engine = "counts"
 
 
+def check_relation(mechanism: Mechanism, pair: Pair) -> None:
+    """Check that a pair is neighbouring in the relation for which a mechanism claims its loss."""
+    if pair.neighbours != mechanism.neighbours:
+        raise InputError(
+            f"the pair is neighbouring under {pair.neighbours}, but the mechanism claims its loss for "
+            f"{mechanism.neighbours}"
+        )
+
+
 def check_neighbours(first: Table, second: Table, neighbours: Neighbours) -> None:
     """Check that two tables differ by what one person may contribute.
 
@@ -68,78 +77,98 @@ def check_neighbours(first: Table, second: Table, neighbours: Neighbours) -> Non
     """
     if first.schema != second.schema:
         raise InputError("the tables of a pair must have one schema")
-    a, b = (_record_counts(table) for table in (first, second))
-    gone, come, cap = (a - b).total(), (b - a).total(), first.schema.records.max_per_person
+    no = f"the pair is not neighbouring under {neighbours}:"
+    schema, cap = first.schema, first.schema.records.max_per_person
+    a, b = (Counter(_rows(table, list(schema.columns), person=True)) for table in (first, second))
+    gone, come = a - b, b - a
     if neighbours == "replace-one" and first.n_records != second.n_records:
-        raise InputError("the pair is not neighbouring under replace-one: the tables differ in their number of records")
+        raise InputError(f"{no} the tables differ in their number of records")
     if neighbours == "add-remove" and gone and come:
-        raise InputError(
-            "the pair is not neighbouring under add-remove: records were exchanged, not only added or removed"
-        )
-    if max(gone, come) > cap:
-        raise InputError(
-            f"the pair is not neighbouring under {neighbours}: the tables differ by more records than one person may "
-            f"have ({cap})"
-        )
-    for name in first.schema.public_columns:
-        if sorted(first.codes[name]) != sorted(second.codes[name]):
-            raise InputError(f"the pair is not neighbouring: public column {name!r} differs")
+        raise InputError(f"{no} records were exchanged, not only added or removed")
+    if max(gone.total(), come.total()) > cap:
+        raise InputError(f"{no} the tables differ by more records than one person may have ({cap})")
+    if schema.records.person and max(len({row[-1] for row in changed}) for changed in (gone, come)) > 1:
+        raise InputError(f"{no} records of more than one person differ")
+    public = list(schema.public_columns)
+    if public and Counter(_rows(first, public)) != Counter(_rows(second, public)):
+        raise InputError(f"{no} the public columns differ")
 
 
-def _record_counts(table: Table) -> Counter[tuple[object, ...]]:
-    columns = [*table.schema.columns]
-    return Counter(table.frame[columns].astype(object).itertuples(index=False, name=None))
+def _rows(table: Table, names: Sequence[str], *, person: bool = False) -> Iterator[tuple[object, ...]]:
+    """Yield records as tuples that compare as the schema does: codes of levels, numbers, None for missing."""
+    parts: list[list[object]] = []
+    for name in names:
+        known = table.sort_key(name)
+        parts.append([None if np.isnan(value) else float(value) for value in known])
+    if person and table.schema.records.person:
+        parts.append([f"{key}" for key in table.frame[table.schema.records.person]])
+    return zip(*parts, strict=True)
 
 
-def table_of(records: Sequence[Record], schema: Schema) -> Table:
-    """Return a table of records given by their codes; numbers lie at the lower end of their bin."""
+def table_of(records: Sequence[Record], schema: Schema, persons: Sequence[int] | None = None) -> Table:
+    """Return a table of records given by their codes; numbers lie at the lower end of their bin.
+
+    Where the schema has a person key, ``persons`` says whose record each is; a person of its own unless given.
+    """
     codes = np.array(records, dtype=np.int64).reshape(len(records), len(schema.columns))
     frame = decode(schema, dict(zip(schema.columns, codes.T, strict=True)), np.random.default_rng(0))
     for place, (name, column) in enumerate(schema.columns.items()):
         if not column.is_categorical:
             known = codes[:, place] < column.n_values
             frame.loc[known, name] = column.edges[codes[known, place]].astype(frame[name].to_numpy().dtype)
+    if schema.records.person:
+        frame[schema.records.person] = [str(key) for key in (range(len(records)) if persons is None else persons)]
     return Table(frame, schema)
 
 
 def extremes(schema: Schema) -> tuple[Record, Record]:
-    """Return the records with all first levels, and with all last ones."""
-    sizes = [column.n_levels for column in schema.columns.values()]
-    return tuple(0 for _ in sizes), tuple(size - 1 for size in sizes)
+    """Return the records with all first levels, and with all last ones in columns that aren't public."""
+    columns = schema.columns.values()
+    return tuple(0 for _ in columns), tuple(0 if column.public else column.n_levels - 1 for column in columns)
 
 
 def worst_pairs(schema: Schema, neighbours: Neighbours) -> list[Pair]:
     """Return pairs on which mechanisms of counts lose most.
 
-    An empty cell is entered, a value goes from one bound to the other, an outlier leaves, a record changes stratum.
+    An empty cell is entered, a value goes from one bound to the other, an outlier leaves, a person changes stratum; the
+    person who differs has as many records as the schema allows, all alike.
 
     Parameters
     ----------
     schema : Schema
-        Two levels or bins at least in every column; no structural zeros between the first and last levels.
+        Two levels or bins at least in every column that isn't public; no structural zeros between the extremes.
     neighbours : {"replace-one", "add-remove"}
         The relation.
     """
     first, last = extremes(schema)
-    beside, stratum = (*last[:-1], last[-1] - 1), (last[0], *first[1:])
-    crowd = [first] * 3
+    free = [place for place, column in enumerate(schema.columns.values()) if not column.public]
+    beside = tuple(level - (place == free[-1]) for place, level in enumerate(last))
+    stratum = tuple(last[place] if place == free[0] else 0 for place in range(len(first)))
     ends = {
-        "empty cell: a record alone moves to a cell that nobody is in": (last, beside),
-        "boundary: a record moves from the lowest to the highest values": (first, last),
-        "outlier: one of a crowd moves far away": (first, last),
-        "stratum: a record changes its first column only": (first, stratum),
+        "empty cell: a record alone moves to a cell that nobody is in": (last, beside, 3),
+        "boundary: a record moves from the lowest to the highest values": (first, last, 1),
+        "outlier: one of a crowd moves far away": (first, last, 3),
+        "stratum: a record changes its first column only": (first, stratum, 3),
     }
-    found = []
-    for name, (before, after) in ends.items():
-        rest = crowd[:1] if name.startswith("boundary") else crowd
-        others = [*rest, after] if neighbours == "replace-one" else rest
-        found.append(Pair(name, table_of([*rest, before], schema), table_of(others, schema), neighbours))
-    return found
+    return [_moved(name, schema, neighbours, [first] * n_crowd, ends) for name, (*ends, n_crowd) in ends.items()]
+
+
+def _moved(name: str, schema: Schema, neighbours: Neighbours, crowd: list[Record], ends: Sequence[Record]) -> Pair:
+    """Return the pair in which one person with all records allowed is at either end, or leaves."""
+    cap = schema.records.max_per_person
+    persons = [*range(len(crowd)), *[len(crowd)] * cap]
+    before, after = ([*crowd, *[end] * cap] for end in ends)
+    if neighbours == "add-remove":
+        after, others = crowd, persons[: len(crowd)]
+    else:
+        others = persons
+    return Pair(name, table_of(before, schema, persons), table_of(after, schema, others), neighbours)
 
 
 def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Iterator[Pair]:
     """Yield every pair of neighbouring tables, ``n_records`` in the larger, for exact audits of tiny schemas."""
-    cells = list(product(*(range(column.n_levels) for column in schema.columns.values())))
+    everything = product(*(range(column.n_levels) for column in schema.columns.values()))
+    cells = [cell for cell in everything if not _is_impossible(cell, schema)]
     tables = {records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records)}
     fewer = {
         records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records - 1) if records
@@ -154,3 +183,9 @@ def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Itera
                     if cell != records[i]:
                         other = tables[tuple(sorted((*rest, cell)))]
                         yield Pair("search over small tables", table, other, neighbours)
+
+
+def _is_impossible(cell: Record, schema: Schema) -> bool:
+    levels = dict(zip(schema.columns, cell, strict=True))
+    rules = map(schema.rule_codes, schema.impossible)
+    return any(all(levels[name] in codes for name, codes in rule.items()) for rule in rules)

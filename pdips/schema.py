@@ -280,6 +280,10 @@ class Schema(BaseModel):
         """Names of the columns that are known to everyone."""
         return tuple(name for name, column in self.columns.items() if column.public)
 
+    def without_person(self) -> Self:
+        """Return the schema of synthetic sets, which have no person key."""
+        return self.model_copy(update={"records": Records()})
+
     def rule_codes(self, rule: Mapping[str, tuple[Level, ...]]) -> dict[str, list[int]]:
         """Return a structural zero as codes of levels."""
         return {name: [self.columns[name].levels.index(level) for level in levels] for name, levels in rule.items()}

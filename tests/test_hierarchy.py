@@ -168,6 +168,45 @@ def test_public_columns_condition_the_others():
     assert (ours - theirs).abs().max() <= 1
 
 
+def test_confidential_levels_stand_beside_their_own_public_levels():
+    # numeric public columns before others, several records a bin, missing values: nothing may slip
+    schema = Schema.from_toml("""
+        [columns.age]
+        lower = 0
+        upper = 100
+        bins = 2
+        public = true
+        missing = true
+        [columns.place]
+        levels = ["A", "B"]
+        public = true
+        [columns.rent]
+        lower = 0
+        upper = 10
+        bins = 2
+        public = true
+        [columns.ill]
+        levels = [false, true]
+        [[impossible]]
+        place = "A"
+        ill = true
+    """)
+    rng = np.random.default_rng(0)
+    place = rng.choice(["A", "B"], 400)
+    age = np.where(rng.random(400) < 0.1, np.nan, rng.uniform(0, 100, 400))
+    frame = pd.DataFrame({"age": age, "place": place, "rent": rng.uniform(0, 10, 400), "ill": place == "B"})
+    for mechanism in (LaplaceSanitizer(epsilon=500), Steps(epsilon=500, layers=1)):
+        made = mechanism.release(Table(frame, schema), rng=rng)[0].sets[0]
+        Table(made, schema)  # refuses the impossible
+        assert ((made["place"] == "B") == made["ill"]).all()
+        names = ["age", "place", "rent"]
+        pd.testing.assert_frame_equal(
+            made[names].astype({"age": float}).sort_values(names, ignore_index=True),
+            frame[names].sort_values(names, ignore_index=True),
+            check_dtype=False,
+        )
+
+
 def test_order_and_spelling_of_public_columns_are_not_released():
     # sorted by income, the sequence of places would rank the persons; a spelling of its own would mark their source
     schema = Schema.from_toml(

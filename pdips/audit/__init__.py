@@ -16,15 +16,15 @@ from pdips.audit.engines import Bound, HasLaw, counts_bound, density_bound, exac
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.noise import RandomBits
-from pdips.pairs import Case, Engine, Pair
+from pdips.pairs import Case, Engine, Pair, check_relation
 from pdips.privacy import as_float, choice, exact
 from pdips.registry import AUDITS, cases_of, find
 from pdips.table import Table
 
 ROUNDING = 1e-9
-"""Slack of exact audits, whose probabilities of choices are doubles."""
+"""Relative slack of exact audits, whose probabilities of choices are doubles."""
 
-DEFAULT_RUNS = 100_000
+DEFAULT_RUNS, FEWEST_RUNS, MOST_RUNS = 100_000, 100, 10_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,18 +108,28 @@ def audit(
         If the confidence or the number of runs is out of range, the pair is not neighbouring in the mechanism's
         relation, or the engine can't read the mechanism.
     """
-    choice(engine, get_args(Engine), "engine")
+    _check_confidence(confidence)
+    return _audit(Case(mechanism, pair, engine), n_runs=n_runs, alpha=1 - confidence, claim=claim, rng=rng)
+
+
+def _check_confidence(confidence: float) -> None:
     if not 0 < confidence < 1:
         raise InputError(f"confidence must be above 0 and below 1, got {confidence}")
-    if n_runs < 100:
-        raise InputError(f"an audit needs at least 100 runs, got {n_runs}")
-    if pair.neighbours != mechanism.neighbours:
-        raise InputError(
-            f"the pair is neighbouring under {pair.neighbours}, but the mechanism claims its loss for "
-            f"{mechanism.neighbours}"
-        )
+
+
+def _audit(
+    case: Case, *, n_runs: int, alpha: float, claim: float | Fraction | None, rng: np.random.Generator | None
+) -> Finding:
+    """Audit one case; ``alpha`` is the probability that a sound mechanism is accused."""
+    mechanism, pair, engine = case.mechanism, case.pair, case.engine
+    choice(engine, get_args(Engine), "engine")
+    if not FEWEST_RUNS <= n_runs <= MOST_RUNS:
+        raise InputError(f"an audit needs at least {FEWEST_RUNS} runs and at most {MOST_RUNS:,}, got {n_runs}")
+    if claim is not None and not claim > 0:
+        raise InputError(f"claim must be above 0, got {claim}")
+    check_relation(mechanism, pair)
     loss = mechanism.privacy_loss(pair.first.schema)
-    bound = _engine(mechanism, engine, n_runs, 1 - confidence, float(loss.delta), rng)(pair)
+    bound = _engine(mechanism, engine, n_runs, alpha, float(loss.delta), rng)(pair)
     claimed = as_float(loss.epsilon) if claim is None else float(claim)
     return Finding(
         mechanism=mechanism.name,
@@ -132,9 +142,9 @@ def audit(
         engine=engine,
         pair=pair.name,
         event=bound.event,
-        confidence=1.0 if engine == "exact" else confidence,
+        confidence=1.0 if engine == "exact" else 1 - alpha,
         n_runs=0 if engine == "exact" else n_runs,
-        verdict="VIOLATION" if bound.epsilon > claimed + ROUNDING * (engine == "exact") else "consistent",
+        verdict="VIOLATION" if bound.epsilon > claimed * (1 + ROUNDING * (engine == "exact")) else "consistent",
     )
 
 
@@ -172,7 +182,7 @@ def synthetic_cells(mechanism: Mechanism, table: Table, n_runs: int, bits: Rando
         release, _ = mechanism.release(table, rng=rng)
         made = release.sets[0]
         if len(made):
-            codes = Table(made, table.schema).codes
+            codes = Table(made, table.schema.without_person()).codes
             cells = np.ravel_multi_index(tuple(codes[name] for name in table.schema.columns), sizes)
             rows.append(np.bincount(cells, minlength=int(np.prod(sizes))))
         else:
@@ -190,18 +200,14 @@ def audit_cases(
     progress: Callable[[str], None] | None = None,
 ) -> list[Finding]:
     """Audit many cases side by side, with the stated confidence for all of them together (Bonferroni)."""
-    if not 0 < confidence < 1:
-        raise InputError(f"confidence must be above 0 and below 1, got {confidence}")
-    each = 1 - (1 - confidence) / max(sum(case.engine != "exact" for case in cases), 1)
+    _check_confidence(confidence)
+    alpha = (1 - confidence) / max(sum(case.engine != "exact" for case in cases), 1)
     generators = rng.spawn(len(cases)) if rng is not None else [None] * len(cases)
 
     def one(case: Case, generator: np.random.Generator | None) -> Finding:
         if progress is not None:
             progress(f"auditing {case.mechanism.name}: {case.pair.name}")
-        engine = case.engine
-        return audit(
-            case.mechanism, case.pair, engine=engine, n_runs=n_runs, confidence=each, claim=claim, rng=generator
-        )
+        return _audit(case, n_runs=n_runs, alpha=alpha, claim=claim, rng=generator)
 
     with ThreadPoolExecutor() as pool:
         return list(pool.map(one, cases, generators))

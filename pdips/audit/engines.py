@@ -91,8 +91,7 @@ def counts_bound(
     The event is the pair's own, fixed in advance, or one that a classifier chooses on half the runs of each table and
     the other half judges; either way the bound is wrong with probability ``alpha`` at most (Clopper and Pearson, 1934).
     """
-    bits = RandomBits(rng)
-    first, second = (observe(table, n_runs, bits) for table in (pair.first, pair.second))
+    first, second = read(observe, pair, n_runs, rng)
     if pair.event is not None:
         hits, others = (int(pair.event(rows).sum()) for rows in (first, second))
         return Bound(float(log_ratio_bound(hits, others, n_runs, alpha, delta)), pair.event_name)
@@ -102,6 +101,29 @@ def counts_bound(
     hits, others = (int(event(rows[half:]).sum()) for rows in (likelier, rarer))
     name = f"classifier score {'below' if swapped else 'above'} a threshold, {pair.event_name}"
     return Bound(float(log_ratio_bound(hits, others, n_runs - half, alpha, delta)), name)
+
+
+def read(observe: Observe, pair: Pair, n_runs: int, rng: np.random.Generator | None) -> tuple[Rows, Rows]:
+    """Run a mechanism on both tables and check that it gives what an engine can read.
+
+    Raises
+    ------
+    InputError
+        If the output isn't ``n_runs`` rows of as many numbers for both tables.
+    """
+    bits = RandomBits(rng)
+    found = []
+    for table in (pair.first, pair.second):
+        rows = np.asarray(observe(table, n_runs, bits))
+        rows = rows.astype(np.int64) if rows.dtype == bool else rows
+        if rows.ndim != 2 or len(rows) != n_runs or not rows.shape[1] or rows.dtype.kind not in "iuf":
+            raise InputError(f"the audit can't read this mechanism: observe must give {n_runs:,} rows of numbers")
+        if np.isnan(rows).any():
+            raise InputError("the audit can't read this mechanism: observe gave values that are no numbers")
+        found.append(rows)
+    if found[0].shape != found[1].shape:
+        raise InputError("the audit can't read this mechanism: its outputs differ in length between the tables")
+    return found[0], found[1]
 
 
 def likelihood_score(first: Rows, second: Rows) -> Callable[[Rows], NDArray[np.float64]]:
@@ -152,9 +174,8 @@ def density_bound(
     InputError
         If the output isn't one number a run.
     """
-    bits = RandomBits(rng)
-    first, second = (observe(table, n_runs, bits) for table in (pair.first, pair.second))
-    if first.ndim != 2 or first.shape[1] != 1:
+    first, second = read(observe, pair, n_runs, rng)
+    if first.shape[1] != 1:
         raise InputError(
             f"engine 'density' reads one number a run, and this mechanism gives {first.shape[1]}; "
             "use 'counts' or 'exact'"

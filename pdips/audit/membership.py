@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from pdips.audit.engines import clopper_pearson, likelihood_score
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
-from pdips.pairs import Pair
+from pdips.pairs import Pair, check_relation
+from pdips.privacy import PrivacyLoss
 from pdips.table import Table
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
@@ -27,16 +28,20 @@ class Attack:
     ----------
     score : str
         What the attacker computes.
-    false_positive_rate, true_positive_rate : float
-        Of the attack, on releases that it wasn't trained on.
+    false_positive_rate : float
+        The rate that the attacker aims at.
+    measured_false_positive_rate, true_positive_rate : float
+        Of the attack, on releases that neither the score nor its threshold was learned from.
     lower, upper : float
-        Confidence limits of the true positive rate, 95 % together.
+        Confidence limits of the true positive rate, each wrong with probability 2.5 % at most.
     permitted : float
-        The largest true positive rate that the claimed epsilon permits.
+        The largest true positive rate that the claimed epsilon permits at the upper confidence limit (97.5 %) of the
+        measured false positive rate: ``lower`` is above it with probability 5 % at most for a sound mechanism.
     """
 
     score: str
     false_positive_rate: float
+    measured_false_positive_rate: float
     true_positive_rate: float
     lower: float
     upper: float
@@ -58,8 +63,9 @@ def attack(
 ) -> list[Attack]:
     """Attack whole releases: which of the two tables were they made from?
 
-    Half of ``n_shadow`` releases of each table train the likelihood ratio score; the other half are attacked. The
-    distance score needs no training: how near the record that only the first table has comes to the synthetic records.
+    Half of ``n_shadow`` releases of each table train the likelihood ratio score; the other half are attacked, half of
+    the second table's to set the threshold and half to measure false positives. The distance score needs no training:
+    how near the record that only the first table has comes to the synthetic records.
 
     Parameters
     ----------
@@ -68,12 +74,13 @@ def attack(
     pair : Pair
         The first table holds the target, the second doesn't.
     n_shadow : int
-        Releases of each table, at least 400 so that a rate of 1 % can be told.
+        Releases of each table, at least 400.
     rng : numpy.random.Generator, optional
         For tests.
     """
     if n_shadow < 400:
         raise InputError(f"a membership attack needs at least 400 shadow releases, got {n_shadow}")
+    check_relation(mechanism, pair)
     loss = mechanism.privacy_loss(pair.first.schema)
     views = [_views(mechanism, table, n_shadow, pair, rng) for table in (pair.first, pair.second)]
     half = n_shadow // 2
@@ -83,28 +90,37 @@ def attack(
         "distance of the target to its nearest synthetic record": [-view[half:, -1] for view in views],
     }
     return [
-        _rate(name, inside, outside, rate, permitted(float(loss.epsilon), float(loss.delta), rate), rng)
+        _rate(name, inside, outside, rate, loss, rng)
         for name, (inside, outside) in scores.items()
         for rate in FALSE_POSITIVE_RATES
     ]
 
 
 def _rate(
-    name: str, inside: NDArray[Any], outside: NDArray[Any], rate: float, limit: float, rng: np.random.Generator | None
+    name: str,
+    inside: NDArray[Any],
+    outside: NDArray[Any],
+    rate: float,
+    loss: PrivacyLoss,
+    rng: np.random.Generator | None,
 ) -> Attack:
-    """Cut at the score that gives the wanted false positive rate, ties broken at random."""
+    """Cut at the score that gives the wanted false positive rate on half the outsiders, ties broken at random."""
     jitter = np.random.default_rng(rng)
     spread = 1e-9 * (1 + np.abs(np.concatenate([inside, outside])).max())
     inside, outside = (side + spread * jitter.random(len(side)) for side in (inside, outside))
-    hits = int((inside > np.quantile(outside, 1 - rate)).sum())
+    half = len(outside) // 2
+    threshold = np.quantile(outside[:half], 1 - rate)
+    hits, false = int((inside > threshold).sum()), int((outside[half:] > threshold).sum())
     lower, upper = clopper_pearson(hits, len(inside), 0.025)
+    _, most_false = clopper_pearson(false, len(outside) - half, 0.025)
     return Attack(
         score=name,
         false_positive_rate=rate,
+        measured_false_positive_rate=false / (len(outside) - half),
         true_positive_rate=hits / len(inside),
         lower=float(lower),
         upper=float(upper),
-        permitted=limit,
+        permitted=permitted(float(loss.epsilon), float(loss.delta), float(most_false)),
     )
 
 
@@ -147,7 +163,7 @@ def _shadow(
     rows = []
     for _ in range(n_runs):
         release, _ = mechanism.release(table, rng=rng)
-        made = [_codes(Table(frame, table.schema)) for frame in release.sets if len(frame)]
+        made = [_codes(Table(frame, table.schema.without_person())) for frame in release.sets if len(frame)]
         cells = [np.ravel_multi_index(tuple(codes.T), sizes) for codes in made]
         counts = np.mean([np.bincount(cell, minlength=int(np.prod(sizes))) for cell in cells], axis=0) if made else 0
         nearest = min(((codes != target).sum(axis=1).min() for codes in made), default=len(sizes) + 1)

@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
 from pdips.mechanisms.tree import Steps
 from pdips.pairs import Case, Event, Pair, small_pairs, table_of, worst_pairs
-from pdips.privacy import Neighbours
 from pdips.schema import Schema
 
 Build = Callable[..., Mechanism]
@@ -59,24 +59,36 @@ def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
 
 def steps(build: Callable[..., Steps]) -> Iterator[Case]:
     """Yield the cases of STEPS: order given, elected, the cells' layer, the elections of a large table."""
-    elected = build(layers=2)
-    if elected.order is None:
-        given = build(layers=2, order=("ill", "colour"), election_share=None)
-        shallow = build(layers=1, order=("ill",), election_share=None)
+    asked = build()
+    elected = _where_allowed(build, layers=2) or asked
+    given = _where_allowed(build, layers=2, order=("ill", "colour"))
+    shallow = _where_allowed(build, layers=1, order=("ill",))
+    if given is not None and shallow is not None:
         boundary = worst_pairs(TINY, given.neighbours)[1]
         yield Case(shallow, toward(shallow, boundary) if shallow.split == "once" else boundary)
         for pair in worst_pairs(TINY, given.neighbours):
             yield Case(given, pair, "exact")
             yield Case(given, toward(given, pair) if given.split == "once" else pair)
-        yield from _elections(build, elected.neighbours)
+    elections = _where_allowed(build, layers=1, election_share="0.999")
+    if elections is not None:
+        yield from _elections(elections)
     for pair in worst_pairs(TINY, elected.neighbours):
         yield Case(elected, pair, "exact")
     yield Case(elected, worst_pairs(TINY, elected.neighbours)[0])
 
 
-def _elections(build: Callable[..., Steps], neighbours: Neighbours) -> Iterator[Case]:
+def _where_allowed(build: Callable[..., Steps], **usual: Any) -> Steps | None:
+    """Return the mechanism with these settings, unless they contradict what the user asked for."""
+    try:
+        made = build(**usual)
+    except InputError:
+        return None
+    return made if all(getattr(made, name) == value for name, value in usual.items()) else None
+
+
+def _elections(mechanism: Steps) -> Iterator[Case]:
     """Yield elections by themselves: all tiny tables, and the pair that finds observed levels out (c03)."""
-    mechanism = build(layers=1, election_share="0.999")
+    neighbours = mechanism.neighbours
     small = Schema.model_validate({"columns": {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1, 2]}}})
     for pair in small_pairs(small, neighbours, 3):
         yield Case(mechanism, pair, "exact")

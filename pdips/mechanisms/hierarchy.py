@@ -337,7 +337,9 @@ def _records(measured: Measured, table: Table, cell: IntArray, rng: np.random.Ge
 
 def _public_records(table: Table, public: list[str]) -> pd.DataFrame:
     """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
-    order = np.lexsort([table.sort_key(name) for name in reversed(public)])
+    by_value = [table.sort_key(name) for name in reversed(public)]
+    by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered
+    order = np.lexsort([*by_value, *by_level])
     return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
 
 

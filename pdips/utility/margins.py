@@ -57,7 +57,7 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
 
 
 def _codes(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> IntArray:
-    codes = Table(frame, schema.model_copy(update={"records": type(schema.records)()})).codes
+    codes = Table(frame, schema.without_person()).codes
     return np.column_stack([codes[name] for name in names])
 
 
