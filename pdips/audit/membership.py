@@ -19,6 +19,9 @@ from pdips.table import Table
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
 
+N_PARTS = 8
+"""Shadow releases are made in this many parts, whatever the number of cores, so that a seed gives the same attack."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Attack:
@@ -128,11 +131,10 @@ def _views(
     mechanism: Mechanism, table: Table, n_shadow: int, pair: Pair, rng: np.random.Generator | None
 ) -> NDArray[np.float64]:
     """Return what the attacker computes from each release: mean cell counts of its sets, and the target's distance."""
-    n_workers = os.cpu_count() or 1
-    sizes = [len(part) for part in np.array_split(np.arange(n_shadow), n_workers)]
-    seeds = np.random.SeedSequence(None if rng is None else int(rng.integers(2**63))).spawn(n_workers)
+    sizes = [len(part) for part in np.array_split(np.arange(n_shadow), N_PARTS)]
+    seeds = np.random.SeedSequence(None if rng is None else int(rng.integers(2**63))).spawn(N_PARTS)
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(n_workers, mp_context=context) as pool:
+    with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
         jobs = [
             pool.submit(_shadow, mechanism, table, _target(pair), size, seed)
             for size, seed in zip(sizes, seeds, strict=True)
