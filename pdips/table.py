@@ -225,7 +225,10 @@ def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]
     _refuse_undeclared_missing(name, column, missing)
     if pd.api.types.is_bool_dtype(values):
         raise InputError(f"column {name!r} has values that are no numbers")
-    known = pd.to_numeric(values[~missing].astype(object), errors="coerce").to_numpy(dtype=np.float64)
+    try:
+        known = pd.to_numeric(values[~missing].astype(object), errors="coerce").to_numpy(dtype=np.float64)
+    except OverflowError:
+        raise InputError(f"column {name!r} has values outside its bounds") from None
     lower, upper = float(column.lower or 0), float(column.upper or 0)
     if np.isnan(known).any():
         raise InputError(f"column {name!r} has values that are no numbers")

@@ -1,10 +1,13 @@
 """The program as people run it: a release from end to end, and every bad input with its one line and exit code."""
 
 import json
+import signal
 import sqlite3
 import stat
 import subprocess
 import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -345,6 +348,33 @@ def test_an_interrupt_says_that_spends_stay(pdips, here, monkeypatch):
     monkeypatch.setattr(Steps, "release", interrupted)
     code, out, err = pdips(*words(here))
     assert (code, out, err.strip()) == (130, "", "pdips: interrupted; a spend that is on record stays charged")
+    assert left_behind(here) == set()
+
+
+def test_a_terminated_run_leaves_nothing_behind(here):
+    # forty trees of fifteen layers take minutes; the hidden folder stands as soon as the table is being read
+    examples = Path(__file__).parents[1] / "examples"
+    table = [examples / "youth.parquet", "--schema", examples / "youth.toml", "--mechanism", "steps"]
+    more = [
+        "--epsilon",
+        "1",
+        "--sets",
+        "40",
+        "--option",
+        "split=per-set",
+        "--option",
+        "layers=15",
+        "--out",
+        here / "out",
+    ]
+    command = [sys.executable, "-m", "pdips.cli", "synthesize", *map(str, [*table, *more])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        while not left_behind(here):
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out) == (130, "")
+    assert err.strip() == "pdips: interrupted; a spend that is on record stays charged"
     assert left_behind(here) == set()
 
 

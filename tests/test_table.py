@@ -102,6 +102,11 @@ def test_types_that_are_no_records(values):
         table_with(wage=values)
 
 
+def test_a_number_beyond_all_doubles():
+    with pytest.raises(InputError, match="column 'wage' has values"):
+        table_with(wage=[10**400, 1, 2])
+
+
 def test_true_and_false_are_no_numbers():
     with pytest.raises(InputError, match="column 'wage' has values that are no numbers"):
         table_with(wage=[True, False, True])

@@ -13,7 +13,7 @@ from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
 from pdips.mechanisms.layers import check_domain, check_noise
 from pdips.noise import RandomBits
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, exact
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
@@ -113,7 +113,7 @@ class LaplaceSanitizer:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return {**asdict(self), "epsilon": float(exact(self.epsilon, "epsilon"))}
+        return {**asdict(self), "epsilon": as_float(exact(self.epsilon, "epsilon"))}
 
     def release(
         self,

@@ -17,7 +17,7 @@ from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
 from pdips.mechanisms.layers import Domain, Layer, check_domain, check_noise, domain_of
 from pdips.noise import RandomBits, choice_log_probabilities, exponential_mechanism
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, exact
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
@@ -251,7 +251,7 @@ class Steps:
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""
         given = asdict(self)
-        given["epsilon"] = float(exact(self.epsilon, "epsilon"))
+        given["epsilon"] = as_float(exact(self.epsilon, "epsilon"))
         given["election_share"] = float(self._share())
         return given
 
