@@ -16,7 +16,7 @@ from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
-from pdips.release import Noise, Release, RunRecord
+from pdips.release import MarginError, Noise, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table, check_representable
 
@@ -92,6 +92,7 @@ class Drawn:
     sets: Sequence[pd.DataFrame]
     statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     noise: Sequence[Noise] = ()
+    margin_errors: Sequence[MarginError] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -206,6 +207,7 @@ def run(
         sets=tuple(drawn.sets),
         statistics=drawn.statistics,
         noise=tuple(drawn.noise),
+        margin_errors=tuple(drawn.margin_errors),
         reproducible=bits.reproducible,
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

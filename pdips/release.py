@@ -27,6 +27,14 @@ class Noise:
     standard_deviation: float
 
 
+@dataclass(frozen=True, kw_only=True)
+class MarginError:
+    """The standard error, in records, that the noise gives to one cell of a margin of these columns. Public."""
+
+    columns: tuple[str, ...]
+    standard_error: float
+
+
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Release:
     """Synthetic sets and what they cost. All of it is paid for, so all of it may be published.
@@ -49,6 +57,8 @@ class Release:
         Noisy statistics that the sets were made from.
     noise : tuple of Noise
         The noise on these statistics, for whoever must judge the sets.
+    margin_errors : tuple of MarginError
+        What this noise comes to in one-way and two-way margins.
     reproducible : bool
         Made from a seed: fit for tests and studies, not for publication.
     """
@@ -61,6 +71,7 @@ class Release:
     sets: tuple[pd.DataFrame, ...]
     statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
     noise: tuple[Noise, ...] = ()
+    margin_errors: tuple[MarginError, ...] = ()
     reproducible: bool = False
 
     def __repr__(self) -> str:
@@ -84,6 +95,7 @@ class Release:
             },
             "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in self.spends],
             "noise": [asdict(item) for item in self.noise],
+            "margin_errors": [asdict(item) for item in self.margin_errors],
             "schema": self.schema.to_dict(),
             "software": software(),
         }

@@ -20,7 +20,7 @@ from pdips.audit import Case, audit, audit_cases, overspending, registered_cases
 from pdips.audit.engines import clopper_pearson, log_ratio_bound
 from pdips.audit.membership import attack, permitted
 from pdips.mechanism import Law, Outcome
-from pdips.mechanisms.tree import one_way_aic
+from pdips.mechanisms.elections import one_way_aic
 from pdips.noise import discrete_laplace
 from pdips.pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 

@@ -165,7 +165,7 @@ def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
 def test_the_ledger_at_work(pdips, here):
     ledger = here / "l.sqlite"
     assert pdips("ledger", "set-total", ledger, "1.5")[0] == 0
-    assert pdips(*words(here, "--ledger", ledger))[0] == 0
+    assert pdips(*words(here, "--ledger", ledger, "--option", "layers=2"))[0] == 0
     code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
     assert code == 3
     assert "refused" in err
@@ -300,7 +300,7 @@ def test_a_ledger_of_another_table(pdips, here):
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (["--option", "layres=2"], "has no option 'layres'; it has layers"),
+        (["--option", "layres=2"], "has no option 'layres'; it has order, layers"),
         (["--option", "layers"], "must have the form key=value"),
         (["--option", "layers=two"], "option layers must be a whole number"),
         (["--option", "layers=9"], "more than the 3 columns"),

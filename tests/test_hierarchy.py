@@ -13,7 +13,7 @@ from tables import random_table, schema_of, table_of
 
 from pdips import InputError, LaplaceSanitizer, Schema, Steps, Table
 from pdips.mechanisms import hierarchy, layers
-from pdips.mechanisms.tree import election_scores
+from pdips.mechanisms.elections import election_scores
 from pdips.noise import RandomBits
 
 RULES = [{"a": 1, "b": [0, 2]}, {"b": 1, "c": 0, "d": 1}]

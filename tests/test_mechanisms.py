@@ -150,8 +150,8 @@ def test_one_noisy_table_serves_all_sets_unless_split(mechanism):
     table = random_table(SCHEMA, 30)
     once, _ = mechanism(epsilon=1, n_sets=4).release(table, rng=np.random.default_rng(0))
     each, _ = mechanism(epsilon=1, n_sets=4, split="per-set").release(table, rng=np.random.default_rng(0))
-    assert sum(key.endswith("cells") for key in once.statistics) == 1
-    assert sum(key.endswith("cells") for key in each.statistics) == 4
+    assert len(once.statistics) == 1
+    assert len(each.statistics) == 4
 
 
 def test_the_ledger_is_charged_before_any_noise(mechanism, tmp_path, monkeypatch):
@@ -250,7 +250,7 @@ def test_a_release_says_how_much_noise_it_has(mechanism):
     release, _ = made.release(random_table(SCHEMA, 30))
     scales = made.scales(SCHEMA) if mechanism.name == "steps" else (made.scale(SCHEMA),)
     assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
-    assert release.noise[-1].statistics == "each cell"
+    assert release.noise[-1].statistics == ("the margin of a, b, c" if mechanism.name == "steps" else "each cell")
     described = release.describe()["noise"][-1]
     assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.02)
 

@@ -15,7 +15,7 @@ from tables import all_tables, replacements, schema_of, table_of
 
 from pdips import LaplaceSanitizer, Steps
 from pdips.mechanisms import hierarchy
-from pdips.mechanisms.tree import election_scores
+from pdips.mechanisms.elections import election_scores
 from pdips.noise import RandomBits
 
 EPSILON = Fraction(3, 2)
@@ -221,7 +221,7 @@ def selection_loss(pairs, *, unit: Fraction, observed_levels: bool) -> float:
     """The worst log ratio of one election between two columns, for pairs of (counts of X1, counts of X2)."""
 
     def scores(counts):
-        from pdips.mechanisms.tree import STEPS_PER_UNIT, one_way_aic
+        from pdips.mechanisms.elections import STEPS_PER_UNIT, one_way_aic
 
         aic = [one_way_aic(np.array([c]), observed_levels=observed_levels)[0] for c in counts]
         return -np.floor(np.array([aic]) * STEPS_PER_UNIT + 0.5).astype(np.int64)
@@ -244,7 +244,7 @@ def test_an_election_on_a_large_table_stays_within_its_price():
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_election_scores_move_by_the_sensitivity_at_most(relation):
     # rounding included, and with the slack of one step that is paid for (docs/proofs/steps.md, lemma 2)
-    from pdips.mechanisms.tree import STEPS_PER_UNIT, one_way_aic
+    from pdips.mechanisms.elections import STEPS_PER_UNIT, one_way_aic
 
     def steps(counts):
         return np.floor(one_way_aic(counts) * STEPS_PER_UNIT + 0.5).astype(int)
@@ -263,7 +263,7 @@ def test_election_scores_move_by_the_sensitivity_at_most(relation):
 def test_aic_equals_the_log_likelihood_spelt_out():
     from math import lgamma, log
 
-    from pdips.mechanisms.tree import one_way_aic
+    from pdips.mechanisms.elections import one_way_aic
 
     for counts in ([3, 0, 5], [0, 0], [1], [300, 2000, 1, 255, 256]):
         n = sum(counts)

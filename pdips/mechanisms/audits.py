@@ -58,11 +58,12 @@ def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
 
 
 def steps(build: Callable[..., Steps]) -> Iterator[Case]:
-    """Yield the cases of STEPS: order given, elected, the cells' layer, the elections of a large table."""
+    """Yield the cases of STEPS: margins, order given, elected, the cells' layer, the elections of a large table."""
     asked = build()
     elected = _where_allowed(build, layers=2) or asked
     given = _where_allowed(build, layers=2, order=("ill", "colour"))
     shallow = _where_allowed(build, layers=1, order=("ill",))
+    yield from _margins(build)
     if given is not None and shallow is not None:
         boundary = worst_pairs(TINY, given.neighbours)[1]
         yield Case(shallow, toward(shallow, boundary) if shallow.split == "once" else boundary)
@@ -75,6 +76,27 @@ def steps(build: Callable[..., Steps]) -> Iterator[Case]:
     for pair in worst_pairs(TINY, elected.neighbours):
         yield Case(elected, pair, "exact")
     yield Case(elected, worst_pairs(TINY, elected.neighbours)[0])
+
+
+WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for name in "abc"}})
+"""Too many cells for one view: the margins of a release overlap."""
+
+
+def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
+    """Yield the cases of margins: overlapping ones, and below trees that stop or whose groups or layers are elected."""
+    margins = _where_allowed(build, below="margins")
+    if margins is None:
+        return
+    pair = worst_pairs(WIDE, margins.neighbours)[1]
+    yield Case(margins, pair, "exact")
+    yield Case(margins, toward(margins, pair) if margins.split == "once" else pair)
+    for settings in ({"order": ("ill",)}, {"elect": "layer", "layers": 1}, {"elect": "groups"}):
+        made = _where_allowed(build, below="margins", **settings)
+        if made is not None:
+            yield Case(made, worst_pairs(TINY, made.neighbours)[1], "exact")
+    stopping = _where_allowed(build, order=("ill", "colour"), stop=1)
+    if stopping is not None:
+        yield Case(stopping, worst_pairs(TINY, stopping.neighbours)[1])
 
 
 def _where_allowed(build: Callable[..., Steps], **usual: Any) -> Steps | None:

@@ -2,7 +2,8 @@
 
 Layer 0 is the whole table (cut by the public columns, if there are any), each further layer splits every node by one
 column, and the last layer is the full cross-tabulation of the columns that remain. A flat histogram is the tree without
-layers in between. The shape of the tree depends on the schema and on earlier noisy choices only.
+layers in between. In place of the last layer there may be views: margins of a few columns each, of the whole table. The
+shape of all this depends on the schema and on earlier noisy outputs only.
 
 A release grows one tree. An audit grows many at once, or all that there could be without noise, by the same code.
 """
@@ -14,16 +15,17 @@ from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome
-from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
-from pdips.mechanisms.layers import Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer
+from pdips.errors import InputError
+from pdips.mechanism import Law, Outcome
+from pdips.mechanisms.consistency import FloatArray, IntArray
+from pdips.mechanisms.elections import GroupElection
+from pdips.mechanisms.layers import STOP, Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer, top_node
+from pdips.mechanisms.views import View
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance
 from pdips.release import Noise
-from pdips.schema import Schema
-from pdips.table import Table, decode
+from pdips.table import Table
 
 SMALLEST_VARIANCE = 1e-30
 """Stands in for the variance of noise so small that its reciprocal would overflow; only its ratio to others matters."""
@@ -47,6 +49,10 @@ class Measured:
         Variance of the noise by layer: 0 for exact counts, infinity for counts not observed.
     log_probability : float
         Of the choices, when all trees are enumerated; 0 when they were drawn.
+    cells : Cells, optional
+        The last layer, if it is the full cross-tabulation.
+    views : tuple of ndarray of int64, each of shape (runs, cells of the view)
+        Noisy counts of the views; 0 where a structural zero rules the cell out.
     """
 
     domain: Domain
@@ -56,6 +62,7 @@ class Measured:
     variances: list[FloatArray]
     log_probability: float = 0.0
     cells: Cells | None = None
+    views: tuple[IntArray, ...] = ()
 
     @property
     def parents(self) -> list[IntArray]:
@@ -106,8 +113,9 @@ class Plan:
 
     Parameters
     ----------
-    scales : tuple of Fraction
-        Scale of the noise for each layer below layer 0; the last one is that of the cells.
+    scales : tuple of Fraction or None
+        Scale of the noise for each layer below layer 0, None for a layer that isn't counted. The last one is that of
+        the cells, unless there are views.
     chooser : Chooser
         Who chooses the columns that split.
     n_public : bool
@@ -116,20 +124,41 @@ class Plan:
         Number of independent trees in a release.
     names : tuple of str
         What to call each layer in ``scales``.
+    views : tuple of View
+        Margins to be counted in place of the cells.
+    stop : Fraction, optional
+        A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
+    groups : GroupElection, optional
+        Elects the columns that split first, in place of the chooser.
     """
 
-    scales: tuple[Fraction, ...]
+    scales: tuple[Fraction | None, ...]
     chooser: Chooser
     n_public: bool
     n_trees: int = 1
     names: tuple[str, ...] = ()
+    views: tuple[View, ...] = ()
+    stop: Fraction | None = None
+    groups: GroupElection | None = None
+
+    @property
+    def n_split(self) -> int:
+        """Number of layers that split by a column."""
+        return len(self.scales) - (not self.views)
 
     def noise(self) -> list[Noise]:
-        """Return the noise on the counts of each layer, in records."""
+        """Return the noise on the counts of each layer and view, in records."""
+        layers = [(name, scale) for name, scale in zip(self.names, self.scales, strict=True) if scale is not None]
         return [
             Noise(statistics=name, scale=float(scale), standard_deviation=math.sqrt(discrete_laplace_variance(scale)))
-            for name, scale in zip(self.names, self.scales, strict=True)
+            for name, scale in [*layers, *((view.name, view.scale) for view in self.views)]
         ]
+
+    def settled(self, first: tuple[int, ...]) -> "Plan":
+        """Return the plan once an election has said which columns are on top; only the last of them is counted."""
+        unseen = len(first) - 1
+        scales, names = (*(None,) * unseen, *self.scales), (*("",) * unseen, *self.names)
+        return replace(self, scales=scales, chooser=Given(first), names=names, groups=None)
 
 
 @dataclass(frozen=True)
@@ -182,47 +211,108 @@ class _Enumerating:
         return np.where(possible, counts, 0)[None]
 
 
+@dataclass(frozen=True)
+class _Growth:
+    """A tree being grown over a table."""
+
+    plan: Plan
+    gardener: _Gardener
+    domain: Domain
+    codes: IntArray
+
+    def from_top(self, n_runs: int) -> Iterator[Measured]:
+        """Yield every tree that the gardener's choices lead to."""
+        domain, top = self.domain, top_layer(self.domain)
+        node = top_node(domain, self.codes)
+        exact, variance = np.zeros(top.n_nodes, dtype=np.int64), np.inf
+        if self.plan.n_public:
+            exact, variance = np.bincount(node, minlength=top.n_nodes), 0.0
+        start = Measured(domain, [top], [], [np.repeat(exact[None], n_runs, axis=0)], [np.full(top.n_nodes, variance)])
+        yield from self._below(start, node)
+
+    def _below(self, tree: Measured, node: IntArray) -> Iterator[Measured]:
+        number, above = len(tree.layers), tree.layers[-1]
+        if number > self.plan.n_split:
+            yield self._finished(tree, node)
+            return
+        for part, stopped in _parts(tree, self.plan, number):
+            n_runs = len(part.observed[0])
+            for branch in self.gardener.branches(number, above, node, self.codes, n_runs):
+                chosen = np.where(stopped, STOP, branch.chosen)
+                grown = replace(
+                    part,
+                    chosen=[*part.chosen, chosen],
+                    observed=[counts[branch.runs] for counts in part.observed],
+                    log_probability=part.log_probability + branch.log_probability,
+                )
+                below = descend(node, self.codes, self.domain, chosen)
+                yield from self._below(self._counted(grown, split_by(self.domain, above, chosen), below), below)
+
+    def _counted(self, tree: Measured, layer: Layer, node: IntArray) -> Measured:
+        scale, n_runs = self.plan.scales[len(tree.layers) - 1], len(tree.observed[0])
+        observed, variance = np.zeros((n_runs, layer.n_nodes), dtype=np.int64), np.where(layer.possible, np.inf, 0.0)
+        if scale is not None:
+            counts = np.bincount(node, minlength=layer.n_nodes)
+            observed = self.gardener.count(counts, layer.counted, scale, n_runs)
+            variance = np.where(layer.counted, noise_variance(layer.possible, scale), variance)
+        return replace(
+            tree,
+            layers=[*tree.layers, layer],
+            observed=[*tree.observed, observed],
+            variances=[*tree.variances, variance],
+        )
+
+    def _finished(self, tree: Measured, node: IntArray) -> Measured:
+        if not self.plan.views:
+            bottom = cells(self.domain, tree.layers[-1])
+            return replace(self._counted(tree, bottom.layer, bottom.find(node, self.codes)), cells=bottom)
+        n_runs, views = len(tree.observed[0]), []
+        for view in self.plan.views:
+            counts = np.bincount(view.find(self.domain, self.codes), minlength=view.n_cells(self.domain))
+            views.append(self.gardener.count(counts, view.possible(self.domain), view.scale, n_runs))
+        return replace(tree, views=tuple(views))
+
+
+def _parts(tree: Measured, plan: Plan, number: int) -> Iterator[tuple[Measured, NDArray[np.bool_]]]:
+    """Yield the runs at hand by the nodes that they cut no further, as their noisy counts say."""
+    above, scale = tree.layers[-1], plan.scales[number - 1]
+    stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
+    if plan.stop is None or scale is None or number == 1:
+        yield tree, stopped
+        return
+    limit = float(plan.stop) * math.sqrt(discrete_laplace_variance(scale))
+    masks = (tree.observed[-1] < limit) & above.counted | stopped
+    patterns, pattern = np.unique(masks, axis=0, return_inverse=True)
+    for i, mask in enumerate(patterns):
+        yield replace(tree, observed=[counts[pattern.ravel() == i] for counts in tree.observed]), mask
+
+
 def _grow(table: Table, plan: Plan, gardener: _Gardener, n_runs: int = 1) -> Iterator[Measured]:
     """Grow every tree that the gardener's choices lead to, and count its layers."""
     domain = domain_of(table.schema)
     codes = np.column_stack([table.codes[name] for name in domain.names])
-    top, node = top_layer(domain), np.zeros(len(codes), dtype=np.int64)
-    for column in domain.public:
-        node = node * domain.sizes[column] + codes[:, column]
-    exact = np.bincount(node, minlength=top.n_nodes) if plan.n_public else np.zeros(top.n_nodes, dtype=np.int64)
-    variance = np.full(top.n_nodes, 0.0 if plan.n_public else np.inf)
+    yield from _Growth(plan, gardener, domain, codes).from_top(n_runs)
 
-    def extended(tree: Measured, layer: Layer, node: IntArray) -> Measured:
-        scale, counts = plan.scales[len(tree.layers) - 1], np.bincount(node, minlength=layer.n_nodes)
-        return replace(
-            tree,
-            layers=[*tree.layers, layer],
-            observed=[*tree.observed, gardener.count(counts, layer.possible, scale, len(tree.observed[0]))],
-            variances=[*tree.variances, noise_variance(layer.possible, scale)],
-        )
 
-    def grown(tree: Measured, node: IntArray) -> Iterator[Measured]:
-        number, above = len(tree.layers), tree.layers[-1]
-        if number == len(plan.scales):
-            bottom = cells(domain, above)
-            yield replace(extended(tree, bottom.layer, bottom.find(node, codes)), cells=bottom)
-            return
-        for branch in gardener.branches(number, above, node, codes, len(tree.observed[0])):
-            part = replace(
-                tree,
-                chosen=[*tree.chosen, branch.chosen],
-                observed=[counts[branch.runs] for counts in tree.observed],
-                log_probability=tree.log_probability + branch.log_probability,
-            )
-            below = descend(node, codes, domain, branch.chosen)
-            yield from grown(extended(part, split_by(domain, above, branch.chosen), below), below)
+def settle(table: Table, plan: Plan, bits: RandomBits, n_runs: int) -> list[tuple[int, Plan, int]]:
+    """Hold the election of groups, if there is one: which group won, the plan that follows, and in how many runs."""
+    if plan.groups is None:
+        return [(-1, plan, n_runs)]
+    drawn = plan.groups.draw(_codes(table), n_runs, bits)
+    return [
+        (int(group), plan.settled(plan.groups.candidates[group]), int(n))
+        for group, n in zip(*np.unique(drawn, return_counts=True), strict=True)
+    ]
 
-    yield from grown(Measured(domain, [top], [], [np.repeat(exact[None], n_runs, axis=0)], [variance]), node)
+
+def _codes(table: Table) -> IntArray:
+    return np.column_stack([table.codes[name] for name in domain_of(table.schema).names])
 
 
 def measure(table: Table, plan: Plan, bits: RandomBits) -> Measured:
     """Grow one tree over the table and count every layer with noise."""
-    (measured,) = _grow(table, plan, _Drawing(plan.chooser, bits))
+    ((_, settled, _),) = settle(table, plan, bits, 1)
+    (measured,) = _grow(table, settled, _Drawing(settled.chooser, bits))
     return measured
 
 
@@ -247,133 +337,90 @@ def observe(table: Table, plan: Plan, n_runs: int, bits: RandomBits) -> IntArray
     """
     trees = []
     for _ in range(plan.n_trees):
-        blocks = [_row_block(tree) for tree in _grow(table, plan, _Drawing(plan.chooser, bits), n_runs)]
-        rows = np.concatenate([_padded(block, _public_width(blocks[0], table.schema)) for block in blocks])
-        trees.append(rows[bits.generator().permutation(len(rows))])
+        rows = [
+            _row(tree, settled, group)
+            for group, settled, n in settle(table, plan, bits, n_runs)
+            for tree in _grow(table, settled, _Drawing(settled.chooser, bits), n)
+        ]
+        trees.append(np.concatenate(rows)[bits.generator().permutation(n_runs)])
     return np.concatenate(trees, axis=1)
 
 
-def _row_block(tree: Measured) -> list[IntArray]:
+def _row(tree: Measured, plan: Plan, group: int) -> IntArray:
     n_runs = len(tree.observed[0])
-    return [*(np.repeat(chosen[None], n_runs, axis=0) for chosen in tree.chosen), *tree.observed]
+    if isinstance(plan.chooser, Given):
+        choices, width = ([np.full((n_runs, 1), group)], [1]) if group >= 0 else ([], [])
+    else:
+        choices, width = [np.repeat(chosen[None], n_runs, axis=0) for chosen in tree.chosen], _most_nodes(tree)[:-1]
+    return np.concatenate([*_padded(choices, width, STOP), *_padded(*_counts(tree, plan, group), 0)], axis=1)
 
 
-def _public_width(block: list[IntArray], schema: Schema) -> list[int]:
-    """Return how many choices and counts each layer has at most, whichever columns are chosen."""
-    domain, n_split = domain_of(schema), len(block) // 2 - 1
+def _most_nodes(tree: Measured) -> list[int]:
+    """Return how many nodes each layer has at most, whichever columns are chosen."""
+    domain, n_split = tree.domain, len(tree.chosen)
     sizes = sorted(np.delete(domain.sizes, domain.public), reverse=True)
     n_top = domain.n_cells // math.prod(int(size) for size in sizes)
-    nodes = [n_top * math.prod(int(size) for size in sizes[:depth]) for depth in range(n_split + 1)]
-    return [*nodes[:n_split], *nodes, domain.n_cells]
+    return [n_top * math.prod(int(size) for size in sizes[:depth]) for depth in range(n_split + 1)]
 
 
-def _padded(block: list[IntArray], width: list[int]) -> IntArray:
-    n_choices = len(block) // 2 - 1  # as many layers were split as were counted, but for layer 0 and the cells
-    parts = [
-        np.pad(part, ((0, 0), (0, wanted - part.shape[1])), constant_values=-1 if i < n_choices else 0)
-        for i, (part, wanted) in enumerate(zip(block, width, strict=True))
+def _counts(tree: Measured, plan: Plan, group: int) -> tuple[list[IntArray], list[int]]:
+    """Return the counts of layer 0, of the layers that are counted and of the views, and their public widths."""
+    most = [*_most_nodes(tree), tree.domain.n_cells]
+    shown = [0, *(i for i, scale in enumerate(plan.scales, start=1) if scale is not None)]
+    counts = [tree.observed[i] for i in shown] + list(tree.views)
+    width = [most[i] if i == 0 or group < 0 else most[-1] for i in shown] + [len(view[0]) for view in tree.views]
+    return counts, width
+
+
+def _padded(parts: list[IntArray], width: list[int], filler: int) -> list[IntArray]:
+    return [
+        np.pad(part, ((0, 0), (0, wanted - part.shape[1])), constant_values=filler)
+        for part, wanted in zip(parts, width, strict=True)
     ]
-    return np.concatenate(parts, axis=1)
 
 
 def law(table: Table, plan: Plan) -> Law:
     """Return the exact law: every choice of columns with its probability, true counts and noise scales.
 
     Statistics stand where :func:`observe` puts them in its rows, after the choices.
+
+    Raises
+    ------
+    InputError
+        If the tree has a stopping rule: its shape then depends on noise, and has no finite law.
     """
-    outcomes = [_outcome(tree, plan, table.schema) for tree in _grow(table, plan, _Enumerating(plan.chooser))]
+    if plan.stop is not None:
+        raise InputError("a tree with a stopping rule has no law that could be enumerated: leave stop out")
+    settled = [(-1, plan, 0.0)]
+    if plan.groups is not None:
+        log_probabilities = plan.groups.log_probabilities(_codes(table))
+        settled = [
+            (i, plan.settled(group), float(log))
+            for i, (group, log) in enumerate(zip(plan.groups.candidates, log_probabilities, strict=True))
+        ]
+    outcomes = [
+        _outcome(tree, part, group, log)
+        for group, part, log in settled
+        for tree in _grow(table, part, _Enumerating(part.chooser))
+    ]
     return Law(outcomes=outcomes, repeats=plan.n_trees)
 
 
-def _outcome(tree: Measured, plan: Plan, schema: Schema) -> Outcome:
-    block = _row_block(tree)
-    width = _public_width(block, schema)
-    statistics = _padded(block, width)[0, sum(width[: len(tree.chosen)]) :]
+def _outcome(tree: Measured, plan: Plan, group: int, log_probability: float) -> Outcome:
+    counts, width = _counts(tree, plan, group)
     scales: list[Fraction] = [Fraction(0)] * tree.layers[0].n_nodes
-    for layer, scale, n_places in zip(tree.layers[1:], plan.scales, width[len(tree.chosen) + 1 :], strict=True):
-        scales += [scale if possible else Fraction(0) for possible in layer.possible]
-        scales += [Fraction(0)] * (n_places - layer.n_nodes)
+    layers = [(layer.counted, scale) for layer, scale in zip(tree.layers[1:], plan.scales, strict=True)]
+    views = [(view.possible(tree.domain), view.scale) for view in plan.views]
+    noised = [(mask, scale) for mask, scale in [*layers, *views] if scale is not None]
+    for (mask, scale), n_places in zip(noised, width[1:], strict=True):
+        scales += [scale if counted else Fraction(0) for counted in mask]
+        scales += [Fraction(0)] * (n_places - len(mask))
     return Outcome(
-        key=tuple(int(column) for chosen in tree.chosen for column in chosen),
-        log_probability=tree.log_probability,
-        statistics=tuple(int(count) for count in statistics),
+        key=(*([group] if group >= 0 else []), *(int(column) for chosen in tree.chosen for column in chosen)),
+        log_probability=tree.log_probability + log_probability,
+        statistics=tuple(int(count) for part in _padded(counts, width, 0) for count in part[0]),
         scales=tuple(scales),
     )
-
-
-def synthesize(
-    measured: Measured, table: Table, n_sets: int, *, n_public: bool, bits: RandomBits, clock: Clock
-) -> list[pd.DataFrame]:
-    """Turn noisy counts into synthetic sets.
-
-    Post-processing: of the table it reads the public columns and, where that is public, the number of records.
-    """
-    rng = bits.generator()
-    with clock.step("making the counts consistent"):
-        observed = [counts[0] for counts in measured.observed]
-        estimates, variances = consistent(measured.parents, observed, measured.variances)
-        values = nonnegative(measured.parents, estimates, variances)
-    n_records = int(observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
-    sets = []
-    for number in range(1, n_sets + 1):
-        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
-            cell, count = round_cells(measured.parents, values, n_records, rng)
-            sets.append(_records(measured, table, np.repeat(cell, count), rng))
-    return sets
-
-
-def _records(measured: Measured, table: Table, cell: IntArray, rng: np.random.Generator) -> pd.DataFrame:
-    domain, schema = measured.domain, table.schema
-    cell = rng.permutation(cell)
-    public = [domain.names[column] for column in domain.public]
-    if public:
-        cell = _beside_public_records(measured, cell)
-    codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in public}
-    frame = decode(schema, codes, rng)
-    if public:
-        frame = pd.concat([_public_records(table, public), frame], axis=1)
-    return frame[list(domain.names)]
-
-
-def _public_records(table: Table, public: list[str]) -> pd.DataFrame:
-    """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
-    by_value = [table.sort_key(name) for name in reversed(public)]
-    by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered
-    order = np.lexsort([*by_value, *by_level])
-    return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
-
-
-def _beside_public_records(measured: Measured, cell: IntArray) -> IntArray:
-    """Order the cells by their public levels, as the public records are."""
-    return cell[np.lexsort([measured.levels(cell, int(column)) for column in reversed(measured.domain.public)])]
-
-
-def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
-    """Measure one tree for all sets, or one for each, and draw the sets from it."""
-    n_each = mechanism.n_sets // plan.n_trees
-    sets: list[pd.DataFrame] = []
-    statistics: dict[str, pd.DataFrame] = {}
-    for number in range(1, plan.n_trees + 1):
-        with clock.step("counting and adding noise"):
-            measured = measure(table, plan, bits)
-        sets += synthesize(measured, table, n_each, n_public=plan.n_public, bits=bits, clock=clock)
-        statistics |= noisy_statistics(measured, f"set {number}, " if plan.n_trees > 1 else "")
-    return Drawn(sets=sets, statistics=statistics, noise=plan.noise())
-
-
-def of_set(number: int, n_trees: int) -> str:
-    """Return what tells the items of one tree from those of another."""
-    return f", set {number}" if n_trees > 1 else ""
-
-
-def noisy_statistics(measured: Measured, prefix: str) -> dict[str, pd.DataFrame]:
-    """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
-    domain, found = measured.domain, {}
-    for number, (layer, counts) in enumerate(zip(measured.layers[1:-1], measured.observed[1:-1], strict=True), start=1):
-        frame = pd.DataFrame(layer.path, columns=list(domain.names))
-        found[f"{prefix}layer {number}"] = frame.assign(noisy_count=counts[0])
-    found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1][0]})
-    return found
 
 
 def noisy_counts(

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,10 @@ MOST_CELLS = 100_000_000
 
 MOST_STRAY_RECORDS = 10_000_000
 """Noise that would move the number of synthetic records by more than this makes no table that anybody could use."""
+
+
+STOP = -1
+"""In place of a column: a node that is cut no further."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +82,24 @@ class Layer:
         Level of each column that has been split on the way, -1 for the others. Empty for the layer of cells.
     possible : ndarray of bool, shape (nodes,)
         False where a structural zero rules the node out.
+    stopped : ndarray of bool, shape (nodes,), optional
+        True where the branch ended further up: the node is its parent again, and isn't counted a second time.
     """
 
     parent: IntArray
     path: NDArray[np.int32]
     possible: NDArray[np.bool_]
+    stopped: NDArray[np.bool_] | None = None
 
     @property
     def n_nodes(self) -> int:
         """Number of nodes."""
         return len(self.parent)
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which nodes have noisy counts of their own."""
+        return self.possible if self.stopped is None else self.possible & ~self.stopped
 
 
 def root(domain: Domain) -> Layer:
@@ -105,14 +118,21 @@ def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
     above : Layer
         The layer to be cut.
     chosen : ndarray, shape (nodes above,)
-        Position of the column that each node is cut by.
+        Position of the column that each node is cut by; ``STOP`` for nodes that are cut no further.
     """
-    fan_out = domain.sizes[chosen]
+    fan_out = _fan_out(domain, chosen)
     parent = np.repeat(np.arange(above.n_nodes), fan_out)
     level = np.arange(len(parent)) - np.repeat(np.cumsum(fan_out) - fan_out, fan_out)
     path = above.path[parent]
-    path[np.arange(len(parent)), chosen[parent]] = level
-    return Layer(parent, path, above.possible[parent] & ~_ruled_out(domain, path))
+    cut = np.flatnonzero(chosen[parent] != STOP)
+    path[cut, chosen[parent[cut]]] = level[cut]
+    stopped = None if len(cut) == len(parent) else chosen[parent] == STOP
+    return Layer(parent, path, above.possible[parent] & ~_ruled_out(domain, path), stopped)
+
+
+def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
+    fan_out: IntArray = np.where(chosen == STOP, 1, domain.sizes[chosen])
+    return fan_out
 
 
 def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> NDArray[np.bool_]:
@@ -122,7 +142,7 @@ def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> NDArray[np.bool_]:
     return found
 
 
-def descend(node: IntArray, codes: IntArray, domain: Domain, chosen: IntArray) -> IntArray:
+def descend(node: IntArray, codes: NDArray[Any], domain: Domain, chosen: IntArray) -> IntArray:
     """Return the child that each record falls into.
 
     Parameters
@@ -136,8 +156,10 @@ def descend(node: IntArray, codes: IntArray, domain: Domain, chosen: IntArray) -
     chosen : ndarray, shape (nodes,)
         Column that each node is cut by.
     """
-    first_child: IntArray = np.cumsum(domain.sizes[chosen]) - domain.sizes[chosen]
-    child: IntArray = first_child[node] + np.take_along_axis(codes, chosen[node][:, None], axis=1)[:, 0]
+    fan_out = _fan_out(domain, chosen)
+    first_child: IntArray = np.cumsum(fan_out) - fan_out
+    level = np.take_along_axis(codes, np.maximum(chosen[node], 0)[:, None], axis=1)[:, 0]
+    child: IntArray = first_child[node] + np.where(chosen[node] == STOP, 0, level)
     return child
 
 
@@ -209,6 +231,14 @@ def top_layer(domain: Domain) -> Layer:
     for column in domain.public:
         layer = split_by(domain, layer, np.full(layer.n_nodes, column))
     return layer
+
+
+def top_node(domain: Domain, codes: NDArray[Any]) -> IntArray:
+    """Return the node of layer 0 that each record, given by its levels, falls into."""
+    node = np.zeros(len(codes), dtype=np.int64)
+    for column in domain.public:
+        node = node * domain.sizes[column] + codes[:, column]
+    return node
 
 
 def check_domain(schema: Schema, neighbours: Neighbours) -> None:

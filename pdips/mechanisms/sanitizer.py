@@ -8,7 +8,7 @@ import numpy as np
 
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy
+from pdips.mechanisms import hierarchy, synthesis
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
 from pdips.mechanisms.layers import check_domain, check_noise
@@ -86,7 +86,7 @@ class LaplaceSanitizer:
         n_tables = self.n_sets if self.split == "per-set" else 1
         share = exact(self.epsilon, "epsilon") / n_tables
         return tuple(
-            Spend(step=f"noisy counts of all cells{hierarchy.of_set(number, n_tables)}", epsilon=share)
+            Spend(step=f"noisy counts of all cells{synthesis.of_set(number, n_tables)}", epsilon=share)
             for number in range(1, n_tables + 1)
         )
 
@@ -154,6 +154,6 @@ class LaplaceSanitizer:
         """
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            return hierarchy.draw(table, self.plan(table.schema), mechanism=self, bits=bits, clock=clock)
+            return synthesis.draw(table, self.plan(table.schema), mechanism=self, bits=bits, clock=clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)

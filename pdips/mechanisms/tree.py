@@ -3,40 +3,48 @@
 import math
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from itertools import product
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy
+from pdips.mechanisms import hierarchy, synthesis
 from pdips.mechanisms.consistency import IntArray
+from pdips.mechanisms.elections import (
+    STEPS_PER_UNIT,
+    Elected,
+    GroupElection,
+    Utility,
+    check_grouped,
+    group_width,
+    node_width,
+)
 from pdips.mechanisms.hierarchy import Given, Plan
-from pdips.mechanisms.layers import Domain, Layer, check_domain, check_noise, domain_of
-from pdips.noise import RandomBits, choice_log_probabilities, exponential_mechanism
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
+from pdips.mechanisms.layers import check_domain, check_noise, domain_of
+from pdips.mechanisms.maximum_entropy import MOST_DENSE
+from pdips.mechanisms.tree_shape import Below, Shape, check_columns, deepest, divide, fits_margins, splittable, views_of
+from pdips.mechanisms.views import View
+from pdips.noise import RandomBits
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
-STEPS_PER_UNIT = 1024
-"""AIC is rounded to a public grid of this many steps a unit (SOUNDNESS review E6: 2 units are whole steps)."""
+Elect = Literal["node", "layer", "groups"]
+Budget = Literal["equal", "half-to-leaves"]
 
 DEFAULT_ELECTION_SHARE = Fraction(1, 10)
-
-MOST_OUTCOMES = 100_000
-"""An exact audit refuses to enumerate more choices than this at one layer."""
-
-MOST_NODES = 1_000_000
-"""Depth is chosen so that no layer above the cells has more nodes than this, unless the user says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Steps:
-    """STEPS-L: noisy counts on a tree that splits by the more telling columns first.
+    """STEPS-L: noisy counts on a tree that splits by the more telling columns first, or on margins of all columns.
+
+    Without further options the tree has no layers: margins of a few columns each, which together hold every pair of
+    columns, are counted with noise, and the table of maximum entropy that agrees with them is released. With ``order``,
+    ``layers`` or ``elect`` there is a tree, as in the papers, down to all cells.
 
     Parameters
     ----------
@@ -46,15 +54,28 @@ class Steps:
         Number of synthetic sets.
     neighbours : {"replace-one", "add-remove"}
         With replace-one the number of records is public, and all sets have it.
+    order : tuple of str or of tuples of str, optional
+        Columns from the top of the tree, chosen from public knowledge: costs nothing. A tuple (or ``"a+b"``) puts a
+        group of columns into one layer.
     layers : int, optional
-        Number L of layers that split by one column, 1 to the number of columns. The columns that remain are fully
-        cross-tabulated below. Left out: the length of ``order``, or as many as keep the layers above the cells within a
-        million nodes whichever columns are elected. Deep trees release better margins (``docs/mechanisms/steps.md``).
-    order : tuple of str, optional
-        Columns from the top of the tree, chosen from public knowledge: costs nothing. Left out, each node elects its
-        column by the exponential mechanism with utility -AIC.
+        Number L of layers that split, 1 to the number of columns. Left out: the length of ``order``, or as many as keep
+        the layers above the cells within a million nodes whichever columns are elected.
+    elect : {"node", "layer", "groups"}, optional
+        How columns are elected where no order is given: by each node for itself (branches may differ), by each layer,
+        or as two groups of columns, one on top (paper 000, section 2.2.3).
+    utility : {"aic", "bic"}, optional
+        Of the elections; BIC takes the public number of records, so it needs replace-one.
     election_share : int, float, str or Fraction, optional
         Part r of the budget for the elections (0.1, as in the simulations of paper 000). Doesn't go with ``order``.
+    below : {"margins", "cells"}, optional
+        What is counted below the tree: margins of the whole table, or every cell. Left out: margins if no option asks
+        for a tree and the table's cells fit into memory, else cells.
+    stop : int, float, str or Fraction, optional
+        A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
+        Free, since it reads counts that are paid for. What lies below is filled from the margins.
+    budget : {"equal", "half-to-leaves"} or tuple of numbers, optional
+        How the noisy layers share what the elections leave: equally, half of it for what is below the tree, or the
+        epsilon of each from the top, which must add up.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
     variant : {"sound", "published"}
@@ -68,11 +89,11 @@ class Steps:
 
     Notes
     -----
-    A record is in one node of each layer. Replacing it changes the counts of a layer by at most 2 in l1, adding or
-    removing it by 1; so each of the noised layers has noise of scale 2 / epsilon_h or 1 / epsilon_h. An election reads
-    AIC scores, which move by at most 2. The total is the sum over the elected layers and the noised layers (SOUNDNESS
-    theorems 4.2 and 4.3). The root is exact under replace-one and not observed under add-remove. Consistency by
-    generalised least squares (theorem 4.7), rounding and drawing are post-processing. Proof: ``docs/proofs/steps.md``.
+    A record is in one node of each layer and in one cell of each margin. Replacing it changes the counts of a layer by
+    at most 2 in l1, adding or removing it by 1; so each has noise of scale 2 / epsilon_h or 1 / epsilon_h. An election
+    reads AIC scores, which move by at most 2. The total is the sum over elections, noised layers and margins (SOUNDNESS
+    theorems 4.2 and 4.3). The root is exact under replace-one and not observed under add-remove. Consistency (theorem
+    4.7, or maximum entropy), rounding and drawing are post-processing. Proof: ``docs/proofs/steps.md``.
 
     References
     ----------
@@ -88,47 +109,88 @@ class Steps:
     epsilon: Number
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
+    order: tuple[str | tuple[str, ...], ...] | None = None
     layers: int | None = None
-    order: tuple[str, ...] | None = None
+    elect: Elect | None = None
+    utility: Utility | None = None
     election_share: Number | None = None
+    below: Below | None = None
+    stop: Number | None = None
+    budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
     variant: Variant = "sound"
 
     def __post_init__(self) -> None:
         check_settings(self, variant=self.variant, split=self.split)
-        if self.election_share is not None and self.order is not None:
-            raise InputError("election_share and order exclude each other: a given order costs nothing")
+        if self.layers is not None and (isinstance(self.layers, bool) or self.layers < 1):
+            raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
+        self._check_elections()
+        for name, allowed in {"below": ("margins", "cells"), "elect": ("node", "layer", "groups")}.items():
+            if getattr(self, name) is not None:
+                choice(getattr(self, name), allowed, name)
+        self._check_budget()
+        if self.stop is not None and (exact(self.stop, "stop") < 0 or self.below == "cells"):
+            raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
+        if self.variant == "published" and (self.below == "margins" or self.stop is not None):
+            raise InputError("variant 'published' is the papers' tree down to all cells: no margins below, no stop")
+        if self.order is not None:
+            order = tuple(layer if isinstance(layer, str) else tuple(layer) for layer in self.order)
+            object.__setattr__(self, "order", order)
+            self._check_order()
+
+    def _check_budget(self) -> None:
+        rules = ("equal", "half-to-leaves")
+        if isinstance(self.budget, (tuple, list)):
+            parts = tuple(self.budget)
+            object.__setattr__(self, "budget", parts[0] if len(parts) == 1 and parts[0] in rules else parts)
+        if isinstance(self.budget, str):
+            choice(self.budget, rules, "budget")
+
+    def _check_elections(self) -> None:
+        given = [name for name in ("elect", "utility", "election_share") if getattr(self, name) is not None]
+        if given and self.order is not None:
+            raise InputError(f"{given[-1]} and order exclude each other: a given order costs nothing")
         if self.order is None and not 0 < self._share() < 1:
             raise InputError(
                 f"election_share must be above 0 and below 1, got {self.election_share}; to pay for none, give an order"
             )
-        if self.layers is not None and (isinstance(self.layers, bool) or self.layers < 1):
-            raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
-        if self.order is not None:
-            object.__setattr__(self, "order", tuple(self.order))
-            self._check_order(tuple(self.order))
+        if self.utility is not None:
+            choice(self.utility, ("aic", "bic"), "utility")
+        if self.utility == "bic" and (self.neighbours == "add-remove" or self.variant == "published"):
+            raise InputError("utility = 'bic' weighs levels by the public number of records: sound, replace-one only")
+        if self.elect == "groups" and self.layers not in (None, 2):
+            raise InputError("elect = 'groups' makes two groups of columns: leave layers out")
+        if self.elect == "groups" and (self.variant == "published" or self.utility == "bic"):
+            raise InputError("elect = 'groups' goes with utility 'aic' and variant 'sound' only")
 
-    def _check_order(self, order: tuple[str, ...]) -> None:
-        if not order:
-            raise InputError("order must name at least one column")
-        if len(set(order)) < len(order):
-            raise InputError(f"order names {max(order, key=order.count)!r} twice")
+    def _check_order(self) -> None:
+        order = self.order or ()
+        named = [name for layer in order for name in (layer if isinstance(layer, tuple) else (layer,))]
+        if not named or not all(order):
+            raise InputError("order must name at least one column, and no empty group")
+        if len(set(named)) < len(named):
+            raise InputError(f"order names {max(named, key=named.count)!r} twice")
         if self.layers is not None and self.layers > len(order):
-            raise InputError(f"order names {len(order)} columns, too few for layers = {self.layers}")
+            raise InputError(f"order names {len(order)} layers, too few for layers = {self.layers}")
 
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=self._flaw(schema))
+        below = self.below if schema is None else self.shape(schema).below
+        text = statement(self, schema, f"{self._law(below)} The counts were then made consistent, which costs nothing.")
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
+
+    def _law(self, below: Below | None) -> str:
         how = "given from public knowledge" if self.order else "elected by the exponential mechanism, paid for"
-        law = (
-            f"Counts on a tree of columns ({how}): every count of every layer that is not public has exact discrete "
-            "Laplace noise added, each layer paid for; the counts were then made consistent, which costs nothing."
-        )
-        return PrivacyLoss(
-            epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
-        )
+        tree = f"Counts on a tree of columns ({how})"
+        if below == "margins":
+            margins = "margins of a few columns each, chosen from public facts, that hold every pair of columns"
+            what = f"{tree} and on {margins}" if self._has_tree() else f"Counts on {margins}"
+        else:
+            what = tree
+        return f"{what}: every count that is not public has exact discrete Laplace noise added, each layer paid for."
 
     def _flaw(self, schema: Schema | None) -> str:
         text = (
@@ -137,12 +199,8 @@ class Steps:
         )
         if schema is None:
             return text
-        n_split = self._shape(schema)
-        r = self._share() if n_split else Fraction(0)
-        elections = 2 * r * Fraction(n_split, self._n_layers(schema))
-        loss = exact(self.epsilon, "epsilon") * (
-            elections + 2 * (1 - r) * Fraction(n_split + 1, self._n_layers(schema))
-        )
+        shape = self.shape(schema)
+        loss = self._n_trees() * (2 * sum(shape.elections) + 2 * sum(shape.noised))
         return f"{text} The true loss is up to {float(loss):g}."
 
     def _share(self) -> Fraction:
@@ -150,113 +208,187 @@ class Steps:
             return Fraction(0)
         return exact(DEFAULT_ELECTION_SHARE if self.election_share is None else self.election_share, "election_share")
 
-    def _n_layers(self, schema: Schema) -> int:
-        """Return L, checked against the columns of the schema."""
-        columns = [name for name in schema.columns if name not in schema.public_columns]
-        if self.order is not None:
-            for name in self.order:
-                if name not in columns:
-                    raise InputError(f"order: {name!r} is no column of the schema that could be split by")
-        n_layers = self.layers or (len(self.order) if self.order else _deepest(schema, columns))
-        if n_layers > len(columns):
-            raise InputError(f"layers = {n_layers} is more than the {len(columns)} columns that there are to split by")
-        return n_layers
-
-    def _shape(self, schema: Schema) -> int:
-        """Return the number of layers that split by a column: one less than L = p, where the last is the cells."""
-        n_columns = len(schema.columns) - len(schema.public_columns)
-        return min(self._n_layers(schema), n_columns - 1)
+    def _has_tree(self) -> bool:
+        asked = (self.order, self.layers, self.elect, self.utility, self.election_share, self.stop)
+        return any(option is not None for option in asked)
 
     def _n_trees(self) -> int:
         return self.n_sets if self.split == "per-set" else 1
 
-    def budget(self, schema: Schema) -> tuple[tuple[Fraction, ...], tuple[Fraction, ...]]:
-        """Return the epsilon of each election and of each noised layer of one tree, for one person.
+    def _below(self, schema: Schema) -> Below:
+        fits = fits_margins(schema)
+        if self.below == "margins" and not fits:
+            n_cells = domain_of(schema).n_cells
+            raise InputError(f"below = 'margins' holds at most {MOST_DENSE:,} cells; these columns have {n_cells:,}")
+        if self.below is not None:
+            return self.below
+        if self.stop is not None:
+            if not fits:
+                raise InputError(f"stop needs below = 'margins', which holds at most {MOST_DENSE:,} cells")
+            return "margins"
+        return "margins" if fits and not self._has_tree() and self.variant == "sound" else "cells"
 
-        In the published variant the last noised layer is missing, for it is not paid.
-        """
-        n_split, n_layers = self._shape(schema), self._n_layers(schema)
-        n_elections = 0 if self.order is not None else n_split
+    def _groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
+        """Return the columns of each layer of a given order."""
+        groups = tuple(
+            layer if isinstance(layer, tuple) else (layer,) if layer in schema.columns else tuple(layer.split("+"))
+            for layer in self.order or ()
+        )
+        named = [name for group in groups for name in group]
+        check_columns(named, schema, "order")
+        if len(set(named)) < len(named):
+            raise InputError(f"order names {max(named, key=named.count)!r} twice")
+        return groups[: self.layers]
+
+    def _layers(self, schema: Schema, below: Below) -> tuple[tuple[bool, ...], int]:
+        """Return which split layers are counted, and L. If all columns are split by, the last layer is the cells."""
+        n_columns = len(splittable(schema))
+        if self.order is not None:
+            groups = self._groups(schema)
+            inner = groups[:-1] if sum(map(len, groups)) == n_columns else groups
+            return tuple(i == len(group) for group in inner for i in range(1, len(group) + 1)), len(groups)
+        if self.elect == "groups":
+            check_grouped(n_columns)
+            return (True,), 2
+        shallow = (2 if self._has_tree() else 0) if below == "margins" else deepest(schema)
+        n_layers = self.layers or min(shallow, n_columns)
+        if n_layers > n_columns:
+            raise InputError(f"layers = {n_layers} is more than the {n_columns} columns that there are to split by")
+        return (True,) * min(n_layers, n_columns - 1), n_layers
+
+    def shape(self, schema: Schema) -> Shape:
+        """Return the layers of one tree over tables of this schema, and their prices for one person."""
+        below = self._below(schema)
+        counted, n_layers = self._layers(schema, below)
+        if self.stop is not None and not counted:
+            raise InputError("stop needs a tree that it can stop: give layers or an order")
+        n_elections = 0 if self.order is not None else 1 if self.elect == "groups" else len(counted)
         epsilon = exact(self.epsilon, "epsilon") / self._n_trees()
-        r = self._share() if n_elections else Fraction(0)
-        divisor = n_layers if self.variant == "published" else n_split + 1
-        paid = min(divisor, n_split + 1)
-        share = r * epsilon / max(n_layers if self.variant == "published" else n_elections, 1)
-        return (share,) * n_elections, ((1 - r) * epsilon / divisor,) * paid
+        share = self._share() * epsilon if n_elections else Fraction(0)
+        n_noised = sum(counted) + 1
+        published = self.variant == "published"
+        rule = self.budget or ("half-to-leaves" if below == "margins" else "equal")
+        if not isinstance(rule, str):
+            rule = tuple(exact(part, "budget") / self._n_trees() for part in rule)
+        return Shape(
+            counted=counted,
+            below=below,
+            views=views_of(schema) if below == "margins" else {},
+            elections=(share / (n_layers if published else n_elections),) * n_elections if n_elections else (),
+            noised=divide(rule, epsilon - share, n_noised, n_layers if published else n_noised),
+        )
+
+    def _sensitivity(self, schema: Schema) -> int:
+        changed = 2 if self.neighbours == "replace-one" and self.variant == "sound" else 1
+        return changed * schema.records.max_per_person
 
     def scales(self, schema: Schema) -> tuple[Fraction, ...]:
-        """Return the scale of the noise on each layer below layer 0, in records; the last is that of the cells."""
-        sensitivity = 2 if self.neighbours == "replace-one" and self.variant == "sound" else 1
-        paid = self.budget(schema)[1]
-        layers = (*paid, paid[-1])[: self._shape(schema) + 1]
-        return tuple(sensitivity * schema.records.max_per_person / epsilon for epsilon in layers)
+        """Return the scale of the noise on each noisy layer and view, in records, from the top."""
+        layers = [scale for scale in self._layer_scales(schema) if scale is not None]
+        return (*layers, *(view.scale for view in self.views(schema)))
+
+    def _layer_scales(self, schema: Schema) -> tuple[Fraction | None, ...]:
+        shape, sensitivity = self.shape(schema), self._sensitivity(schema)
+        epsilons = iter(shape.noised)
+        layers = [sensitivity / next(epsilons) if counted else None for counted in shape.counted]
+        return tuple(layers) if shape.below == "margins" else (*layers, sensitivity / next(epsilons))
+
+    def views(self, schema: Schema) -> tuple[View, ...]:
+        """Return the margins that are counted below the tree, with their noise."""
+        shape, names = self.shape(schema), domain_of(schema).names
+        return tuple(
+            View(columns, self._sensitivity(schema) / (shape.noised[-1] * share), _view_name(columns, names))
+            for columns, share in shape.views.items()
+        )
 
     def election_units(self, schema: Schema) -> tuple[Fraction, ...]:
-        """Return, for each elected layer, the nats that one grid step of AIC is worth.
-
-        One step g of the grid more than the sensitivity 2 allows for rounding at a boundary, on each side: a score that
-        should rise by [0, 2] rises by [-g, 2 + g]. Hence (2 + 2 g) for one node, and twice that under replace-one.
-        """
-        grid = Fraction(1, STEPS_PER_UNIT)
-        width = (2 + 2 * grid) * (2 if self.neighbours == "replace-one" else 1)
+        """Return, for each election, the nats that one grid step of its utility is worth."""
+        width = group_width(self.neighbours) if self.elect == "groups" else node_width(self.neighbours)
         if self.variant == "published":
             width = Fraction(4)
-        cap = schema.records.max_per_person
-        return tuple(epsilon * grid / (width * cap) for epsilon in self.budget(schema)[0])
+        grid, cap = Fraction(1, STEPS_PER_UNIT), schema.records.max_per_person
+        return tuple(epsilon * grid / (width * cap) for epsilon in self.shape(schema).elections)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: elections and noised layers of each tree."""
+        """Return the items of the price: elections, noised layers and margins of each tree."""
         check_domain(schema, self.neighbours)
         check_noise(schema, self.neighbours, self.scales(schema))
-        elections, noised = self.budget(schema)
+        shape = self.shape(schema)
+        noised = shape.noised
+        if self.variant == "published":  # the last layer isn't paid, unless it is one of the L
+            noised = noised[: self._layers(schema, shape.below)[1]]
         items = []
         for number in range(1, self._n_trees() + 1):
-            suffix = hierarchy.of_set(number, self._n_trees())
+            suffix = synthesis.of_set(number, self._n_trees())
             items += [
-                Spend(step=f"election of the columns of layer {i}{suffix}", epsilon=epsilon)
-                for i, epsilon in enumerate(elections, start=1)
+                Spend(step=f"{self._election_name(i)}{suffix}", epsilon=epsilon)
+                for i, epsilon in enumerate(shape.elections, start=1)
             ]
             items += [
-                Spend(step=f"noisy counts of {self._layer_name(schema, i)}{suffix}", epsilon=epsilon)
-                for i, epsilon in enumerate(noised, start=1)
+                Spend(step=f"noisy counts of {self._layer_name(shape, i)}{suffix}", epsilon=epsilon)
+                for i, epsilon in enumerate(noised[: sum(shape.counted) + (not shape.views)], start=1)
+            ]
+            items += [
+                Spend(step=f"noisy counts of {view.name}{suffix}", epsilon=noised[-1] * share)
+                for view, share in zip(self.views(schema), shape.views.values(), strict=True)
             ]
         return tuple(items)
 
-    def _counted(self, schema: Schema, number: int) -> str:
-        if number > self._shape(schema):
-            return "each cell"
-        return f"each node of layer {number}" + (f", split by {self.order[number - 1]}" if self.order else "")
+    def _election_name(self, number: int) -> str:
+        return (
+            "election of the columns on top" if self.elect == "groups" else f"election of the columns of layer {number}"
+        )
 
-    def _layer_name(self, schema: Schema, number: int) -> str:
-        return f"layer {number}" if number <= self._shape(schema) else "all cells"
+    def _layer_name(self, shape: Shape, number: int) -> str:
+        return f"layer {number}" if number <= sum(shape.counted) else "all cells"
 
-    def plan(self, schema: Schema) -> Plan:
-        """Return what is done to a table of this schema."""
-        domain = domain_of(schema)
-        chooser: Given | Elected = Elected(domain, self.election_units(schema), self.variant == "published")
+    def _counted_names(self, schema: Schema, shape: Shape) -> tuple[str, ...]:
+        """Return what to call the counts of each layer; nothing for layers that aren't counted."""
+        names: list[str] = []
+        for counted in shape.counted:
+            number = sum(map(bool, names)) + 1
+            by = f", split by {' and '.join(self._groups(schema)[number - 1])}" if self.order else ""
+            names.append(f"each node of layer {number}{by}" if counted else "")
+        return (*names, "each cell") if shape.below == "cells" else tuple(names)
+
+    def plan(self, schema: Schema, n_records: int | None = None) -> Plan:
+        """Return what is done to a table of this schema, and of this many records where that is public."""
+        domain, shape, units = domain_of(schema), self.shape(schema), self.election_units(schema)
+        chooser: Given | Elected = Given()
         if self.order is not None:
-            chooser = Given(tuple(domain.names.index(name) for name in self.order))
+            chooser = Given(tuple(domain.names.index(name) for group in self._groups(schema) for name in group))
+        elif self.elect != "groups":
+            penalty = math.log(max(n_records or 1, 2)) if self.utility == "bic" else 2.0
+            published = self.variant == "published"
+            by_layer = self.elect == "layer"
+            chooser = Elected(domain=domain, units=units, by_layer=by_layer, penalty=penalty, observed_levels=published)
         return Plan(
-            scales=self.scales(schema),
+            scales=self._layer_scales(schema),
             chooser=chooser,
             n_public=self.neighbours == "replace-one",
             n_trees=self._n_trees(),
-            names=tuple(self._counted(schema, number) for number in range(1, self._shape(schema) + 2)),
+            names=self._counted_names(schema, shape),
+            views=self.views(schema),
+            stop=None if self.stop is None else exact(self.stop, "stop"),
+            groups=GroupElection(domain=domain, unit=units[0]) if self.elect == "groups" else None,
         )
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the elected columns and noisy counts of independent releases, one a row, for audits."""
-        return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
+        return hierarchy.observe(table, self.plan(table.schema, table.n_records), n_runs, bits)
 
     def law(self, table: Table) -> Law:
         """Return the exact law, for audits of tiny tables."""
-        return hierarchy.law(table, self.plan(table.schema))
+        return hierarchy.law(table, self.plan(table.schema, table.n_records))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""
         given = asdict(self)
         given["epsilon"] = as_float(exact(self.epsilon, "epsilon"))
-        given["election_share"] = float(self._share())
+        given["election_share"] = float(self._share()) if self._has_tree() else None
+        given["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
+        if isinstance(self.budget, tuple):
+            given["budget"] = [as_float(exact(part, "budget")) for part in self.budget]
         return given
 
     def release(
@@ -288,126 +420,18 @@ class Steps:
         Raises
         ------
         InputError
-            If ``order`` or ``layers`` don't fit the schema, it has unbinned columns or too many cells, or the ledger
-            belongs to another table.
+            If ``order``, ``layers`` or ``budget`` don't fit the schema, it has unbinned columns or too many cells, or
+            the ledger belongs to another table.
         RefusedError
             If the ledger's total would be overspent.
         """
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            return hierarchy.draw(table, self.plan(table.schema), mechanism=self, bits=bits, clock=clock)
+            plan = self.plan(table.schema, table.n_records)
+            return synthesis.draw(table, plan, mechanism=self, bits=bits, clock=clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
 
-@dataclass(frozen=True)
-class Elected:
-    """Each node elects its column by the exponential mechanism with utility -AIC.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    units : tuple of Fraction
-        For each layer, the nats that one grid step of AIC is worth.
-    observed_levels : bool
-        Count the levels that occur, as paper 000 does, in place of the public ones.
-    """
-
-    domain: Domain
-    units: tuple[Fraction, ...]
-    observed_levels: bool
-
-    def _scores(self, layer: Layer, node: IntArray, codes: IntArray) -> IntArray:
-        return election_scores(self.domain, layer, node, codes, observed_levels=self.observed_levels)
-
-    def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
-    ) -> IntArray:
-        """Return the columns elected in independent runs, shape (runs, nodes)."""
-        scores = np.tile(self._scores(layer, node, codes), (n_runs, 1))
-        return exponential_mechanism(scores, self.units[number - 1], bits).reshape(n_runs, layer.n_nodes)
-
-    def outcomes(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray
-    ) -> tuple[IntArray, NDArray[np.float64]]:
-        """Return every way in which the nodes can elect, shape (outcomes, nodes), and its log probability."""
-        scores = self._scores(layer, node, codes)
-        log_each = choice_log_probabilities(scores, self.units[number - 1])
-        candidates = [np.flatnonzero(np.isfinite(row)) for row in log_each]
-        if math.prod(map(len, candidates)) > MOST_OUTCOMES:
-            raise InputError("too many trees to enumerate; use fewer layers, columns or levels")
-        chosen = np.array(list(product(*candidates)), dtype=np.int64)
-        return chosen, log_each[np.arange(layer.n_nodes), chosen].sum(axis=1)
-
-
-def _deepest(schema: Schema, columns: list[str]) -> int:
-    """Return how many layers any choice of columns keeps within ``MOST_NODES`` nodes; at least 1."""
-    sizes = sorted((schema.columns[name].n_levels for name in columns), reverse=True)
-    top = math.prod(schema.columns[name].n_levels for name in schema.public_columns)
-    nodes = [top * math.prod(sizes[:n_layers]) for n_layers in range(1, len(sizes) + 1)]
-    return max(sum(number <= MOST_NODES for number in nodes), 1)
-
-
-def election_scores(
-    domain: Domain, layer: Layer, node: IntArray, codes: IntArray, *, observed_levels: bool = False
-) -> IntArray:
-    """Return -AIC of splitting each node by each column, in whole grid steps.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    layer : Layer
-        The nodes.
-    node : ndarray, shape (records,)
-        Where each record is.
-    codes : ndarray, shape (records, columns)
-        Levels of each record.
-    observed_levels : bool
-        Count the levels that occur, as paper 000 does, in place of the public ones.
-
-    Returns
-    -------
-    ndarray of int64, shape (nodes, columns)
-        The smallest int64 for a column that has been split already.
-    """
-    unavailable = np.iinfo(np.int64).min
-    scores = np.full((layer.n_nodes, len(domain.names)), unavailable, dtype=np.int64)
-    for column, size in enumerate(domain.sizes):
-        open_ = layer.path[:, column] < 0
-        if open_.any():
-            counts = np.bincount(node * size + codes[:, column], minlength=layer.n_nodes * size)
-            aic = one_way_aic(counts.reshape(layer.n_nodes, size), observed_levels=observed_levels)
-            steps = -np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64)
-            scores[open_, column] = steps[open_]
-    return scores
-
-
-def one_way_aic(counts: IntArray, *, observed_levels: bool = False) -> NDArray[np.float64]:
-    """Return the AIC of the saturated one-way multinomial model of each row of counts.
-
-    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k) (SOUNDNESS lemma 4.1). Since the counts of a
-    row add up to n, h may be replaced by h(m) + m, which stays small: no large terms cancel, and the error is below
-    1e-9 for any table that fits in memory.
-
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (rows, levels)
-        Counts by level.
-    observed_levels : bool
-        Count only the levels that occur as parameters.
-    """
-    n_levels = (counts > 0).sum(axis=1) if observed_levels else counts.shape[1]
-    spread = _log_factorial_rest(counts).sum(axis=1) - _log_factorial_rest(counts.sum(axis=1))
-    return np.asarray(2 * spread + 2 * (n_levels - 1), dtype=np.float64)
-
-
-_SMALL = np.array([0.0, *(math.lgamma(m + 1) - m * math.log(m) + m for m in range(1, 256))])
-
-
-def _log_factorial_rest(counts: IntArray) -> NDArray[np.float64]:
-    """Return log m! - m log m + m: exactly tabulated below 256, Stirling's series (error below 1e-15) above."""
-    m = np.maximum(counts, 1).astype(np.float64)
-    series = 0.5 * np.log(2 * np.pi * m) + 1 / (12 * m) - 1 / (360 * m**3)
-    return np.where(counts < len(_SMALL), _SMALL[np.minimum(counts, len(_SMALL) - 1)], series)
+def _view_name(columns: tuple[int, ...], names: tuple[str, ...]) -> str:
+    return f"the margin of {', '.join(names[column] for column in columns)}"

@@ -1,0 +1,170 @@
+"""Synthetic sets from noisy counts: post-processing, which costs nothing."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from pdips.mechanism import Clock, Drawn, Mechanism
+from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
+from pdips.mechanisms.hierarchy import Measured, Plan, measure, noise_variance
+from pdips.mechanisms.layers import Domain, descend, domain_of, top_node
+from pdips.mechanisms.maximum_entropy import Grid, Observation, fit, log_independent
+from pdips.mechanisms.views import margin_errors, one_way_margins
+from pdips.noise import RandomBits
+from pdips.table import Table, decode
+
+
+class HasLevels(Protocol):
+    """A numbering of all cells."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def levels(self, cell: IntArray, column: int) -> IntArray: ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Nonnegative counts of all cells, not whole yet.
+
+    Parameters
+    ----------
+    cells : HasLevels
+        What each cell means.
+    parents : list of ndarray
+        A tree over the cells, within one record of which whole counts are to stay.
+    values : ndarray, shape (cells,)
+        The counts.
+    n_records : int
+        What they add up to.
+    """
+
+    cells: HasLevels
+    parents: list[IntArray]
+    values: FloatArray
+    n_records: int
+
+
+def estimate(measured: Measured, plan: Plan) -> Estimate:
+    """Return one consistent table from all noisy counts of a tree."""
+    if plan.views:
+        return _estimate_from_views(measured, plan)
+    observed = [counts[0] for counts in measured.observed]
+    estimates, variances = consistent(measured.parents, observed, measured.variances)
+    values = nonnegative(measured.parents, estimates, variances)
+    n_records = int(observed[0].sum()) if plan.n_public else max(round(float(estimates[0].sum())), 0)
+    return Estimate(measured, measured.parents, values, n_records)
+
+
+def _estimate_from_views(measured: Measured, plan: Plan) -> Estimate:
+    domain = measured.domain
+    grid = Grid(domain)
+    counts = tuple(view[0].astype(np.float64) for view in measured.views)
+    margins, total = one_way_margins(domain, plan.views, counts)
+    totals = measured.observed[0][0].astype(np.float64) if plan.n_public else np.array([max(round(total), 0)])
+    errors = {item.columns: item.standard_error for item in margin_errors(domain, plan.views)}
+    spread = [errors.get((name,), 0.0) for name in domain.names]
+    views = [
+        Observation(count, noise_variance(view.possible(domain), view.scale), view.columns)
+        for view, count in zip(plan.views, counts, strict=True)
+    ]
+    base = log_independent(grid, margins, spread)
+    values = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
+    group = np.repeat(np.arange(grid.n_public()), len(values) // grid.n_public())
+    return Estimate(grid, [group], values, round(float(totals.sum())))
+
+
+def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
+    """Return the noisy counts of the layers that were counted, with the node that each cell falls into."""
+    found: list[Observation] = []
+    domain = measured.domain
+    if len(measured.layers) == 1:
+        return found
+    every = np.arange(domain.n_cells)
+    codes = np.column_stack([grid.levels(every, j).astype(np.int16) for j in range(len(domain.names))])
+    node = top_node(domain, codes)
+    layers = zip(measured.chosen, measured.layers[1:], measured.observed[1:], measured.variances[1:], strict=True)
+    for chosen, layer, observed, variance in layers:
+        node = descend(node, codes, domain, chosen)
+        if layer.counted.any() and np.isfinite(variance[layer.counted]).any():
+            found.append(Observation(observed[0].astype(np.float64), variance, group=node.astype(np.int32)))
+    return found
+
+
+def synthesize(found: Estimate, table: Table, n_sets: int, *, bits: RandomBits, clock: Clock) -> list[pd.DataFrame]:
+    """Turn one consistent table into synthetic sets.
+
+    Post-processing: of the confidential table it reads the public columns alone.
+    """
+    rng, sets = bits.generator(), []
+    for number in range(1, n_sets + 1):
+        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
+            cell, count = round_cells(found.parents, found.values, found.n_records, rng)
+            sets.append(_records(found.cells, table, np.repeat(cell, count), rng))
+    return sets
+
+
+def _records(measured: HasLevels, table: Table, cell: IntArray, rng: np.random.Generator) -> pd.DataFrame:
+    domain, schema = measured.domain, table.schema
+    cell = rng.permutation(cell)
+    public = [domain.names[column] for column in domain.public]
+    if public:
+        cell = _beside_public_records(measured, cell)
+    codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in public}
+    frame = decode(schema, codes, rng)
+    if public:
+        frame = pd.concat([_public_records(table, public), frame], axis=1)
+    return frame[list(domain.names)]
+
+
+def _public_records(table: Table, public: list[str]) -> pd.DataFrame:
+    """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
+    by_value = [table.sort_key(name) for name in reversed(public)]
+    by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered
+    order = np.lexsort([*by_value, *by_level])
+    return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
+
+
+def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
+    """Order the cells by their public levels, as the public records are."""
+    return cell[np.lexsort([measured.levels(cell, int(column)) for column in reversed(measured.domain.public)])]
+
+
+def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
+    """Measure one tree for all sets, or one for each, and draw the sets from it."""
+    n_each = mechanism.n_sets // plan.n_trees
+    sets: list[pd.DataFrame] = []
+    statistics: dict[str, pd.DataFrame] = {}
+    for number in range(1, plan.n_trees + 1):
+        with clock.step("counting and adding noise"):
+            measured = measure(table, plan, bits)
+        with clock.step("making the counts consistent"):
+            found = estimate(measured, plan)
+        sets += synthesize(found, table, n_each, bits=bits, clock=clock)
+        statistics |= noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
+    errors = margin_errors(domain_of(table.schema), plan.views) if plan.views else ()
+    return Drawn(sets=sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
+
+
+def of_set(number: int, n_trees: int) -> str:
+    """Return what tells the items of one tree from those of another."""
+    return f", set {number}" if n_trees > 1 else ""
+
+
+def noisy_statistics(measured: Measured, plan: Plan, prefix: str) -> dict[str, pd.DataFrame]:
+    """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
+    domain, found = measured.domain, {}
+    names = list(domain.names)
+    for number in range(1, len(measured.chosen) + 1):
+        layer, counts = measured.layers[number], measured.observed[number][0]
+        if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
+            kept = np.flatnonzero(layer.counted)
+            frame = pd.DataFrame(layer.path[kept], columns=names)
+            found[f"{prefix}layer {number}"] = frame.assign(noisy_count=counts[kept])
+    for view, counts in zip(plan.views, measured.views, strict=True):
+        frame = pd.DataFrame({names[j]: levels for j, levels in view.levels(domain).items()})
+        found[f"{prefix}{view.name}"] = frame.assign(noisy_count=counts[0])
+    if not plan.views:
+        found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1][0]})
+    return found
