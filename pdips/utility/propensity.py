@@ -88,7 +88,7 @@ def specks(
     The logistic log-likelihood carries a ridge penalty of 0.01 / 2 times the sum of squared coefficients (a normal
     prior of standard deviation 10; the intercept has none; the commonest level of a column is its reference). So an
     answer exists and is unique even where levels or combinations occur in one table only, which sends maximum
-    likelihood to infinity. Newton's method stops when a further step promises a gain below 1e-6 nats.
+    likelihood to infinity. Newton's method stops when a further step promises a gain below 1e-8 nats.
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")

@@ -16,6 +16,7 @@ from pdips.table import Table, numbers
 FloatArray = NDArray[np.float64]
 
 _MOST_STEPS = 200
+_SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -252,7 +253,7 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
 
 
 def _solve(x: FloatArray, y: NDArray[np.int64], firth: bool) -> tuple[FloatArray, FloatArray, bool]:
-    """Fit on groups of equal records, without the columns that depend on those before them."""
+    """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first."""
     from firthmodels import FirthLogisticRegression
 
     estimates, errors = np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
@@ -260,31 +261,36 @@ def _solve(x: FloatArray, y: NDArray[np.int64], firth: bool) -> tuple[FloatArray
         return estimates, errors, False
     x, y, n = _grouped(x, y)
     kept = _independent(x, n)
+    scale = np.abs(x[:, kept]).max(axis=0)  # so that the solver's tolerances mean the same in any unit
     model = FirthLogisticRegression(
         backend="numpy", fit_intercept=False, max_iter=_MOST_STEPS, penalty_weight=0.5 if firth else 0.0
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # Fit.converged says it
-        model.fit(x[:, kept], y, sample_weight=n)
-    estimates[kept], errors[kept] = model.coef_, model.bse_
+        try:
+            model.fit(x[:, kept] / scale, y, sample_weight=n)
+        except np.linalg.LinAlgError:
+            return estimates, errors, False
+    estimates[kept], errors[kept] = model.coef_ / scale, model.bse_ / scale
     return estimates, errors, bool(model.converged_)
 
 
 def _grouped(x: FloatArray, y: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
     keys = np.column_stack([x, y])
-    rows = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
+    rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
     _, first, count = np.unique(rows, return_index=True, return_counts=True)
     return x[first], y[first], count.astype(np.float64)
 
 
 def _independent(x: FloatArray, n: FloatArray) -> list[int]:
-    """Return the columns that are no linear combination of those before them, by Cholesky on correlations."""
-    length = np.sqrt(n @ x**2)
-    scaled = np.sqrt(n)[:, None] * x / np.where(length > 0, length, 1.0)
-    gram = scaled.T @ scaled
-    kept: list[int] = []
-    for j in range(x.shape[1]):
-        if gram[j, j] > 1e-9:
+    """Return the columns that are no linear combination of those before them, by Cholesky on their correlations."""
+    centred = x - n @ x / n.sum()
+    varies = np.abs(centred).max(axis=0) > _SAME * np.abs(x).max(axis=0)
+    length = np.sqrt(n @ centred**2)
+    scaled = np.sqrt(n)[:, None] * centred / np.where(varies, length, np.inf)
+    gram, kept = scaled.T @ scaled, [0]
+    for j in range(1, x.shape[1]):
+        if gram[j, j] > _SAME:
             kept.append(j)
             gram = gram - np.outer(gram[:, j], gram[j]) / gram[j, j]
     return kept

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 RIDGE = 0.01
-_TOLERANCE = 1e-6  # nats
+_TOLERANCE = 1e-8  # nats
 _MOST_STEPS = 100
 _MOST_INNER_STEPS = 40
 _INNER_TOLERANCE = 1e-4  # of the squared residual
@@ -43,9 +43,10 @@ def ridge_logistic(
 
     Notes
     -----
-    Newton's method from the null model, with halved steps where a whole one gains less than it should, until a further
-    step promises less than 1e-6 nats. The information matrix is built for the first step; later steps are found by
-    conjugate gradients with its factor as preconditioner, and it is built anew when these take more than 40 rounds.
+    Newton's method from the null model, with halved steps where a whole one gains less than it should. The last step is
+    the first that promises less than 1e-8 nats. The information matrix is built for the first step; later steps are
+    found by conjugate gradients with its factor as preconditioner, and it is built anew when these take more than 40
+    rounds.
     """
     problem = _Problem(features=features, by_column=features.T.tocsr(), n=n_original + n_synthetic, hits=n_synthetic)
     beta = np.zeros(features.shape[1] + 1)
@@ -55,7 +56,7 @@ def ridge_logistic(
     for _ in range(_MOST_STEPS):
         step, promise, factor = problem.step(beta, log_odds, ridge, factor)
         if promise < _TOLERANCE:
-            return log_odds
+            return problem.value(beta + step, ridge)[1]
         scale = 1.0
         while (new := problem.value(beta + scale * step, ridge))[0] < value + 1e-4 * scale * promise:
             scale /= 2
