@@ -16,6 +16,7 @@ from pdips.table import Table, numbers
 FloatArray = NDArray[np.float64]
 
 _MOST_STEPS = 200
+_TOLERANCE = 1e-6
 _SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 
 
@@ -31,7 +32,7 @@ class Fit:
     estimates, standard_errors : ndarray of float64, shape (coefficients,)
         Log odds ratios; NaN for a coefficient that the data can't tell (an empty level, a constant column).
     converged : bool
-        Whether Newton's method met its tolerance.
+        Whether Newton's method met its tolerance, 1e-6 on score and step; if not, all estimates are NaN.
     """
 
     names: tuple[str, ...]
@@ -94,7 +95,8 @@ def fit_logistic(
     logistic regression. Records are grouped, which changes nothing; the package firthmodels fits. Standard errors are
     from the information augmented by the correction, as there; Wald intervals, for profile ones take a fit for every
     bound. Records with a missing outcome or numeric predictor are left out. Indicators that depend linearly on those
-    before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are.
+    before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are. Under
+    separation plain likelihood has no maximum: what comes out lies far out with a huge standard error.
     """
     _check_names(schema, outcome, predictors, interactions, numeric)
     used = _coded(frame, schema, [outcome, *predictors]) if len(frame) else {}
@@ -254,25 +256,43 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
 
 def _solve(x: FloatArray, y: NDArray[np.int64], firth: bool) -> tuple[FloatArray, FloatArray, bool]:
     """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first."""
-    from firthmodels import FirthLogisticRegression
+    from sklearn.exceptions import ConvergenceWarning
 
     estimates, errors = np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
     if len(np.unique(y)) < 2:
         return estimates, errors, False
     x, y, n = _grouped(x, y)
     kept = _independent(x, n)
-    scale = np.abs(x[:, kept]).max(axis=0)  # so that the solver's tolerances mean the same in any unit
+    try:
+        estimates[kept], errors[kept] = _newton(x[:, kept], y, n, 0.5 if firth else 0.0)
+    except (np.linalg.LinAlgError, ConvergenceWarning):
+        return estimates, errors, False
+    return estimates, errors, True
+
+
+def _newton(x: FloatArray, y: NDArray[np.int64], n: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+    """Fit in a basis of uncorrelated columns, where units and zeros of the numbers don't matter, and return from it."""
+    from firthmodels import FirthLogisticRegression
+    from scipy.special import expit
+
+    back = np.linalg.inv(np.linalg.qr(np.sqrt(n / n.sum())[:, None] * x, mode="r"))
+    z = x @ back
     model = FirthLogisticRegression(
-        backend="numpy", fit_intercept=False, max_iter=_MOST_STEPS, penalty_weight=0.5 if firth else 0.0
+        backend="numpy",
+        fit_intercept=False,
+        max_iter=_MOST_STEPS,
+        gtol=_TOLERANCE,
+        xtol=_TOLERANCE,
+        penalty_weight=penalty,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Fit.converged says it
-        try:
-            model.fit(x[:, kept] / scale, y, sample_weight=n)
-        except np.linalg.LinAlgError:
-            return estimates, errors, False
-    estimates[kept], errors[kept] = model.coef_ / scale, model.bse_ / scale
-    return estimates, errors, bool(model.converged_)
+        warnings.simplefilter("error")
+        model.fit(z, y, sample_weight=n)
+    chance = expit(z @ model.coef_)
+    spread = chance * (1 - chance)
+    leverage = n * spread * np.einsum("ij,ij->i", z @ np.linalg.inv((z.T * (n * spread)) @ z), z)
+    covariance = np.linalg.inv((z.T * ((n + 2 * penalty * leverage) * spread)) @ z)
+    return back @ model.coef_, np.sqrt(np.einsum("ij,jk,ik->i", back, covariance, back))
 
 
 def _grouped(x: FloatArray, y: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
