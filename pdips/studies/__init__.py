@@ -8,7 +8,9 @@ from pdips.privacy import choice
 if TYPE_CHECKING:
     from pdips.studies.framework import Study
 
-STUDIES: dict[str, str] = {}
+STUDIES: dict[str, str] = {
+    "proportions": "pdips.studies.proportions:Proportions",
+}
 """Where each study lives, by its name on the command line."""
 
 

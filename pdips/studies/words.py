@@ -1,0 +1,2 @@
+PROPORTIONS_TEXT=""
+def proportion_findings(table, curves): return []
