@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from pdips.studies.framework import Study
 
 STUDIES: dict[str, str] = {
+    "normal-moments": "pdips.studies.normal_moments:NormalMoments",
     "proportions": "pdips.studies.proportions:Proportions",
 }
 """Where each study lives, by its name on the command line."""
