@@ -1,9 +1,10 @@
 """Studies that draw curves over epsilon: what their tables and pictures have in common."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -103,6 +104,7 @@ class Curves:
         return [
             Picture(
                 title=label,
+                caption="Across: epsilon, on a log scale. Dotted: no bias, nominal coverage.",
                 panels=[self._panel(lookup, case, measure, epsilons_of(table)) for measure in MEASURES],
                 key={
                     method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
@@ -131,11 +133,12 @@ class Curves:
 
 def _dress(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> None:
     """Give a panel its title, ticks and reference line, in the colours of the page."""
-    from matplotlib.ticker import FuncFormatter, NullFormatter
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_title(MEASURES[measure], fontsize=11, color=INK, loc="left", pad=5)
     if measure in ("rmse", "width"):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.yaxis.set_minor_formatter(NullFormatter())
     elif measure == "coverage":
@@ -177,7 +180,31 @@ def batches(replicates: int, size: int) -> list[int]:
     return [size] * (replicates // size) + ([replicates % size] if replicates % size else [])
 
 
-def value_at(table: pd.DataFrame, row: str, column: str) -> float:
-    """Return one figure of ours."""
-    found = table.loc[(table["row"] == row) & (table["column"] == column), "ours"]
-    return float(found.iloc[0]) if len(found) else math.nan
+class Figures:
+    """Looks up figures of ours in a table of :class:`Curves`.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As :meth:`Curves.table` returns it.
+    """
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self._ours: dict[tuple[str, str], float] = {
+            (row, column): ours for row, column, ours in table[["row", "column", "ours"]].values.tolist()
+        }
+        self.epsilons = epsilons_of(table)
+        self.middle = self.epsilons[len(self.epsilons) // 2]
+
+    def at(self, method: str, case: str, measure: str, epsilon: str) -> float:
+        """Return one figure, NaN if there is none."""
+        return self._ours.get((f"{method}, {case}", f"{measure}{suffix_of(epsilon)}"), math.nan)
+
+    def over(self, methods: Iterable[str], cases: Iterable[str], measure: str, epsilons: Iterable[str]) -> list[float]:
+        """Return the figures of all methods, cases and epsilons."""
+        places = product(methods, cases, epsilons)
+        return [self.at(method, case, measure, epsilon) for method, case, epsilon in places]
+
+    def below(self, limit: float) -> list[str]:
+        """Return the epsilons below a limit."""
+        return [epsilon for epsilon in self.epsilons if positive(epsilon, "epsilon") < limit]

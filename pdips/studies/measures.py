@@ -12,7 +12,12 @@ from pdips.studies.framework import COLUMNS
 
 FloatArray = NDArray[np.float64]
 
-MEASURES = {"bias": "bias", "rmse": "RMSE", "coverage": "coverage of the 95 % interval", "width": "width of the interval"}
+MEASURES = {
+    "bias": "bias",
+    "rmse": "RMSE",
+    "coverage": "coverage of the 95 % interval",
+    "width": "width of the interval",
+}
 LEVEL = 0.975
 MANY_DEGREES = 1e8
 """Degrees of freedom beyond which a t law is taken as normal."""
@@ -65,13 +70,14 @@ def summary(
     """
     estimate, half = found
     error = (estimate - truth) / unit
-    values = {"bias": error, "rmse": error**2, "coverage": np.abs(error) * unit <= half, "width": 2 * half / unit}
+    covered = (np.abs(estimate - truth) <= half).astype(np.float64)
+    values = {"bias": error, "rmse": error**2, "coverage": covered, "width": 2 * half / unit}
     return [
         {
             "row": row,
             "column": f"{measure}{suffix}",
             "value": float(np.mean(value)),
-            "square": float(np.mean(value.astype(np.float64) ** 2)),
+            "square": float(np.mean(value**2)),
             "count": len(error),
         }
         for measure, value in values.items()
@@ -92,9 +98,9 @@ def pooled(measurements: pd.DataFrame) -> pd.DataFrame:
     sums = weighted.groupby(["row", "column"], sort=False)[["value", "square", "count"]].sum().reset_index()
     count, mean = sums["count"], sums["value"] / sums["count"]
     spread = (sums["square"] / count - mean**2).clip(lower=0)
-    error = np.sqrt(spread / (count - 1).where(count > 1))
+    error = (spread / (count - 1).where(count > 1)) ** 0.5
     root = sums["column"].str.startswith("rmse")
-    size = np.sqrt(mean.where(root))
+    size = mean.where(root) ** 0.5
     return pd.DataFrame(
         {
             "row": sums["row"],

@@ -9,12 +9,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.noise import RandomBits, discrete_laplace, quantise
+from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.privacy import positive
+from pdips.report.formats import MINUS
 from pdips.studies.curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.measures import combine, summary
-from pdips.studies.words import NORMAL_TEXT, normal_findings
+from pdips.studies.words import normal_findings, text_of
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -33,7 +34,7 @@ PARAMETERS = {"mu": "mean", "s2": "variance"}
 
 CURVES = Curves(
     cases={
-        f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", "−")
+        f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", MINUS)
         for lower in LOWERS
         for parameter, label in PARAMETERS.items()
         for n in SIZES
@@ -75,7 +76,7 @@ class Sample:
     @property
     def n(self) -> int:
         """Number of records."""
-        return self.x.shape[1]
+        return int(self.x.shape[1])
 
     @property
     def range(self) -> float:
@@ -136,7 +137,7 @@ class NormalMoments:
 
     def text(self) -> str:
         """Say what was done and what each row spends."""
-        return NORMAL_TEXT
+        return text_of(self.name)
 
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:
@@ -163,8 +164,8 @@ def multiple_synthesis(sample: Sample, rng: np.random.Generator) -> FloatArray:
 def moments_as_printed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Draw sets from N(mean*, S2*), both noisy, at epsilon / 2m each; what is out of bounds moves to them.
 
-    Sensitivities R / n of the mean and R^2 / n of S^2 (5.5). Exact: on a grid of R / 1024, the sum changes by 1024 steps at
-    most, and the integer n sum u^2 - (sum u)^2 = n (n - 1) S^2 by (n - 1) 1024^2.
+    Sensitivities R / n of the mean and R^2 / n of S^2 (5.5). Exact: on a grid of R / 1024, the sum changes by 1024
+    steps at most, and the integer n sum u^2 - (sum u)^2 = n (n - 1) S^2 by (n - 1) 1024^2.
     """
     units, n, step = _units(sample), sample.n, sample.range / STEPS
     share = epsilon / (2 * N_SETS)
@@ -178,16 +179,16 @@ def moments_as_printed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> F
 def moments_about_the_middle(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Do the same from noisy sums of u and u^2, u the distance from the midpoint of the bounds.
 
-    Replacing a record changes sum u by 1024 grid steps at most and sum u^2 by 512^2 (5.5, review E5): in S^2 about a quarter
-    of what the printed sensitivity costs.
+    Replacing a record changes sum u by 1024 grid steps at most and sum u^2 by 512^2 (5.5, review E5): in S^2 about a
+    quarter of what the printed sensitivity costs. What noise adds to the square of sum u, on average, is taken off.
     """
     units, n, step = _units(sample), sample.n, sample.range / STEPS
     share = epsilon / (2 * N_SETS)
     total = units.sum(axis=1)[:, None] + _noise(STEPS / share, len(units), bits)
     squares = (units**2).sum(axis=1)[:, None] + _noise((STEPS // 2) ** 2 / share, len(units), bits)
-    within = np.clip(total / n, -STEPS / 2, STEPS / 2)
-    variance = (squares - n * within**2) * (step**2 / (n - 1))
-    return _from_moments(sample, within * step, variance, bits)
+    square_of_total = total.astype(np.float64) ** 2 - discrete_laplace_variance(STEPS / share)
+    variance = (squares - square_of_total / n) * (step**2 / (n - 1))
+    return _from_moments(sample, total * (step / n), variance, bits)
 
 
 def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
@@ -219,7 +220,7 @@ def perturbed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray
 
 
 def smoothed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Draw one set from (1 - lambda) f + lambda uniform, with bins by Scott's rule on the data: no epsilon is finite."""
+    """Draw one set from (1 - lambda) f + lambda uniform, bins by Scott's rule on the data: no epsilon is finite."""
     sets = np.empty((len(sample.x), 1, sample.n))
     for chosen, counts in _by_bins(sample):
         sets[chosen] = _smoothed(sample, counts, epsilon, bits)
@@ -279,7 +280,7 @@ def _noise(scale: Fraction, n_rows: int, bits: RandomBits) -> IntArray:
     return discrete_laplace(scale, n_rows * N_SETS, bits).reshape(n_rows, N_SETS)
 
 
-def _from_moments(sample: Sample, mean: FloatArray, variance: FloatArray, bits: RandomBits) -> FloatArray:
+def _from_moments(sample: Sample, mean: NDArray[Any], variance: NDArray[Any], bits: RandomBits) -> FloatArray:
     """Draw normal sets from noisy moments, which are counted from the midpoint, and move what is out of bounds."""
     half, n = sample.range / 2, sample.n
     middle = (sample.lower + sample.upper) / 2
@@ -288,8 +289,9 @@ def _from_moments(sample: Sample, mean: FloatArray, variance: FloatArray, bits: 
     return np.clip(sets, sample.lower, sample.upper, out=sets)
 
 
-def _normal_sets(mean: FloatArray, variance: FloatArray, n: int, rng: np.random.Generator) -> FloatArray:
-    return mean[..., None] + np.sqrt(variance)[..., None] * rng.standard_normal((*mean.shape, n))
+def _normal_sets(mean: NDArray[Any], variance: NDArray[Any], n: int, rng: np.random.Generator) -> FloatArray:
+    sets: FloatArray = mean[..., None] + np.sqrt(variance)[..., None] * rng.standard_normal((*mean.shape, n))
+    return sets
 
 
 def _by_bins(sample: Sample) -> Iterator[tuple[IntArray, IntArray]]:
@@ -317,5 +319,5 @@ def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> F
     """Turn counts, shape (samples, sets, bins), into records, even within each bin."""
     n_bins = counts.shape[2]
     place = np.repeat(np.tile(np.arange(n_bins), counts.shape[0] * counts.shape[1]), counts.ravel())
-    records = sample.lower + (place + rng.random(len(place))) * (sample.range / n_bins)
+    records: FloatArray = sample.lower + (place + rng.random(len(place))) * (sample.range / n_bins)
     return records.reshape(*counts.shape[:2], sample.n)

@@ -15,7 +15,7 @@ from pdips.privacy import positive
 from pdips.studies.curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.measures import combine, summary
-from pdips.studies.words import PROPORTIONS_TEXT, proportion_findings
+from pdips.studies.words import proportion_findings, text_of
 
 IntArray = NDArray[np.int64]
 
@@ -98,7 +98,7 @@ class Proportions:
 
     def text(self) -> str:
         """Say what was done and what each row spends."""
-        return PROPORTIONS_TEXT
+        return text_of(self.name)
 
 
 def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
@@ -116,7 +116,8 @@ def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> 
 
     Replacing a record changes the count by 1 at most, and the other count is n less it: sound as printed (5.1).
     """
-    return np.clip(counts[:, None] + _noise(N_SETS / epsilon, counts, bits), 0, n)
+    ones: IntArray = np.clip(counts[:, None] + _noise(N_SETS / epsilon, counts, bits), 0, n)
+    return ones
 
 
 def both_counts(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -128,7 +129,8 @@ def both_counts(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -
     ones = counts[:, None] + _noise(scale, counts, bits)
     zeros = n - counts[:, None] + _noise(scale, counts, bits)
     nearest = np.clip((n + ones - zeros) / 2, 0, n)
-    return np.floor(nearest + bits.generator().random(nearest.shape)).astype(np.int64)
+    rounded: IntArray = np.floor(nearest + bits.generator().random(nearest.shape)).astype(np.int64)
+    return rounded
 
 
 def redrawn_published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -167,7 +169,8 @@ def mcclure_reiter(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits
     """Draw one set from the proportion (n_1 + alpha) / (n + 2 alpha), alpha = 1 / (exp(epsilon / n) - 1) (5.4)."""
     alpha = 1 / math.expm1(epsilon / n)
     share = (counts + alpha) / (n + 2 * alpha)
-    return bits.generator().binomial(n, share)[:, None].astype(np.int64)
+    ones: IntArray = bits.generator().binomial(n, share)[:, None].astype(np.int64)
+    return ones
 
 
 METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = {
@@ -197,7 +200,7 @@ def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> Int
 
 
 def _beta_binomial(
-    a: NDArray[np.float64], b: NDArray[np.float64], n: int, n_sets: int, rng: np.random.Generator
+    a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]], n: int, n_sets: int, rng: np.random.Generator
 ) -> IntArray:
     share = rng.beta(np.broadcast_to(a, (len(a), n_sets)), np.broadcast_to(b, (len(b), n_sets)))
     return rng.binomial(n, share).astype(np.int64)
