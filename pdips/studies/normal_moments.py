@@ -1,5 +1,6 @@
 """Simulation study 2 of paper 003: mean and variance of a normal sample within public bounds."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.privacy import positive
 from pdips.report.formats import MINUS
-from pdips.studies.curves import Curves, Method, batches, epsilons_for, suffix_of
+from pdips.studies.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.measures import combine, summary
 from pdips.studies.words import normal_findings, text_of
@@ -47,6 +48,7 @@ CURVES = Curves(
         "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
         "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
         "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
+        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
         "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
         "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
     },
@@ -192,30 +194,28 @@ def moments_about_the_middle(sample: Sample, epsilon: Fraction, bits: RandomBits
 
 
 def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Perturb the histogram as printed: Scott's rule on the data, noise of scale m / epsilon, negative counts to 0.
+    """Perturb the histogram as printed: Scott's rule on the data, noise of scale m / epsilon (sensitivity 1).
 
     The bins give away the sample's standard deviation, so no epsilon is finite (5.3).
     """
-    rng = bits.generator()
     sets = np.empty((len(sample.x), N_SETS, sample.n))
     for chosen, counts in _by_bins(sample):
-        size, n_bins = (len(counts), N_SETS, counts.shape[1]), counts.shape[1]
-        noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS * n_bins, bits).reshape(size)
-        weight = np.maximum(counts[:, None] + noise, 0)
-        weight[weight.sum(axis=2) == 0] = 1
-        sets[chosen] = _spread_out(sample, rng.multinomial(sample.n, _shares(weight)), rng)
+        sets[chosen] = _perturbed(sample, counts, N_SETS / epsilon, bits)
     return sets
 
 
 def perturbed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Do what the perturbed histogram of this library does with ``split="per-set"``: public bins, sensitivity 2.
+    """Do what ``PerturbedHistogram(split="per-set")`` does: public bins, noise of scale 2 m / epsilon."""
+    return _perturbed(sample, _histogram(sample, sample.x, sample.n_bins), 2 * N_SETS / epsilon, bits)
+
+
+def sanitized(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
+    """Do what ``LaplaceSanitizer(split="per-set")`` does: public bins, noise of scale 2 m / epsilon.
 
     The noisy counts are moved to the nearest nonnegative ones that add up to n, and rounded at random.
     """
     counts = _histogram(sample, sample.x, sample.n_bins)
-    size = (len(counts), N_SETS, sample.n_bins)
-    noise = discrete_laplace(2 * N_SETS / epsilon, int(np.prod(size)), bits).reshape(size)
-    nearest = nearest_shares(counts[:, None] + noise, sample.n)
+    nearest = nearest_shares(_noisy(counts, 2 * N_SETS / epsilon, bits), sample.n)
     return _spread_out(sample, rounded(nearest, bits.generator()), bits.generator())
 
 
@@ -237,6 +237,7 @@ METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], FloatArray]] = {
     "moments-about-the-middle": moments_about_the_middle,
     "perturbed-histogram-published": perturbed_published,
     "perturbed-histogram": perturbed,
+    "sanitizer-on-bins": sanitized,
     "smoothed-histogram-published": smoothed_published,
     "smoothed-histogram": smoothed,
 }
@@ -261,6 +262,20 @@ def rounded(values: FloatArray, rng: np.random.Generator) -> IntArray:
     count = np.empty(values.shape, dtype=np.int64)
     np.put_along_axis(count, order, np.diff(upto, prepend=0.0, axis=-1).astype(np.int64), axis=-1)
     return count
+
+
+def _noisy(counts: IntArray, scale: Fraction, bits: RandomBits) -> IntArray:
+    """Add noise to the counts, shape (samples, bins), once for each set: shape (samples, sets, bins)."""
+    size = (len(counts), N_SETS, counts.shape[1])
+    return counts[:, None] + discrete_laplace(scale, math.prod(size), bits).reshape(size)
+
+
+def _perturbed(sample: Sample, counts: IntArray, scale: Fraction, bits: RandomBits) -> FloatArray:
+    """Draw records from noisy counts, those below 0 taken as 0; evenly where none is above it."""
+    weight = np.maximum(_noisy(counts, scale, bits), 0)
+    weight[weight.sum(axis=2) == 0] = 1
+    shares = weight / weight.sum(axis=2, keepdims=True)
+    return _spread_out(sample, bits.generator().multinomial(sample.n, shares), bits.generator())
 
 
 def _smoothed(sample: Sample, counts: IntArray, epsilon: Fraction, bits: RandomBits) -> FloatArray:
@@ -308,11 +323,6 @@ def _histogram(sample: Sample, x: FloatArray, n_bins: int) -> IntArray:
     place = np.minimum(((x - sample.lower) * (n_bins / sample.range)).astype(np.int64), n_bins - 1)
     place += n_bins * np.arange(len(x))[:, None]
     return np.bincount(place.ravel(), minlength=n_bins * len(x)).reshape(len(x), n_bins)
-
-
-def _shares(weight: IntArray) -> FloatArray:
-    shares: FloatArray = weight / weight.sum(axis=-1, keepdims=True)
-    return shares
 
 
 def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> FloatArray:

@@ -12,7 +12,7 @@ from scipy import optimize
 
 from pdips.noise import RandomBits, discrete_laplace
 from pdips.privacy import positive
-from pdips.studies.curves import Curves, Method, batches, epsilons_for, suffix_of
+from pdips.studies.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.measures import combine, summary
 from pdips.studies.words import proportion_findings, text_of
