@@ -303,9 +303,9 @@ def _price_of_bins(seen: Figures, cases: Sequence[str]) -> Finding:
     return Finding(
         claim="The published histograms are ϵ-differentially private.",
         found="They aren't: their bins are read off the sample. What the repair costs the perturbed histogram: mean "
-        f"RMSE over all cases at epsilon {short(seen.middle)} {means[1]:.2f} in place of {means[0]:.2f}; {means[2]:.2f} "
-        "where the same noisy counts are projected and rounded, not drawn from. The smoothed one pays nothing for "
-        "public bins.",
+        f"RMSE over all cases at epsilon {short(seen.middle)} {means[1]:.2f} in place of {means[0]:.2f}; "
+        f"{means[2]:.2f} where the same noisy counts are projected and rounded, not drawn from. The smoothed one "
+        "pays nothing for public bins.",
         verdict=FAILS,
     )
 
