@@ -515,3 +515,13 @@ def test_counts_of_a_family_are_those_of_its_columns():
     found = counts.family((1, (0, 3)))
     expected = pd.crosstab([table.frame["a"], table.frame["d"]], table.frame["b"]).to_numpy()
     assert found.tolist() == expected.tolist()
+
+
+def test_large_joint_tables_are_not_kept(monkeypatch):
+    table = chain(300)
+    kept, again = (Counts(table, columns_of(table.schema)) for _ in range(2))
+    first = kept.joint((0, 1))
+    assert kept.joint((0, 1)) is first
+    monkeypatch.setattr(networks, "MOST_KEPT_CELLS", 5)
+    assert again.joint((0, 1)) is not again.joint((0, 1))
+    assert again.joint((0, 1)).tolist() == first.tolist()

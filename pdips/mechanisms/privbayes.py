@@ -55,8 +55,8 @@ class PrivBayes:
     degree : int
         Largest number of parents of a column.
     network_share : int, float, str or Fraction
-        Part of the budget for choosing the network; 1/2 in Zhang et al. and papers 000 and 001. Nothing is spent on it
-        where one joint table holds all columns.
+        Part of the budget for choosing the network; 1/2 in Zhang et al. and in paper 000. Nothing is spent on it where
+        one joint table holds all columns.
     score : {"r", "mi"}
         What tells families apart: distance from independence in total variation, or mutual information.
     usefulness : int, float, str or Fraction
@@ -66,8 +66,8 @@ class PrivBayes:
     split : {"once", "per-set"}
         One network and one set of noisy tables for all sets, or everything anew, at epsilon / n_sets, for each.
     variant : {"sound", "published"}
-        ``"published"`` adds noise of scale 2 (d - k) / (n epsilon) to *counts*, as the DataSynthesizer code that papers
-        000 and 001 ran did until March 2021: n times too small, kind "none", for studies only.
+        ``"published"`` adds noise of scale 2 (d - k) / (n epsilon) to *counts*, as the DataSynthesizer code that paper
+        000 ran did until March 2021: n times too small, kind "none", for studies only.
 
     Raises
     ------

@@ -35,6 +35,9 @@ MOST_RECORDS = 2**30 - 1
 MOST_TABLE_CELLS = 4_000_000
 """Joint tables are no larger than this, whatever the degree."""
 
+MOST_KEPT_CELLS = 65_536
+"""Larger joint tables are counted again when needed, so that those of all families never fill the memory."""
+
 MOST_NETWORKS = 100_000
 """An exact audit refuses to enumerate more networks than this."""
 
@@ -79,7 +82,7 @@ class Shape:
         """Bound on the number of families to choose from in a round."""
         n_free, n_public = len(self.free), len(self.public)
         sizes = range(n_public, n_public + n_free)
-        return max((n_free + n_public - size) * math.comb(size, min(self.degree, size)) for size in sizes)
+        return max((n_free + n_public - size) * math.comb(size, min(self.degree, (size + 1) // 2)) for size in sizes)
 
     @property
     def n_rounds(self) -> int:
@@ -121,7 +124,7 @@ def tables_of(network: Network) -> list[Columns]:
 
 
 class Counts:
-    """Joint counts of a table, each counted once. As confidential as the table.
+    """Joint counts of a table, the smaller ones counted once. As confidential as the table.
 
     Parameters
     ----------
@@ -138,14 +141,17 @@ class Counts:
 
     def joint(self, columns: Columns) -> IntArray:
         """Return the counts of sorted columns, one axis a column."""
-        if columns not in self._joint:
-            code = np.zeros(self.n_records, dtype=np.int64)
-            for column in columns:
-                code *= self._sizes[column]
-                code += self._codes[column]
-            sizes = self._sizes[list(columns)]
-            self._joint[columns] = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
-        return self._joint[columns]
+        if columns in self._joint:
+            return self._joint[columns]
+        code = np.zeros(self.n_records, dtype=np.int64)
+        for column in columns:
+            code *= self._sizes[column]
+            code += self._codes[column]
+        sizes = self._sizes[list(columns)]
+        counts = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
+        if counts.size <= MOST_KEPT_CELLS:
+            self._joint[columns] = counts
+        return counts
 
     def family(self, family: Family) -> IntArray:
         """Return the counts of a family, shape (combinations of parents, levels of the column)."""
