@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pdips.errors import RefusedError as RefusedError
     from pdips.ledger import Ledger as Ledger
     from pdips.mechanism import Mechanism as Mechanism
+    from pdips.mechanisms.privbayes import PrivBayes as PrivBayes
     from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
     from pdips.mechanisms.tree import Steps as Steps
     from pdips.privacy import PrivacyLoss as PrivacyLoss
@@ -29,6 +30,7 @@ _HOMES = {
     "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
     "Ledger": "pdips.ledger",
     "Mechanism": "pdips.mechanism",
+    "PrivBayes": "pdips.mechanisms.privbayes",
     "PrivacyLoss": "pdips.privacy",
     "RefusedError": "pdips.errors",
     "Release": "pdips.release",

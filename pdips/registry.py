@@ -10,11 +10,13 @@ Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
+    "privbayes": "pdips.mechanisms.privbayes:PrivBayes",
     "steps": "pdips.mechanisms.tree:Steps",
 }
 
 AUDITS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
+    "privbayes": "pdips.mechanisms.audit_privbayes:privbayes",
     "steps": "pdips.mechanisms.audits:steps",
 }
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""
