@@ -43,7 +43,7 @@ def test_no_mechanism_without_its_audit():
 
 
 URN_OF_SIX = math.log(math.e * (5 + 2 / (math.e - 1)) / (6 + 2 / (math.e - 1)))
-"""One draw from two cells, (5, 1) against (5, 0) records: 0.85. It reaches 1 as the crowd grows (docs/proofs/urns.md)."""
+"""One draw from two cells, (5, 1) against (5, 0) records: 0.85; 1 as the crowd grows (docs/proofs/urns.md)."""
 
 LOOSE: dict[tuple[str, str], float] = {
     ("smoothed-histogram", "add-remove"): URN_OF_SIX,
