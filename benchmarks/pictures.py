@@ -25,6 +25,15 @@ def distances(mechanism: Mechanism, table: Table) -> tuple[float, float, float]:
     return float(np.mean([column["distance"] for column in found["one_way"]])), float(pairs.mean()), float(np.mean(top))
 
 
+def distances_of_pairs(mechanism: Mechanism, table: Table, repeats: int) -> float:
+    """Return the mean total variation distance of all two-way margins over several releases."""
+    pairs = []
+    for _ in range(repeats):
+        found = np.array(compare(table, mechanism.release(table)[0].sets)["two_way"]["distance"])
+        pairs.append(found[np.triu_indices(len(found), 1)].mean())
+    return float(np.mean(pairs))
+
+
 def curve(table: Table, **settings: object) -> np.ndarray:
     """Return the distances by epsilon, shape (epsilons, 3), averaged over releases."""
     build = Steps if "order" in settings else LaplaceSanitizer

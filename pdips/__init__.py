@@ -11,6 +11,10 @@ if TYPE_CHECKING:
     from pdips.errors import RefusedError as RefusedError
     from pdips.ledger import Ledger as Ledger
     from pdips.mechanism import Mechanism as Mechanism
+    from pdips.mechanisms.dirichlet import McClureReiter as McClureReiter
+    from pdips.mechanisms.dirichlet import MultinomialDirichlet as MultinomialDirichlet
+    from pdips.mechanisms.histograms import PerturbedHistogram as PerturbedHistogram
+    from pdips.mechanisms.histograms import SmoothedHistogram as SmoothedHistogram
     from pdips.mechanisms.privbayes import PrivBayes as PrivBayes
     from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
     from pdips.mechanisms.tree import Steps as Steps
@@ -29,13 +33,17 @@ _HOMES = {
     "InputError": "pdips.errors",
     "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
     "Ledger": "pdips.ledger",
+    "McClureReiter": "pdips.mechanisms.dirichlet",
     "Mechanism": "pdips.mechanism",
+    "MultinomialDirichlet": "pdips.mechanisms.dirichlet",
+    "PerturbedHistogram": "pdips.mechanisms.histograms",
     "PrivBayes": "pdips.mechanisms.privbayes",
     "PrivacyLoss": "pdips.privacy",
     "RefusedError": "pdips.errors",
     "Release": "pdips.release",
     "RunRecord": "pdips.release",
     "Schema": "pdips.schema",
+    "SmoothedHistogram": "pdips.mechanisms.histograms",
     "Spend": "pdips.privacy",
     "Steps": "pdips.mechanisms.tree",
     "Table": "pdips.table",

@@ -10,13 +10,21 @@ Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
+    "mcclure-reiter": "pdips.mechanisms.dirichlet:McClureReiter",
+    "multinomial-dirichlet": "pdips.mechanisms.dirichlet:MultinomialDirichlet",
+    "perturbed-histogram": "pdips.mechanisms.histograms:PerturbedHistogram",
     "privbayes": "pdips.mechanisms.privbayes:PrivBayes",
+    "smoothed-histogram": "pdips.mechanisms.histograms:SmoothedHistogram",
     "steps": "pdips.mechanisms.tree:Steps",
 }
 
 AUDITS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
+    "mcclure-reiter": "pdips.mechanisms.audit_histograms:mcclure_reiter",
+    "multinomial-dirichlet": "pdips.mechanisms.audit_histograms:multinomial_dirichlet",
+    "perturbed-histogram": "pdips.mechanisms.audit_histograms:perturbed",
     "privbayes": "pdips.mechanisms.audit_privbayes:privbayes",
+    "smoothed-histogram": "pdips.mechanisms.audit_histograms:smoothed",
     "steps": "pdips.mechanisms.audits:steps",
 }
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""

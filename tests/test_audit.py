@@ -42,7 +42,13 @@ def test_no_mechanism_without_its_audit():
         assert {case.engine for case in registered_cases(name)} >= {"exact", "counts"}
 
 
-LOOSE: dict[tuple[str, str], float] = {}
+URN_OF_SIX = math.log(math.e * (5 + 2 / (math.e - 1)) / (6 + 2 / (math.e - 1)))
+"""One draw from two cells, (5, 1) against (5, 0) records: 0.85; 1 as the crowd grows (docs/proofs/urns.md)."""
+
+LOOSE: dict[tuple[str, str], float] = {
+    ("smoothed-histogram", "add-remove"): URN_OF_SIX,
+    ("multinomial-dirichlet", "add-remove"): URN_OF_SIX,
+}
 """Largest exact loss at epsilon = 1 of mechanisms whose proof isn't tight on the registered pairs."""
 
 
@@ -78,7 +84,9 @@ def test_a_published_variant_is_a_violation(name):
 def test_a_twin_that_overspends_by_a_quarter_is_caught(name, relation):
     cases = registered_cases(name, neighbours=relation)
     twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
-    assert accused(findings(twins, claim=1)) == {"exact", "counts"}
+    found = findings(twins, claim=LOOSE.get((name, relation), 1))
+    assert accused(found) == {"exact", "counts"}
+    assert max(finding.bound for finding in found if finding.engine == "exact") > 1
 
 
 def bound_on(found, pair: str, engine: str) -> float:

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pdips"
 
 RANKS = [
-    ["errors", "schema", "privacy", "noise", "registry"],
+    ["errors", "schema", "privacy", "noise", "coins", "registry"],
     ["table", "release", "ledger"],
     ["mechanism"],
     ["pairs"],

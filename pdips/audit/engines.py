@@ -54,7 +54,8 @@ def exact_bound(mechanism: HasLaw, pair: Pair) -> Bound:
         lost = sum(_lost(abs(x - y), float(scale)) for x, y, scale in differences)
         total = laws[0].repeats * (abs(a.log_probability - b.log_probability) + lost)
         if total > worst.epsilon:
-            worst = Bound(total, f"choices {key} and noisy counts beyond both tables' own" if key else "noisy counts")
+            choices = f"choices {key} and noisy counts beyond both tables' own" if key else "noisy counts"
+            worst = Bound(total, choices if a.statistics else f"outcome {key}")
     return worst
 
 

@@ -29,8 +29,8 @@ from pdips.mechanisms import privbayes_sampling as sampling
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import noisy_counts
 from pdips.mechanisms.layers import columns_of
-from pdips.mechanisms.synthesis import of_set, public_records
 from pdips.mechanisms.privbayes_network import Columns, Counts, Grower, Network, Score, Shape
+from pdips.mechanisms.synthesis import of_set, public_records
 from pdips.noise import LARGEST_SCALE, RandomBits, discrete_laplace_variance
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact
 from pdips.release import Noise, Release, RunRecord
