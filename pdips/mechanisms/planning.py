@@ -254,16 +254,16 @@ def suggest_layers(
     n_sets : int
         Number of noisy trees that share epsilon: that of the sets with ``split="per-set"``, otherwise 1.
     by : {"two-way", "one-way"}
-        Which margins the rows are sorted by and the optimal budget is made for.
+        Which margins' median sorts the rows, and which ones the optimal budget is made for.
 
     Returns
     -------
     DataFrame
-        A row for each number of layers and rule, best median first: ``layers`` (0 is the laplace-sanitizer),
-        ``budget``, ``one_way_median``, ``one_way_worst``, ``two_way_median`` and ``two_way_worst`` (standard errors of
-        a cell's count in percentage points of ``n``; margins of public columns alone, which are exact, left out),
-        ``usable``, how many of these margins are within one point, ``cells`` of the last layer, and ``epsilons`` by
-        layer, to be given on.
+        A row for each number of layers and rule, best first: most usable margins, then least median error. ``layers``
+        (0 is the laplace-sanitizer), ``budget``, ``one_way_median``, ``one_way_worst``, ``two_way_median`` and
+        ``two_way_worst`` (standard errors of a cell's count in percentage points of ``n``; margins of public columns
+        alone, which are exact, left out), ``usable``, how many of these margins are within one point, ``cells`` of the
+        last layer, and ``epsilons`` by layer, to be given on.
 
     Raises
     ------
@@ -284,8 +284,9 @@ def suggest_layers(
             rows.append(
                 {"layers": layers, "budget": rule, **_summary(shape, errors), "cells": cells, "epsilons": epsilons}
             )
-    worst, median = f"{wanted.replace('-', '_')}_worst", f"{wanted.replace('-', '_')}_median"
-    return pd.DataFrame(rows).sort_values([median, worst, "layers"], ignore_index=True)
+    median = f"{wanted.replace('-', '_')}_median"
+    by_rank = ["usable", median, "layers"]
+    return pd.DataFrame(rows).sort_values(by_rank, ascending=[False, True, True], ignore_index=True)
 
 
 def _most_layers(schema: Schema, order: Sequence[str]) -> int:

@@ -43,7 +43,7 @@ class UniversalHistogram:
         The column whose levels, in the order of the schema, are cut into intervals; the others are fully
         cross-tabulated below. May be left out where only one column isn't public. Otherwise: columns in random order.
     fan_out : int, optional
-        Most intervals that an interval is cut into. Left out: the one, from 2 to 16 or all levels at once, with the least
+        Most intervals that an interval is cut into. Left out: the one, from 2 to 16 or all levels at once, with least
         average variance of a range of levels, found from numbers of levels alone (Qardaji, Yang and Li 2013).
     layers : int, optional
         Number of layers that split by one column, drawn evenly, the same in every branch. Left out: as many as keep the
