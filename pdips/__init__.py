@@ -15,9 +15,11 @@ if TYPE_CHECKING:
     from pdips.mechanisms.dirichlet import MultinomialDirichlet as MultinomialDirichlet
     from pdips.mechanisms.histograms import PerturbedHistogram as PerturbedHistogram
     from pdips.mechanisms.histograms import SmoothedHistogram as SmoothedHistogram
+    from pdips.mechanisms.planning import suggest_layers as suggest_layers
     from pdips.mechanisms.privbayes import PrivBayes as PrivBayes
     from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
     from pdips.mechanisms.tree import Steps as Steps
+    from pdips.mechanisms.universal import UniversalHistogram as UniversalHistogram
     from pdips.privacy import PrivacyLoss as PrivacyLoss
     from pdips.privacy import Spend as Spend
     from pdips.release import Release as Release
@@ -47,6 +49,8 @@ _HOMES = {
     "Spend": "pdips.privacy",
     "Steps": "pdips.mechanisms.tree",
     "Table": "pdips.table",
+    "UniversalHistogram": "pdips.mechanisms.universal",
+    "suggest_layers": "pdips.mechanisms.planning",
 }
 
 __all__ = sorted(_HOMES)

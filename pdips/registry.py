@@ -16,6 +16,7 @@ MECHANISMS: dict[str, Home] = {
     "privbayes": "pdips.mechanisms.privbayes:PrivBayes",
     "smoothed-histogram": "pdips.mechanisms.histograms:SmoothedHistogram",
     "steps": "pdips.mechanisms.tree:Steps",
+    "universal-histogram": "pdips.mechanisms.universal:UniversalHistogram",
 }
 
 AUDITS: dict[str, Home] = {
@@ -26,6 +27,7 @@ AUDITS: dict[str, Home] = {
     "privbayes": "pdips.mechanisms.audit_privbayes:privbayes",
     "smoothed-histogram": "pdips.mechanisms.audit_histograms:smoothed",
     "steps": "pdips.mechanisms.audits:steps",
+    "universal-histogram": "pdips.mechanisms.audit_universal:universal",
 }
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""
 

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy, urns
+from pdips.mechanisms import hierarchy, synthesis, urns
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Measured, Plan
 from pdips.mechanisms.sanitizer import LaplaceSanitizer

@@ -47,13 +47,16 @@ class Estimate:
 
 
 def estimate(measured: Measured, plan: Plan) -> Estimate:
-    """Return one consistent table from all noisy counts of a tree."""
-    if plan.views:
-        return _estimate_from_views(measured, plan)
+    """Return one consistent table from all noisy counts."""
+    return _estimate_from_views(measured, plan) if plan.views else estimate_on_tree(measured, n_public=plan.n_public)
+
+
+def estimate_on_tree(measured: Measured, *, n_public: bool) -> Estimate:
+    """Return the least-squares cells of a tree, made nonnegative."""
     observed = [counts[0] for counts in measured.observed]
     estimates, variances = consistent(measured.parents, observed, measured.variances)
     values = nonnegative(measured.parents, estimates, variances)
-    n_records = int(observed[0].sum()) if plan.n_public else max(round(float(estimates[0].sum())), 0)
+    n_records = int(observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
     return Estimate(measured, measured.parents, values, n_records)
 
 
