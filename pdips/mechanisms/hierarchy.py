@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.large import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome
 from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
 from pdips.mechanisms.layers import Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer
@@ -73,12 +74,25 @@ class Chooser(Protocol):
     """Says which column splits each node of a layer, and pays for what it reads."""
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
-        """Return the choices of ``n_runs`` independent runs, shape (runs, nodes)."""
+        """Return the choices of ``n_runs`` independent runs, shape (runs, nodes).
+
+        ``node`` and ``codes`` have a row for each row of the table, which stands for ``counts`` records, or for one.
+        """
         ...
 
-    def outcomes(self, number: int, layer: Layer, node: IntArray, codes: IntArray) -> tuple[IntArray, FloatArray]:
+    def outcomes(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
+    ) -> tuple[IntArray, FloatArray]:
         """Return all choices that there could be, shape (outcomes, nodes), and their log probabilities."""
         ...
 
@@ -90,12 +104,22 @@ class Given:
     columns: tuple[int, ...] = ()
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
         """Return the given column for every node of every run."""
         return np.full((n_runs, layer.n_nodes), self.columns[number - 1], dtype=np.int64)
 
-    def outcomes(self, number: int, layer: Layer, node: IntArray, codes: IntArray) -> tuple[IntArray, FloatArray]:
+    def outcomes(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
+    ) -> tuple[IntArray, FloatArray]:
         """Return the one outcome."""
         return np.full((1, layer.n_nodes), self.columns[number - 1], dtype=np.int64), np.zeros(1)
 
@@ -154,9 +178,10 @@ class _Drawing:
 
     chooser: Chooser
     bits: RandomBits
+    records: IntArray | None = None
 
     def branches(self, number: int, layer: Layer, node: IntArray, codes: IntArray, n_runs: int) -> list[_Branch]:
-        chosen = self.chooser.draw(number, layer, node, codes, n_runs=n_runs, bits=self.bits)
+        chosen = self.chooser.draw(number, layer, node, codes, counts=self.records, n_runs=n_runs, bits=self.bits)
         if n_runs == 1:
             return [_Branch(chosen[0], slice(None))]
         # Choices don't depend on the noise of the layers above, so which runs make which choice is of no account.
@@ -173,9 +198,10 @@ class _Enumerating:
     """Grows every tree that there could be, and counts without noise."""
 
     chooser: Chooser
+    records: IntArray | None = None
 
     def branches(self, number: int, layer: Layer, node: IntArray, codes: IntArray, n_runs: int) -> list[_Branch]:
-        chosen, log_probabilities = self.chooser.outcomes(number, layer, node, codes)
+        chosen, log_probabilities = self.chooser.outcomes(number, layer, node, codes, counts=self.records)
         return [_Branch(row, slice(None), float(log)) for row, log in zip(chosen, log_probabilities, strict=True)]
 
     def count(self, counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, n_runs: int) -> IntArray:
@@ -189,11 +215,11 @@ def _grow(table: Table, plan: Plan, gardener: _Gardener, n_runs: int = 1) -> Ite
     top, node = top_layer(domain), np.zeros(len(codes), dtype=np.int64)
     for column in domain.public:
         node = node * domain.sizes[column] + codes[:, column]
-    exact = np.bincount(node, minlength=top.n_nodes) if plan.n_public else np.zeros(top.n_nodes, dtype=np.int64)
+    exact = table.count(node, top.n_nodes) if plan.n_public else np.zeros(top.n_nodes, dtype=np.int64)
     variance = np.full(top.n_nodes, 0.0 if plan.n_public else np.inf)
 
     def extended(tree: Measured, layer: Layer, node: IntArray) -> Measured:
-        scale, counts = plan.scales[len(tree.layers) - 1], np.bincount(node, minlength=layer.n_nodes)
+        scale, counts = plan.scales[len(tree.layers) - 1], table.count(node, layer.n_nodes)
         return replace(
             tree,
             layers=[*tree.layers, layer],
@@ -222,7 +248,7 @@ def _grow(table: Table, plan: Plan, gardener: _Gardener, n_runs: int = 1) -> Ite
 
 def measure(table: Table, plan: Plan, bits: RandomBits) -> Measured:
     """Grow one tree over the table and count every layer with noise."""
-    (measured,) = _grow(table, plan, _Drawing(plan.chooser, bits))
+    (measured,) = _grow(table, plan, _Drawing(plan.chooser, bits, table.counts))
     return measured
 
 
@@ -247,7 +273,7 @@ def observe(table: Table, plan: Plan, n_runs: int, bits: RandomBits) -> IntArray
     """
     trees = []
     for _ in range(plan.n_trees):
-        blocks = [_row_block(tree) for tree in _grow(table, plan, _Drawing(plan.chooser, bits), n_runs)]
+        blocks = [_row_block(tree) for tree in _grow(table, plan, _Drawing(plan.chooser, bits, table.counts), n_runs)]
         rows = np.concatenate([_padded(block, _public_width(blocks[0], table.schema)) for block in blocks])
         trees.append(rows[bits.generator().permutation(len(rows))])
     return np.concatenate(trees, axis=1)
@@ -281,7 +307,9 @@ def law(table: Table, plan: Plan) -> Law:
 
     Statistics stand where :func:`observe` puts them in its rows, after the choices.
     """
-    outcomes = [_outcome(tree, plan, table.schema) for tree in _grow(table, plan, _Enumerating(plan.chooser))]
+    outcomes = [
+        _outcome(tree, plan, table.schema) for tree in _grow(table, plan, _Enumerating(plan.chooser, table.counts))
+    ]
     return Law(outcomes=outcomes, repeats=plan.n_trees)
 
 
@@ -303,7 +331,7 @@ def _outcome(tree: Measured, plan: Plan, schema: Schema) -> Outcome:
 
 def synthesize(
     measured: Measured, table: Table, n_sets: int, *, n_public: bool, bits: RandomBits, clock: Clock
-) -> list[pd.DataFrame]:
+) -> list[pd.DataFrame | LargeSet]:
     """Turn noisy counts into synthetic sets.
 
     Post-processing: of the table it reads the public columns and, where that is public, the number of records.
@@ -314,12 +342,24 @@ def synthesize(
         estimates, variances = consistent(measured.parents, observed, measured.variances)
         values = nonnegative(measured.parents, estimates, variances)
     n_records = int(observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
-    sets = []
+    sets: list[pd.DataFrame | LargeSet] = []
+    large = n_records > LARGE_SET_RECORDS and not copies_numbers(table.schema)
     for number in range(1, n_sets + 1):
         with clock.step(f"drawing synthetic set {number} of {n_sets}"):
             cell, count = round_cells(measured.parents, values, n_records, rng)
-            sets.append(_records(measured, table, np.repeat(cell, count), rng))
+            if large:
+                sets.append(_large_set(measured, table.schema, cell, count, rng))
+            else:
+                sets.append(_records(measured, table, np.repeat(cell, count), rng))
     return sets
+
+
+def _large_set(
+    measured: Measured, schema: Schema, cell: IntArray, count: IntArray, rng: np.random.Generator
+) -> LargeSet:
+    order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
+    codes = {name: measured.levels(cell[order], j).astype(np.int32) for j, name in enumerate(measured.domain.names)}
+    return LargeSet(schema=schema, codes=codes, counts=count[order], seed=int(rng.integers(2**63)))
 
 
 def _records(measured: Measured, table: Table, cell: IntArray, rng: np.random.Generator) -> pd.DataFrame:
@@ -339,7 +379,7 @@ def _public_records(table: Table, public: list[str]) -> pd.DataFrame:
     """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
     by_value = [table.sort_key(name) for name in reversed(public)]
     by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered
-    order = np.lexsort([*by_value, *by_level])
+    order = table.repeats(np.lexsort([*by_value, *by_level]))
     return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
 
 
@@ -351,14 +391,14 @@ def _beside_public_records(measured: Measured, cell: IntArray) -> IntArray:
 def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
     """Measure one tree for all sets, or one for each, and draw the sets from it."""
     n_each = mechanism.n_sets // plan.n_trees
-    sets: list[pd.DataFrame] = []
+    sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
     for number in range(1, plan.n_trees + 1):
         with clock.step("counting and adding noise"):
             measured = measure(table, plan, bits)
         sets += synthesize(measured, table, n_each, n_public=plan.n_public, bits=bits, clock=clock)
         statistics |= noisy_statistics(measured, f"set {number}, " if plan.n_trees > 1 else "")
-    return Drawn(sets=sets, statistics=statistics, noise=plan.noise())
+    return Drawn.of(sets, statistics=statistics, noise=plan.noise())
 
 
 def of_set(number: int, n_trees: int) -> str:

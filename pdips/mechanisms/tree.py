@@ -20,7 +20,7 @@ from pdips.noise import RandomBits, choice_log_probabilities, exponential_mechan
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
-from pdips.table import Table
+from pdips.table import Table, tally
 
 STEPS_PER_UNIT = 1024
 """AIC is rounded to a public grid of this many steps a unit (SOUNDNESS review E6: 2 units are whole steps)."""
@@ -84,6 +84,7 @@ class Steps:
     variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     most_sets: ClassVar[int] = MOST_SETS
+    weighs_records: ClassVar[bool] = True
 
     epsilon: Number
     n_sets: int = 1
@@ -318,21 +319,29 @@ class Elected:
     units: tuple[Fraction, ...]
     observed_levels: bool
 
-    def _scores(self, layer: Layer, node: IntArray, codes: IntArray) -> IntArray:
-        return election_scores(self.domain, layer, node, codes, observed_levels=self.observed_levels)
+    def _scores(self, layer: Layer, node: IntArray, codes: IntArray, counts: IntArray | None) -> IntArray:
+        return election_scores(self.domain, layer, node, codes, counts=counts, observed_levels=self.observed_levels)
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
         """Return the columns elected in independent runs, shape (runs, nodes)."""
-        scores = np.tile(self._scores(layer, node, codes), (n_runs, 1))
+        scores = np.tile(self._scores(layer, node, codes, counts), (n_runs, 1))
         return exponential_mechanism(scores, self.units[number - 1], bits).reshape(n_runs, layer.n_nodes)
 
     def outcomes(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
     ) -> tuple[IntArray, NDArray[np.float64]]:
         """Return every way in which the nodes can elect, shape (outcomes, nodes), and its log probability."""
-        scores = self._scores(layer, node, codes)
+        scores = self._scores(layer, node, codes, counts)
         log_each = choice_log_probabilities(scores, self.units[number - 1])
         candidates = [np.flatnonzero(np.isfinite(row)) for row in log_each]
         if math.prod(map(len, candidates)) > MOST_OUTCOMES:
@@ -350,7 +359,13 @@ def _deepest(schema: Schema, columns: list[str]) -> int:
 
 
 def election_scores(
-    domain: Domain, layer: Layer, node: IntArray, codes: IntArray, *, observed_levels: bool = False
+    domain: Domain,
+    layer: Layer,
+    node: IntArray,
+    codes: IntArray,
+    *,
+    counts: IntArray | None = None,
+    observed_levels: bool = False,
 ) -> IntArray:
     """Return -AIC of splitting each node by each column, in whole grid steps.
 
@@ -360,10 +375,12 @@ def election_scores(
         The cross-tabulation.
     layer : Layer
         The nodes.
-    node : ndarray, shape (records,)
+    node : ndarray, shape (rows,)
         Where each record is.
-    codes : ndarray, shape (records, columns)
+    codes : ndarray, shape (rows, columns)
         Levels of each record.
+    counts : ndarray, shape (rows,), optional
+        How many records each row stands for; one unless given.
     observed_levels : bool
         Count the levels that occur, as paper 000 does, in place of the public ones.
 
@@ -377,8 +394,8 @@ def election_scores(
     for column, size in enumerate(domain.sizes):
         open_ = layer.path[:, column] < 0
         if open_.any():
-            counts = np.bincount(node * size + codes[:, column], minlength=layer.n_nodes * size)
-            aic = one_way_aic(counts.reshape(layer.n_nodes, size), observed_levels=observed_levels)
+            by_level = tally(node * size + codes[:, column], counts, layer.n_nodes * size)
+            aic = one_way_aic(by_level.reshape(layer.n_nodes, size), observed_levels=observed_levels)
             steps = -np.floor(aic * STEPS_PER_UNIT + 0.5).astype(np.int64)
             scores[open_, column] = steps[open_]
     return scores

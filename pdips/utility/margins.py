@@ -1,6 +1,7 @@
 """One-way and two-way margins and the full table, synthetic against confidential. For inside use only."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
 
@@ -8,21 +9,24 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.large import LargeSet
 from pdips.schema import Schema
-from pdips.table import Table
+from pdips.table import Table, tally
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
-def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator | None = None) -> dict[str, Any]:
+def compare(
+    table: Table, sets: Sequence[pd.DataFrame | LargeSet], rng: np.random.Generator | None = None
+) -> dict[str, Any]:
     """Compare synthetic sets with the table they were made from.
 
     Parameters
     ----------
     table : Table
         The confidential table.
-    sets : sequence of DataFrame
+    sets : sequence of DataFrame or LargeSet
         Synthetic sets of the same schema.
     rng : numpy.random.Generator, optional
         For the resample that gives the reference values.
@@ -39,14 +43,15 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
     schema = table.schema
     names = list(table.codes)
     sizes = [schema.columns[name].n_levels for name in names]
-    original = np.column_stack([table.codes[name] for name in names])
-    synthetic = [_codes(frame, schema, names) for frame in sets if len(frame)]
-    resample = original[rng.integers(len(original), size=len(original))]
-    by_set = [_full_distance(original, codes, sizes) for codes in synthetic]
+    original = _Rows(np.column_stack([table.codes[name] for name in names]), table.counts)
+    synthetic = [_rows(made, schema, names) for made in sets if len(made)]
+    resample = _resample(original, rng)
+    by_set = [_full_distance(original, rows, sizes) for rows in synthetic]
     return {
         "l1": {"by_set": by_set, "mean": _mean(by_set), "reference": _full_distance(original, resample, sizes)},
         "one_way": [
-            _one_way(schema, name, original[:, j], [codes[:, j] for codes in synthetic]) for j, name in enumerate(names)
+            _one_way(schema, name, original.column(j), [rows.column(j) for rows in synthetic])
+            for j, name in enumerate(names)
         ],
         "two_way": {
             "columns": names,
@@ -56,31 +61,53 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
     }
 
 
-def _codes(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> IntArray:
-    codes = Table(frame, schema.without_person()).codes
-    return np.column_stack([codes[name] for name in names])
+@dataclass(frozen=True)
+class _Rows:
+    """Codes of rows, each of which stands for ``counts`` records, or for one."""
+
+    codes: IntArray
+    counts: IntArray | None = None
+
+    def column(self, j: int) -> "_Rows":
+        return _Rows(self.codes[:, j], self.counts)
+
+    def shares(self, place: IntArray, n_places: int) -> FloatArray:
+        """Return the share of the records in each place, given the place of each row."""
+        n_records = len(self.codes) if self.counts is None else self.counts.sum()
+        return tally(place, self.counts, n_places) / n_records
+
+
+def _rows(made: pd.DataFrame | LargeSet, schema: Schema, names: Sequence[str]) -> _Rows:
+    if isinstance(made, LargeSet):
+        return _Rows(np.column_stack([made.codes[name] for name in names]).astype(np.int64), made.counts)
+    codes = Table(made, schema.without_person()).codes
+    return _Rows(np.column_stack([codes[name] for name in names]))
+
+
+def _resample(rows: _Rows, rng: np.random.Generator) -> _Rows:
+    """Return a sample of as many records, drawn with replacement."""
+    if rows.counts is None:
+        return _Rows(rows.codes[rng.integers(len(rows.codes), size=len(rows.codes))])
+    n_records = rows.counts.sum()
+    return _Rows(rows.codes, rng.multinomial(n_records, rows.counts / n_records))
 
 
 def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _full_distance(a: IntArray, b: IntArray, sizes: Sequence[int]) -> float:
+def _full_distance(a: _Rows, b: _Rows, sizes: Sequence[int]) -> float:
     """Return the L1 distance of the full tables without laying out their cells."""
-    cells = np.ravel_multi_index(tuple(np.vstack([a, b]).T), sizes)
+    cells = np.ravel_multi_index(tuple(np.vstack([a.codes, b.codes]).T), sizes)
     _, cell = np.unique(cells, return_inverse=True)
-    n_cells = int(cell.max()) + 1
-    return float(np.abs(_shares(cell[: len(a)], n_cells) - _shares(cell[len(a) :], n_cells)).sum())
+    n_cells, n_a = int(cell.max()) + 1, len(a.codes)
+    return float(np.abs(a.shares(cell[:n_a], n_cells) - b.shares(cell[n_a:], n_cells)).sum())
 
 
-def _shares(codes: IntArray, n_levels: int) -> FloatArray:
-    return np.bincount(codes, minlength=n_levels) / len(codes)
-
-
-def _one_way(schema: Schema, name: str, original: IntArray, synthetic: Sequence[IntArray]) -> dict[str, Any]:
+def _one_way(schema: Schema, name: str, original: _Rows, synthetic: Sequence[_Rows]) -> dict[str, Any]:
     column = schema.columns[name]
-    ours = _shares(original, column.n_levels)
-    theirs = [_shares(codes, column.n_levels) for codes in synthetic]
+    ours = original.shares(original.codes, column.n_levels)
+    theirs = [rows.shares(rows.codes, column.n_levels) for rows in synthetic]
     return {
         "column": name,
         "label": column.label or name,
@@ -92,11 +119,14 @@ def _one_way(schema: Schema, name: str, original: IntArray, synthetic: Sequence[
     }
 
 
-def _two_way(original: IntArray, synthetic: Sequence[IntArray], sizes: Sequence[int]) -> list[list[float]]:
+def _two_way(original: _Rows, synthetic: Sequence[_Rows], sizes: Sequence[int]) -> list[list[float]]:
     distance = np.zeros((len(sizes), len(sizes)))
     for i, j in combinations(range(len(sizes)), 2):
-        n_cells = sizes[i] * sizes[j]
-        ours = _shares(original[:, i] * sizes[j] + original[:, j], n_cells)
-        apart = [np.abs(ours - _shares(codes[:, i] * sizes[j] + codes[:, j], n_cells)).sum() / 2 for codes in synthetic]
+
+        def shares(rows: _Rows, i: int = i, j: int = j) -> FloatArray:
+            return rows.shares(rows.codes[:, i] * sizes[j] + rows.codes[:, j], sizes[i] * sizes[j])
+
+        ours = shares(original)
+        apart = [np.abs(ours - shares(rows)).sum() / 2 for rows in synthetic]
         distance[i, j] = distance[j, i] = np.mean(apart) if apart else np.nan
     return [[float(value) for value in row] for row in distance]
