@@ -18,7 +18,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
-from pdips.files import Batches
+from pdips.files import Batches, is_text
 from pdips.schema import Column, Schema
 
 IntArray = NDArray[np.int64]
@@ -70,8 +70,8 @@ def countable(opened: Batches, schema: Schema) -> bool:
 
 def _is_plain(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
-        return bool(pa.types.is_string(kind.value_type))
-    tests = (pa.types.is_string, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_boolean)
+        return is_text(kind.value_type)
+    tests = (is_text, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_boolean)
     return any(test(kind) for test in tests)
 
 

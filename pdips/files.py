@@ -55,6 +55,11 @@ def read_frame(path: str | Path) -> pd.DataFrame:
         return frame
 
 
+def is_text(kind: pa.DataType) -> bool:
+    """Whether an Arrow type is one of text that can be read dictionary-encoded."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
 def is_large(path: str | Path) -> bool:
     """Whether a file has so many records that it is better counted than loaded whole."""
     file = _checked(path)
@@ -128,7 +133,7 @@ def _open_csv(file: Path) -> Batches:
 
 def _open_parquet(file: Path) -> Batches:
     schema = pq.read_schema(file)
-    text = [field.name for field in schema if pa.types.is_string(field.type)]
+    text = [field.name for field in schema if is_text(field.type)]
     opened = pq.ParquetFile(file, read_dictionary=text, pre_buffer=False)  # or it would hold the whole file
     batches = opened.iter_batches(batch_size=BATCH_RECORDS)
     with_nulls = {name: _has_nulls(opened, name) for name in schema.names}

@@ -77,6 +77,7 @@ class LargeSet:
         # Statistics on text take half of the time; the dictionary types are for writing and are not for readers.
         options = {"compression": "zstd", "write_statistics": plain, "store_schema": False}
         with pq.ParquetWriter(path, schema, **options) as writer:
+            writer.add_key_value_metadata(like.metadata)
             for chunk in _ahead(self._tables(schema)):
                 writer.write_table(chunk)
 
