@@ -243,14 +243,12 @@ def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
 
 def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]:
     """Return a numeric column as doubles, NaN where missing, after checking it against its bounds."""
-    positions, uniques = pd.factorize(values)
-    codes = {_key(code) for code in column.missing_codes}
-    missing = np.array([*(bool(codes) and _number_key(value) in codes for value in uniques), True])[positions]
+    missing = _is_missing(values, column)
     _refuse_undeclared_missing(name, column, missing)
     if pd.api.types.is_bool_dtype(values):
         raise InputError(f"column {name!r} has values that are no numbers")
     try:
-        known = pd.to_numeric(values[~missing].astype(object), errors="coerce").to_numpy(dtype=np.float64)
+        known = _as_doubles(values[~missing])
     except OverflowError:
         raise InputError(f"column {name!r} has values outside its bounds") from None
     lower, upper = float(column.lower or 0), float(column.upper or 0)
@@ -263,6 +261,21 @@ def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]
     cleaned = np.full(len(values), np.nan)
     cleaned[~missing] = known
     return cleaned
+
+
+def _is_missing(values: pd.Series, column: Column) -> NDArray[np.bool_]:
+    codes = {_key(code) for code in column.missing_codes}
+    if not codes:
+        return values.isna().to_numpy()
+    positions, uniques = pd.factorize(values)
+    return np.array([*(_number_key(value) in codes for value in uniques), True])[positions]
+
+
+def _as_doubles(values: pd.Series) -> NDArray[np.float64]:
+    """Return values as doubles, NaN for those that are no numbers."""
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
+        return values.to_numpy(dtype=np.float64)
+    return pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=np.float64)
 
 
 def _check_numeric(name: str, values: pd.Series, column: Column) -> bool:
