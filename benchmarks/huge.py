@@ -59,9 +59,8 @@ def main() -> None:
         made = pq.read_metadata(out / "public" / "synthetic_1.parquet").num_rows
         size = table.stat().st_size / 2**20
     print(f"{given.mechanism}: {given.rows:,} records of {example} ({size:.0f} MiB), {made:,} released: ", end="")
-    print(
-        f"{seconds:.1f} s ({busy:.1f} s of processor time), {memory:.0f} MiB; load before {before:.1f}, after {os.getloadavg()[0]:.1f}"
-    )
+    print(f"{seconds:.1f} s ({busy:.1f} s of processor time), {memory:.0f} MiB; ", end="")
+    print(f"load before {before:.1f}, after {os.getloadavg()[0]:.1f}")
     for name, taken in steps.items():
         print(f"    {taken:6.2f} s  {name}")
 

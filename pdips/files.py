@@ -69,8 +69,10 @@ def is_large(path: str | Path) -> bool:
         return file.stat().st_size > LARGE_CSV_BYTES
 
 
-def open_batches(path: str | Path) -> Batches:
+def open_batches(path: str | Path, *, key: str | None = None) -> Batches:
     """Open a file for reading batch by batch.
+
+    ``key`` names a column that hardly repeats: a dictionary of it would come whole with every batch.
 
     Raises
     ------
@@ -79,7 +81,7 @@ def open_batches(path: str | Path) -> Batches:
     """
     file = _checked(path)
     with _reading(file):
-        return _open_parquet(file) if file.suffix.lower() == ".parquet" else _open_csv(file)
+        return _open_parquet(file, key) if file.suffix.lower() == ".parquet" else _open_csv(file)
 
 
 def _checked(path: str | Path) -> Path:
@@ -131,9 +133,9 @@ def _open_csv(file: Path) -> Batches:
     return Batches(schema=reader.schema, with_nulls=dict.fromkeys(header, True), batches=_guarded(file, reader))
 
 
-def _open_parquet(file: Path) -> Batches:
+def _open_parquet(file: Path, key: str | None) -> Batches:
     schema = pq.read_schema(file)
-    text = [field.name for field in schema if is_text(field.type)]
+    text = [field.name for field in schema if is_text(field.type) and field.name != key]
     opened = pq.ParquetFile(file, read_dictionary=text, pre_buffer=False)  # or it would hold the whole file
     batches = opened.iter_batches(batch_size=BATCH_RECORDS)
     with_nulls = {name: _has_nulls(opened, name) for name in schema.names}

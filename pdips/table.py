@@ -88,7 +88,7 @@ class Table:
             whole all the same.
         """
         if is_large(path) if counted is None else counted:
-            opened = open_batches(path)
+            opened = open_batches(path, key=schema.records.person)
             _check_columns(opened.schema.empty_table().to_pandas(), schema)
             if counting.countable(opened, schema):
                 with suppress(counting.UncountableError):
