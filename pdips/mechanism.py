@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
+from pdips.large import LargeSet
 from pdips.ledger import Ledger
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
@@ -94,6 +95,13 @@ class Drawn:
     noise: Sequence[Noise] = ()
     margin_errors: Sequence[MarginError] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    large_sets: Sequence[LargeSet] = ()
+
+    @classmethod
+    def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
+        """Sort synthetic sets into those that are held and those that are written in chunks."""
+        held = [made for made in sets if isinstance(made, pd.DataFrame)]
+        return cls(sets=held, large_sets=[made for made in sets if isinstance(made, LargeSet)], **rest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +183,11 @@ def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str =
     return epsilon
 
 
+def takes_counts(mechanism: Mechanism) -> bool:
+    """Whether a mechanism works on distinct records and their counts: it says so by ``weighs_records = True``."""
+    return bool(getattr(mechanism, "weighs_records", False))
+
+
 def run(
     mechanism: Mechanism,
     table: Table,
@@ -191,6 +204,8 @@ def run(
     """
     loss, spends, clock = mechanism.privacy_loss(table.schema), mechanism.spends(table.schema), Clock(progress)
     check_representable(table.schema)
+    if table.counts is not None and not takes_counts(mechanism):
+        raise InputError(f"{mechanism.name} reads records one by one: read the table with counted=False")
     if ledger is not None:
         with clock.step("charging the ledger"):
             ledger.charge(loss, spends, mechanism=mechanism.name, fingerprint=table.fingerprint)
@@ -205,6 +220,7 @@ def run(
         loss=loss,
         spends=spends,
         sets=tuple(drawn.sets),
+        large_sets=tuple(drawn.large_sets),
         statistics=drawn.statistics,
         noise=tuple(drawn.noise),
         margin_errors=tuple(drawn.margin_errors),

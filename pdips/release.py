@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pdips.errors import InputError, RefusedError
+from pdips.large import LargeSet
 from pdips.privacy import PrivacyLoss, Spend, as_float, spell
 from pdips.schema import Schema
 
@@ -53,6 +54,8 @@ class Release:
         The same, itemised.
     sets : tuple of DataFrame
         One synthetic table each.
+    large_sets : tuple of LargeSet
+        In place of ``sets`` where they have too many records to hold: written chunk by chunk.
     statistics : dict of str to DataFrame
         Noisy statistics that the sets were made from.
     noise : tuple of Noise
@@ -73,9 +76,15 @@ class Release:
     noise: tuple[Noise, ...] = ()
     margin_errors: tuple[MarginError, ...] = ()
     reproducible: bool = False
+    large_sets: tuple[LargeSet, ...] = ()
+
+    @property
+    def n_sets(self) -> int:
+        """Number of synthetic sets."""
+        return len(self.sets) + len(self.large_sets)
 
     def __repr__(self) -> str:
-        return f"Release(mechanism={self.mechanism!r}, n_sets={len(self.sets)}, epsilon={spell(self.loss.epsilon)})"
+        return f"Release(mechanism={self.mechanism!r}, n_sets={self.n_sets}, epsilon={spell(self.loss.epsilon)})"
 
     def describe(self) -> dict[str, Any]:
         """Return the contents of ``privacy.json``: public settings only, no timing, no diagnostic."""
@@ -83,7 +92,7 @@ class Release:
         return {
             "mechanism": self.mechanism,
             "settings": dict(self.settings),
-            "n_sets": len(self.sets),
+            "n_sets": self.n_sets,
             "reproducible": self.reproducible,
             "privacy": {
                 "epsilon": as_float(loss.epsilon),
@@ -136,6 +145,8 @@ class Release:
         """Write the same files without asking whether they may be published: for folders that stay inside."""
         folder = Path(directory)
         folder.mkdir(parents=True, exist_ok=True)
+        for number, made in enumerate(self.large_sets, start=1):
+            made.write(folder / f"synthetic_{number}.{file_format}", file_format)
         for number, frame in enumerate(self.sets, start=1):
             path = folder / f"synthetic_{number}.{file_format}"
             if file_format == "csv":

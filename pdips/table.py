@@ -1,7 +1,7 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
-import csv
 from collections.abc import Hashable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -9,10 +9,11 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.csv as pa_csv
 from numpy.typing import NDArray
 
+from pdips import counting
 from pdips.errors import InputError
+from pdips.files import is_large, open_batches, read_frame
 from pdips.schema import Column, Schema
 
 IntArray = NDArray[np.int64]
@@ -35,9 +36,11 @@ class Table:
     schema : Schema
         As given.
     frame : DataFrame
-        As given, for evaluation inside.
-    codes : dict of str to ndarray of int64, shape (records,)
-        Level or bin of each record, ``n_values`` for a missing value. Numeric columns without bins have none.
+        As given, for evaluation inside. Of a counted table: the values of its public numeric columns.
+    codes : dict of str to ndarray of int64, shape (rows,)
+        Level or bin of each row, ``n_values`` for a missing value. Numeric columns without bins have none.
+    counts : ndarray of int64, shape (rows,), or None
+        How many records each row stands for, in a table that was counted; None where every row is a record.
 
     Raises
     ------
@@ -52,6 +55,7 @@ class Table:
         if not len(frame):
             raise InputError("the table has no records")
         self.frame = frame
+        self.counts: IntArray | None = None
         self.codes = {
             name: _encode(name, frame[name], column)
             for name, column in schema.columns.items()
@@ -66,12 +70,57 @@ class Table:
     @property
     def n_records(self) -> int:
         """Number of records: public for replace-one neighbours, confidential for add-remove."""
-        return len(self.frame)
+        return len(self.frame) if self.counts is None else int(self.counts.sum())
 
     @classmethod
-    def read(cls, path: str | Path, schema: Schema) -> Self:
-        """Read a ``.csv`` or ``.parquet`` file; the first line of a ``.csv`` names the columns."""
+    def read(cls, path: str | Path, schema: Schema, *, counted: bool | None = None) -> Self:
+        """Read a ``.csv`` or ``.parquet`` file; the first line of a ``.csv`` names the columns.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        schema : Schema
+            What is public about the table.
+        counted : bool, optional
+            Whether to hold distinct records and their counts rather than every record. Left out, files of more than
+            two million records (CSV: 200 MB) are counted. Tables that can't be (``docs/large_tables.md``) are loaded
+            whole all the same.
+        """
+        if is_large(path) if counted is None else counted:
+            opened = open_batches(path, key=schema.records.person)
+            _check_columns(opened.schema.empty_table().to_pandas(), schema)
+            if counting.countable(opened, schema):
+                with suppress(counting.UncountableError):
+                    return cls._of_counts(counting.count(opened, schema, _encode, numbers), schema)
         return cls(read_frame(path), schema)
+
+    @classmethod
+    def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:
+        """Return a table whose rows are distinct records, after the checks that are left."""
+        if not len(found.counts):
+            raise InputError("the table has no records")
+        table = cls.__new__(cls)
+        table.schema, table.counts, table.fingerprint = schema, found.counts, found.fingerprint
+        rows = pd.RangeIndex(len(found.counts))
+        table.frame = pd.DataFrame({n: values[found.codes[n]] for n, values in found.values.items()}, index=rows)
+        table.codes = {
+            name: _encode(name, table.frame[name], column) if name in found.values else found.codes[name]
+            for name, column in schema.columns.items()
+            if column.is_categorical or column.is_binned
+        }
+        table._check_impossible()
+        if found.crowded:
+            _refuse_crowded(schema)
+        return table
+
+    def count(self, place: IntArray, n_places: int) -> IntArray:
+        """Return how many records are in each of some places, given the place of each row."""
+        return tally(place, self.counts, n_places)
+
+    def repeats(self, rows: IntArray) -> IntArray:
+        """Return rows, each as often as there are records of it."""
+        return rows if self.counts is None else np.repeat(rows, self.counts[rows])
 
     def spelt(self, name: str) -> Any:
         """Return a public column as the schema spells its values, in an array with ``take``."""
@@ -90,13 +139,13 @@ class Table:
     @cached_property
     def fingerprint(self) -> str:
         """A digest of the records, whatever their order and the schema; as confidential as they are."""
+        names = sorted(map(str, self.frame.columns))
         total = np.zeros(len(self.frame), dtype=np.uint64)
-        for name in sorted(map(str, self.frame.columns)):
-            codes, uniques = pd.factorize(self.frame[name], use_na_sentinel=False)
-            spelt = np.array([f"{name}={value}" for value in uniques], dtype=object)
-            total = total * np.uint64(0x9E3779B97F4A7C15) + pd.util.hash_array(spelt)[codes]
+        for place, name in enumerate(names):
+            weight = np.uint64(counting.record_weight(place, len(names)))
+            total += counting.value_hashes(name, self.frame[name]) * weight
         rows = pd.util.hash_array(total)
-        return f"{len(rows)}-{int(rows.sum(dtype=np.uint64)):016x}-{int(np.bitwise_xor.reduce(rows)):016x}"
+        return counting.digest(len(rows), int(rows.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(rows)))
 
     def _check_impossible(self) -> None:
         for rule in self.schema.impossible:
@@ -104,46 +153,6 @@ class Table:
             if np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any():
                 spelt = ", ".join(f"{name} = {'|'.join(map(str, levels))}" for name, levels in rule.items())
                 raise InputError(f"the table holds a combination that the schema calls impossible: {spelt}")
-
-
-def read_frame(path: str | Path) -> pd.DataFrame:
-    """Read a ``.csv`` (everything as text, empty cells as missing) or ``.parquet`` file.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, of another kind, or damaged.
-    """
-    file = Path(path)
-    if file.suffix.lower() not in (".csv", ".parquet"):
-        raise InputError(f"{file} must end in .csv or .parquet")
-    if not file.is_file():
-        raise InputError(f"{file} doesn't exist or is no file")
-    try:
-        return _read_csv(file) if file.suffix.lower() == ".csv" else pd.read_parquet(file, engine="pyarrow")
-    except PermissionError:
-        raise InputError(f"{file} may not be read") from None
-    except InputError:
-        raise
-    except (ValueError, OSError, csv.Error):  # ArrowInvalid is a ValueError
-        wanted = ": UTF-8 text, one row of names, rows of as many fields, commas" if file.suffix == ".csv" else ""
-        raise InputError(f"{file} is damaged, or no {file.suffix[1:]} file{wanted}") from None
-
-
-def _read_csv(file: Path) -> pd.DataFrame:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
-        header = next(csv.reader(lines), [])
-    if len(set(header)) < len(header):
-        raise InputError("the table has two columns of the same name")
-    as_text = pa_csv.ConvertOptions(
-        column_types=dict.fromkeys(header, pa.string()),
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=True,
-    )
-    parse = pa_csv.ParseOptions(newlines_in_values=True)  # refuses a row with more or fewer fields than the header
-    frame: pd.DataFrame = pa_csv.read_csv(file, convert_options=as_text, parse_options=parse).to_pandas()
-    return frame
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
@@ -168,7 +177,22 @@ def _check_type(name: str, values: pd.Series) -> None:
 def _check_persons(frame: pd.DataFrame, schema: Schema) -> None:
     person, cap = schema.records.person, schema.records.max_per_person
     if person is not None and frame[person].value_counts(dropna=True).max() > cap:
-        raise InputError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
+        _refuse_crowded(schema)
+
+
+def _refuse_crowded(schema: Schema) -> None:
+    person, cap = schema.records.person, schema.records.max_per_person
+    raise InputError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
+
+
+def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
+    """Return how many records are in each of some places, where a row stands for ``counts`` records, or for one.
+
+    Exact: sums of whole numbers below 2^53 are.
+    """
+    if counts is None:
+        return np.bincount(place, minlength=n_places)
+    return np.bincount(place, weights=counts, minlength=n_places).astype(np.int64)
 
 
 def _key(value: object) -> str:
@@ -219,14 +243,12 @@ def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
 
 def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]:
     """Return a numeric column as doubles, NaN where missing, after checking it against its bounds."""
-    positions, uniques = pd.factorize(values)
-    codes = {_key(code) for code in column.missing_codes}
-    missing = np.array([*(bool(codes) and _number_key(value) in codes for value in uniques), True])[positions]
+    missing = _is_missing(values, column)
     _refuse_undeclared_missing(name, column, missing)
     if pd.api.types.is_bool_dtype(values):
         raise InputError(f"column {name!r} has values that are no numbers")
     try:
-        known = pd.to_numeric(values[~missing].astype(object), errors="coerce").to_numpy(dtype=np.float64)
+        known = _as_doubles(values[~missing])
     except OverflowError:
         raise InputError(f"column {name!r} has values outside its bounds") from None
     lower, upper = float(column.lower or 0), float(column.upper or 0)
@@ -239,6 +261,21 @@ def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]
     cleaned = np.full(len(values), np.nan)
     cleaned[~missing] = known
     return cleaned
+
+
+def _is_missing(values: pd.Series, column: Column) -> NDArray[np.bool_]:
+    codes = {_key(code) for code in column.missing_codes}
+    if not codes:
+        return values.isna().to_numpy()
+    positions, uniques = pd.factorize(values)
+    return np.array([*(_number_key(value) in codes for value in uniques), True])[positions]
+
+
+def _as_doubles(values: pd.Series) -> NDArray[np.float64]:
+    """Return values as doubles, NaN for those that are no numbers."""
+    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
+        return values.to_numpy(dtype=np.float64)
+    return pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=np.float64)
 
 
 def _check_numeric(name: str, values: pd.Series, column: Column) -> bool:

@@ -40,7 +40,7 @@ def branching(layer: layers.Layer) -> np.ndarray:
 class Branching:
     """A chooser whose branches differ."""
 
-    def draw(self, number, layer, node, codes, *, n_runs, bits):
+    def draw(self, number, layer, node, codes, *, counts, n_runs, bits):
         return branching(layer)[None]
 
 

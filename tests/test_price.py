@@ -144,7 +144,7 @@ class Forced:
         self.tree, self.domain, self.units, self.observed_levels = tree, domain, units, observed_levels
         self.log_probability = 0.0
 
-    def draw(self, number, layer, node, codes, *, n_runs, bits):
+    def draw(self, number, layer, node, codes, *, counts, n_runs, bits):
         chosen = np.array([self.tree[0]] if number == 1 else self.tree[1])
         scores = election_scores(self.domain, layer, node, codes, observed_levels=self.observed_levels)
         log_each = log_softmax(scores, self.units[number - 1])

@@ -64,7 +64,7 @@ def synthesize(
     import numpy as np
 
     from pdips.ledger import Ledger
-    from pdips.mechanism import Clock
+    from pdips.mechanism import Clock, takes_counts
     from pdips.schema import Schema
     from pdips.table import Table
 
@@ -76,7 +76,7 @@ def synthesize(
     with _staging(Path(out), overwrite) as folder, show_progress() as progress:
         clock = Clock(progress)
         with clock.step("reading the table"):
-            checked = Table.read(table, schema)
+            checked = Table.read(table, schema, counted=None if takes_counts(mechanism) else False)
         ledger = None if ledger_path is None else Ledger(ledger_path)
         rng = None if seed is None else np.random.default_rng(seed)
         release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
@@ -151,7 +151,7 @@ def _write_inside(
     from pdips.utility.margins import compare
 
     with clock.step("comparing with the confidential table"):
-        comparison = compare(table, release.sets)
+        comparison = compare(table, [*release.sets, *release.large_sets])
     run = {
         "published": published,
         "seconds": {**clock.seconds, **record.seconds},
@@ -180,7 +180,7 @@ def _account(ledger: "Ledger") -> dict[str, Any]:
 
 def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: bool, file_format: str) -> None:
     """Print what was released, at which price, and where the pages are."""
-    loss, n_sets = release.loss, len(release.sets)
+    loss, n_sets = release.loss, release.n_sets
     plural = "s" if n_sets > 1 else ""
     click.echo(
         f"released  {n_sets} synthetic set{plural} of {len(release.schema.columns)} columns by {release.mechanism}"

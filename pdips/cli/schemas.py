@@ -17,8 +17,8 @@ def schema() -> None:
 @click.argument("table", metavar="TABLE")
 def schema_draft(table: str) -> None:
     """Print a first guess at a schema of TABLE. What it reads off a confidential table is a leak: correct it."""
+    from pdips.files import read_frame
     from pdips.schema import Schema
-    from pdips.table import read_frame
 
     click.echo(Schema.draft(_as_typed(read_frame(table))), nl=False)
     click.echo("the draft was read off the table: replace its levels and bounds by public ones before use", err=True)

@@ -14,6 +14,7 @@ from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.layers import Domain, Layer
 from pdips.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.privacy import Neighbours
+from pdips.table import tally
 
 Utility = Literal["aic", "bic"]
 
@@ -75,9 +76,15 @@ class Elected:
     penalty: float = 2.0
     observed_levels: bool = False
 
-    def _scores(self, layer: Layer, node: IntArray, codes: IntArray) -> IntArray:
+    def _scores(self, layer: Layer, node: IntArray, codes: IntArray, counts: IntArray | None) -> IntArray:
         scores = election_scores(
-            self.domain, layer, node, codes, penalty=self.penalty, observed_levels=self.observed_levels
+            self.domain,
+            layer,
+            node,
+            codes,
+            counts=counts,
+            penalty=self.penalty,
+            observed_levels=self.observed_levels,
         )
         if not self.by_layer:
             return scores
@@ -87,19 +94,27 @@ class Elected:
         return together
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
         """Return the columns elected in independent runs, shape (runs, nodes)."""
-        scores = self._scores(layer, node, codes)
+        scores = self._scores(layer, node, codes, counts)
         n_elections = len(scores)
         chosen = exponential_mechanism(np.tile(scores, (n_runs, 1)), self.units[number - 1], bits)
         return np.broadcast_to(chosen.reshape(n_runs, n_elections), (n_runs, layer.n_nodes))
 
     def outcomes(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
     ) -> tuple[IntArray, NDArray[np.float64]]:
         """Return every way in which the nodes can elect, shape (outcomes, nodes), and its log probability."""
-        log_each = choice_log_probabilities(self._scores(layer, node, codes), self.units[number - 1])
+        log_each = choice_log_probabilities(self._scores(layer, node, codes, counts), self.units[number - 1])
         candidates = [np.flatnonzero(np.isfinite(row)) for row in log_each]
         if math.prod(map(len, candidates)) > MOST_OUTCOMES:
             raise InputError("too many trees to enumerate; use fewer layers, columns or levels")
@@ -133,10 +148,10 @@ class GroupElection:
         columns = [j for j in range(len(self.domain.names)) if j not in self.domain.public]
         return [group for size in range(1, len(columns)) for group in combinations(columns, size)]
 
-    def _scores(self, codes: IntArray) -> IntArray:
+    def _scores(self, codes: IntArray, counts: IntArray | None) -> IntArray:
         columns = [j for j in range(len(self.domain.names)) if j not in self.domain.public]
         aic = {
-            j: int(aic_steps(np.bincount(codes[:, j], minlength=int(self.domain.sizes[j]))[None], penalty=2.0)[0])
+            j: int(aic_steps(tally(codes[:, j], counts, int(self.domain.sizes[j]))[None], penalty=2.0)[0])
             for j in columns
         }
         total = sum(aic.values())
@@ -146,13 +161,13 @@ class GroupElection:
             found.append(((total - inside) * n_in - inside * n_out) // (n_in * n_out))
         return np.array(found, dtype=np.int64)[None]
 
-    def draw(self, codes: IntArray, n_runs: int, bits: RandomBits) -> IntArray:
+    def draw(self, codes: IntArray, counts: IntArray | None, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the positions in ``candidates`` of the groups elected in independent runs, shape (runs,)."""
-        return exponential_mechanism(np.repeat(self._scores(codes), n_runs, axis=0), self.unit, bits)
+        return exponential_mechanism(np.repeat(self._scores(codes, counts), n_runs, axis=0), self.unit, bits)
 
-    def log_probabilities(self, codes: IntArray) -> NDArray[np.float64]:
+    def log_probabilities(self, codes: IntArray, counts: IntArray | None) -> NDArray[np.float64]:
         """Return the log probability of every candidate."""
-        found: NDArray[np.float64] = choice_log_probabilities(self._scores(codes), self.unit)[0]
+        found: NDArray[np.float64] = choice_log_probabilities(self._scores(codes, counts), self.unit)[0]
         return found
 
 
@@ -168,6 +183,7 @@ def election_scores(
     node: IntArray,
     codes: IntArray,
     *,
+    counts: IntArray | None = None,
     penalty: float = 2.0,
     observed_levels: bool = False,
 ) -> IntArray:
@@ -179,10 +195,12 @@ def election_scores(
         The cross-tabulation.
     layer : Layer
         The nodes.
-    node : ndarray, shape (records,)
+    node : ndarray, shape (rows,)
         Where each record is.
-    codes : ndarray, shape (records, columns)
+    codes : ndarray, shape (rows, columns)
         Levels of each record.
+    counts : ndarray, shape (rows,), optional
+        How many records each row stands for; one unless given.
     penalty : float
         Units a free parameter costs.
     observed_levels : bool
@@ -197,8 +215,8 @@ def election_scores(
     for column, size in enumerate(domain.sizes):
         open_ = layer.path[:, column] < 0
         if open_.any():
-            counts = np.bincount(node * size + codes[:, column], minlength=layer.n_nodes * size)
-            steps = aic_steps(counts.reshape(layer.n_nodes, size), penalty=penalty, observed_levels=observed_levels)
+            by_level = tally(node * size + codes[:, column], counts, layer.n_nodes * size)
+            steps = aic_steps(by_level.reshape(layer.n_nodes, size), penalty=penalty, observed_levels=observed_levels)
             scores[open_, column] = -steps[open_]
     return scores
 

@@ -80,12 +80,25 @@ class Chooser(Protocol):
     """Says which column splits each node of a layer, and pays for what it reads."""
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
-        """Return the choices of ``n_runs`` independent runs, shape (runs, nodes)."""
+        """Return the choices of ``n_runs`` independent runs, shape (runs, nodes).
+
+        ``node`` and ``codes`` have a row for each row of the table, which stands for ``counts`` records, or for one.
+        """
         ...
 
-    def outcomes(self, number: int, layer: Layer, node: IntArray, codes: IntArray) -> tuple[IntArray, FloatArray]:
+    def outcomes(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
+    ) -> tuple[IntArray, FloatArray]:
         """Return all choices that there could be, shape (outcomes, nodes), and their log probabilities."""
         ...
 
@@ -97,12 +110,22 @@ class Given:
     columns: tuple[int, ...] = ()
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
         """Return the given column for every node of every run."""
         return np.full((n_runs, layer.n_nodes), self.columns[number - 1], dtype=np.int64)
 
-    def outcomes(self, number: int, layer: Layer, node: IntArray, codes: IntArray) -> tuple[IntArray, FloatArray]:
+    def outcomes(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
+    ) -> tuple[IntArray, FloatArray]:
         """Return the one outcome."""
         return np.full((1, layer.n_nodes), self.columns[number - 1], dtype=np.int64), np.zeros(1)
 
@@ -183,9 +206,10 @@ class _Drawing:
 
     chooser: Chooser
     bits: RandomBits
+    records: IntArray | None = None
 
     def branches(self, number: int, layer: Layer, node: IntArray, codes: IntArray, n_runs: int) -> list[_Branch]:
-        chosen = self.chooser.draw(number, layer, node, codes, n_runs=n_runs, bits=self.bits)
+        chosen = self.chooser.draw(number, layer, node, codes, counts=self.records, n_runs=n_runs, bits=self.bits)
         if n_runs == 1:
             return [_Branch(chosen[0], slice(None))]
         # Choices don't depend on the noise of the layers above, so which runs make which choice is of no account.
@@ -202,9 +226,10 @@ class _Enumerating:
     """Grows every tree that there could be, and counts without noise."""
 
     chooser: Chooser
+    records: IntArray | None = None
 
     def branches(self, number: int, layer: Layer, node: IntArray, codes: IntArray, n_runs: int) -> list[_Branch]:
-        chosen, log_probabilities = self.chooser.outcomes(number, layer, node, codes)
+        chosen, log_probabilities = self.chooser.outcomes(number, layer, node, codes, counts=self.records)
         return [_Branch(row, slice(None), float(log)) for row, log in zip(chosen, log_probabilities, strict=True)]
 
     def count(self, counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, n_runs: int) -> IntArray:
@@ -215,6 +240,7 @@ class _Enumerating:
 class _Growth:
     """A tree being grown over a table."""
 
+    table: Table
     plan: Plan
     gardener: _Gardener
     domain: Domain
@@ -226,7 +252,7 @@ class _Growth:
         node = top_node(domain, self.codes)
         exact, variance = np.zeros(top.n_nodes, dtype=np.int64), np.inf
         if self.plan.n_public:
-            exact, variance = np.bincount(node, minlength=top.n_nodes), 0.0
+            exact, variance = self.table.count(node, top.n_nodes), 0.0
         start = Measured(domain, [top], [], [np.repeat(exact[None], n_runs, axis=0)], [np.full(top.n_nodes, variance)])
         yield from self._below(start, node)
 
@@ -252,7 +278,7 @@ class _Growth:
         scale, n_runs = self.plan.scales[len(tree.layers) - 1], len(tree.observed[0])
         observed, variance = np.zeros((n_runs, layer.n_nodes), dtype=np.int64), np.where(layer.possible, np.inf, 0.0)
         if scale is not None:
-            counts = np.bincount(node, minlength=layer.n_nodes)
+            counts = self.table.count(node, layer.n_nodes)
             observed = self.gardener.count(counts, layer.counted, scale, n_runs)
             variance = np.where(layer.counted, noise_variance(layer.possible, scale), variance)
         return replace(
@@ -268,7 +294,7 @@ class _Growth:
             return replace(self._counted(tree, bottom.layer, bottom.find(node, self.codes)), cells=bottom)
         n_runs, views = len(tree.observed[0]), []
         for view in self.plan.views:
-            counts = np.bincount(view.find(self.domain, self.codes), minlength=view.n_cells(self.domain))
+            counts = self.table.count(view.find(self.domain, self.codes), view.n_cells(self.domain))
             views.append(self.gardener.count(counts, view.possible(self.domain), view.scale, n_runs))
         return replace(tree, views=tuple(views))
 
@@ -290,15 +316,14 @@ def _parts(tree: Measured, plan: Plan, number: int) -> Iterator[tuple[Measured, 
 def _grow(table: Table, plan: Plan, gardener: _Gardener, n_runs: int = 1) -> Iterator[Measured]:
     """Grow every tree that the gardener's choices lead to, and count its layers."""
     domain = domain_of(table.schema)
-    codes = np.column_stack([table.codes[name] for name in domain.names])
-    yield from _Growth(plan, gardener, domain, codes).from_top(n_runs)
+    yield from _Growth(table, plan, gardener, domain, _codes(table)).from_top(n_runs)
 
 
 def settle(table: Table, plan: Plan, bits: RandomBits, n_runs: int) -> list[tuple[int, Plan, int]]:
     """Hold the election of groups, if there is one: which group won, the plan that follows, and in how many runs."""
     if plan.groups is None:
         return [(-1, plan, n_runs)]
-    drawn = plan.groups.draw(_codes(table), n_runs, bits)
+    drawn = plan.groups.draw(_codes(table), table.counts, n_runs, bits)
     return [
         (int(group), plan.settled(plan.groups.candidates[group]), int(n))
         for group, n in zip(*np.unique(drawn, return_counts=True), strict=True)
@@ -312,7 +337,7 @@ def _codes(table: Table) -> IntArray:
 def measure(table: Table, plan: Plan, bits: RandomBits) -> Measured:
     """Grow one tree over the table and count every layer with noise."""
     ((_, settled, _),) = settle(table, plan, bits, 1)
-    (measured,) = _grow(table, settled, _Drawing(settled.chooser, bits))
+    (measured,) = _grow(table, settled, _Drawing(settled.chooser, bits, table.counts))
     return measured
 
 
@@ -340,7 +365,7 @@ def observe(table: Table, plan: Plan, n_runs: int, bits: RandomBits) -> IntArray
         rows = [
             _row(tree, settled, group)
             for group, settled, n in settle(table, plan, bits, n_runs)
-            for tree in _grow(table, settled, _Drawing(settled.chooser, bits), n)
+            for tree in _grow(table, settled, _Drawing(settled.chooser, bits, table.counts), n)
         ]
         trees.append(np.concatenate(rows)[bits.generator().permutation(n_runs)])
     return np.concatenate(trees, axis=1)
@@ -393,7 +418,7 @@ def law(table: Table, plan: Plan) -> Law:
         raise InputError("a tree with a stopping rule has no law that could be enumerated: leave stop out")
     settled = [(-1, plan, 0.0)]
     if plan.groups is not None:
-        log_probabilities = plan.groups.log_probabilities(_codes(table))
+        log_probabilities = plan.groups.log_probabilities(_codes(table), table.counts)
         settled = [
             (i, plan.settled(group), float(log))
             for i, (group, log) in enumerate(zip(plan.groups.candidates, log_probabilities, strict=True))
@@ -401,7 +426,7 @@ def law(table: Table, plan: Plan) -> Law:
     outcomes = [
         _outcome(tree, part, group, log)
         for group, part, log in settled
-        for tree in _grow(table, part, _Enumerating(part.chooser))
+        for tree in _grow(table, part, _Enumerating(part.chooser, table.counts))
     ]
     return Law(outcomes=outcomes, repeats=plan.n_trees)
 

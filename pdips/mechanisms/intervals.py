@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from pdips.large import LargeSet
 from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome
 from pdips.mechanisms import hierarchy, synthesis
 from pdips.mechanisms.consistency import FloatArray, IntArray
@@ -229,7 +230,7 @@ def law(table: Table, plan: IntervalPlan) -> Law:
 def draw(table: Table, plan: IntervalPlan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
     """Measure one tree for all sets, or one for each, and draw the sets from it."""
     n_each = mechanism.n_sets // plan.n_trees
-    sets: list[pd.DataFrame] = []
+    sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
     for number in range(1, plan.n_trees + 1):
         with clock.step("counting and adding noise"):
@@ -238,7 +239,7 @@ def draw(table: Table, plan: IntervalPlan, *, mechanism: Mechanism, bits: Random
             found = synthesis.estimate_on_tree(measured, n_public=plan.n_public)
         sets += synthesis.synthesize(found, table, n_each, bits=bits, clock=clock)
         statistics |= _statistics(measured, table.schema, plan, f"set {number}, " if plan.n_trees > 1 else "")
-    return Drawn(sets=sets, statistics=statistics, noise=plan.noise())
+    return Drawn.of(sets, statistics=statistics, noise=plan.noise())
 
 
 def _statistics(measured: Measured, schema: Schema, plan: IntervalPlan, prefix: str) -> dict[str, pd.DataFrame]:

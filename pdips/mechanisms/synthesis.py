@@ -6,6 +6,7 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from pdips.large import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.mechanism import Clock, Drawn, Mechanism
 from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
 from pdips.mechanisms.hierarchy import Measured, Plan, measure, noise_variance
@@ -13,6 +14,7 @@ from pdips.mechanisms.layers import Domain, descend, domain_of, top_node
 from pdips.mechanisms.maximum_entropy import Grid, Observation, fit, log_independent
 from pdips.mechanisms.views import margin_errors, one_way_margins
 from pdips.noise import RandomBits
+from pdips.schema import Schema
 from pdips.table import Table, decode
 
 
@@ -95,17 +97,29 @@ def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
     return found
 
 
-def synthesize(found: Estimate, table: Table, n_sets: int, *, bits: RandomBits, clock: Clock) -> list[pd.DataFrame]:
+def synthesize(
+    found: Estimate, table: Table, n_sets: int, *, bits: RandomBits, clock: Clock
+) -> list[pd.DataFrame | LargeSet]:
     """Turn one consistent table into synthetic sets.
 
     Post-processing: of the confidential table it reads the public columns alone.
     """
-    rng, sets = bits.generator(), []
+    rng, sets = bits.generator(), list[pd.DataFrame | LargeSet]()
+    large = found.n_records > LARGE_SET_RECORDS and not copies_numbers(table.schema)
     for number in range(1, n_sets + 1):
         with clock.step(f"drawing synthetic set {number} of {n_sets}"):
             cell, count = round_cells(found.parents, found.values, found.n_records, rng)
-            sets.append(records(found.cells, table, np.repeat(cell, count), rng))
+            if large:
+                sets.append(_large_set(found.cells, table.schema, cell, count, rng))
+            else:
+                sets.append(records(found.cells, table, np.repeat(cell, count), rng))
     return sets
+
+
+def _large_set(cells: HasLevels, schema: Schema, cell: IntArray, count: IntArray, rng: np.random.Generator) -> LargeSet:
+    order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
+    codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(cells.domain.names)}
+    return LargeSet(schema=schema, codes=codes, counts=count[order], seed=int(rng.integers(2**63)))
 
 
 def records(measured: HasLevels, table: Table, cell: IntArray, rng: np.random.Generator) -> pd.DataFrame:
@@ -125,7 +139,7 @@ def public_records(table: Table, public: list[str]) -> pd.DataFrame:
     """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
     by_value = [table.sort_key(name) for name in reversed(public)]
     by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered
-    order = np.lexsort([*by_value, *by_level])
+    order = table.repeats(np.lexsort([*by_value, *by_level]))
     return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
 
 
@@ -137,7 +151,7 @@ def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
 def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
     """Measure one tree for all sets, or one for each, and draw the sets from it."""
     n_each = mechanism.n_sets // plan.n_trees
-    sets: list[pd.DataFrame] = []
+    sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
     for number in range(1, plan.n_trees + 1):
         with clock.step("counting and adding noise"):
@@ -147,7 +161,7 @@ def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, cl
         sets += synthesize(found, table, n_each, bits=bits, clock=clock)
         statistics |= noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
     errors = margin_errors(domain_of(table.schema), plan.views) if plan.views else ()
-    return Drawn(sets=sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
+    return Drawn.of(sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
 
 
 def of_set(number: int, n_trees: int) -> str:

@@ -105,6 +105,7 @@ class Steps:
     variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     most_sets: ClassVar[int] = MOST_SETS
+    weighs_records: ClassVar[bool] = True
 
     epsilon: Number
     n_sets: int = 1

@@ -277,13 +277,23 @@ class Shuffled:
     """One column for all nodes of a layer, drawn evenly from those that no layer above has split. Reads no record."""
 
     def draw(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, n_runs: int, bits: RandomBits
+        self,
+        number: int,
+        layer: Layer,
+        node: IntArray,
+        codes: IntArray,
+        *,
+        counts: IntArray | None,
+        n_runs: int,
+        bits: RandomBits,
     ) -> IntArray:
         """Return the columns of independent runs, shape (runs, nodes)."""
         chosen = exponential_mechanism(np.tile(_even_scores(layer), (n_runs, 1)), Fraction(1), bits)
         return np.repeat(chosen[:, None], layer.n_nodes, axis=1)
 
-    def outcomes(self, number: int, layer: Layer, node: IntArray, codes: IntArray) -> tuple[IntArray, FloatArray]:
+    def outcomes(
+        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
+    ) -> tuple[IntArray, FloatArray]:
         """Return every column that could be drawn, shape (outcomes, nodes), and its log probability."""
         log_each = choice_log_probabilities(_even_scores(layer), Fraction(1))[0]
         columns = np.flatnonzero(np.isfinite(log_each))

@@ -1,15 +1,18 @@
 """Records as codes of levels and bins, cells and groups of equal records: what every measure counts."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
+from typing import Self
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
+from pdips.large import LargeSet
 from pdips.schema import Schema
-from pdips.table import Table
+from pdips.table import Table, tally
 
 IntArray = NDArray[np.int64]
 
@@ -64,9 +67,47 @@ def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
     return np.column_stack([codes[name] for name in names])
 
 
+@dataclass(frozen=True)
+class Rows:
+    """Codes of rows, each of which stands for ``counts`` records, or for one."""
+
+    codes: IntArray
+    counts: IntArray | None = None
+
+    @classmethod
+    def of_table(cls, table: Table) -> Self:
+        """Take the rows that a table has already worked out."""
+        return cls(np.column_stack([table.codes[name] for name in coded_columns(table.schema)]), table.counts)
+
+    @classmethod
+    def of_set(cls, made: pd.DataFrame | LargeSet, schema: Schema) -> Self:
+        """Take the rows of a synthetic set."""
+        if isinstance(made, LargeSet):
+            codes = [made.codes[name] for name in coded_columns(schema)]
+            return cls(np.column_stack(codes).astype(np.int64), made.counts)
+        return cls(codes_of(made, schema))
+
+    def of(self, columns: Sequence[int]) -> "Rows":
+        """Keep some of the columns."""
+        return Rows(self.codes[:, list(columns)], self.counts)
+
+    def shares(self, place: IntArray, n_places: int) -> NDArray[np.float64]:
+        """Return the share of the records in each place, given the place of each row."""
+        n_records = len(self.codes) if self.counts is None else self.counts.sum()
+        return tally(place, self.counts, n_places) / n_records
+
+    def resampled(self, rng: np.random.Generator) -> "Rows":
+        """Return as many records drawn with replacement."""
+        if self.counts is None:
+            return Rows(resampled(self.codes, rng))
+        n_records = self.counts.sum()
+        return Rows(self.codes, rng.multinomial(n_records, self.counts / n_records))
+
+
 def table_codes(table: Table) -> IntArray:
     """Return the codes that a table has already worked out, shape (records, columns)."""
-    return np.column_stack([table.codes[name] for name in coded_columns(table.schema)])
+    rows = Rows.of_table(table)
+    return rows.codes if rows.counts is None else np.repeat(rows.codes, rows.counts, axis=0)
 
 
 def resampled(codes: IntArray, rng: np.random.Generator | None) -> IntArray:

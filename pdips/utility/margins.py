@@ -9,21 +9,24 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
+from pdips.large import LargeSet
 from pdips.schema import Schema
 from pdips.table import Table
-from pdips.utility.codes import IntArray, cell_ids, coded_columns, codes_of, n_cells, resampled, sizes_of, table_codes
+from pdips.utility.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of
 
 FloatArray = NDArray[np.float64]
 
 
-def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator | None = None) -> dict[str, Any]:
+def compare(
+    table: Table, sets: Sequence[pd.DataFrame | LargeSet], rng: np.random.Generator | None = None
+) -> dict[str, Any]:
     """Compare synthetic sets with the table they were made from.
 
     Parameters
     ----------
     table : Table
         The confidential table.
-    sets : sequence of DataFrame
+    sets : sequence of DataFrame or LargeSet
         Synthetic sets of the same schema.
     rng : numpy.random.Generator, optional
         For the resample that gives the reference values.
@@ -38,15 +41,13 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
     """
     schema = table.schema
     names, sizes = coded_columns(schema), sizes_of(schema)
-    original = table_codes(table)
-    synthetic = [codes_of(frame, schema) for frame in sets if len(frame)]
-    resample = resampled(original, rng)
-    by_set = [_full_distance(original, codes, sizes) for codes in synthetic]
+    original = Rows.of_table(table)
+    synthetic = [Rows.of_set(made, schema) for made in sets if len(made)]
+    resample = original.resampled(np.random.default_rng() if rng is None else rng)
+    by_set = [_full_distance(original, rows, sizes) for rows in synthetic]
     return {
         "l1": {"by_set": by_set, "mean": _mean(by_set), "reference": _full_distance(original, resample, sizes)},
-        "one_way": [
-            _one_way(schema, name, original[:, j], [codes[:, j] for codes in synthetic]) for j, name in enumerate(names)
-        ],
+        "one_way": [_one_way(schema, j, original, synthetic) for j in range(len(names))],
         "two_way": {
             "columns": names,
             "distance": _two_way(original, synthetic, sizes),
@@ -55,14 +56,14 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
     }
 
 
-def l1(table: Table, sets: Sequence[pd.DataFrame]) -> dict[str, Any]:
+def l1(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> dict[str, Any]:
     """Return the L1 distance of the full tables: sum over all cells of \\|share - share\\|.
 
     Parameters
     ----------
     table : Table
         The confidential table.
-    sets : sequence of DataFrame
+    sets : sequence of DataFrame or LargeSet
         Synthetic sets of the same schema.
 
     Returns
@@ -70,19 +71,19 @@ def l1(table: Table, sets: Sequence[pd.DataFrame]) -> dict[str, Any]:
     dict
         ``by_set``, from 0 (equal) to 2 (disjoint, or a set without records), and its ``mean``.
     """
-    schema, original = table.schema, table_codes(table)
-    by_set = [_full_distance(original, codes_of(frame, schema), sizes_of(schema)) for frame in _some(sets)]
+    schema, original = table.schema, Rows.of_table(table)
+    by_set = [_full_distance(original, Rows.of_set(made, schema), sizes_of(schema)) for made in _some(sets)]
     return {"by_set": by_set, "mean": _mean(by_set)}
 
 
-def k_way(table: Table, sets: Sequence[pd.DataFrame], k: int) -> dict[str, Any]:
+def k_way(table: Table, sets: Sequence[pd.DataFrame | LargeSet], k: int) -> dict[str, Any]:
     """Return total variation distances of all margins of ``k`` columns, averaged over synthetic sets.
 
     Parameters
     ----------
     table : Table
         The confidential table.
-    sets : sequence of DataFrame
+    sets : sequence of DataFrame or LargeSet
         Synthetic sets of the same schema.
     k : int
         Columns of a margin, from 1 to all.
@@ -101,16 +102,16 @@ def k_way(table: Table, sets: Sequence[pd.DataFrame], k: int) -> dict[str, Any]:
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     if not 1 <= k <= len(names):
         raise InputError(f"k must be from 1 to the number of columns with levels or bins, {len(names)}, not {k}")
-    original, synthetic = table_codes(table), [codes_of(frame, table.schema) for frame in _some(sets)]
+    original, synthetic = Rows.of_table(table), [Rows.of_set(made, table.schema) for made in _some(sets)]
     found = {}
     for chosen in combinations(range(len(names)), k):
         columns, widths = list(chosen), [sizes[j] for j in chosen]
-        apart = [_full_distance(original[:, columns], codes[:, columns], widths) / 2 for codes in synthetic]
+        apart = [_full_distance(original.of(columns), rows.of(columns), widths) / 2 for rows in synthetic]
         found[tuple(names[j] for j in chosen)] = float(np.mean(apart))
     return {"k": k, "mean": float(np.mean(list(found.values()))), "max": max(found.values()), "by_margin": found}
 
 
-def _some(sets: Sequence[pd.DataFrame]) -> Sequence[pd.DataFrame]:
+def _some(sets: Sequence[pd.DataFrame | LargeSet]) -> Sequence[pd.DataFrame | LargeSet]:
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
     return sets
@@ -120,25 +121,21 @@ def _mean(values: Sequence[float]) -> float | None:
     return float(np.mean(values)) if values else None
 
 
-def _full_distance(a: IntArray, b: IntArray, sizes: Sequence[int]) -> float:
+def _full_distance(a: Rows, b: Rows, sizes: Sequence[int]) -> float:
     """Return the L1 distance of the full tables, laying out their cells only where they are few."""
-    if not len(b):
+    if not len(b.codes):
         return 2.0
-    cells = cell_ids(np.vstack([a, b]), sizes)
+    cells = cell_ids(np.vstack([a.codes, b.codes]), sizes)
     if n_cells(sizes) > len(cells):
         _, cells = np.unique(cells, return_inverse=True)
-    size = int(cells.max()) + 1
-    return float(np.abs(_shares(cells[: len(a)], size) - _shares(cells[len(a) :], size)).sum())
+    size, n_first = int(cells.max()) + 1, len(a.codes)
+    return float(np.abs(a.shares(cells[:n_first], size) - b.shares(cells[n_first:], size)).sum())
 
 
-def _shares(codes: IntArray, n_levels: int) -> FloatArray:
-    return np.bincount(codes, minlength=n_levels) / len(codes)
-
-
-def _one_way(schema: Schema, name: str, original: IntArray, synthetic: Sequence[IntArray]) -> dict[str, Any]:
+def _one_way(schema: Schema, j: int, original: Rows, synthetic: Sequence[Rows]) -> dict[str, Any]:
+    name = coded_columns(schema)[j]
     column = schema.columns[name]
-    ours = _shares(original, column.n_levels)
-    theirs = [_shares(codes, column.n_levels) for codes in synthetic]
+    ours, *theirs = [rows.shares(rows.codes[:, j], column.n_levels) for rows in (original, *synthetic)]
     return {
         "column": name,
         "label": column.label or name,
@@ -150,11 +147,13 @@ def _one_way(schema: Schema, name: str, original: IntArray, synthetic: Sequence[
     }
 
 
-def _two_way(original: IntArray, synthetic: Sequence[IntArray], sizes: Sequence[int]) -> list[list[float]]:
+def _two_way(original: Rows, synthetic: Sequence[Rows], sizes: Sequence[int]) -> list[list[float]]:
     distance = np.zeros((len(sizes), len(sizes)))
     for i, j in combinations(range(len(sizes)), 2):
-        n_cells = sizes[i] * sizes[j]
-        ours = _shares(original[:, i] * sizes[j] + original[:, j], n_cells)
-        apart = [np.abs(ours - _shares(codes[:, i] * sizes[j] + codes[:, j], n_cells)).sum() / 2 for codes in synthetic]
+        ours, *theirs = [
+            rows.shares(rows.codes[:, i] * sizes[j] + rows.codes[:, j], sizes[i] * sizes[j])
+            for rows in (original, *synthetic)
+        ]
+        apart = [np.abs(ours - share).sum() / 2 for share in theirs]
         distance[i, j] = distance[j, i] = np.mean(apart) if apart else np.nan
     return [[float(value) for value in row] for row in distance]
