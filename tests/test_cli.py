@@ -373,8 +373,11 @@ def test_a_terminated_run_leaves_nothing_behind(here):
             time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
         out, err = running.communicate(timeout=60)
-    assert (running.returncode, out) == (130, "")
-    assert err.strip() == "pdips: interrupted; a spend that is on record stays charged"
+    assert (running.returncode, out, err.strip()) == (
+        130,
+        "",
+        "pdips: interrupted; a spend that is on record stays charged",
+    )
     assert left_behind(here) == set()
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pdips import InputError, LaplaceSanitizer, Ledger, Schema, Steps, Table, counting, files
 from pdips.large import LargeSet
-from pdips.mechanisms import hierarchy
+from pdips.mechanisms import synthesis
 from pdips.utility.margins import compare
 
 SCHEMA = Schema.from_toml("""
@@ -349,7 +349,7 @@ def large_and_small(monkeypatch, tmp_path) -> tuple[pd.DataFrame, LargeSet, Tabl
     frame.loc[80:120, "code"] = "?"
     table = Table.read(write(frame, tmp_path / "t.csv"), ZONED, counted=True)
     small = LaplaceSanitizer(epsilon=1).release(table, rng=np.random.default_rng(1))[0].sets[0]
-    monkeypatch.setattr(hierarchy, "LARGE_SET_RECORDS", 10)
+    monkeypatch.setattr(synthesis, "LARGE_SET_RECORDS", 10)
     release = LaplaceSanitizer(epsilon=1).release(table, rng=np.random.default_rng(1))[0]
     assert (release.n_sets, release.sets) == (1, ())
     release.write(tmp_path / "p")
@@ -408,7 +408,7 @@ def test_large_and_counted_compare_as_whole_ones_do(monkeypatch, tmp_path):
 def test_public_numbers_are_never_in_a_large_set(monkeypatch, tmp_path):
     _, counted = both(write(random_frame(0), tmp_path / "t.parquet"))
     del counted  # reading alone is tested above: number columns without bins have no histogram
-    monkeypatch.setattr(hierarchy, "LARGE_SET_RECORDS", 10)
+    monkeypatch.setattr(synthesis, "LARGE_SET_RECORDS", 10)
     frame = random_frame(0)[["age", "kids"]]
     schema = SCHEMA.model_copy(update={"columns": {n: SCHEMA.columns[n] for n in ("age", "kids")}, "impossible": ()})
     release, _ = LaplaceSanitizer(epsilon=1).release(both(write(frame, tmp_path / "u.parquet"), schema)[1])

@@ -215,7 +215,7 @@ def test_one_column_that_is_not_public_needs_no_name():
 class FirstAvailable(Shuffled):
     """The broken twin: no shuffling at all."""
 
-    def draw(self, number, layer, node, codes, *, n_runs, bits):
+    def draw(self, number, layer, node, codes, *, counts, n_runs, bits):
         return np.full((n_runs, layer.n_nodes), np.flatnonzero(layer.path[0] < 0)[0])
 
 
