@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, Protocol, get_args
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 import pandas as pd
@@ -46,9 +46,17 @@ class Mechanism(Protocol):
         Number of synthetic sets.
     neighbours : {"replace-one", "add-remove"}
         Which tables are to look alike.
+    relations, variants, splits : tuple of str
+        What the mechanism offers: neighbours it has a proof for, accountings, and ways to pay for several sets.
+    most_sets : int
+        The largest number of sets of one release.
     """
 
     name: ClassVar[str]
+    relations: ClassVar[tuple[Neighbours, ...]]
+    variants: ClassVar[tuple[Variant, ...]]
+    splits: ClassVar[tuple[Split, ...]]
+    most_sets: ClassVar[int]
 
     @property
     def epsilon(self) -> Number: ...
@@ -148,18 +156,19 @@ def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str =
     Raises
     ------
     InputError
-        If epsilon is not finite and above 0, ``n_sets`` is below 1, or a word is none of its choices.
+        If epsilon is not finite and above 0, ``n_sets`` is below 1 or beyond what the mechanism makes, or a word is
+        none of the choices that it offers.
     """
     epsilon = positive(mechanism.epsilon, "epsilon")
     if epsilon > LARGEST_EPSILON:
         raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {mechanism.epsilon}")
     if isinstance(mechanism.n_sets, bool) or not isinstance(mechanism.n_sets, int) or mechanism.n_sets < 1:
         raise InputError(f"n_sets must be a whole number of at least 1, got {mechanism.n_sets}")
-    if mechanism.n_sets > MOST_SETS:
-        raise InputError(f"n_sets must be at most {MOST_SETS:,}, got {mechanism.n_sets:,}")
-    choice(mechanism.neighbours, get_args(Neighbours), "neighbours")
-    choice(variant, get_args(Variant), "variant")
-    choice(split, get_args(Split), "split")
+    if mechanism.n_sets > mechanism.most_sets:
+        raise InputError(f"n_sets must be at most {mechanism.most_sets:,}, got {mechanism.n_sets:,}")
+    choice(mechanism.neighbours, mechanism.relations, "neighbours")
+    choice(variant, mechanism.variants, "variant")
+    choice(split, mechanism.splits, "split")
     if variant == "published" and mechanism.neighbours != "replace-one":
         raise InputError("variant 'published' follows the papers, where the number of records is public: replace-one")
     return epsilon

@@ -26,7 +26,6 @@ from pdips.pairs import Pair, check_neighbours, small_pairs, table_of, worst_pai
 
 RUNS = 40_000
 SURE = 1 - 1e-6
-RELATIONS = ["replace-one", "add-remove"]
 
 
 def findings(cases, **more):
@@ -43,16 +42,31 @@ def test_no_mechanism_without_its_audit():
         assert {case.engine for case in registered_cases(name)} >= {"exact", "counts"}
 
 
-@pytest.mark.parametrize("name", sorted(registry.AUDITS))
-@pytest.mark.parametrize("relation", RELATIONS)
-@pytest.mark.parametrize("settings", [{}, {"split": "per-set", "n_sets": 2}])
+LOOSE: dict[tuple[str, str], float] = {}
+"""Largest exact loss at epsilon = 1 of mechanisms whose proof isn't tight on the registered pairs."""
+
+
+def every_relation():
+    return [(name, relation) for name in sorted(registry.AUDITS) for relation in registry.find(name).relations]
+
+
+def every_claim():
+    for name, relation in every_relation():
+        mechanism = registry.find(name)
+        yield name, relation, {}
+        if mechanism.splits == ("once", "per-set"):
+            yield name, relation, {"split": "per-set", "n_sets": 2}
+
+
+@pytest.mark.parametrize(("name", "relation", "settings"), list(every_claim()))
 def test_a_sound_mechanism_is_consistent(name, relation, settings):
     found = findings(registered_cases(name, neighbours=relation, **settings))
     assert accused(found) == set()
-    assert max(finding.bound for finding in found if finding.engine == "exact") == pytest.approx(1, abs=1e-9)
+    largest = max(finding.bound for finding in found if finding.engine == "exact")
+    assert largest == pytest.approx(LOOSE.get((name, relation), 1), abs=1e-9)
 
 
-@pytest.mark.parametrize("name", sorted(registry.AUDITS))
+@pytest.mark.parametrize("name", [n for n in sorted(registry.AUDITS) if "published" in registry.find(n).variants])
 def test_a_published_variant_is_a_violation(name):
     found = worst_by_pair(findings(registered_cases(name, variant="published")))
     assert accused(found) == {"exact", "counts"}
@@ -60,8 +74,7 @@ def test_a_published_variant_is_a_violation(name):
     assert {finding.kind for finding in found} == {"none"}
 
 
-@pytest.mark.parametrize("name", sorted(registry.AUDITS))
-@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize(("name", "relation"), every_relation())
 def test_a_twin_that_overspends_by_a_quarter_is_caught(name, relation):
     cases = registered_cases(name, neighbours=relation)
     twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
@@ -379,7 +392,7 @@ def test_changes_must_be_of_one_person():
 
 
 @pytest.mark.parametrize("schema", [KEYED, PERSONS])
-@pytest.mark.parametrize("relation", RELATIONS)
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
 def test_a_forgotten_cap_is_found_out(schema, relation, monkeypatch):
     pairs = worst_pairs(schema, relation)
     mechanism = LaplaceSanitizer(epsilon=1, neighbours=relation)

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from pdips.ledger import Ledger
-from pdips.mechanism import Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import hierarchy
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
@@ -51,6 +51,10 @@ class LaplaceSanitizer:
     """
 
     name: ClassVar[str] = "laplace-sanitizer"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
+    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
+    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
+    most_sets: ClassVar[int] = MOST_SETS
 
     epsilon: Number
     n_sets: int = 1

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.ledger import Ledger
-from pdips.mechanism import Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import hierarchy
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
@@ -80,6 +80,10 @@ class Steps:
     """
 
     name: ClassVar[str] = "steps"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
+    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
+    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
+    most_sets: ClassVar[int] = MOST_SETS
 
     epsilon: Number
     n_sets: int = 1

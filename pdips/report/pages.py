@@ -106,7 +106,7 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
     facts = check(PublicFacts, content, str(public / "privacy.json"))
     if facts.privacy.kind == "none":
         raise RefusedError("a release of kind 'none' is never published, so it has no card")
-    return _render(
+    return render(
         "card.html.j2",
         facts=facts,
         schema=facts.table_schema,
@@ -126,7 +126,7 @@ def _report(confidential: Path, content: Mapping[str, Any]) -> str:
     run = check(Run, read(confidential / "run.json"), str(confidential / "run.json"))
     comparison = run.comparison
     margins, pairs = comparison.margins(), comparison.two_way.pairs()
-    return _render(
+    return render(
         "report.html.j2",
         facts=facts,
         schema=facts.table_schema,
@@ -232,5 +232,6 @@ def _environment() -> "Environment":
     return environment
 
 
-def _render(template: str, **context: Any) -> str:
+def render(template: str, **context: Any) -> str:
+    """Fill one of the templates of this room."""
     return _environment().get_template(template).render(context)

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from matplotlib.transforms import Affine2D
 
 INK, QUIET, RULE, BAR, ACCENT = "#010203", "#010204", "#010205", "#010206", "#010207"
-VARIABLES = {INK: "--ink", QUIET: "--quiet", RULE: "--rule", BAR: "--bar", ACCENT: "--accent"}
+SERIES = ("#020101", "#020102", "#020103", "#020104", "#020105", "#020106", "#020107", "#020108")
+VARIABLES = {
+    INK: "--ink",
+    QUIET: "--quiet",
+    RULE: "--rule",
+    BAR: "--bar",
+    ACCENT: "--accent",
+    **{colour: f"--series-{place}" for place, colour in enumerate(SERIES, start=1)},
+}
 """Stand-ins that become the variables of the page, so that pictures follow it from light to dark."""
 
 PANEL_WIDTH = 340
@@ -62,7 +70,7 @@ def one_way(margin: Margin, key: str) -> str:
         gaps = [[(a, y), (b, y)] for a, b, y in zip(table, synthetic, centres, strict=True)]
         _lines(figure, flip, gaps, ACCENT, 1.25)
         _dots(figure, flip, synthetic, centres, height * 0.36)
-    return _svg(figure, _describe(margin), key)
+    return as_svg(figure, _describe(margin), key)
 
 
 def two_way(pairs: TwoWay, key: str) -> str:
@@ -94,7 +102,7 @@ def two_way(pairs: TwoWay, key: str) -> str:
         _text(figure, flip, cell * place + 5, cell * (place + 0.5), name, "left", size=size)
     distance, a, b = pairs.pairs()[0]
     label = f"Total variation distances of {len(known)} pairs of columns; largest {number(distance)}: {a} and {b}"
-    return _svg(figure, label, key)
+    return as_svg(figure, label, key)
 
 
 def _rows(margin: Margin) -> Sequence[int]:
@@ -166,8 +174,18 @@ def _text(
     )
 
 
-def _svg(figure: "Figure", label: str, key: str) -> str:
-    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off."""
+def as_svg(figure: "Figure", label: str, key: str) -> str:
+    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off.
+
+    Parameters
+    ----------
+    figure : matplotlib Figure
+        At 72 dots an inch, in the stand-in colours of this module.
+    label : str
+        For those who can't see it.
+    key : str
+        Unlike any other picture's on the page.
+    """
     from matplotlib import rc_context
 
     out = StringIO()

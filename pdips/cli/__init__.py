@@ -1,0 +1,64 @@
+"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused."""
+
+import os
+import signal
+import sys
+import typing
+
+import click
+
+from pdips import __version__
+from pdips.cli.audits import audit
+from pdips.cli.ledgers import ledger
+from pdips.cli.release import report, synthesize
+from pdips.cli.schemas import schema
+from pdips.cli.studies import study
+from pdips.errors import InputError, RefusedError
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="pdips")
+def program() -> None:
+    """Differentially private data synthesis with a privacy statement that is true."""
+
+
+for _command in (synthesize, report, audit, study, ledger, schema):
+    program.add_command(_command)
+
+
+def main() -> None:
+    """Run the program and turn every way it can end into an exit code and at most one line."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that a hidden folder is cleared away
+    try:
+        program.main(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else str(error), err=True)
+        sys.exit(2)
+    except (InputError, click.ClickException) as error:
+        message = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        _stop(" ".join(message.split()), 2)
+    except RefusedError as error:
+        _stop(f"refused: {error}", 3)
+    except OSError as error:
+        _stop(
+            f"{error.strerror or 'a file could not be written'}; nothing was released, a spend on record stays charged",
+            2,
+        )
+    except (KeyboardInterrupt, click.Abort):
+        _stop("interrupted; a spend that is on record stays charged", 130)
+    except Exception as error:
+        if os.environ.get("PDIPS_TRACEBACK"):
+            raise
+        # A message from deep inside may quote a value of the table, so only its type is shown.
+        _stop(
+            f"a bug: {type(error).__name__}. Run again with PDIPS_TRACEBACK=1 to see where; what it prints may quote "
+            "confidential values",
+            1,
+        )
+
+
+def _stop(message: str, code: int) -> typing.NoReturn:
+    click.echo(f"pdips: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,6 @@
+"""``python -m pdips.cli``."""
+
+from pdips.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""The command ``audit``."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdips.cli.common import settings_of, show_progress
+from pdips.errors import InputError
+from pdips.registry import find
+
+if TYPE_CHECKING:
+    from pdips.pairs import Case
+
+
+@click.command()
+@click.argument("mechanism_name", metavar="[MECHANISM]", required=False)
+@click.option("--all", "every", is_flag=True, help="Audit every registered mechanism, sound and as published.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@click.option("--variant", metavar="VARIANT", help="sound or published; short for --option variant=...")
+@click.option("--epsilon", default="1", show_default=True, metavar="E")
+@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
+@click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.95,
+    show_default=True,
+    metavar="C",
+    help="For all bounds of a mechanism together.",
+)
+@click.option("--runs", "n_runs", type=int, default=100_000, show_default=True, metavar="N", help="On each table.")
+@click.option("--membership", is_flag=True, help="Also attack whole releases, and print true positive rates.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
+def audit(
+    mechanism_name: str | None,
+    every: bool,
+    options: tuple[str, ...],
+    variant: str | None,
+    epsilon: str,
+    n_sets: int,
+    neighbours: str,
+    confidence: float,
+    n_runs: int,
+    membership: bool,
+    as_json: bool,
+) -> None:
+    """Bound the epsilon of MECHANISM from below on neighbouring tables, and say whether it spends more than it claims.
+
+    Exit code 1 if a mechanism that claims a guarantee violates it; a published variant, which claims none, may.
+    """
+    import json
+
+    from pdips.audit import audit_cases, registered_cases, worst_by_pair
+    from pdips.registry import AUDITS
+
+    if every == (mechanism_name is not None):
+        raise InputError("name one mechanism to audit, or --all")
+    extra = (f"variant={variant}",) if variant is not None else ()
+    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    both = every and variant is None and neighbours == "replace-one"
+    names = list(AUDITS) if every else [mechanism_name or ""]
+    findings, attacks = [], []
+    with show_progress() as progress:
+        for name in names:
+            for more in [("variant=sound",), ("variant=published",)] if both else [extra]:
+                settings = settings_of(find(name), (*options, *more), common)
+                cases = registered_cases(name, **settings)
+                found = audit_cases(cases, n_runs=n_runs, confidence=confidence, progress=progress)
+                findings += worst_by_pair(found)
+                if membership:
+                    progress(f"attacking whole releases of {name}")
+                    attacks += _attacks(cases[0])
+    if as_json:
+        content = {"findings": [finding.describe() for finding in findings], "membership": attacks}
+        click.echo(json.dumps(content, indent=2))
+    else:
+        _print_findings([finding.describe() for finding in findings], attacks)
+    if any(finding.verdict == "VIOLATION" and finding.kind != "none" for finding in findings):
+        sys.exit(1)
+
+
+def _attacks(case: "Case") -> list[dict[str, Any]]:
+    from pdips.audit.membership import attack
+
+    named = {"mechanism": case.mechanism.name, "variant": getattr(case.mechanism, "variant", "sound")}
+    return [{**named, **found.describe()} for found in attack(case.mechanism, case.pair)]
+
+
+def _print_findings(findings: list[dict[str, Any]], attacks: list[dict[str, Any]]) -> None:
+    """Print one line a finding, widest column first in what matters: the verdict."""
+    for found in findings:
+        runs = "exact" if found["engine"] == "exact" else f"{found['engine']}, {found['n_runs']:,} runs"
+        settings = f" {found['settings']}" if found["settings"] else ""
+        click.echo(
+            f"{found['verdict']:<10}  claim {found['claim']:g}  bound {found['bound']:.3f}  "
+            f"{found['mechanism']} ({found['variant']}, {found['neighbours']}{settings})  {runs}"
+        )
+        click.echo(f"            {found['pair']}; event: {found['event']}")
+    for found in attacks:
+        click.echo(
+            f"membership  {found['mechanism']} ({found['variant']})  {found['score']}: true positive rate "
+            f"{found['true_positive_rate']:.3f} ({found['lower']:.3f} to {found['upper']:.3f}) at false positive rate "
+            f"{found['measured_false_positive_rate']:.3f}; epsilon permits {found['permitted']:.3f}"
+        )

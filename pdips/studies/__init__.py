@@ -1,0 +1,25 @@
+"""The papers' tables and figures, computed again. Imports no study until it is asked for one."""
+
+import importlib
+from typing import TYPE_CHECKING
+
+from pdips.privacy import choice
+
+if TYPE_CHECKING:
+    from pdips.studies.framework import Study
+
+STUDIES: dict[str, str] = {}
+"""Where each study lives, by its name on the command line."""
+
+
+def find(name: str) -> "Study":
+    """Return a study.
+
+    Raises
+    ------
+    InputError
+        If there is no study of this name; the message lists those that there are.
+    """
+    module, _, attribute = STUDIES[choice(name, tuple(STUDIES), "study")].partition(":")
+    study: Study = getattr(importlib.import_module(module), attribute)()
+    return study
