@@ -67,20 +67,21 @@ def irls(x: FloatArray, y: FloatArray, n: FloatArray) -> tuple[FloatArray, Float
     chance = (y + 0.5) / 2
     log_odds = np.log(chance / (1 - chance))
     deviance, converged = _deviance(y, n, log_odds), False
-    inverse = np.empty((0, 0))
+    inverse = np.eye(x.shape[1])
     beta = np.zeros(x.shape[1])
     for _ in range(GLM_STEPS):
-        weight = n * np.maximum(chance * (1 - chance), np.finfo(float).eps)
-        target = weight * log_odds + n * (y - chance)
-        inverse = np.linalg.pinv((x.T * weight) @ x, rcond=1e-20, hermitian=True)
-        beta = inverse @ (x.T @ target)
+        slope = np.maximum(chance * (1 - chance), np.finfo(float).eps)
+        root = np.sqrt(n * slope)
+        q, r = np.linalg.qr(root[:, None] * x)
+        inverse = np.linalg.inv(r)
+        beta = inverse @ (q.T @ (root * (log_odds + (y - chance) / slope)))
         log_odds = x @ beta
         chance = 1 / (1 + np.exp(-log_odds))
         before, deviance = deviance, _deviance(y, n, log_odds)
         converged = abs(deviance - before) / (abs(deviance) + 0.1) < GLM_TOLERANCE
         if converged:
             break
-    return beta, np.sqrt(np.diag(inverse)), bool(converged)
+    return beta, np.linalg.norm(inverse, axis=1), bool(converged)
 
 
 def overlaps(original: Fit, fits: Sequence[Fit]) -> dict[str, float]:

@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.errors import InputError
 from pdips.schema import Schema
 from pdips.table import Table
+from pdips.utility.codes import IntArray, cell_ids, coded_columns, codes_of, n_cells, resampled, sizes_of, table_codes
 
-IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 
@@ -35,13 +36,11 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
         in the table and averaged over sets, and their total variation distance. ``two_way``: total variation distance
         of every pair of columns, averaged over sets, and the reference's.
     """
-    rng = np.random.default_rng() if rng is None else rng
     schema = table.schema
-    names = list(table.codes)
-    sizes = [schema.columns[name].n_levels for name in names]
-    original = np.column_stack([table.codes[name] for name in names])
-    synthetic = [_codes(frame, schema, names) for frame in sets if len(frame)]
-    resample = original[rng.integers(len(original), size=len(original))]
+    names, sizes = coded_columns(schema), sizes_of(schema)
+    original = table_codes(table)
+    synthetic = [codes_of(frame, schema) for frame in sets if len(frame)]
+    resample = resampled(original, rng)
     by_set = [_full_distance(original, codes, sizes) for codes in synthetic]
     return {
         "l1": {"by_set": by_set, "mean": _mean(by_set), "reference": _full_distance(original, resample, sizes)},
@@ -56,9 +55,65 @@ def compare(table: Table, sets: Sequence[pd.DataFrame], rng: np.random.Generator
     }
 
 
-def _codes(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> IntArray:
-    codes = Table(frame, schema.without_person()).codes
-    return np.column_stack([codes[name] for name in names])
+def l1(table: Table, sets: Sequence[pd.DataFrame]) -> dict[str, Any]:
+    """Return the L1 distance of the full tables: sum over all cells of \\|share - share\\|.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    sets : sequence of DataFrame
+        Synthetic sets of the same schema.
+
+    Returns
+    -------
+    dict
+        ``by_set``, from 0 (equal) to 2 (disjoint, or a set without records), and its ``mean``.
+    """
+    schema, original = table.schema, table_codes(table)
+    by_set = [_full_distance(original, codes_of(frame, schema), sizes_of(schema)) for frame in _some(sets)]
+    return {"by_set": by_set, "mean": _mean(by_set)}
+
+
+def k_way(table: Table, sets: Sequence[pd.DataFrame], k: int) -> dict[str, Any]:
+    """Return total variation distances of all margins of ``k`` columns, averaged over synthetic sets.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    sets : sequence of DataFrame
+        Synthetic sets of the same schema.
+    k : int
+        Columns of a margin, from 1 to all.
+
+    Returns
+    -------
+    dict
+        ``by_margin``: distance by tuple of column names, from 0 (equal) to 1 (disjoint, or a set without records): half
+        the sum over cells of \\|share - share\\|. ``mean`` and ``max`` over the margins.
+
+    Raises
+    ------
+    InputError
+        If there is no set, or ``k`` is out of its range.
+    """
+    names, sizes = coded_columns(table.schema), sizes_of(table.schema)
+    if not 1 <= k <= len(names):
+        raise InputError(f"k must be from 1 to the number of columns with levels or bins, {len(names)}, not {k}")
+    original, synthetic = table_codes(table), [codes_of(frame, table.schema) for frame in _some(sets)]
+    found = {}
+    for chosen in combinations(range(len(names)), k):
+        columns, widths = list(chosen), [sizes[j] for j in chosen]
+        apart = [_full_distance(original[:, columns], codes[:, columns], widths) / 2 for codes in synthetic]
+        found[tuple(names[j] for j in chosen)] = float(np.mean(apart))
+    return {"k": k, "mean": float(np.mean(list(found.values()))), "max": max(found.values()), "by_margin": found}
+
+
+def _some(sets: Sequence[pd.DataFrame]) -> Sequence[pd.DataFrame]:
+    if not len(sets):
+        raise InputError("a measure of utility needs at least one synthetic set")
+    return sets
 
 
 def _mean(values: Sequence[float]) -> float | None:
@@ -66,11 +121,14 @@ def _mean(values: Sequence[float]) -> float | None:
 
 
 def _full_distance(a: IntArray, b: IntArray, sizes: Sequence[int]) -> float:
-    """Return the L1 distance of the full tables without laying out their cells."""
-    cells = np.ravel_multi_index(tuple(np.vstack([a, b]).T), sizes)
-    _, cell = np.unique(cells, return_inverse=True)
-    n_cells = int(cell.max()) + 1
-    return float(np.abs(_shares(cell[: len(a)], n_cells) - _shares(cell[len(a) :], n_cells)).sum())
+    """Return the L1 distance of the full tables, laying out their cells only where they are few."""
+    if not len(b):
+        return 2.0
+    cells = cell_ids(np.vstack([a, b]), sizes)
+    if n_cells(sizes) > len(cells):
+        _, cells = np.unique(cells, return_inverse=True)
+    size = int(cells.max()) + 1
+    return float(np.abs(_shares(cells[: len(a)], size) - _shares(cells[len(a) :], size)).sum())
 
 
 def _shares(codes: IntArray, n_levels: int) -> FloatArray:

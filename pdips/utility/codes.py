@@ -1,0 +1,122 @@
+"""Records as codes of levels and bins, cells and groups of equal records: what every measure counts."""
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+from pdips.schema import Schema
+from pdips.table import Table
+
+IntArray = NDArray[np.int64]
+
+
+def coded_columns(schema: Schema) -> list[str]:
+    """Return the columns that measures compare: those with levels or bins, in the schema's order.
+
+    Raises
+    ------
+    InputError
+        If there are none.
+    """
+    names = [name for name, column in schema.columns.items() if column.is_categorical or column.is_binned]
+    if not names:
+        raise InputError("no column has levels or bins to compare; give the numeric ones bins in the schema")
+    return names
+
+
+def sizes_of(schema: Schema) -> list[int]:
+    """Return the number of levels or bins of each coded column, missing included where it may occur."""
+    return [schema.columns[name].n_levels for name in coded_columns(schema)]
+
+
+def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
+    """Return the records of a frame, confidential or synthetic, as codes.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Columns of the schema, with or without the person key.
+    schema : Schema
+        Its structural zeros are not checked: a synthetic set that breaks them is measured like any other.
+
+    Returns
+    -------
+    ndarray of int64, shape (records, columns)
+        Level or bin of each record in each coded column, the last code for missing. Numeric columns without bins are
+        left out.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or in excess, or a value lies outside its column's levels or bounds.
+    """
+    names = coded_columns(schema)
+    if not len(frame):
+        return np.empty((0, len(names)), dtype=np.int64)
+    if schema.records.person in frame.columns:
+        frame = frame.drop(columns=[schema.records.person])
+    plain = schema.without_person().model_copy(update={"impossible": ()})
+    codes = Table(frame, plain).codes
+    return np.column_stack([codes[name] for name in names])
+
+
+def table_codes(table: Table) -> IntArray:
+    """Return the codes that a table has already worked out, shape (records, columns)."""
+    return np.column_stack([table.codes[name] for name in coded_columns(table.schema)])
+
+
+def resampled(codes: IntArray, rng: np.random.Generator | None) -> IntArray:
+    """Return as many records drawn with replacement: what a perfect synthesizer without privacy would give."""
+    rng = np.random.default_rng() if rng is None else rng
+    return codes[rng.integers(len(codes), size=len(codes))]
+
+
+def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
+    """Return one number a record, equal for equal records, however many cells there are.
+
+    Parameters
+    ----------
+    codes : ndarray of int64, shape (records, columns)
+        Each below its column's size.
+    sizes : sequence of int
+        Levels of each column.
+
+    Returns
+    -------
+    ndarray of int64, shape (records,)
+        The cell's place in the full table where 64 bits hold it, else an equally good label.
+    """
+    cells, n_cells = np.zeros(len(codes), dtype=np.int64), 1
+    for column, size in zip(codes.T, sizes, strict=True):
+        if n_cells * size >= 2**62:
+            found, cells = np.unique(cells, return_inverse=True)
+            n_cells = len(found)
+        cells, n_cells = cells * size + column, n_cells * size
+    return cells
+
+
+def grouped(
+    original: IntArray, synthetic: IntArray, sizes: Sequence[int]
+) -> tuple[IntArray, NDArray[np.float64], NDArray[np.float64]]:
+    """Group equal records of two tables.
+
+    Returns
+    -------
+    rows : ndarray of int64, shape (groups, columns)
+        Every different record, once.
+    n_original, n_synthetic : ndarray of float64, shape (groups,)
+        How often each table has it.
+    """
+    both = np.vstack([original, synthetic])
+    _, first, group = np.unique(cell_ids(both, sizes), return_index=True, return_inverse=True)
+    count = [np.bincount(part, minlength=len(first)) for part in (group[: len(original)], group[len(original) :])]
+    return both[first], count[0].astype(np.float64), count[1].astype(np.float64)
+
+
+def n_cells(sizes: Sequence[int]) -> int:
+    """Return the number of cells of a table, exactly."""
+    return prod(int(size) for size in sizes)
