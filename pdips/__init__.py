@@ -11,8 +11,10 @@ if TYPE_CHECKING:
     from pdips.errors import RefusedError as RefusedError
     from pdips.ledger import Ledger as Ledger
     from pdips.mechanism import Mechanism as Mechanism
+    from pdips.mechanisms.planning import suggest_layers as suggest_layers
     from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
     from pdips.mechanisms.tree import Steps as Steps
+    from pdips.mechanisms.universal import UniversalHistogram as UniversalHistogram
     from pdips.privacy import PrivacyLoss as PrivacyLoss
     from pdips.privacy import Spend as Spend
     from pdips.release import Release as Release
@@ -37,6 +39,8 @@ _HOMES = {
     "Spend": "pdips.privacy",
     "Steps": "pdips.mechanisms.tree",
     "Table": "pdips.table",
+    "UniversalHistogram": "pdips.mechanisms.universal",
+    "suggest_layers": "pdips.mechanisms.planning",
 }
 
 __all__ = sorted(_HOMES)

@@ -11,11 +11,13 @@ Home = str | type[Any] | Callable[..., Any]
 MECHANISMS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
     "steps": "pdips.mechanisms.tree:Steps",
+    "universal-histogram": "pdips.mechanisms.universal:UniversalHistogram",
 }
 
 AUDITS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
     "steps": "pdips.mechanisms.audits:steps",
+    "universal-histogram": "pdips.mechanisms.audit_universal:universal",
 }
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""
 

@@ -10,6 +10,7 @@ from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
 from pdips.mechanisms.tree import Steps
+from pdips.mechanisms.universal import UniversalHistogram
 from pdips.pairs import Case, Event, Pair, small_pairs, table_of, worst_pairs
 from pdips.schema import Schema
 
@@ -27,7 +28,7 @@ TINY = Schema.model_validate(
 """A table of 12 cells with a numeric column, on which everything can be enumerated."""
 
 
-def toward(mechanism: LaplaceSanitizer | Steps, pair: Pair) -> Pair:
+def toward(mechanism: LaplaceSanitizer | Steps | UniversalHistogram, pair: Pair) -> Pair:
     """Return the pair with the event that no noisy count is on the far side of the first table's true count.
 
     For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.
