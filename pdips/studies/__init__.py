@@ -8,7 +8,10 @@ from pdips.privacy import choice
 if TYPE_CHECKING:
     from pdips.studies.framework import Study
 
-STUDIES: dict[str, str] = {}
+STUDIES: dict[str, str] = {
+    "steps-regression": "pdips.studies.steps_regression:StepsRegression",
+    "voter": "pdips.studies.voter:Voter",
+}
 """Where each study lives, by its name on the command line."""
 
 

@@ -135,9 +135,7 @@ class StepsRegression:
         return TEXT
 
 
-def release(
-    table: Table, method: str, form: str, epsilon: str, rng: np.random.Generator
-) -> Sequence[pd.DataFrame]:
+def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.Generator) -> Sequence[pd.DataFrame]:
     """Return the synthetic sets of one method."""
     build, source = _BUILDERS[method]
     return source(table, build(epsilon, form, table.schema, rng), rng)

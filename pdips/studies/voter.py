@@ -36,6 +36,9 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What the methods of the table are called on the command line, and their options."""
 
+AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
+"""Further options of the published forms: the code that the paper ran uses mutual information and leaves no table out."""
+
 FORMS: dict[str, dict[str, Any]] = {
     "published": {"variant": "published", "split": "per-set"},
     "sound": {"variant": "sound", "split": "once"},
@@ -164,6 +167,8 @@ def row_name(method: str, form: str, epsilon: str) -> str:
 def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
     """Return a method of the table in one of its forms."""
     name, options = SETTINGS[method]
+    if form == "published":
+        options = options | AS_PUBLISHED.get(method, {})
     found: Mechanism = find(name)(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **FORMS[form])
     return found
 
@@ -224,7 +229,9 @@ def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.Dat
     values = found[found["row"].isin(rows) & found["column"].isin(MEASURES.values())]
     scores = ranks(values.pivot(index="row", columns="column", values="ours").loc[rows, list(MEASURES.values())])
     scores.columns = [name + suffix if name == SCORE else f"rank, {name}{suffix}" for name in scores.columns]
-    known = {(row, column): place for place, (row, column) in enumerate(zip(found["row"], found["column"], strict=True))}
+    known = {
+        (row, column): place for place, (row, column) in enumerate(zip(found["row"], found["column"], strict=True))
+    }
     found, more = found.copy(), []
     ours = found.columns.get_loc("ours")
     for (row, column), value in scores.stack().items():
