@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from pdips.ledger import Ledger as Ledger
     from pdips.mechanism import Mechanism as Mechanism
     from pdips.mechanisms.planning import suggest_layers as suggest_layers
+    from pdips.mechanisms.privbayes import PrivBayes as PrivBayes
     from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
     from pdips.mechanisms.tree import Steps as Steps
     from pdips.mechanisms.universal import UniversalHistogram as UniversalHistogram
@@ -31,6 +32,7 @@ _HOMES = {
     "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
     "Ledger": "pdips.ledger",
     "Mechanism": "pdips.mechanism",
+    "PrivBayes": "pdips.mechanisms.privbayes",
     "PrivacyLoss": "pdips.privacy",
     "RefusedError": "pdips.errors",
     "Release": "pdips.release",

@@ -10,12 +10,14 @@ Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
+    "privbayes": "pdips.mechanisms.privbayes:PrivBayes",
     "steps": "pdips.mechanisms.tree:Steps",
     "universal-histogram": "pdips.mechanisms.universal:UniversalHistogram",
 }
 
 AUDITS: dict[str, Home] = {
     "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
+    "privbayes": "pdips.mechanisms.audit_privbayes:privbayes",
     "steps": "pdips.mechanisms.audits:steps",
     "universal-histogram": "pdips.mechanisms.audit_universal:universal",
 }

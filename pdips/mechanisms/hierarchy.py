@@ -331,11 +331,11 @@ def _records(measured: Measured, table: Table, cell: IntArray, rng: np.random.Ge
     codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in public}
     frame = decode(schema, codes, rng)
     if public:
-        frame = pd.concat([_public_records(table, public), frame], axis=1)
+        frame = pd.concat([public_records(table, public), frame], axis=1)
     return frame[list(domain.names)]
 
 
-def _public_records(table: Table, public: list[str]) -> pd.DataFrame:
+def public_records(table: Table, public: list[str]) -> pd.DataFrame:
     """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
     by_value = [table.sort_key(name) for name in reversed(public)]
     by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered

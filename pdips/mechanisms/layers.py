@@ -46,6 +46,23 @@ def domain_of(schema: Schema) -> Domain:
     InputError
         If a numeric column has no bins, or there are more cells than memory holds.
     """
+    domain = columns_of(schema)
+    if domain.n_cells > MOST_CELLS:
+        raise InputError(
+            f"the cross-tabulation of all columns has {domain.n_cells:,} cells, more than {MOST_CELLS:,}: "
+            "give fewer columns, levels or bins"
+        )
+    return domain
+
+
+def columns_of(schema: Schema) -> Domain:
+    """Return the columns of a schema for mechanisms that never lay out all cells.
+
+    Raises
+    ------
+    InputError
+        If a numeric column has no bins.
+    """
     for name, column in schema.columns.items():
         if not column.is_categorical and not column.is_binned:
             raise InputError(f"column {name!r} needs bins or bin_edges in the schema for a histogram mechanism")
@@ -56,13 +73,7 @@ def domain_of(schema: Schema) -> Domain:
         for rule in map(schema.rule_codes, schema.impossible)
     )
     public = np.flatnonzero([schema.columns[name].public for name in names])
-    domain = Domain(names, sizes, public, rules)
-    if domain.n_cells > MOST_CELLS:
-        raise InputError(
-            f"the cross-tabulation of all columns has {domain.n_cells:,} cells, more than {MOST_CELLS:,}: "
-            "give fewer columns, levels or bins"
-        )
-    return domain
+    return Domain(names, sizes, public, rules)
 
 
 @dataclass(frozen=True)
