@@ -94,7 +94,7 @@ def _print(found: "Study", table: "pd.DataFrame") -> None:
 
     from pdips.studies.pages import lines, spread
 
-    console = Console(file=sys.stdout)
+    console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
     for block in found.layout(table):
         if not block.headline:
             continue
@@ -102,9 +102,9 @@ def _print(found: "Study", table: "pd.DataFrame") -> None:
         shown = Table(title=block.title, title_justify="left", box=None, pad_edge=False)
         shown.add_column("")
         for column in content["columns"]:
-            shown.add_column(column["label"], justify="right")
+            shown.add_column(column["label"], justify="right", no_wrap=True)
             if column["has_paper"]:
-                shown.add_column("paper", justify="right", style="dim")
+                shown.add_column("paper", justify="right", no_wrap=True, style="dim")
         has_paper = [column["has_paper"] for column in content["columns"]]
         for label, cells in content["rows"]:
             shown.add_row(label, *lines(cells, has_paper))

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from pdips.studies.framework import Study
 
 STUDIES: dict[str, str] = {
+    "normal-moments": "pdips.studies.normal_moments:NormalMoments",
+    "proportions": "pdips.studies.proportions:Proportions",
     "steps-regression": "pdips.studies.steps_regression:StepsRegression",
     "voter": "pdips.studies.voter:Voter",
 }

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import pandas as pd
 
@@ -98,6 +98,25 @@ class Picture:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A claim that the paper makes in words, and what the study finds.
+
+    Parameters
+    ----------
+    claim : str
+        In our words, with its place in the paper.
+    found : str
+        With the figures that speak for or against it.
+    verdict : str
+        Such as "holds", "holds in part", "doesn't hold", "to come".
+    """
+
+    claim: str
+    found: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Block:
     """A rectangle cut from the long table, to be printed.
 
@@ -165,6 +184,15 @@ class Study(Protocol):
 
     def text(self) -> str:
         """Return paragraphs in HTML: what was done, definitions, which published row spends how much true epsilon."""
+        ...
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A study that also compares claims: the page prints them in a table."""
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Compare the paper's claims with what was found."""
         ...
 
 

@@ -13,7 +13,7 @@ from pdips import __version__
 from pdips.report import pictures
 from pdips.report.formats import number
 from pdips.report.pages import render
-from pdips.studies.framework import COLUMNS, Block, Options, Picture, Study
+from pdips.studies.framework import COLUMNS, Block, Judging, Options, Picture, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,7 +92,8 @@ def _shown(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> dic
         for place, picture in enumerate(study.pictures(measurements, table))
     ]
     blocks = [spread(block, table) for block in study.layout(table)]
-    return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks}
+    findings = study.findings(table) if isinstance(study, Judging) else []
+    return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks, "findings": findings}
 
 
 def _panels(picture: Picture, place: int) -> list[Any]:

@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.resources import files
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from pdips.mechanism import Mechanism
 from pdips.privacy import exact
 from pdips.registry import find
 from pdips.schema import Column, Schema
-from pdips.studies.framework import Block, Data, Options, Picture, Task
+from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.regression_models import LEVELS, Fit, FloatArray, Model, draw, fit, model
 from pdips.table import Table, decode
 
@@ -136,11 +137,15 @@ class StepsRegression:
 
         return pictures(measurements)
 
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Hold the claims that the paper makes in words against the table."""
+        from pdips.studies.regression_findings import findings
+
+        return findings(table)
+
     def text(self) -> str:
         """Return what was done, what the paper says of its figures, and what its rows really spend."""
-        from pdips.studies.regression_text import TEXT
-
-        return TEXT
+        return files("pdips.studies").joinpath("texts", "steps-regression.html").read_text(encoding="utf-8")
 
 
 def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.Generator) -> Sequence[pd.DataFrame]:

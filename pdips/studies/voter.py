@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
+from importlib.resources import files
 from typing import Any, ClassVar
 
 import numpy as np
@@ -13,7 +14,7 @@ import pandas as pd
 from pdips.mechanism import Mechanism
 from pdips.privacy import exact
 from pdips.registry import find
-from pdips.studies.framework import Block, Data, Options, Picture, Task, summarise
+from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task, summarise
 from pdips.studies.voter_data import MEASURES, PAPER_METHODS, SMALLER_IS_BETTER, paper_table, read_voter
 from pdips.studies.voter_model import firth_fit, glm_fit, overlaps
 from pdips.table import Table
@@ -37,7 +38,7 @@ SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
 """What the methods of the table are called on the command line, and their options."""
 
 AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
-"""Further options of the published forms: the code that the paper ran uses mutual information and leaves no table out."""
+"""Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
 
 FORMS: dict[str, dict[str, Any]] = {
     "published": {"variant": "published", "split": "per-set"},
@@ -128,11 +129,15 @@ class Voter:
 
         return pictures(table)
 
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Hold the claims that the paper makes in words against the table."""
+        from pdips.studies.voter_findings import findings
+
+        return findings(table)
+
     def text(self) -> str:
         """Return what was done, with which data, and what each published row really spends."""
-        from pdips.studies.voter_text import TEXT
-
-        return TEXT
+        return files("pdips.studies").joinpath("texts", "voter.html").read_text(encoding="utf-8")
 
 
 @dataclass(frozen=True)
