@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from pdips.report.pictures import INK, QUIET, RULE, SERIES
 
@@ -76,7 +77,7 @@ def boxes(
     title: str,
     ticks: Sequence[str],
     label: str,
-    groups: Sequence[tuple[int, Sequence[Sequence[float]]]],
+    groups: Sequence[tuple[int, Sequence[ArrayLike]]],
     limits: tuple[float, float] | None = None,
 ) -> "Figure":
     """Return a panel of box plots: for each group its colour, and its values at each place; groups side by side."""

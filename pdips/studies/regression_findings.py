@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.studies.framework import Finding
-from pdips.studies.steps_regression import METHODS, REFERENCES, SAMPLES, SUMMARIES, Place
+from pdips.studies.steps_regression import METHODS, REFERENCES, SUMMARIES, Place
 from pdips.studies.words import FAILS, HOLDS, PARTLY, TO_COME
 
 SHOWN = ("published", "sound")
@@ -16,7 +16,8 @@ NOMINAL = 0.95
 class Figures:
     """Figures of the table, averaged over sizes and epsilons."""
 
-    def __init__(self, table: pd.DataFrame) -> None:
+    def __init__(self, table: pd.DataFrame, samples: Sequence[int]) -> None:
+        self.samples = samples
         self._ours = dict(zip(zip(table["row"], table["column"], strict=True), table["ours"], strict=True))
         rows = [row for row in table["row"].unique() if "epsilon = " in row]
         self.epsilons = sorted({row.split("epsilon = ")[1].split(":")[0] for row in rows}, key=float)
@@ -29,15 +30,15 @@ class Figures:
     def mean(self, number: int, method: str, form: str, measure: str, epsilons: Sequence[str] = ()) -> float:
         """Return the mean of a measure over sizes and epsilons; for coverage, its distance from 95 %."""
         chosen = epsilons or self.epsilons
-        places = [Place(number, size, method, form, epsilon) for size in SAMPLES for epsilon in chosen]
+        places = [Place(number, size, method, form, epsilon) for size in self.samples for epsilon in chosen]
         if measure == "coverage":
             return float(np.mean([abs(self.at(measure, place) - NOMINAL) for place in places]))
         return self.at(measure, *places)
 
 
-def findings(table: pd.DataFrame) -> list[Finding]:
+def findings(table: pd.DataFrame, samples: Sequence[int]) -> list[Finding]:
     """Return the paper's claims and what the table says of each."""
-    seen = Figures(table)
+    seen = Figures(table, samples)
     claims: list[tuple[str, int, dict[str, str], dict[str, str]]] = [
         (
             "Model 1: PrivBayes is best in bias, coverage and prediction, and worst in RMSE; STEPS is best in RMSE; UH "
@@ -97,11 +98,11 @@ def _improves(seen: Figures) -> Finding:
 
 def _coverage(seen: Figures) -> Finding:
     high = seen.epsilons[-1]
-    bins = [seen.at("coverage", *(Place(number, size, REFERENCES[1]) for size in SAMPLES)) for number in (1, 2)]
+    bins = [seen.at("coverage", *(Place(number, size, REFERENCES[1]) for size in seen.samples)) for number in (1, 2)]
     texts = []
     for number, method in ((1, "PrivBayes"), (2, "STEPS")):
         if method in seen.methods:
-            places = [Place(number, size, method, "published", high) for size in SAMPLES]
+            places = [Place(number, size, method, "published", high) for size in seen.samples]
             texts.append(f"{method} in model {number} {seen.at('coverage', *places):.3f}")
     return Finding(
         claim="Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is "

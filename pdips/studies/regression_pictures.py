@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -9,7 +10,10 @@ import pandas as pd
 from pdips.studies.curves import Line, boxes, lines
 from pdips.studies.framework import Picture
 from pdips.studies.regression_models import FloatArray, model
-from pdips.studies.steps_regression import EPSILONS, FORMS, METHODS, SAMPLES, Place
+from pdips.studies.steps_regression import EPSILONS, FORMS, METHODS, Place
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DRAWN = ("published", "sound")
 COLOURS = dict(zip(DRAWN, (4, 3), strict=True))
@@ -20,12 +24,12 @@ type Values = Mapping[tuple[str, str, str], Mapping[str, FloatArray]]
 """By method, form and epsilon: each measure by coefficient, and the prediction error in an array of one."""
 
 
-def pictures(measurements: pd.DataFrame) -> list[Picture]:
+def pictures(measurements: pd.DataFrame, samples: Sequence[int]) -> list[Picture]:
     """Return for each model and size a grid of measures by methods, and prediction errors."""
     found = []
-    groups = dict(tuple(measurements.groupby("row", sort=False)))
+    groups = {str(row): group for row, group in measurements.groupby("row", sort=False)}
     for number in (1, 2):
-        for n_records in SAMPLES:
+        for n_records in samples:
             values = _values(groups, number, n_records)
             if values:
                 found += [_coefficients(values, number, n_records), _prediction(values, number, n_records)]
@@ -88,7 +92,7 @@ def _limits(drawn: Sequence[FloatArray], measure: str) -> tuple[float, float]:
 
 def _lines(
     title: str, ticks: Sequence[str], by_form: Mapping[str, Sequence[FloatArray]], limits: tuple[float, float]
-) -> object:
+) -> "Figure":
     drawn = []
     for form, by_epsilon in by_form.items():
         n_coefficients = max(map(len, by_epsilon), default=0)
@@ -100,7 +104,7 @@ def _lines(
 
 def _boxes(
     title: str, ticks: Sequence[str], by_form: Mapping[str, Sequence[FloatArray]], limits: tuple[float, float]
-) -> object:
+) -> "Figure":
     groups = [(COLOURS[form], by_epsilon) for form, by_epsilon in by_form.items()]
     return boxes(title, ticks, "epsilon", groups, limits)
 

@@ -64,13 +64,25 @@ class Place:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
 class StepsRegression:
-    """Section 3 of paper 000: bias, root mean squared error and coverage of regression coefficients; prediction."""
+    """Section 3 of paper 000: bias, root mean squared error and coverage of regression coefficients; prediction.
+
+    Parameters
+    ----------
+    methods : sequence of str
+        Methods to run; all by default.
+    samples : sequence of int
+        Numbers of records.
+    """
 
     name: ClassVar[str] = "steps-regression"
     title: ClassVar[str] = "Linear regression on synthetic sets: STEPS, universal histogram and PrivBayes"
     default_replicates: ClassVar[int] = 50
     data: ClassVar[Data] = "none"
+
+    methods: Sequence[str] = METHODS
+    samples: Sequence[int] = SAMPLES
 
     def tasks(self, options: Options) -> list[Task]:
         """One simulated table of one model and size a task: all methods and epsilons are run on it."""
@@ -82,7 +94,7 @@ class StepsRegression:
             )
             for replicate in range(options.replicates)
             for number in (1, 2)
-            for n_records in SAMPLES
+            for n_records in self.samples
         ]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -93,10 +105,10 @@ class StepsRegression:
         table = draw(what, n_records, rng)
         test = rng.integers(len(what.means), size=N_TEST)
         y = what.means[test] + rng.normal(size=N_TEST)
-        cases = [(Place(number, n_records, REFERENCES[0]), [table.frame])]
+        cases: list[tuple[Place, Sequence[pd.DataFrame]]] = [(Place(number, n_records, REFERENCES[0]), [table.frame])]
         cases.append((Place(number, n_records, REFERENCES[1]), [_within_bins(table, rng) for _ in range(N_SETS)]))
         for epsilon in arguments["epsilons"]:
-            for method in METHODS:
+            for method in self.methods:
                 for form in FORMS:
                     sets = release(table, method, form, epsilon, rng)
                     cases.append((Place(number, n_records, method, form, epsilon), sets))
@@ -107,7 +119,7 @@ class StepsRegression:
         rows: list[dict[str, Any]] = []
         for row, found in measurements.groupby("row", sort=False):
             what = model(int(found["model"].iloc[0]))
-            figures = _summary(found, what) | _by_coefficient(found, what)
+            figures = summary(found, what) | _by_coefficient(found, what)
             rows += [
                 {"row": row, "column": column, "ours": ours, "standard_error": error, "paper": np.nan}
                 for column, (ours, error) in figures.items()
@@ -117,7 +129,7 @@ class StepsRegression:
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """One block a model and size, and one more for its coefficients."""
         blocks = []
-        for number, n_records in [(number, n_records) for number in (1, 2) for n_records in SAMPLES]:
+        for number, n_records in [(number, n_records) for number in (1, 2) for n_records in self.samples]:
             start = f"model {number}, n = {n_records:,}"
             mine = table[table["row"].str.startswith(start)]
             rows = {row: row.removeprefix(start).lstrip(",: ") for row in mine["row"].unique()}
@@ -135,13 +147,13 @@ class StepsRegression:
         """Draw the paper's figures 2 and 3."""
         from pdips.studies.regression_pictures import pictures
 
-        return pictures(measurements)
+        return pictures(measurements, self.samples)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims that the paper makes in words against the table."""
         from pdips.studies.regression_findings import findings
 
-        return findings(table)
+        return findings(table, self.samples)
 
     def text(self) -> str:
         """Return what was done, what the paper says of its figures, and what its rows really spend."""
@@ -173,25 +185,28 @@ def _steps(
     """
     budget = (1 - ELECTION_SHARE) * epsilon / 2 if form == "published" else epsilon
     found: Mechanism = find("steps")(epsilon=budget, order=("group",), **common)
-    grouped = Table(_grouped(table.frame), _grouped_schema(table.schema))
-    return [_ungrouped(frame) for frame in found.release(grouped, rng=rng)[0].sets]
+    source = Table(grouped(table.frame), grouped_schema(table.schema))
+    return [ungrouped(frame) for frame in found.release(source, rng=rng)[0].sets]
 
 
 _SIZES = tuple(LEVELS[name] for name in FIRST_GROUP)
 
 
-def _grouped(frame: pd.DataFrame) -> pd.DataFrame:
+def grouped(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a frame with one column for the combinations of the first group."""
     codes = tuple(frame[name].to_numpy() - 1 for name in FIRST_GROUP)
     rest = [name for name in frame.columns if name not in FIRST_GROUP]
     return pd.DataFrame({"group": np.ravel_multi_index(codes, _SIZES), **{name: frame[name] for name in rest}})
 
 
-def _grouped_schema(schema: Schema) -> Schema:
+def grouped_schema(schema: Schema) -> Schema:
+    """Return the schema of :func:`grouped`."""
     rest = {name: column for name, column in schema.columns.items() if name not in FIRST_GROUP}
     return Schema(columns={"group": Column(levels=tuple(range(math.prod(_SIZES)))), **rest})
 
 
-def _ungrouped(frame: pd.DataFrame) -> pd.DataFrame:
+def ungrouped(frame: pd.DataFrame) -> pd.DataFrame:
+    """Undo :func:`grouped`."""
     codes = np.unravel_index(frame["group"].to_numpy(dtype=np.int64), _SIZES)
     return frame.drop(columns="group").assign(**{name: code + 1 for name, code in zip(FIRST_GROUP, codes, strict=True)})
 
@@ -231,8 +246,11 @@ def _arrays(found: pd.DataFrame, what: Model) -> tuple[FloatArray, FloatArray]:
     return errors, np.array(found["covered"].tolist(), dtype=np.float64)
 
 
-def _summary(found: pd.DataFrame, what: Model) -> dict[str, tuple[float, float]]:
-    """Return figures averaged over coefficients, with standard errors over replicates by linearisation."""
+def summary(found: pd.DataFrame, what: Model) -> dict[str, tuple[float, float]]:
+    """Return figures averaged over coefficients, with standard errors over replicates by linearisation.
+
+    ``found`` has the estimates and the coverage of one replicate a row, and the prediction error as ``value``.
+    """
     errors, covered = _arrays(found, what)
     bias, rmse = errors.mean(axis=0), np.sqrt((errors**2).mean(axis=0))
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -14,7 +14,7 @@ import pandas as pd
 from pdips.mechanism import Mechanism
 from pdips.privacy import exact
 from pdips.registry import find
-from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task, summarise
+from pdips.studies.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task, summarise
 from pdips.studies.voter_data import MEASURES, PAPER_METHODS, SMALLER_IS_BETTER, paper_table, read_voter
 from pdips.studies.voter_model import firth_fit, glm_fit, overlaps
 from pdips.table import Table
@@ -231,20 +231,18 @@ def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.Dat
     """Put ranks among some rows into the table, beside the paper's where it prints them."""
     if not rows:
         return found
-    values = found[found["row"].isin(rows) & found["column"].isin(MEASURES.values())]
-    scores = ranks(values.pivot(index="row", columns="column", values="ours").loc[rows, list(MEASURES.values())])
-    scores.columns = [name + suffix if name == SCORE else f"rank, {name}{suffix}" for name in scores.columns]
-    known = {
-        (row, column): place for place, (row, column) in enumerate(zip(found["row"], found["column"], strict=True))
-    }
-    found, more = found.copy(), []
-    ours = found.columns.get_loc("ours")
-    for (row, column), value in scores.stack().items():
-        if (row, column) in known:
-            found.iloc[known[row, column], ours] = value
-        else:
-            more.append({"row": row, "column": column, "ours": value})
-    return pd.concat([found, pd.DataFrame(more, columns=found.columns)], ignore_index=True)
+    ours = dict(zip(zip(found["row"], found["column"], strict=True), found["ours"], strict=True))
+    paper = dict(zip(zip(found["row"], found["column"], strict=True), found["paper"], strict=True))
+    labels = list(MEASURES.values())
+    values = pd.DataFrame([[ours[row, label] for label in labels] for row in rows], index=list(rows), columns=labels)
+    more = []
+    for name, column in ranks(values).items():
+        label = f"{name}{suffix}" if name == SCORE else f"rank, {name}{suffix}"
+        for row, rank in zip(rows, column, strict=True):
+            more.append((row, label, rank, math.nan, paper.get((row, label), math.nan)))
+    new = pd.DataFrame(more, columns=list(COLUMNS))
+    kept = ~found["column"].isin(new["column"]) | ~found["row"].isin(list(rows))
+    return pd.concat([found[kept], new], ignore_index=True)
 
 
 def _with_summary(found: pd.DataFrame) -> pd.DataFrame:

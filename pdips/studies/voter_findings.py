@@ -1,6 +1,7 @@
 """What paper 000 says of its table 3, held against ours."""
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import pandas as pd
 
@@ -113,7 +114,7 @@ def _decreases(seen: Figures) -> Finding:
     falls = {
         method: all(
             seen.at(after, method, label) <= seen.at(before, method, label) + 0.0005
-            for before, after in zip(places[:-1], places[1:], strict=True)
+            for before, after in pairwise(places)
         )
         for method in PAPER_METHODS
     }

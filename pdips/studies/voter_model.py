@@ -1,4 +1,4 @@
-"""The difference-in-differences regression of paper 000 (section 4.3), as R's glm fits it and with Firth's correction."""
+"""The difference-in-differences regression of paper 000 (section 4.3), as R fits it and with Firth's correction."""
 
 from collections.abc import Sequence
 

@@ -2,12 +2,16 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from pdips.studies.curves import Line, lines
 from pdips.studies.framework import Picture
 from pdips.studies.voter_data import MEASURES, PAPER_METHODS
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FIGURES = {
     "Figure 5: SPECKS": ("ks_distance",),
@@ -58,7 +62,7 @@ def _panel(
     curves: Mapping[str, Mapping[str, Mapping[tuple[str, str], float]]],
     methods: Sequence[str],
     forms: Sequence[str],
-) -> object:
+) -> "Figure":
     drawn = []
     for side, by_method in curves.items():
         for method in methods:
