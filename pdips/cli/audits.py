@@ -58,12 +58,13 @@ def audit(
         raise InputError("name one mechanism to audit, or --all")
     extra = (f"variant={variant}",) if variant is not None else ()
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
-    both = every and variant is None and neighbours == "replace-one"
     names = list(AUDITS) if every else [mechanism_name or ""]
     findings, attacks = [], []
     with show_progress() as progress:
         for name in names:
-            for more in [("variant=sound",), ("variant=published",)] if both else [extra]:
+            if every:
+                common["n_sets"] = min(n_sets, find(name).most_sets)
+            for more in _offered(find(name), neighbours, variant) if every else [extra]:
                 settings = settings_of(find(name), (*options, *more), common)
                 cases = registered_cases(name, **settings)
                 found = audit_cases(cases, n_runs=n_runs, confidence=confidence, progress=progress)
@@ -78,6 +79,17 @@ def audit(
         _print_findings([finding.describe() for finding in findings], attacks)
     if any(finding.verdict == "VIOLATION" and finding.kind != "none" for finding in findings):
         sys.exit(1)
+
+
+def _offered(mechanism: type[Any], neighbours: str, variant: str | None) -> list[tuple[str, ...]]:
+    """Return the options that choose each variant to audit, where a mechanism has it for these neighbours."""
+    if neighbours not in mechanism.relations:
+        return []
+    wanted = mechanism.variants if variant is None else (variant,)
+    kinds = [kind for kind in mechanism.variants if kind in wanted]
+    if variant is None and neighbours != "replace-one":
+        kinds = ["sound"]
+    return [() if kind == "sound" else (f"variant={kind}",) for kind in kinds]
 
 
 def _attacks(case: "Case") -> list[dict[str, Any]]:

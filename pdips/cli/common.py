@@ -32,7 +32,7 @@ def settings_of(mechanism: type[Any], options: tuple[str, ...], common: dict[str
         if key in settings:
             raise InputError(f"option {key} is given twice")
         if key not in hints:
-            raise InputError(f"{mechanism.name} has no option {key!r}; it has {', '.join(hints)}")
+            raise InputError(f"{mechanism.name} has no option {key!r}; it has {', '.join(hints) or 'none'}")
         settings[key] = _parse(key, text, hints[key])
     return settings
 

@@ -119,8 +119,8 @@ class Curves:
     def _panel(self, lookup: Mapping[tuple[str, str], float], case: str, measure: str, epsilons: list[str]) -> "Figure":
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(300 / 72, 210 / 72), dpi=72)
-        axes = figure.add_axes((0.155, 0.15, 0.825, 0.75))
+        figure = Figure(figsize=(250 / 72, 190 / 72), dpi=72)
+        axes = figure.add_axes((0.17, 0.14, 0.81, 0.74))
         x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in epsilons]
         for name, method in self.methods.items():
             y = [lookup.get((f"{name}, {case}", f"{measure}{suffix_of(epsilon)}"), math.nan) for epsilon in epsilons]
@@ -135,7 +135,7 @@ def _dress(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> N
     """Give a panel its title, ticks and reference line, in the colours of the page."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axes.set_title(MEASURES[measure], fontsize=11, color=INK, loc="left", pad=5)
+    axes.set_title(MEASURES[measure], fontsize=9.5, color=INK, loc="left", pad=5)
     if measure in ("rmse", "width"):
         axes.set_yscale("log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -146,8 +146,9 @@ def _dress(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> N
         axes.axhline(0.95, color=QUIET, linewidth=0.75, linestyle=(0, (1, 2)))
     else:
         axes.axhline(0, color=QUIET, linewidth=0.75, linestyle=(0, (1, 2)))
-    axes.set_xticks(x, [short(epsilon) for epsilon in epsilons])
-    axes.tick_params(labelsize=9, colors=RULE, labelcolor=QUIET, length=3)
+    every = 2 if len(x) > 6 else 1
+    axes.set_xticks(x[::every], [short(epsilon) for epsilon in epsilons[::every]])
+    axes.tick_params(labelsize=8.5, colors=RULE, labelcolor=QUIET, length=3)
     axes.spines[["top", "right"]].set_visible(False)
     axes.spines[["left", "bottom"]].set_color(RULE)
     axes.set_facecolor("none")

@@ -213,7 +213,8 @@ def _client(workers: int | None, n_tasks: int, scheduler: str | None) -> Iterato
         n_workers=min(workers or CPU_COUNT, n_tasks),
         threads_per_worker=1,
         processes=True,
-        dashboard_address=None,
+        dashboard_address="127.0.0.1:0",  # None would take port 8787 of every network that the machine is on
+        scheduler_kwargs={"dashboard": False},
         silence_logs=logging.CRITICAL,
     )
     with cluster, Client(cluster) as client:

@@ -182,7 +182,8 @@ def moments_about_the_middle(sample: Sample, epsilon: Fraction, bits: RandomBits
     """Do the same from noisy sums of u and u^2, u the distance from the midpoint of the bounds.
 
     Replacing a record changes sum u by 1024 grid steps at most and sum u^2 by 512^2 (5.5, review E5): in S^2 about a
-    quarter of what the printed sensitivity costs. What noise adds to the square of sum u, on average, is taken off.
+    quarter of what the printed sensitivity costs, unless n epsilon is so small that the square of the noisy sum counts.
+    What noise adds to that square on average is taken off.
     """
     units, n, step = _units(sample), sample.n, sample.range / STEPS
     share = epsilon / (2 * N_SETS)

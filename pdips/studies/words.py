@@ -32,7 +32,7 @@ def proportion_findings(table: pd.DataFrame, curves: Curves) -> list[Finding]:
     return [
         _two_families(seen, skewed, middle),
         _in_the_limit(seen, cases),
-        _larger_samples(seen, ("laplace-one-count",), PRIORS, "n={}, pi=0.25", 40),
+        _larger_samples(seen, ("laplace-one-count",), PRIORS, (40, "π = 0.25"), "n={}, pi=0.25", "(3)"),
         _bias_from_priors(seen, middle),
         _best_in_the_middle(seen),
         _smaller_errors(seen, skewed, [case for case in cases if case not in skewed], low),
@@ -78,19 +78,20 @@ def _in_the_limit(seen: Figures, cases: Sequence[str]) -> Finding:
 
 
 def _larger_samples(
-    seen: Figures, better: Sequence[str], stuck: Sequence[str], pattern: str, small: int, number: str = "(3)"
+    seen: Figures, better: Sequence[str], stuck: Sequence[str], sizes: tuple[int, str], pattern: str, number: str
 ) -> Finding:
+    small, where = sizes
     few, many = pattern.format(small), pattern.format(1000)
     share = {
         name: seen.at(name, many, "rmse", seen.middle) / seen.at(name, few, "rmse", seen.middle)
-        for name in (*better, *stuck)
+        for name in ("original", *better, *stuck)
     }
     text = ", ".join(f"{_plain(name)} {100 * value:.0f} %" for name, value in share.items())
     return Finding(
         claim=f"{number} More records make noise on counts immaterial, and help little against a prior that grows "
-        f"with n.",
-        found=f"RMSE with 1,000 records as a share of that with {small}, at epsilon {short(seen.middle)} "
-        f"({few.partition(', ')[2]}): {text}.",
+        "with n.",
+        found=f"RMSE with 1,000 records as a share of that with {small}, at epsilon {short(seen.middle)} ({where}): "
+        f"{text}.",
         verdict=HOLDS if max(share[name] for name in better) < 0.5 * min(share[name] for name in stuck) else PARTLY,
     )
 
@@ -193,7 +194,14 @@ def normal_findings(table: pd.DataFrame, curves: Curves) -> list[Finding]:
     skewed = [case for case in curves.cases if case.endswith("lower=-3")]
     return [
         _trade_off(seen, skewed),
-        _larger_samples(seen, ("perturbed-histogram",), ("smoothed-histogram",), "mu, n={}, lower=-3", 20, "(2)"),
+        _larger_samples(
+            seen,
+            ("perturbed-histogram",),
+            ("smoothed-histogram",),
+            (20, "the mean"),
+            "mu, n={}, lower=-3",
+            "(2)",
+        ),
         _bias_of_moments(seen),
         _errors_of_moments(seen, skewed),
         _coverage_of_moments(seen, skewed),
@@ -303,9 +311,9 @@ def _price_of_bins(seen: Figures, cases: Sequence[str]) -> Finding:
     return Finding(
         claim="The published histograms are ϵ-differentially private.",
         found="They aren't: their bins are read off the sample. What the repair costs the perturbed histogram: mean "
-        f"RMSE over all cases at epsilon {short(seen.middle)} {means[1]:.2f} in place of {means[0]:.2f}; {means[2]:.2f} "
-        "where the same noisy counts are projected and rounded, not drawn from. The smoothed one pays nothing for "
-        "public bins.",
+        f"RMSE over all cases at epsilon {short(seen.middle)} {means[1]:.2f} in place of {means[0]:.2f}; "
+        f"{means[2]:.2f} where the same noisy counts are projected and rounded, not drawn from. The smoothed one "
+        "pays nothing for public bins.",
         verdict=FAILS,
     )
 
