@@ -197,6 +197,19 @@ def test_epsilons_are_named_by_their_logarithm():
     assert study.data == "required"
 
 
+def test_run_without_data_is_told_what_is_needed(tmp_path):
+    with pytest.raises(
+        InputError, match=r"voter needs a table: --data T, a .csv or .parquet .* voted, prereg_state, age"
+    ):
+        measure(find("voter"), Options(replicates=1), tmp_path / "out", workers=0)
+
+
+def test_wrong_table_is_refused_before_anything_runs(tmp_path):
+    simulated(50, 2).drop(columns="dmv").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match="lacks a column 'dmv'"):
+        find("voter").tasks(Options(replicates=1, data=tmp_path / "t.csv"))
+
+
 def test_tiny_run(path, tmp_path):
     study = Voter(cases=(("flat Laplace", "published"), ("STEPS-2", "sound")))
     options = Options(replicates=1, data=path, epsilons=("1",))

@@ -107,8 +107,8 @@ def _coverage(seen: Figures) -> Finding:
     return Finding(
         claim="Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is "
         "cut into bins.",
-        found=f"Bins alone, without noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2. Published forms "
-        f"at epsilon {high}: {', '.join(texts)}. Uniform draws in 15 bins add little noise and no bias to linear "
+        found=f"Bins alone, without noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2. Published "
+        f"forms at epsilon {high}: {', '.join(texts)}. Uniform draws in 15 bins add little noise and no bias to linear "
         "regressions.",
         verdict=FAILS if min(bins) > NOMINAL - 0.02 else HOLDS,
     )

@@ -87,7 +87,7 @@ def model(number: int) -> Model:
     cells = np.arange(N_CELLS)
     if number == 2:
         names = tuple(",".join(str(level) for level in row) for row in zip(*levels_of(cells).values(), strict=True))
-        beta = np.random.default_rng(SATURATED_SEED).normal(size=N_CELLS)
+        beta = np.random.default_rng(SATURATED_SEED).standard_normal(N_CELLS)
         return Model(np.eye(N_CELLS), beta, names, RIDGE)
     found = levels_of(cells)
     dummies = {f"{name}={level}": found[name] == level for name, size in LEVELS.items() for level in range(2, size + 1)}
@@ -98,7 +98,7 @@ def model(number: int) -> Model:
 def draw(what: Model, n_records: int, rng: np.random.Generator) -> Table:
     """Draw a table: x1 to x4 independent and uniform, y beyond its bounds moved onto them."""
     cell = rng.integers(N_CELLS, size=n_records)
-    y = np.clip(what.means[cell] + rng.normal(size=n_records), *what.bounds)
+    y = np.clip(what.means[cell] + rng.standard_normal(n_records), *what.bounds)
     return Table(pd.DataFrame({**levels_of(cell), "y": y}), what.schema)
 
 

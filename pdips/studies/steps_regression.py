@@ -104,7 +104,7 @@ class StepsRegression:
         what = model(number)
         table = draw(what, n_records, rng)
         test = rng.integers(len(what.means), size=N_TEST)
-        y = what.means[test] + rng.normal(size=N_TEST)
+        y = what.means[test] + rng.standard_normal(N_TEST)
         cases: list[tuple[Place, Sequence[pd.DataFrame]]] = [(Place(number, n_records, REFERENCES[0]), [table.frame])]
         cases.append((Place(number, n_records, REFERENCES[1]), [_within_bins(table, rng) for _ in range(N_SETS)]))
         for epsilon in arguments["epsilons"]:

@@ -15,7 +15,7 @@ from pdips.mechanism import Mechanism
 from pdips.privacy import exact
 from pdips.registry import find
 from pdips.studies.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task, summarise
-from pdips.studies.voter_data import MEASURES, PAPER_METHODS, SMALLER_IS_BETTER, paper_table, read_voter
+from pdips.studies.voter_data import MEASURES, PAPER_METHODS, SMALLER_IS_BETTER, paper_table, read_voter, voter_schema
 from pdips.studies.voter_model import firth_fit, glm_fit, overlaps
 from pdips.table import Table
 from pdips.utility.association import LEVELS, chi_square
@@ -69,6 +69,8 @@ class Voter:
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
     default_replicates: ClassVar[int] = 3
     data: ClassVar[Data] = "required"
+    needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
+    """What the refusal of a run without data adds."""
 
     cases: Sequence[tuple[str, str]] = CASES
 
