@@ -14,7 +14,18 @@ from pdips.studies import find
 from pdips.studies.execution import measure
 from pdips.studies.framework import COLUMNS, Options
 from pdips.studies.pages import write
-from pdips.studies.voter import AMONG_ALL, RESAMPLE, SCORE, Voter, log_epsilon, mechanism, paper_figures, ranks
+from pdips.studies.voter import (
+    ALWAYS,
+    AMONG_ALL,
+    NEVER,
+    RESAMPLE,
+    SCORE,
+    Voter,
+    log_epsilon,
+    mechanism,
+    paper_figures,
+    ranks,
+)
 from pdips.studies.voter_data import (
     MEASURES,
     PAPER_METHODS,
@@ -230,6 +241,8 @@ def test_tiny_run(path, tmp_path):
     assert laplace.loc[SCORE, "ours"] == 8  # the only published row is first in all
     assert 8 <= laplace.loc[SCORE + AMONG_ALL, "ours"] <= 16
     assert values.loc[(RESAMPLE, MEASURES["ks_distance"]), "ours"] < laplace.loc[MEASURES["ks_distance"], "ours"]
+    rate = MEASURES["consistency_5"]
+    assert values.loc[(NEVER, rate), "ours"] + values.loc[(ALWAYS, rate), "ours"] == pytest.approx(1)
     page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
     assert "Inside only" in page
     assert page.count('<svg class="picture"') == 16  # 8 measures, published and sound

@@ -46,6 +46,10 @@ FORMS: dict[str, dict[str, Any]] = {
     "default": {},
 }
 RESAMPLE = "resample, not private"
+NEVER, ALWAYS = "no pair found associated", "every pair found associated"
+"""What consistency rates come to if the tests on synthetic sets say the same of all pairs, whatever the data."""
+
+REFERENCES = (RESAMPLE, NEVER, ALWAYS)
 CASES = (
     *((method, form) for form in ("published", "sound") for method in PAPER_METHODS),
     ("STEPS", "default"),
@@ -67,7 +71,7 @@ class Voter:
 
     name: ClassVar[str] = "voter"
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
-    default_replicates: ClassVar[int] = 3
+    default_replicates: ClassVar[int] = 5
     data: ClassVar[Data] = "required"
     needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
     """What the refusal of a run without data adds."""
@@ -96,16 +100,10 @@ class Voter:
         """Make one release and measure it."""
         original, rng = _load(arguments["data"]), np.random.default_rng(seed)
         if arguments["method"] == RESAMPLE:
-            row, frame = RESAMPLE, original.table.frame
-            sets: Sequence[pd.DataFrame] = [
-                frame.iloc[rng.integers(len(frame), size=len(frame))].reset_index(drop=True) for _ in range(N_SETS)
-            ]
-        else:
-            method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
-            row = row_name(method, form, epsilon)
-            sets = mechanism(method, form, epsilon).release(original.table, rng=rng)[0].sets
-        found = measure(original, sets, rng)
-        return [{"row": row, "column": column, "value": value} for column, value in found.items()]
+            return _references(original, rng)
+        method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
+        sets = mechanism(method, form, epsilon).release(original.table, rng=rng)[0].sets
+        return _rows(row_name(method, form, epsilon), measure(original, sets, rng))
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Average over replicates; rank the paper's methods in their published form, then all methods."""
@@ -155,6 +153,23 @@ class Original:
 def _load(path: str) -> Original:
     table = read_voter(path)
     return Original(table, glm_fit(table.frame, table.schema), firth_fit(table.frame, table.schema))
+
+
+def _references(original: Original, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Measure bootstrap samples of the table, and consistency rates that need no data."""
+    frame = original.table.frame
+    sets = [frame.iloc[rng.integers(len(frame), size=len(frame))].reset_index(drop=True) for _ in range(N_SETS)]
+    p = chi_square(original.table, sets[:1], rng=rng).p_original
+    labels = {level: MEASURES[f"consistency_{round(100 * level)}"] for level in LEVELS}
+    return [
+        *_rows(RESAMPLE, measure(original, sets, rng)),
+        *_rows(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
+        *_rows(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
+    ]
+
+
+def _rows(row: str, found: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [{"row": row, "column": column, "value": value} for column, value in found.items()]
 
 
 def _key(text: str) -> str:

@@ -3,7 +3,7 @@
 import pandas as pd
 
 from pdips.studies.framework import Block
-from pdips.studies.voter import AMONG_ALL, FIRTH, RESAMPLE, SCORE
+from pdips.studies.voter import AMONG_ALL, FIRTH, REFERENCES, SCORE
 from pdips.studies.voter_data import MEASURES
 
 SHORT = {
@@ -26,7 +26,7 @@ def layout(table: pd.DataFrame) -> list[Block]:
     for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows):
         mine = {row: row.removeprefix(f"{prefix}: ") for row in rows if row.startswith(f"{prefix}: ")}
         paper = {row: label.removesuffix(" (published)") for row, label in mine.items() if "(published)" in row}
-        others = {row: label for row, label in mine.items() if row not in paper} | _resample(table)
+        others = {row: label for row, label in mine.items() if row not in paper} | _references(table)
         values = {label: SHORT[key] for key, label in MEASURES.items()}
         if paper:
             blocks.append(Block(title=f"Table 3, {prefix}: as published", rows=paper, columns=values, group=prefix))
@@ -34,13 +34,13 @@ def layout(table: pd.DataFrame) -> list[Block]:
             blocks.append(Block(title=title, rows=paper, columns=_ranks(""), group=prefix))
         if others:
             more = {SCORE + AMONG_ALL: "score"} if any(row in mine for row in others) else {}
-            title = f"{prefix}: sound forms, and the table resampled"
+            title = f"{prefix}: sound forms, and what needs no privacy or no data"
             blocks.append(Block(title=title, rows=others, columns=values | more, group=prefix))
         title = f"{prefix}: ranks among all forms"
         blocks.append(Block(title=title, rows=mine, columns=_ranks(AMONG_ALL), headline=False, group=prefix))
         firth = {label: SHORT[key.replace("firth", "overlap")] for key, label in FIRTH.items()}
         title = f"{prefix}: overlap of confidence intervals with Firth's correction"
-        blocks.append(Block(title=title, rows=mine | _resample(table), columns=firth, headline=False, group=prefix))
+        blocks.append(Block(title=title, rows=mine | _references(table), columns=firth, headline=False, group=prefix))
     return blocks
 
 
@@ -63,5 +63,5 @@ def _ranks(suffix: str) -> dict[str, str]:
     return {**found, SCORE + suffix: "score"}
 
 
-def _resample(table: pd.DataFrame) -> dict[str, str]:
-    return {RESAMPLE: RESAMPLE} if (table["row"] == RESAMPLE).any() else {}
+def _references(table: pd.DataFrame) -> dict[str, str]:
+    return {row: row for row in REFERENCES if (table["row"] == row).any()}
