@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pdips import Ledger, Schema, Table, cli
-from pdips.registry import MECHANISMS
+from pdips.registry import MECHANISMS, find
 
 SCHEMA = Schema.from_toml("""
 [columns.colour]
@@ -60,8 +60,9 @@ def text_of(path: Path) -> str:
     return path.read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("mechanism", sorted(MECHANISMS))
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+@pytest.mark.parametrize(
+    ("mechanism", "neighbours"), [(name, relation) for name in sorted(MECHANISMS) for relation in find(name).relations]
+)
 def test_nothing_confidential_reaches_the_public_folder(tmp_path, monkeypatch, mechanism, neighbours, capsys):
     frame = confidential_table()
     frame.to_parquet(tmp_path / "t.parquet")

@@ -16,7 +16,7 @@ CROWD = 60
 def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
     """Yield the cases of PrivBayes: one joint table of all columns, networks with tables, networks by themselves."""
     pairs = worst_pairs(TINY, build().neighbours)
-    flat = _where_allowed(build, degree=2)
+    flat: Any = _where_allowed(build, degree=2)
     if flat is not None:
         for pair in pairs:
             yield Case(flat, pair, "exact")

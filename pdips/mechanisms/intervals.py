@@ -45,7 +45,7 @@ def interval_parents(counts: tuple[int, ...]) -> list[IntArray]:
 
 @lru_cache(maxsize=64)
 def best_fan_out(n_levels: int, n_below: int = 1, *, n_public: bool = True) -> int:
-    """Return the fan-out from 2 to 16 with the least average variance of a range of levels.
+    """Return the fan-out, from 2 to 16 or all levels at once, with the least average variance of a range of levels.
 
     Parameters
     ----------
@@ -59,10 +59,12 @@ def best_fan_out(n_levels: int, n_below: int = 1, *, n_public: bool = True) -> i
     Notes
     -----
     The criterion of Qardaji, Yang and Li (2013), "Understanding hierarchical methods for differentially private
-    histograms", computed exactly for the tree that is built instead of by their formula for complete trees.
+    histograms", computed exactly for the tree that is built instead of by their formula for complete trees. Up to
+    110 levels under replace-one and 42 under add-remove, without cells below, no tree of intervals beats the flat one.
     """
-    tried = range(2, max(min(LARGEST_FAN_OUT, n_levels), 2) + 1)
-    return min(tried, key=lambda fan_out: average_range_variance(n_levels, fan_out, n_below, n_public=n_public))
+    tried: list[int] = sorted({*range(2, min(LARGEST_FAN_OUT, n_levels) + 1), max(n_levels, 2)})
+    found = [average_range_variance(n_levels, fan_out, n_below, n_public=n_public) for fan_out in tried]
+    return tried[int(np.argmin(found))]
 
 
 def average_range_variance(n_levels: int, fan_out: int, n_below: int = 1, *, n_public: bool = True) -> float:

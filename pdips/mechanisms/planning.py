@@ -10,7 +10,6 @@ from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
-from scipy.optimize import minimize
 
 from pdips.errors import InputError
 from pdips.mechanisms.consistency import FloatArray
@@ -26,6 +25,12 @@ RULES: tuple[Rule, ...] = get_args(Rule)
 
 PARTS = 1000
 """Budgets are suggested in thousandths of epsilon."""
+
+USABLE = 1.0
+"""Percentage points of the number of records: the standard error up to which a margin is called usable."""
+
+MOST_ROUNDS = 200
+SMALLEST_SHARE = 1e-6
 
 
 def layer_scales(
@@ -93,35 +98,44 @@ def best_budget(
 
 
 def _best(shape: Shape, epsilon: Fraction, by: By) -> tuple[Fraction, ...]:
-    """Minimise over shares, with the variance of continuous Laplace noise, and round to thousandths."""
+    """Minimise the mean variance over shares, with that of continuous Laplace noise, and round to thousandths.
+
+    The variance of a least squares estimate is a minimum over linear estimators, for each of which it is linear in the
+    variances of the noise: it is concave in them. So its tangent, whose slopes w_h are mean squared weights, lies above
+    it, and minimising the tangent, sum w_h / share_h^2, by share_h ~ w_h^(1/3) never makes it worse.
+    """
     n = shape.n_noised
     if n == 1:
         return (epsilon,)
     wanted = 2 if by == "two-way" else 1
-    cost = np.mean([shape.coefficients(m) for m in shape.margins() if len(m) == wanted], axis=0)
-
-    def objective(logits: FloatArray) -> tuple[float, FloatArray]:
-        share = np.exp(logits - logits.max())
-        share /= share.sum()
-        value, slope = _value_and_slope(shape, cost, share)
-        return math.log(value), (slope - share * slope.sum()) / value
-
-    starts = [np.zeros(n), np.append(np.zeros(n - 1), math.log(n))]
-    found = min((minimize(objective, start, jac=True, method="L-BFGS-B") for start in starts), key=lambda fit: fit.fun)
-    share = np.exp(found.x - found.x.max())
-    return tuple(epsilon * Fraction(part, PARTS) for part in _whole_parts(share / share.sum()))
+    cost = shape.coefficients[[len(margin) == wanted for margin in shape.margins]].mean(axis=0)
+    found = [_descend(shape, cost, start) for start in np.vstack([np.ones(n), 1 + n * np.eye(n)])]
+    _, share = min(found, key=lambda pair: pair[0])
+    return tuple(epsilon * Fraction(part, PARTS) for part in _whole_parts(share))
 
 
-def _value_and_slope(shape: Shape, cost: FloatArray, share: FloatArray) -> tuple[float, FloatArray]:
-    """Return the cost of a split of the budget, and its derivatives by the logarithms of the shares."""
-    noise = 1 / share**2
-    spread, fan_out = shape.spreads(noise), shape.fan_out()
-    gain = cost.copy()
+def _descend(shape: Shape, cost: FloatArray, share: FloatArray) -> tuple[float, FloatArray]:
+    """Return the least cost that can be reached from a split of the budget, and its shares."""
+    before = math.inf
+    for _ in range(MOST_ROUNDS):
+        share = share / share.sum()
+        value, weight = _value_and_weights(shape, cost, share)
+        if value > before * (1 - 1e-7):
+            break
+        before, share = value, np.cbrt(weight)
+    return value, share / share.sum()
+
+
+def _value_and_weights(shape: Shape, cost: FloatArray, share: FloatArray) -> tuple[float, FloatArray]:
+    """Return the cost of a split of the budget, and its derivatives by the variances of the noise."""
+    noise = 1 / np.maximum(share, SMALLEST_SHARE) ** 2
+    spread, fan_out = shape.spreads(noise).tolist(), shape.fan_out
+    gain = cost[1:].tolist()
     if not shape.n_public:
-        gain[1] += cost[0] * fan_out[0]
+        gain[0] += cost[0] * fan_out[0]
     for layer in range(1, shape.n_noised):
-        gain[layer + 1] += gain[layer] * spread[layer] ** 2 / (fan_out[layer] * spread[layer + 1] ** 2)
-    return float(cost @ spread), -2 * gain[1:] * spread[1:] ** 2 / noise
+        gain[layer] += gain[layer - 1] * spread[layer] ** 2 / (fan_out[layer] * spread[layer + 1] ** 2)
+    return float(cost @ spread), np.array(gain) * (np.array(spread[1:]) / noise) ** 2
 
 
 def _whole_parts(share: FloatArray) -> list[int]:
@@ -188,8 +202,8 @@ def margin_errors(
     errors = _errors(shape, scales)
     frame = pd.DataFrame(
         {
-            "margin": [" x ".join(shape.names[place] for place in margin) for margin in shape.margins()],
-            "cells": [math.prod(int(shape.sizes[place]) for place in margin) for margin in shape.margins()],
+            "margin": [" x ".join(shape.names[place] for place in margin) for margin in shape.margins],
+            "cells": [math.prod(int(shape.sizes[place]) for place in margin) for margin in shape.margins],
             "se_records": errors,
         }
     )
@@ -204,7 +218,7 @@ def _spent(shape: Shape, epsilon: Number, budget: Rule | Sequence[Number]) -> Se
 
 def _errors(shape: Shape, scales: Sequence[Fraction]) -> FloatArray:
     spread = shape.spreads(np.array([discrete_laplace_variance(scale) for scale in scales]))
-    return np.sqrt([float(shape.coefficients(margin) @ spread) for margin in shape.margins()])
+    return np.asarray(np.sqrt(shape.coefficients @ spread))
 
 
 def _checked_n(n: int) -> int:
@@ -240,15 +254,16 @@ def suggest_layers(
     n_sets : int
         Number of noisy trees that share epsilon: that of the sets with ``split="per-set"``, otherwise 1.
     by : {"two-way", "one-way"}
-        Which margins the rows are sorted by and the optimal budget is made for.
+        Which margins' median sorts the rows, and which ones the optimal budget is made for.
 
     Returns
     -------
     DataFrame
-        A row for each number of layers and rule, best median first: ``layers`` (0 is the laplace-sanitizer),
-        ``budget``, ``one_way_median``, ``one_way_worst``, ``two_way_median`` and ``two_way_worst`` (standard errors of
-        a cell's count in percentage points of ``n``; margins of public columns alone, which are exact, left out),
-        ``cells`` of the last layer, and ``epsilons`` by layer, to be given on.
+        A row for each number of layers and rule, best first: most usable margins, then least median error. ``layers``
+        (0 is the laplace-sanitizer), ``budget``, ``one_way_median``, ``one_way_worst``, ``two_way_median`` and
+        ``two_way_worst`` (standard errors of a cell's count in percentage points of ``n``; margins of public columns
+        alone, which are exact, left out), ``usable``, how many of these margins are within one point, ``cells`` of the
+        last layer, and ``epsilons`` by layer, to be given on.
 
     Raises
     ------
@@ -269,8 +284,9 @@ def suggest_layers(
             rows.append(
                 {"layers": layers, "budget": rule, **_summary(shape, errors), "cells": cells, "epsilons": epsilons}
             )
-    worst, median = f"{wanted.replace('-', '_')}_worst", f"{wanted.replace('-', '_')}_median"
-    return pd.DataFrame(rows).sort_values([median, worst, "layers"], ignore_index=True)
+    median = f"{wanted.replace('-', '_')}_median"
+    by_rank = ["usable", median, "layers"]
+    return pd.DataFrame(rows).sort_values(by_rank, ascending=[False, True, True], ignore_index=True)
 
 
 def _most_layers(schema: Schema, order: Sequence[str]) -> int:
@@ -279,13 +295,12 @@ def _most_layers(schema: Schema, order: Sequence[str]) -> int:
 
 
 def _summary(shape: Shape, errors: FloatArray) -> dict[str, float]:
-    found = {}
+    """Return median and worst error by kind of margin, and how many are usable; public margins left out."""
+    found: dict[str, float] = {}
+    protected = np.array([shape.depth[list(margin)].any() for margin in shape.margins])
+    n_columns = np.array([len(margin) for margin in shape.margins])
     for name, size in (("one_way", 1), ("two_way", 2)):
-        held = [
-            error
-            for margin, error in zip(shape.margins(), errors, strict=True)
-            if len(margin) == size and shape.depth[list(margin)].any()
-        ]
-        found[f"{name}_median"] = float(np.median(held)) if held else math.nan
-        found[f"{name}_worst"] = max(held, default=math.nan)
-    return found
+        held = errors[protected & (n_columns == size)]
+        found[f"{name}_median"] = float(np.median(held)) if len(held) else math.nan
+        found[f"{name}_worst"] = float(held.max(initial=0.0)) if len(held) else math.nan
+    return {**found, "usable": int((errors[protected] <= USABLE).sum())}

@@ -25,6 +25,7 @@ from pdips.mechanism import (
     statement,
 )
 from pdips.mechanisms import privbayes_network as networks
+from pdips.mechanisms import privbayes_sampling as sampling
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import noisy_counts, of_set, public_records
 from pdips.mechanisms.layers import columns_of
@@ -54,8 +55,8 @@ class PrivBayes:
     degree : int
         Largest number of parents of a column.
     network_share : int, float, str or Fraction
-        Part of the budget for choosing the network; 1/2 in Zhang et al. and papers 000 and 001. Nothing is spent on it
-        where one joint table holds all columns.
+        Part of the budget for choosing the network; 1/2 in Zhang et al. and in paper 000. Nothing is spent on it where
+        one joint table holds all columns.
     score : {"r", "mi"}
         What tells families apart: distance from independence in total variation, or mutual information.
     usefulness : int, float, str or Fraction
@@ -65,8 +66,8 @@ class PrivBayes:
     split : {"once", "per-set"}
         One network and one set of noisy tables for all sets, or everything anew, at epsilon / n_sets, for each.
     variant : {"sound", "published"}
-        ``"published"`` adds noise of scale 2 (d - k) / (n epsilon) to *counts*, as the DataSynthesizer code that papers
-        000 and 001 ran did until March 2021: n times too small, kind "none", for studies only.
+        ``"published"`` adds noise of scale 2 (d - k) / (n epsilon) to *counts*, as the DataSynthesizer code that paper
+        000 ran did until March 2021: n times too small, kind "none", for studies only.
 
     Raises
     ------
@@ -75,10 +76,10 @@ class PrivBayes:
 
     Notes
     -----
-    Neighbours: replace-one. Each round chooses a family by the exponential mechanism, whose scores move by at most 3 (n - 1)
-    (2 (n - 1) for binary families) in units of R n^2, a whole number; mutual information by the formula of Zhang et al.,
-    lemma 1, rounding allowed for. Replacing a record changes two cells of each joint table by 1, so T tables with noise
-    of scale 2 T / epsilon_2 cost epsilon_2. What follows is post-processing. Proof: ``docs/proofs/privbayes.md``.
+    Neighbours: replace-one. Each round chooses a family by the exponential mechanism. The score R n^2 is a whole number
+    and moves by at most 3 (n - 1), or 2 (n - 1) for binary families; mutual information by lemma 1 of Zhang et al.,
+    rounding allowed for. Replacing a record changes two cells of each joint table by 1, so T tables with noise of
+    scale 2 T / epsilon_2 cost epsilon_2. What follows is post-processing. Proof: ``docs/proofs/privbayes.md``.
 
     References
     ----------
@@ -194,7 +195,7 @@ class PrivBayes:
         scale = self._scale(table, len(columns))
         return {
             one: noisy_counts(
-                counts.joint(one).ravel(), networks.possible_cells(domain, one).ravel(), scale, bits, n_runs
+                counts.joint(one).ravel(), sampling.possible_cells(domain, one).ravel(), scale, bits, n_runs
             )
             for one in columns
         }
@@ -225,7 +226,7 @@ class PrivBayes:
         counts, outcomes = Counts(table, domain), []
         for network, log_probability in grower.outcomes(counts):
             columns = networks.tables_of(network)
-            possible = np.concatenate([networks.possible_cells(domain, one).ravel() for one in columns])
+            possible = np.concatenate([sampling.possible_cells(domain, one).ravel() for one in columns])
             scale = self._scale(table, len(columns))
             outcomes.append(
                 Outcome(
@@ -332,13 +333,13 @@ def _synthesize(
 ) -> list[pd.DataFrame]:
     """Draw synthetic sets. Of the table it reads the public columns and the number of records, which is public."""
     schema, domain, rng = table.schema, columns_of(table.schema), bits.generator()
-    laws = networks.conditionals(network, domain, noisy, table.n_records)
+    laws = sampling.conditionals(network, domain, noisy, table.n_records)
     names = list(schema.public_columns)
     order = np.lexsort([table.codes[name] for name in reversed(names)]) if names else np.empty(0, np.int64)
     given = {domain.names.index(name): table.codes[name][order] for name in names}
     sets = []
     for _ in range(n_sets):
-        codes = networks.sample(network, domain, laws, given, table.n_records, rng)
+        codes = sampling.sample(network, domain, laws, given, table.n_records, rng)
         made = decode(schema, {domain.names[column]: codes[column] for column, _ in sorted(network)}, rng)
         sets.append(pd.concat([public_records(table, names), made], axis=1)[list(domain.names)] if names else made)
     return sets

@@ -1,11 +1,11 @@
-"""The networks of PrivBayes: which there could be, how they score, how one is grown, and how records are drawn from it.
+"""The networks of PrivBayes: which there could be, how they score, and how one is grown.
 
-A network is a sequence of families: a column and its parents, which stand before it or are public. Which families may be
-added depends on the schema, the settings and the number of records, all public; which one is added is paid for.
+A network is a sequence of families: a column and its parents, which stand before it or are public. Which families may
+be added depends on the schema, the settings and the number of records, all public; which one is added is paid for.
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
-from pdips.mechanisms.consistency import FloatArray, IntArray, nonnegative
+from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.layers import Domain
 from pdips.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.table import Table
@@ -35,11 +35,11 @@ MOST_RECORDS = 2**30 - 1
 MOST_TABLE_CELLS = 4_000_000
 """Joint tables are no larger than this, whatever the degree."""
 
+MOST_KEPT_CELLS = 65_536
+"""Larger joint tables are counted again when needed, so that those of all families never fill the memory."""
+
 MOST_NETWORKS = 100_000
 """An exact audit refuses to enumerate more networks than this."""
-
-MOST_REDRAWS = 1000
-"""How often records that the schema calls impossible are drawn again: by the network, then by chance alone."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Shape:
         """Bound on the number of families to choose from in a round."""
         n_free, n_public = len(self.free), len(self.public)
         sizes = range(n_public, n_public + n_free)
-        return max((n_free + n_public - size) * math.comb(size, min(self.degree, size)) for size in sizes)
+        return max((n_free + n_public - size) * math.comb(size, min(self.degree, (size + 1) // 2)) for size in sizes)
 
     @property
     def n_rounds(self) -> int:
@@ -124,7 +124,7 @@ def tables_of(network: Network) -> list[Columns]:
 
 
 class Counts:
-    """Joint counts of a table, each counted once. As confidential as the table.
+    """Joint counts of a table, the smaller ones counted once. As confidential as the table.
 
     Parameters
     ----------
@@ -141,14 +141,17 @@ class Counts:
 
     def joint(self, columns: Columns) -> IntArray:
         """Return the counts of sorted columns, one axis a column."""
-        if columns not in self._joint:
-            code = np.zeros(self.n_records, dtype=np.int64)
-            for column in columns:
-                code *= self._sizes[column]
-                code += self._codes[column]
-            sizes = self._sizes[list(columns)]
-            self._joint[columns] = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
-        return self._joint[columns]
+        if columns in self._joint:
+            return self._joint[columns]
+        code = np.zeros(self.n_records, dtype=np.int64)
+        for column in columns:
+            code *= self._sizes[column]
+            code += self._codes[column]
+        sizes = self._sizes[list(columns)]
+        counts = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
+        if counts.size <= MOST_KEPT_CELLS:
+            self._joint[columns] = counts
+        return counts
 
     def family(self, family: Family) -> IntArray:
         """Return the counts of a family, shape (combinations of parents, levels of the column)."""
@@ -157,11 +160,11 @@ class Counts:
         return as_family(self.joint(columns), columns, family)
 
 
-def as_family(joint: NDArray[np.generic], columns: Columns, family: Family) -> NDArray[np.generic]:
+def as_family[T: np.generic](joint: NDArray[T], columns: Columns, family: Family) -> NDArray[T]:
     """Return the margin of a joint table that belongs to a family, shape (combinations of parents, levels)."""
     child, parents = family
     kept = (*parents, child)
-    margin = joint.sum(axis=tuple(i for i, column in enumerate(columns) if column not in kept))
+    margin: NDArray[T] = joint.sum(axis=tuple(i for i, column in enumerate(columns) if column not in kept))
     left = [column for column in columns if column in kept]
     return margin.transpose([left.index(column) for column in kept]).reshape(-1, joint.shape[columns.index(child)])
 
@@ -273,126 +276,6 @@ class Grower:
         """Return the nats that a step of the score is worth; a first column without parents is drawn evenly."""
         binary = all(self.shape.is_binary(family) for family in families)
         return self.epsilon / (2 * sensitivity(self.score, n, binary=binary))
-
-
-def possible_cells(domain: Domain, columns: Columns) -> NDArray[np.bool_]:
-    """Return which cells of a joint table no structural zero rules out, one axis a column."""
-    possible = np.ones(domain.sizes[list(columns)], dtype=bool)
-    for rule in domain.impossible:
-        if set(rule) <= set(columns):
-            axes = [rule.get(column, np.ones(int(domain.sizes[column]), dtype=bool)) for column in columns]
-            possible[np.ix_(*axes)] = False
-    return possible
-
-
-def conditionals(
-    network: Network, domain: Domain, noisy: Mapping[Columns, IntArray], n_records: int
-) -> list[FloatArray]:
-    """Return the law of each column given its parents, shape (combinations of parents, levels), from noisy tables.
-
-    Every table is replaced by the nearest nonnegative one that holds the public number of records, its structural zeros
-    kept. Combinations of parents that this leaves empty get even shares of what is possible. Post-processing.
-    """
-    likely = {columns: _nearest_table(counts, domain, columns, n_records) for columns, counts in noisy.items()}
-    found = []
-    for family in network:
-        child, parents = family
-        own = tuple(sorted((child, *parents)))
-        home = min((columns for columns in noisy if set(own) <= set(columns)), key=len)
-        weight = as_family(likely[home], home, family).astype(np.float64)
-        even = as_family(possible_cells(domain, own).astype(np.float64), own, family)
-        weight = np.where(weight.sum(axis=1, keepdims=True) > 0, weight, even)
-        weight = np.where(weight.sum(axis=1, keepdims=True) > 0, weight, 1.0)
-        found.append(weight / weight.sum(axis=1, keepdims=True))
-    return found
-
-
-def _nearest_table(counts: IntArray, domain: Domain, columns: Columns, n_records: int) -> FloatArray:
-    weights = possible_cells(domain, columns).ravel().astype(np.float64)
-    one_parent = [np.zeros(len(weights), dtype=np.int64)]
-    estimates = [np.array([float(n_records)]), counts.ravel().astype(np.float64)]
-    return nonnegative(one_parent, estimates, [np.zeros(1), weights]).reshape(domain.sizes[list(columns)])
-
-
-def sample(
-    network: Network,
-    domain: Domain,
-    laws: Sequence[FloatArray],
-    given: Mapping[int, IntArray],
-    n_records: int,
-    rng: np.random.Generator,
-) -> dict[int, IntArray]:
-    """Draw records column by column; those that the schema calls impossible are drawn again.
-
-    Parameters
-    ----------
-    network, domain, laws
-        The network, its columns, and the law of each given its parents.
-    given : mapping of int to ndarray of int64, shape (records,)
-        Codes of the public columns.
-    n_records : int
-        Number of records.
-    rng : numpy.random.Generator
-        Its randomness protects nothing.
-
-    Returns
-    -------
-    dict of int to ndarray of int64, shape (records,)
-        Codes by column.
-
-    Raises
-    ------
-    InputError
-        If neither the network nor chance finds a possible record. It depends on what is paid for alone.
-    """
-    records = {column: codes.copy() for column, codes in given.items()}
-    records |= {child: np.zeros(n_records, dtype=np.int64) for child, _ in network}
-    wrong, even = np.arange(n_records), [np.full_like(law, 1 / law.shape[1]) for law in laws]
-    for attempt in range(MOST_REDRAWS):
-        _draw(network, domain, laws if attempt < MOST_REDRAWS // 2 else even, records, wrong, rng)
-        wrong = wrong[_impossible(domain, records, wrong)]
-        if not len(wrong):
-            return records
-    raise InputError(
-        "the structural zeros leave no record that the noisy network could give: use a larger epsilon or degree"
-    )
-
-
-def _draw(
-    network: Network,
-    domain: Domain,
-    laws: Sequence[FloatArray],
-    records: dict[int, IntArray],
-    places: IntArray,
-    rng: np.random.Generator,
-) -> None:
-    for (child, parents), law in zip(network, laws, strict=True):
-        row = np.zeros(len(places), dtype=np.int64)
-        for parent in parents:
-            row = row * domain.sizes[parent] + records[parent][places]
-        records[child][places] = _systematic(law, row, rng)
-
-
-def _systematic(law: FloatArray, row: IntArray, rng: np.random.Generator) -> IntArray:
-    """Draw a level for each record from its row's law, so that every count in a row is its expectation, rounded."""
-    n_rows, n_levels = law.shape
-    size = np.bincount(row, minlength=n_rows)
-    order = np.lexsort([rng.random(len(row)), row])
-    rank = np.arange(len(row)) - np.repeat(np.cumsum(size) - size, size)
-    ordered = row[order]
-    uniform = (rank + rng.random(n_rows)[ordered]) / size[ordered]
-    ends = np.cumsum(law, axis=1) + np.arange(n_rows)[:, None]
-    found = np.searchsorted(ends.ravel(), ordered + uniform, side="right") - ordered * n_levels
-    level = np.empty(len(row), dtype=np.int64)
-    level[order] = np.clip(found, 0, n_levels - 1)
-    return level
-
-
-def _impossible(domain: Domain, records: Mapping[int, IntArray], places: IntArray) -> NDArray[np.bool_]:
-    found = np.zeros(len(places), dtype=bool)
-    for rule in domain.impossible:
-        found |= np.logical_and.reduce([named[records[column][places]] for column, named in rule.items()])
-    return found
 
 
 def key_of(network: Network, shape: Shape) -> tuple[int, ...]:

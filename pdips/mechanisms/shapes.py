@@ -4,9 +4,11 @@ The estimates' variances depend on the shape of the tree and on the noise (SOUND
 ``docs/planning.md`` derives what is computed here. No record is read.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations
 from typing import get_args
 
@@ -42,38 +44,41 @@ class Shape:
     depth: IntArray
     n_public: bool
 
-    @property
+    @cached_property
     def n_noised(self) -> int:
         """Number of layers with noise, the cells included."""
         return max(int(self.depth.max()), 1)
 
-    def fan_out(self) -> FloatArray:
-        """Return the number of children of a node of each layer above the cells, shape (noised layers,)."""
-        return np.array([np.prod(self.sizes[self.depth == layer + 1], dtype=float) for layer in range(self.n_noised)])
+    @cached_property
+    def fan_out(self) -> list[float]:
+        """Number of children of a node of each layer above the cells."""
+        return [math.prod(map(float, self.sizes[self.depth == layer + 1])) for layer in range(self.n_noised)]
 
+    @cached_property
     def margins(self) -> list[tuple[int, ...]]:
-        """Return all single columns and all pairs, as positions."""
+        """All single columns and all pairs, as positions."""
         places = range(len(self.names))
         return [(place,) for place in places] + list(combinations(places, 2))
 
-    def coefficients(self, margin: Sequence[int]) -> FloatArray:
-        """Return what the variance of a cell of a margin is made of, shape (noised layers + 1,).
+    @cached_property
+    def coefficients(self) -> FloatArray:
+        """What the variance of a cell of each margin is made of, shape (margins, noised layers + 1).
 
-        The first entry multiplies the variance of a node of layer 0, each other one s_h, the variance that a node of
-        layer h has from its own noise and all that lies below.
+        The first entry multiplies the variance of a node of layer 0; each other one multiplies s_h, the variance that a
+        node of layer h has from its own noise and all that lies below it.
         """
-        mine = np.isin(np.arange(len(self.sizes)), margin)
-        found = np.zeros(self.n_noised + 1)
+        held = np.array([[place in margin for place in range(len(self.sizes))] for margin in self.margins])
+        size = np.where(held, self.sizes, 1).astype(float)
+        found = np.zeros((len(held), self.n_noised + 1))
         for layer in range(self.n_noised + 1):
-            later = self.sizes[mine & (self.depth > layer)]
-            m = 1 / float(np.prod(later, dtype=float))
-            n_nodes = float(np.prod(self.sizes[~mine & (self.depth <= layer)], dtype=float))
+            above = self.depth <= layer
+            n_nodes = np.prod(self.sizes[above], dtype=float) / np.prod(size[:, above], axis=1)
+            weight = n_nodes / np.prod(size[:, ~above], axis=1) ** 2
             if layer == 0:
-                found[0] = n_nodes * m**2
+                found[:, 0] = weight
             if layer < self.n_noised:
-                fan_out = float(np.prod(self.sizes[self.depth == layer + 1], dtype=float))
-                known = float(np.prod(self.sizes[mine & (self.depth == layer + 1)], dtype=float))
-                found[layer + 1] = n_nodes * m**2 * fan_out * (known - 1)
+                known = np.prod(size[:, self.depth == layer + 1], axis=1)
+                found[:, layer + 1] = weight * self.fan_out[layer] * (known - 1)
         return found
 
     def spreads(self, variances: FloatArray) -> FloatArray:
@@ -89,13 +94,13 @@ class Shape:
         ndarray, shape (noised layers + 1,)
             Layer 0 first: 0 where its counts are exact.
         """
-        fan_out, spread = self.fan_out(), np.zeros(self.n_noised + 1)
-        spread[-1] = variances[-1]
-        for layer in range(self.n_noised - 1, 0, -1):
-            below = fan_out[layer] * spread[layer + 1]
-            spread[layer] = variances[layer - 1] * below / (variances[layer - 1] + below)
-        spread[0] = 0.0 if self.n_public else fan_out[0] * spread[1]
-        return spread
+        noise: list[float] = variances.tolist()
+        spread = [noise[-1]]
+        for own, fan_out in zip(noise[-2::-1], self.fan_out[:0:-1], strict=True):
+            below = fan_out * spread[-1]
+            spread.append(own * below / (own + below))
+        spread.append(0.0 if self.n_public else self.fan_out[0] * spread[-1])
+        return np.array(spread[::-1])
 
 
 def shape_of(schema: Schema, order: Sequence[str], layers: int, neighbours: Neighbours = "replace-one") -> Shape:

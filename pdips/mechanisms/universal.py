@@ -43,8 +43,8 @@ class UniversalHistogram:
         The column whose levels, in the order of the schema, are cut into intervals; the others are fully
         cross-tabulated below. May be left out where only one column isn't public. Otherwise: columns in random order.
     fan_out : int, optional
-        Most intervals that an interval is cut into. Left out: the one from 2 to 16 with the least average variance of a
-        range of levels, found from numbers of levels alone (Qardaji, Yang and Li 2013).
+        Most intervals that an interval is cut into. Left out: the one, from 2 to 16 or all levels at once, with least
+        average variance of a range of levels, found from numbers of levels alone (Qardaji, Yang and Li 2013).
     layers : int, optional
         Number of layers that split by one column, drawn evenly, the same in every branch. Left out: as many as keep the
         layers above the cells within a million nodes. For columns in random order only.

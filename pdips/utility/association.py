@@ -144,8 +144,8 @@ def combine_chi_square(statistics: ArrayLike, df: int) -> float:
 def pearson(counts: FloatArray) -> tuple[float, int]:
     """Return Pearson's chi-square statistic and degrees of freedom of a two-way table, empty levels left out."""
     rows, columns = counts.sum(axis=1), counts.sum(axis=0)
-    df = (int((rows > 0).sum()) - 1) * (int((columns > 0).sum()) - 1)
-    if df < 1:
+    df = max(0, int((rows > 0).sum()) - 1) * max(0, int((columns > 0).sum()) - 1)
+    if not df:
         return 0.0, 0
     expected = np.outer(rows, columns) / counts.sum()
     filled = expected > 0

@@ -1,6 +1,5 @@
 """SPECKS: how well a classifier can tell synthetic records from confidential ones. For inside use only."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,15 +12,13 @@ from pdips.errors import InputError
 from pdips.schema import Schema
 from pdips.table import Table
 from pdips.utility.codes import IntArray, coded_columns, codes_of, grouped, resampled, sizes_of, table_codes
+from pdips.utility.ridge import ridge_logistic
 
 FloatArray = NDArray[np.float64]
 
 NAMED = ("logistic", "main-effects", "tree")
 MOST_COEFFICIENTS = 5_000
-RIDGE = 0.01
 TREE_DEPTH, TREE_LEAF = 20, 20
-_MOST_STEPS = 100
-_TOLERANCE = 1e-6
 _TIE_DIGITS = 6
 
 
@@ -91,7 +88,7 @@ def specks(
     The logistic log-likelihood carries a ridge penalty of 0.01 / 2 times the sum of squared coefficients (a normal
     prior of standard deviation 10; the intercept has none; the commonest level of a column is its reference). So an
     answer exists and is unique even where levels or combinations occur in one table only, which sends maximum
-    likelihood to infinity. Newton's method stops when a further step promises a gain below 1e-6 nats.
+    likelihood to infinity. Newton's method stops when a further step promises a gain below 1e-8 nats.
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
@@ -195,71 +192,6 @@ def _rank(codes: IntArray, size: int, weights: FloatArray) -> IntArray:
     """Return codes with the commonest as -1 and the others counted from 0."""
     commonest = int(np.bincount(codes, weights, minlength=size).argmax())
     return np.where(codes == commonest, -1, codes - (codes > commonest))
-
-
-def ridge_logistic(features: Any, n_original: FloatArray, n_synthetic: FloatArray, *, ridge: float = RIDGE) -> Any:
-    """Return log odds that a record of each group is synthetic, by ridge-penalised logistic regression.
-
-    Parameters
-    ----------
-    features : scipy.sparse array, shape (groups, coefficients)
-        Without an intercept.
-    n_original, n_synthetic : ndarray of float64, shape (groups,)
-        Records of each table in each group; neither may be 0 throughout.
-    ridge : float
-        Half of it times the sum of squared coefficients is taken off the log-likelihood.
-
-    Returns
-    -------
-    ndarray of float64, shape (groups,)
-        Log odds, natural logarithms.
-    """
-    n = n_original + n_synthetic
-    intercept, beta = float(np.log(n_synthetic.sum() / n_original.sum())), np.zeros(features.shape[1])
-    by_column = features.T.tocsr()
-
-    def gain(intercept: float, beta: FloatArray) -> tuple[float, FloatArray]:
-        log_odds = features @ beta + intercept
-        fit = n_synthetic @ log_odds - n @ np.logaddexp(0, log_odds)
-        return float(fit) - ridge / 2 * float(beta @ beta), log_odds
-
-    value, log_odds = gain(intercept, beta)
-    for _ in range(_MOST_STEPS):
-        step, promise = _newton_step(features, by_column, log_odds, beta, n, n_synthetic, ridge)
-        if promise < _TOLERANCE:
-            return log_odds
-        scale = 1.0
-        while scale > 1e-10:
-            tried = intercept + scale * step[0], beta + scale * step[1:]
-            new_value, new_log_odds = gain(*tried)
-            if new_value >= value + 1e-4 * scale * promise:
-                break
-            scale /= 2
-        else:  # the promise is lost in rounding
-            return log_odds
-        (intercept, beta), value, log_odds = tried, new_value, new_log_odds
-    warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=2)
-    return log_odds
-
-
-def _newton_step(
-    features: Any, by_column: Any, log_odds: FloatArray, beta: FloatArray, n: FloatArray, hits: FloatArray, ridge: float
-) -> tuple[FloatArray, float]:
-    """Return a Newton step, intercept first, and the gain in nats that it promises."""
-    from scipy.linalg import cho_factor, cho_solve
-    from scipy.sparse import diags_array
-    from scipy.special import expit
-
-    chance = expit(log_odds)
-    residual, weight = hits - n * chance, n * chance * expit(-log_odds)
-    score = np.concatenate([[residual.sum()], by_column @ residual - ridge * beta])
-    information = np.empty((len(beta) + 1, len(beta) + 1))
-    information[1:, 1:] = (by_column @ (diags_array(weight) @ features)).toarray()
-    information[1:, 0] = information[0, 1:] = by_column @ weight
-    information[0, 0] = weight.sum() + 1e-9
-    information[1:, 1:][np.diag_indices(len(beta))] += ridge
-    step = cho_solve(cho_factor(information, overwrite_a=True), score)
-    return step, float(score @ step) / 2
 
 
 def _features(rows: IntArray, schema: Schema) -> FloatArray:

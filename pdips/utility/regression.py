@@ -16,6 +16,8 @@ from pdips.table import Table, numbers
 FloatArray = NDArray[np.float64]
 
 _MOST_STEPS = 200
+_TOLERANCE = 1e-6
+_SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -30,7 +32,7 @@ class Fit:
     estimates, standard_errors : ndarray of float64, shape (coefficients,)
         Log odds ratios; NaN for a coefficient that the data can't tell (an empty level, a constant column).
     converged : bool
-        Whether Newton's method met its tolerance.
+        Whether Newton's method met its tolerance, 1e-6 on score and step; if not, all estimates are NaN.
     """
 
     names: tuple[str, ...]
@@ -93,7 +95,8 @@ def fit_logistic(
     logistic regression. Records are grouped, which changes nothing; the package firthmodels fits. Standard errors are
     from the information augmented by the correction, as there; Wald intervals, for profile ones take a fit for every
     bound. Records with a missing outcome or numeric predictor are left out. Indicators that depend linearly on those
-    before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are.
+    before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are. Under
+    separation plain likelihood has no maximum: what comes out lies far out with a huge standard error.
     """
     _check_names(schema, outcome, predictors, interactions, numeric)
     used = _coded(frame, schema, [outcome, *predictors]) if len(frame) else {}
@@ -252,39 +255,62 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
 
 
 def _solve(x: FloatArray, y: NDArray[np.int64], firth: bool) -> tuple[FloatArray, FloatArray, bool]:
-    """Fit on groups of equal records, without the columns that depend on those before them."""
-    from firthmodels import FirthLogisticRegression
+    """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first."""
+    from sklearn.exceptions import ConvergenceWarning
 
     estimates, errors = np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
     if len(np.unique(y)) < 2:
         return estimates, errors, False
     x, y, n = _grouped(x, y)
     kept = _independent(x, n)
+    try:
+        estimates[kept], errors[kept] = _newton(x[:, kept], y, n, 0.5 if firth else 0.0)
+    except (np.linalg.LinAlgError, ConvergenceWarning):
+        return estimates, errors, False
+    return estimates, errors, True
+
+
+def _newton(x: FloatArray, y: NDArray[np.int64], n: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+    """Fit in a basis of uncorrelated columns, where units and zeros of the numbers don't matter, and return from it."""
+    from firthmodels import FirthLogisticRegression
+    from scipy.special import expit
+
+    back = np.linalg.inv(np.linalg.qr(np.sqrt(n / n.sum())[:, None] * x, mode="r"))
+    z = x @ back
     model = FirthLogisticRegression(
-        backend="numpy", fit_intercept=False, max_iter=_MOST_STEPS, penalty_weight=0.5 if firth else 0.0
+        backend="numpy",
+        fit_intercept=False,
+        max_iter=_MOST_STEPS,
+        gtol=_TOLERANCE,
+        xtol=_TOLERANCE,
+        penalty_weight=penalty,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Fit.converged says it
-        model.fit(x[:, kept], y, sample_weight=n)
-    estimates[kept], errors[kept] = model.coef_, model.bse_
-    return estimates, errors, bool(model.converged_)
+        warnings.simplefilter("error")
+        model.fit(z, y, sample_weight=n)
+    chance = expit(z @ model.coef_)
+    spread = chance * (1 - chance)
+    leverage = n * spread * np.einsum("ij,ij->i", z @ np.linalg.inv((z.T * (n * spread)) @ z), z)
+    covariance = np.linalg.inv((z.T * ((n + 2 * penalty * leverage) * spread)) @ z)
+    return back @ model.coef_, np.sqrt(np.einsum("ij,jk,ik->i", back, covariance, back))
 
 
 def _grouped(x: FloatArray, y: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
     keys = np.column_stack([x, y])
-    rows = np.ascontiguousarray(keys).view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
+    rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
     _, first, count = np.unique(rows, return_index=True, return_counts=True)
     return x[first], y[first], count.astype(np.float64)
 
 
 def _independent(x: FloatArray, n: FloatArray) -> list[int]:
-    """Return the columns that are no linear combination of those before them, by Cholesky on correlations."""
-    length = np.sqrt(n @ x**2)
-    scaled = np.sqrt(n)[:, None] * x / np.where(length > 0, length, 1.0)
-    gram = scaled.T @ scaled
-    kept: list[int] = []
-    for j in range(x.shape[1]):
-        if gram[j, j] > 1e-9:
+    """Return the columns that are no linear combination of those before them, by Cholesky on their correlations."""
+    centred = x - n @ x / n.sum()
+    varies = np.abs(centred).max(axis=0) > _SAME * np.abs(x).max(axis=0)
+    length = np.sqrt(n @ centred**2)
+    scaled = np.sqrt(n)[:, None] * centred / np.where(varies, length, np.inf)
+    gram, kept = scaled.T @ scaled, [0]
+    for j in range(1, x.shape[1]):
+        if gram[j, j] > _SAME:
             kept.append(j)
             gram = gram - np.outer(gram[:, j], gram[j]) / gram[j, j]
     return kept
