@@ -97,18 +97,27 @@ def _improves(seen: Figures) -> Finding:
 
 
 def _coverage(seen: Figures) -> Finding:
-    high = seen.epsilons[-1]
+    ends = seen.epsilons[0], seen.epsilons[-1]
     bins = [seen.at("coverage", *(Place(number, size, REFERENCES[1]) for size in seen.samples)) for number in (1, 2)]
-    texts = []
+    texts, strays = [], []
     for number, method in ((1, "PrivBayes"), (2, "STEPS")):
         if method in seen.methods:
-            places = [Place(number, size, method, "published", high) for size in seen.samples]
-            texts.append(f"{method} in model {number} {seen.at('coverage', *places):.3f}")
+            low, high = (
+                seen.at("coverage", *(Place(number, size, method, "published", epsilon) for size in seen.samples))
+                for epsilon in ends
+            )
+            texts.append(f"{method} in model {number} {low:.3f} to {high:.3f}")
+            strays.append(abs(high - NOMINAL) > abs(low - NOMINAL))
+    cause = (
+        ""
+        if min(bins) < NOMINAL - 0.02
+        else ": they aren't the cause. A network of degree 2 has a bias that stays while intervals shrink"
+    )
+    verdict = HOLDS if min(bins) < NOMINAL - 0.02 else PARTLY if any(strays) else FAILS
     return Finding(
         claim="Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is "
         "cut into bins.",
-        found=f"Bins alone, without noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2. Published "
-        f"forms at epsilon {high}: {', '.join(texts)}. Uniform draws in 15 bins add little noise and no bias to linear "
-        "regressions.",
-        verdict=FAILS if min(bins) > NOMINAL - 0.02 else HOLDS,
+        found=f"Coverage of the published forms from epsilon {ends[0]} to {ends[1]}: {', '.join(texts)}. Bins alone, "
+        f"without noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2{cause}.",
+        verdict=verdict if len(strays) == 2 else TO_COME,
     )
