@@ -27,15 +27,17 @@ def layout(table: pd.DataFrame) -> list[Block]:
         mine = {row: row.removeprefix(f"{prefix}: ") for row in rows if row.startswith(f"{prefix}: ")}
         paper = {row: label.removesuffix(" (published)") for row, label in mine.items() if "(published)" in row}
         others = {row: label for row, label in mine.items() if row not in paper} | _references(table)
-        values = {label: SHORT[key] for key, label in MEASURES.items()}
         if paper:
-            blocks.append(Block(title=f"Table 3, {prefix}: as published", rows=paper, columns=values, group=prefix))
+            blocks += [
+                Block(title=f"Table 3, {prefix}, as published: {title}", rows=paper, columns=columns, group=prefix)
+                for title, columns in _families().items()
+            ]
             title = f"Table 3, {prefix}: ranks, 1 is the best, and their sum"
             blocks.append(Block(title=title, rows=paper, columns=_ranks(""), group=prefix))
         if others:
             more = {SCORE + AMONG_ALL: "score"} if any(row in mine for row in others) else {}
             title = f"{prefix}: sound forms, and what needs no privacy or no data"
-            blocks.append(Block(title=title, rows=others, columns=values | more, group=prefix))
+            blocks.append(Block(title=title, rows=others, columns=_values() | more, group=prefix))
         title = f"{prefix}: ranks among all forms"
         blocks.append(Block(title=title, rows=mine, columns=_ranks(AMONG_ALL), headline=False, group=prefix))
         firth = {label: SHORT[key.replace("firth", "overlap")] for key, label in FIRTH.items()}
@@ -56,6 +58,16 @@ def _scores(table: pd.DataFrame) -> list[Block]:
             rows = {row: row for row in mine["row"].unique()}
             blocks.append(Block(title=title, rows=rows, columns=columns, group="Overall scores"))
     return blocks
+
+
+def _values() -> dict[str, str]:
+    return {label: SHORT[key] for key, label in MEASURES.items()}
+
+
+def _families() -> dict[str, dict[str, str]]:
+    """Return the measures in two halves, which fit a screen with the paper's figures beside them."""
+    values = list(_values().items())
+    return {"SPECKS and chi-square tests": dict(values[:4]), "confidence intervals": dict(values[4:])}
 
 
 def _ranks(suffix: str) -> dict[str, str]:
