@@ -71,7 +71,7 @@ class Voter:
 
     name: ClassVar[str] = "voter"
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
-    default_replicates: ClassVar[int] = 5
+    default_replicates: ClassVar[int] = 4
     data: ClassVar[Data] = "required"
     needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
     """What the refusal of a run without data adds."""
