@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
     from pdips.studies.framework import Study
 
+WIDEST = 1_000
+
 
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
@@ -108,4 +110,6 @@ def _print(found: "Study", table: "pd.DataFrame") -> None:
         has_paper = [column["has_paper"] for column in content["columns"]]
         for label, cells in content["rows"]:
             shown.add_row(label, *lines(cells, has_paper))
-        console.print(shown)
+        # A terminal that is too narrow wraps lines; figures cut short would be worse.
+        needed = console.measure(shown, options=console.options.update(max_width=WIDEST)).maximum
+        Console(file=sys.stdout, width=max(console.width, needed)).print(shown)

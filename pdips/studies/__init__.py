@@ -11,6 +11,8 @@ if TYPE_CHECKING:
 STUDIES: dict[str, str] = {
     "normal-moments": "pdips.studies.normal_moments:NormalMoments",
     "proportions": "pdips.studies.proportions:Proportions",
+    "steps-regression": "pdips.studies.steps_regression:StepsRegression",
+    "voter": "pdips.studies.voter:Voter",
 }
 """Where each study lives, by its name on the command line."""
 

@@ -96,7 +96,7 @@ def _check_request(study: Study, options: Options, workers: int | None) -> None:
     if options.data is not None and study.data == "none":
         raise InputError(f"study {study.name} simulates its data and takes no --data")
     if options.data is None and study.data == "required":
-        raise InputError(f"study {study.name} needs a table: --data T")
+        raise InputError(f"study {study.name} needs a table: --data T{getattr(study, 'needs', '')}")
     if workers is not None and workers < 0:
         raise InputError(f"the number of workers must be at least 0, got {workers}")
 

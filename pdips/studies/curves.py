@@ -1,0 +1,102 @@
+"""Line and box panels in the colours of the page, for the pictures of studies."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pdips.report.pictures import INK, QUIET, RULE, SERIES
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+SIZE = (300 / 72, 220 / 72)
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of a panel.
+
+    Parameters
+    ----------
+    y : sequence of float
+        One value for each place on the axis; NaN for none.
+    colour : int
+        Number of the series colour, from 1.
+    paper : bool
+        Dashed and faint: the paper's figures.
+    thin : bool
+        One of many.
+    """
+
+    y: Sequence[float]
+    colour: int
+    paper: bool = False
+    thin: bool = False
+
+
+def panel(title: str, ticks: Sequence[str], label: str) -> tuple["Figure", "Axes"]:
+    """Return an empty panel whose horizontal axis has evenly spaced places."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, dpi=72)
+    axes = figure.add_axes((0.13, 0.17, 0.85, 0.71))
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.set_xlabel(label, fontsize=9, color=QUIET)
+    axes.set_xticks(range(len(ticks)), list(ticks))
+    axes.set_xlim(-0.5, len(ticks) - 0.5)
+    axes.tick_params(labelsize=8.5, labelcolor=QUIET, color=RULE)
+    axes.patch.set_visible(False)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(RULE)
+    axes.grid(axis="y", color=RULE, linewidth=0.5)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def lines(
+    title: str, ticks: Sequence[str], label: str, drawn: Sequence[Line], limits: tuple[float, float] | None = None
+) -> "Figure":
+    """Return a panel of lines."""
+    figure, axes = panel(title, ticks, label)
+    for line in drawn:
+        style: dict[str, Any] = {"linestyle": "--", "alpha": 0.55} if line.paper else {"marker": "o", "markersize": 3.5}
+        width = 0.75 if line.thin else 1.5
+        places = np.arange(len(ticks))
+        axes.plot(places, np.asarray(line.y, dtype=float), color=SERIES[line.colour - 1], linewidth=width, **style)
+    if limits is not None:
+        axes.set_ylim(*limits)
+    return figure
+
+
+def boxes(
+    title: str,
+    ticks: Sequence[str],
+    label: str,
+    groups: Sequence[tuple[int, Sequence[ArrayLike]]],
+    limits: tuple[float, float] | None = None,
+) -> "Figure":
+    """Return a panel of box plots: for each group its colour, and its values at each place; groups side by side."""
+    figure, axes = panel(title, ticks, label)
+    width = 0.8 / len(groups)
+    for number, (colour, values) in enumerate(groups):
+        ink = SERIES[colour - 1]
+        style = {"color": ink, "linewidth": 1.0}
+        axes.boxplot(
+            [np.asarray(value, dtype=float) for value in values],
+            positions=[place - 0.4 + width * (number + 0.5) for place in range(len(ticks))],
+            widths=width * 0.75,
+            manage_ticks=False,
+            boxprops=style,
+            whiskerprops=style,
+            capprops=style,
+            medianprops={"color": ink, "linewidth": 2.0},
+            flierprops={"marker": ".", "markersize": 2.5, "markerfacecolor": ink, "markeredgecolor": ink},
+        )
+    if limits is not None:
+        axes.set_ylim(*limits)
+    return figure
