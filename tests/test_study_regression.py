@@ -18,15 +18,13 @@ from pdips.studies.pages import write
 from pdips.studies.regression_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
 from pdips.studies.steps_regression import (
     FORMS,
+    GROUPS,
     METHODS,
     SUMMARIES,
     Place,
     StepsRegression,
-    grouped,
-    grouped_schema,
     release,
     summary,
-    ungrouped,
 )
 
 
@@ -94,18 +92,11 @@ def test_intervals_cover():
     assert abs(np.mean(off < 1.96 * 0.6) - 0.95) > margin  # the broken twin: intervals that are too short
 
 
-def test_groups_there_and_back():
-    frame = draw(model(1), 300, np.random.default_rng(7)).frame
-    again = ungrouped(grouped(frame))
-    assert all((again[name] == frame[name]).all() for name in frame.columns)
-    assert grouped(frame)["group"].nunique() == 30
-
-
 def test_steps_by_groups_has_the_papers_noise():
     # Published: nine tenths of epsilon, four sets, two layers, sensitivity 1. Sound: sensitivity 2, all of epsilon.
-    schema, epsilon = grouped_schema(model(1).schema), Fraction(2)
-    common = {"n_sets": 4, "order": ("group",)}
-    published = Steps(epsilon=Fraction(9, 20) * epsilon, **common, **FORMS["published"])
+    schema, epsilon = model(1).schema, Fraction(2)
+    common = {"n_sets": 4, "order": GROUPS}
+    published = Steps(epsilon=Fraction(9, 10) * epsilon, **common, **FORMS["published"])
     assert published.scales(schema) == (4 * 2 / (Fraction(9, 10) * epsilon),) * 2
     sound = Steps(epsilon=epsilon, **common, **FORMS["sound"])
     assert sound.scales(schema) == (2 * 4 * 2 / epsilon,) * 2

@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 from pdips.errors import InputError
+from pdips.files import read_frame
 from pdips.schema import Column, Schema
-from pdips.table import Table, read_frame
+from pdips.table import Table
 
 PAPER_METHODS = ("flat Laplace", "PrivBayes", "UH modified-2", "UH modified-3", "STEPS-2", "STEPS-3")
 """The six methods of table 3, in its order."""
