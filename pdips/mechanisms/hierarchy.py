@@ -53,6 +53,8 @@ class Measured:
         The last layer, if it is the full cross-tabulation.
     views : tuple of ndarray of int64, each of shape (runs, cells of the view)
         Noisy counts of the views; 0 where a structural zero rules the cell out.
+    scales : tuple of Fraction or None
+        Scale of the noise of each layer but the first.
     """
 
     domain: Domain
@@ -63,6 +65,7 @@ class Measured:
     log_probability: float = 0.0
     cells: Cells | None = None
     views: tuple[IntArray, ...] = ()
+    scales: tuple[Fraction | None, ...] = ()
 
     @property
     def parents(self) -> list[IntArray]:
@@ -253,7 +256,8 @@ class _Growth:
         exact, variance = np.zeros(top.n_nodes, dtype=np.int64), np.inf
         if self.plan.n_public:
             exact, variance = self.table.count(node, top.n_nodes), 0.0
-        start = Measured(domain, [top], [], [np.repeat(exact[None], n_runs, axis=0)], [np.full(top.n_nodes, variance)])
+        observed = [np.repeat(exact[None], n_runs, axis=0)]
+        start = Measured(domain, [top], [], observed, [np.full(top.n_nodes, variance)], scales=self.plan.scales)
         yield from self._below(start, node)
 
     def _below(self, tree: Measured, node: IntArray) -> Iterator[Measured]:

@@ -8,12 +8,14 @@ import pandas as pd
 
 from pdips.large import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.mechanism import Clock, Drawn, Mechanism
+from pdips.mechanisms.accuracy import tree_margin_errors
 from pdips.mechanisms.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
 from pdips.mechanisms.hierarchy import Measured, Plan, measure, noise_variance
-from pdips.mechanisms.layers import Domain, descend, domain_of, top_node
+from pdips.mechanisms.layers import Domain, descend, top_node
 from pdips.mechanisms.maximum_entropy import Grid, Observation, fit, log_independent
 from pdips.mechanisms.views import margin_errors, one_way_margins
 from pdips.noise import RandomBits
+from pdips.release import MarginError
 from pdips.schema import Schema
 from pdips.table import Table, decode
 
@@ -160,8 +162,15 @@ def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, cl
             found = estimate(measured, plan)
         sets += synthesize(found, table, n_each, bits=bits, clock=clock)
         statistics |= noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
-    errors = margin_errors(domain_of(table.schema), plan.views) if plan.views else ()
+    errors = _errors(measured, plan)
     return Drawn.of(sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
+
+
+def _errors(measured: Measured, plan: Plan) -> tuple[MarginError, ...]:
+    """Return what the noise comes to in margins; trees of a release have the same noise, and nearly the same errors."""
+    if plan.views:
+        return margin_errors(measured.domain, plan.views)
+    return tree_margin_errors(measured.domain, measured.layers, measured.scales, n_public=plan.n_public)
 
 
 def of_set(number: int, n_trees: int) -> str:
