@@ -5,17 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.mechanisms.consistency import FloatArray, IntArray
-from pdips.mechanisms.layers import Domain, Layer
+from pdips.mechanisms.layers import MOST_BITS, Domain, Layer
 from pdips.noise import discrete_laplace_variance
 from pdips.release import MarginError
-
-MOST_COLUMNS = 62
-"""Columns of a pattern of open columns, held as one integer."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def tree_margin_errors(
     and equal to it where siblings are split alike. So this is exact for one order of columns, and an upper bound where
     branches differ. Structural zeros are left out of account: with them errors are at most as large (Gauss and Markov).
     """
-    if len(domain.names) > MOST_COLUMNS:
+    if len(domain.names) > MOST_BITS:
         return ()
     below, within, root = _sums(layers, scales, n_public=n_public)
     free = [j for j in range(len(domain.names)) if j not in domain.public]
@@ -79,7 +77,7 @@ def _sums(
 ) -> tuple[list[_Sums], list[_Sums], _Sums]:
     """Return the variances s of the nodes of each layer but the first, S of their parents, and s of layer 0."""
     noise = [np.inf if scale is None else max(discrete_laplace_variance(scale), 1e-30) for scale in scales]
-    masks = [_open(layer) for layer in layers]
+    masks = [layer.patterns() for layer in layers]
     spread = np.full(layers[-1].n_nodes, noise[-1])
     below, within = [], []
     for depth in range(len(layers) - 1, 0, -1):
@@ -91,14 +89,6 @@ def _sums(
     return below, within, _added(masks[0], spread)
 
 
-def _open(layer: Layer) -> IntArray:
-    """Return which columns each node has not been split by, as bits; none for cells, which have no path."""
-    if not layer.path.size:
-        return np.zeros(layer.n_nodes, dtype=np.int64)
-    bits: IntArray = (layer.path < 0).astype(np.int64) @ (1 << np.arange(layer.path.shape[1], dtype=np.int64))
-    return bits
-
-
-def _added(mask: IntArray, variance: NDArray[np.float64]) -> _Sums:
+def _added(mask: NDArray[Any], variance: NDArray[np.float64]) -> _Sums:
     patterns, place = np.unique(mask, return_inverse=True)
     return _Sums(patterns, np.bincount(place, weights=variance, minlength=len(patterns)))

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +24,10 @@ MOST_STRAY_RECORDS = 10_000_000
 
 STOP = -1
 """In place of a column: a node that is cut no further."""
+
+
+MOST_BITS = 62
+"""Columns of a pattern that fits into an integer of 64 bits."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,13 @@ class Layer:
         """Number of nodes."""
         return len(self.parent)
 
+    def patterns(self) -> NDArray[Any]:
+        """Return a label for each node, the same for nodes that have been split by the same columns."""
+        bits = np.zeros(self.n_nodes, dtype=np.int64 if self.path.shape[1] <= MOST_BITS else object)
+        for column in range(self.path.shape[1]):
+            bits |= (self.path[:, column] < 0).astype(bits.dtype) << column
+        return bits
+
     @property
     def counted(self) -> NDArray[np.bool_]:
         """Which nodes have noisy counts of their own."""
@@ -184,7 +195,9 @@ class Cells:
         The cross-tabulation.
     above : Layer
         The layer that the cells hang from.
-    stride : ndarray, shape (nodes above, columns)
+    pattern : ndarray, shape (nodes above,)
+        Which columns are already split, as one of the patterns that occur.
+    stride : ndarray, shape (patterns, columns)
         Step of each remaining column in the number of a cell; 0 for columns already split.
     first : ndarray, shape (nodes above,)
         Number of the first cell of each node.
@@ -194,46 +207,45 @@ class Cells:
 
     domain: Domain
     above: Layer
+    pattern: IntArray
     stride: IntArray
     first: IntArray
     layer: Layer
 
     def find(self, node: IntArray, codes: IntArray) -> IntArray:
         """Return the number of the cell that each record falls into."""
-        found: IntArray = self.first[node] + np.einsum("ij,ij->i", codes, self.stride[node])
+        found: IntArray = self.first[node] + np.einsum("ij,ij->i", codes, self.stride[self.pattern[node]])
         return found
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""
-        return _cell_levels(self.domain, self.above, self.stride, self.first, self.layer.parent, cell, column)
-
-
-def _cell_levels(
-    domain: Domain, above: Layer, stride: IntArray, first: IntArray, parent: IntArray, cell: IntArray, column: int
-) -> IntArray:
-    node = parent[cell]
-    step = stride[node, column]
-    inside = (cell - first[node]) // np.maximum(step, 1) % domain.sizes[column]
-    levels: IntArray = np.where(step > 0, inside, above.path[node, column])
-    return levels
+        node = self.layer.parent[cell]
+        step = self.stride[self.pattern[node], column]
+        inside = (cell - self.first[node]) // np.maximum(step, 1) % self.domain.sizes[column]
+        levels: IntArray = np.where(step > 0, inside, self.above.path[node, column])
+        return levels
 
 
 def cells(domain: Domain, above: Layer) -> Cells:
     """Return the cross-tabulation of the columns that remain below each node of a layer."""
-    remaining = above.path < 0
+    _, example, pattern = np.unique(above.patterns(), return_index=True, return_inverse=True)
+    remaining = above.path[example] < 0
     factor = np.where(remaining, domain.sizes, 1)
     after = np.cumprod(factor[:, ::-1], axis=1)[:, ::-1]
     stride = np.where(remaining, after // factor, 0)
-    n_cells = after[:, 0]
+    n_cells = after[pattern, 0]
     first = np.cumsum(n_cells) - n_cells
     parent = np.repeat(np.arange(above.n_nodes), n_cells)
-    possible = above.possible[parent]
-    everything = np.arange(len(parent)) if domain.impossible else np.empty(0, np.int64)
+    found = Cells(domain, above, pattern, stride, first, Layer(parent, _NO_PATH, above.possible[parent]))
+    if not domain.impossible:
+        return found
+    possible, everything = found.layer.possible, np.arange(len(parent))
     for rule in domain.impossible:
-        possible &= ~np.logical_and.reduce(
-            [named[_cell_levels(domain, above, stride, first, parent, everything, j)] for j, named in rule.items()]
-        )
-    return Cells(domain, above, stride, first, Layer(parent, np.empty((0, 0), np.int32), possible))
+        possible = possible & ~np.logical_and.reduce([named[found.levels(everything, j)] for j, named in rule.items()])
+    return replace(found, layer=Layer(parent, _NO_PATH, possible))
+
+
+_NO_PATH = np.empty((0, 0), np.int32)
 
 
 def top_layer(domain: Domain) -> Layer:
