@@ -4,9 +4,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-# What matters most to users of this survey, from public knowledge: an order costs nothing.
-ORDER := income,education,race,marital_status,enrolled,class_of_worker,hispanic,foreign_born,tax_filer,household_role,weeks_worked,own_business
-
 .PHONY: setup demo test clone-test lint benchmarks audit lock clean
 
 setup: $(READY)
@@ -21,7 +18,7 @@ demo: setup
 	@mkdir -p demo
 	@test -f demo/youth.sqlite || $(BIN)/pdips ledger set-total demo/youth.sqlite 10
 	$(BIN)/pdips synthesize examples/youth.parquet --schema examples/youth.toml --mechanism steps \
-	    --option order=$(ORDER) --epsilon $(or $(EPSILON),1) --sets 5 \
+	    --epsilon $(or $(EPSILON),1) --sets 5 \
 	    --ledger demo/youth.sqlite --out demo/youth --overwrite
 
 test: setup
