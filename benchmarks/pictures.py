@@ -1,5 +1,6 @@
 """Draw the pictures of ``docs/mechanisms/``: ``python -m benchmarks.pictures``. Prints the numbers that they show."""
 
+from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from benchmarks.__main__ import EXAMPLES, ORDER
-from pdips import LaplaceSanitizer, Mechanism, Schema, Steps, Table
+from pdips import LaplaceSanitizer, Mechanism, PrivBayes, Schema, Steps, Table
 from pdips.utility.margins import compare
 
 DOCS = Path(__file__).parents[1] / "docs" / "mechanisms"
@@ -34,14 +35,13 @@ def distances_of_pairs(mechanism: Mechanism, table: Table, repeats: int) -> floa
     return float(np.mean(pairs))
 
 
-def curve(table: Table, **settings: object) -> np.ndarray:
+def curve(table: Table, build: Callable[..., Mechanism], **settings: object) -> np.ndarray:
     """Return the distances by epsilon, shape (epsilons, 3), averaged over releases."""
-    build = Steps if "order" in settings else LaplaceSanitizer
     found = []
     for epsilon in EPSILONS:
-        runs = [distances(build(epsilon=epsilon, **settings), table) for _ in range(REPEATS)]  # type: ignore[arg-type]
+        runs = [distances(build(epsilon=epsilon, **settings), table) for _ in range(REPEATS)]
         found.append(np.mean(runs, axis=0))
-        print(build.__name__, epsilon, np.round(found[-1], 3))
+        print(build(epsilon=epsilon, **settings).name, settings, epsilon, np.round(found[-1], 3))
     return np.array(found)
 
 
@@ -63,16 +63,17 @@ def draw(name: str, lines: dict[str, np.ndarray], title: str) -> None:
 def main() -> None:
     """Draw both pictures."""
     table = Table.read(EXAMPLES / "youth.parquet", Schema.load(EXAMPLES / "youth.toml"))
-    flat, shallow, deep = curve(table), curve(table, order=ORDER[:3]), curve(table, order=ORDER)
+    flat, bayes = curve(table, LaplaceSanitizer), curve(table, PrivBayes)
+    shallow, default = curve(table, Steps, order=ORDER[:3]), curve(table, Steps)
     title = "Youth survey, 15 columns, one set"
     draw("laplace-sanitizer", {"one-way margins": flat[:, 0], "two-way margins": flat[:, 1]}, title)
     lines = {
-        "all pairs, laplace-sanitizer": flat[:, 1],
-        "all pairs, steps with 3 layers": shallow[:, 1],
-        "all pairs, steps with 8 layers": deep[:, 1],
-        "pairs of the first 3 columns, steps with 3 layers": shallow[:, 2],
+        "laplace-sanitizer": flat[:, 1],
+        "steps, 3 layers down to all cells": shallow[:, 1],
+        "privbayes": bayes[:, 1],
+        "steps, as by default": default[:, 1],
     }
-    draw("steps", lines, title)
+    draw("steps", lines, f"{title}: two-way margins")
 
 
 if __name__ == "__main__":

@@ -164,13 +164,15 @@ def test_suggestions_are_sorted_and_their_budgets_can_be_used():
     schema, n = schema_of(4, 2, 3, 2), 1000
     found = suggest_layers(schema, n, "0.7", order=("b", "d", "c"))
     assert set(found["layers"]) == {0, 1, 2, 3}
-    assert set(found["budget"]) == {"equal", "half-to-leaves", "optimal"}
+    assert set(found["budget"]) == {"equal", "half-to-leaves", "optimal", "margins"}
     rank = list(zip(-found["usable"], found["two_way_median"], strict=True))
     assert rank == sorted(rank)
     assert found["usable"].nunique() > 1
     assert (found["cells"] == 48).all()
     for row in found.itertuples():
         assert sum(row.epsilons) == Fraction(7, 10)
+        if row.budget == "margins":
+            continue
         told = planning.margin_errors(
             schema, n, "0.7", order=("b", "d", "c"), layers=row.layers, budget=row.epsilons
         ).assign(two=lambda frame: frame["margin"].str.contains(" x "))
@@ -180,6 +182,18 @@ def test_suggestions_are_sorted_and_their_budgets_can_be_used():
         assert row.usable == (percent <= 1).sum()
 
 
+def test_margins_are_told_as_a_release_tells_them():
+    schema, n = schema_of(12, 12, 12), 1000
+    found = suggest_layers(schema, n, 2)
+    (row,) = found[found["budget"] == "margins"].itertuples()
+    release, _ = Steps(epsilon=2).release(random_table(schema, n), rng=np.random.default_rng(0))
+    errors = {item.columns: 100 * item.standard_error / n for item in release.margin_errors}
+    assert row.one_way_worst == pytest.approx(max(error for columns, error in errors.items() if len(columns) == 1))
+    assert row.two_way_worst == pytest.approx(max(error for columns, error in errors.items() if len(columns) == 2))
+    assert row.epsilons == tuple(spend.epsilon for spend in release.spends)
+    assert row.cells == 3 * 144
+
+
 def test_sets_of_their_own_share_epsilon():
     one, three = (suggest_layers(schema_of(2, 3, 2), 500, 1, n_sets=n_sets) for n_sets in (1, 3))
     assert sum(three["epsilons"][0]) == Fraction(1, 3)
@@ -187,7 +201,7 @@ def test_sets_of_their_own_share_epsilon():
 
 
 def test_one_column_and_public_columns_are_suggested_for():
-    assert len(suggest_layers(schema_of(5), 100, 1)) == 1
+    assert set(suggest_layers(schema_of(5), 100, 1)["budget"]) == {"margins", "equal"}
     found = suggest_layers(PUBLIC, 100, 1)
     assert found["one_way_median"].min() > 0  # the public column, which is exact, isn't counted
     assert set(found["layers"]) == {0, 1, 2}

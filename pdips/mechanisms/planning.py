@@ -6,14 +6,17 @@ All of this is computed from the schema and the settings. No record is read, and
 import math
 from collections.abc import Sequence
 from fractions import Fraction
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 
 from pdips.errors import InputError
-from pdips.mechanisms.consistency import FloatArray
+from pdips.mechanisms.consistency import FloatArray, IntArray
+from pdips.mechanisms.layers import columns_of
 from pdips.mechanisms.shapes import Shape, checked_order, shape_of
+from pdips.mechanisms.views import View, choose_views
+from pdips.mechanisms.views import margin_errors as margin_errors_of
 from pdips.noise import discrete_laplace_variance
 from pdips.privacy import Neighbours, Number, choice, positive
 from pdips.schema import Schema
@@ -260,7 +263,8 @@ def suggest_layers(
     -------
     DataFrame
         A row for each number of layers and rule, best first: most usable margins, then least median error. ``layers``
-        (0 is the laplace-sanitizer), ``budget``, ``one_way_median``, ``one_way_worst``, ``two_way_median`` and
+        (0 is the laplace-sanitizer, or, with budget ``margins``, what :class:`Steps` counts by default), ``budget``,
+        ``one_way_median``, ``one_way_worst``, ``two_way_median`` and
         ``two_way_worst`` (standard errors of a cell's count in percentage points of ``n``; margins of public columns
         alone, which are exact, left out), ``usable``, how many of these margins are within one point, ``cells`` of the
         last layer, and ``epsilons`` by layer, to be given on.
@@ -274,7 +278,7 @@ def suggest_layers(
     if isinstance(n_sets, bool) or not isinstance(n_sets, int) or n_sets < 1:
         raise InputError(f"n_sets must be a whole number of at least 1, got {n_sets}")
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
-    rows = []
+    rows = [_margins(schema, _checked_n(n), total / n_sets, neighbours)]
     for layers in range(_most_layers(schema, order) + 1):
         shape = shape_of(schema, order, layers, neighbours)
         for rule in RULES if shape.n_noised > 1 else RULES[:1]:
@@ -282,11 +286,31 @@ def suggest_layers(
             errors = _errors(shape, layer_scales(schema, total / n_sets, epsilons, neighbours)) * 100 / _checked_n(n)
             cells = int(np.prod(shape.sizes))
             rows.append(
-                {"layers": layers, "budget": rule, **_summary(shape, errors), "cells": cells, "epsilons": epsilons}
+                {"layers": layers, "budget": rule, **_on_tree(shape, errors), "cells": cells, "epsilons": epsilons}
             )
     median = f"{wanted.replace('-', '_')}_median"
     by_rank = ["usable", median, "layers"]
     return pd.DataFrame(rows).sort_values(by_rank, ascending=[False, True, True], ignore_index=True)
+
+
+def _margins(schema: Schema, n: int, epsilon: Fraction, neighbours: Neighbours) -> dict[str, Any]:
+    """Return the row of noisy margins without a tree."""
+    domain = columns_of(schema)
+    shares = choose_views(domain)
+    epsilons = tuple(epsilon * share for share in shares.values())
+    scales = layer_scales(schema, epsilon, epsilons, neighbours)
+    views = tuple(View(columns, scale, "") for columns, scale in zip(shares, scales, strict=True))
+    found = [item for item in margin_errors_of(domain, views) if not {*item.columns} <= {*schema.public_columns}]
+    errors = np.array([item.standard_error for item in found]) * 100 / n
+    n_columns = np.array([len(item.columns) for item in found])
+    cells = sum(view.n_cells(domain) for view in views)
+    return {
+        "layers": 0,
+        "budget": "margins",
+        **_summary(errors, n_columns),
+        "cells": cells,
+        "epsilons": epsilons,
+    }
 
 
 def _most_layers(schema: Schema, order: Sequence[str]) -> int:
@@ -294,13 +318,17 @@ def _most_layers(schema: Schema, order: Sequence[str]) -> int:
     return min(len(order), len(schema.columns) - len(schema.public_columns) - 1)
 
 
-def _summary(shape: Shape, errors: FloatArray) -> dict[str, float]:
-    """Return median and worst error by kind of margin, and how many are usable; public margins left out."""
-    found: dict[str, float] = {}
+def _on_tree(shape: Shape, errors: FloatArray) -> dict[str, float]:
+    """Return the summary of a tree's errors; public margins left out."""
     protected = np.array([shape.depth[list(margin)].any() for margin in shape.margins])
-    n_columns = np.array([len(margin) for margin in shape.margins])
+    return _summary(errors[protected], np.array([len(margin) for margin in shape.margins])[protected])
+
+
+def _summary(errors: FloatArray, n_columns: IntArray) -> dict[str, float]:
+    """Return median and worst error by kind of margin, and how many are usable."""
+    found: dict[str, float] = {}
     for name, size in (("one_way", 1), ("two_way", 2)):
-        held = errors[protected & (n_columns == size)]
+        held = errors[n_columns == size]
         found[f"{name}_median"] = float(np.median(held)) if len(held) else math.nan
         found[f"{name}_worst"] = float(held.max(initial=0.0)) if len(held) else math.nan
-    return {**found, "usable": int((errors[protected] <= USABLE).sum())}
+    return {**found, "usable": int((errors <= USABLE).sum())}
