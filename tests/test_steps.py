@@ -19,7 +19,15 @@ from pdips import InputError, Schema, Steps
 from pdips.audit import audit
 from pdips.audit.engines import exact_bound
 from pdips.mechanisms import tree
-from pdips.mechanisms.elections import STEPS_PER_UNIT, UNAVAILABLE, Elected, GroupElection, group_width, node_width
+from pdips.mechanisms.elections import (
+    STEPS_PER_UNIT,
+    UNAVAILABLE,
+    Elected,
+    GroupElection,
+    aic_steps,
+    group_width,
+    node_width,
+)
 from pdips.mechanisms.layers import domain_of, root, split_by
 from pdips.noise import RandomBits
 from pdips.pairs import Pair, small_pairs
@@ -92,6 +100,10 @@ def test_bic_weighs_by_the_public_number_of_records(relation):
     if relation == "add-remove":
         with pytest.raises(InputError, match="replace-one only"):
             Steps(epsilon=1, utility="bic", neighbours=relation)
+        # why: with a penalty that follows n, one record more moves the scores of 2 and of 100 levels by far too much
+        counts = [np.eye(1, k, dtype=np.int64) * n for n in (2, 3) for k in (2, 100)]
+        at = [aic_steps(c, penalty=math.log(c.sum()))[0] / STEPS_PER_UNIT for c in counts]
+        assert abs((at[3] - at[1]) - (at[2] - at[0])) > 10 * node_width(relation)
         return
     for options in ({"layers": 2}, {"elect": "layer", "below": "margins"}):
         assert worst(Steps(epsilon=1, utility="bic", election_share="0.99", **options)) <= 1 + ROUNDING

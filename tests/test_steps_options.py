@@ -336,7 +336,7 @@ def test_public_totals_are_met_to_more_than_single_precision():
     measured = SimpleNamespace(**{**vars(measured), "observed": [totals[None]]})
     estimate = synthesis.estimate(measured, plan)
     sums = np.bincount(estimate.parents[0], weights=estimate.values)
-    np.testing.assert_allclose(sums, totals, atol=1e-6)
+    assert np.abs(sums - totals).max() < 1e-6
 
 
 def test_add_remove_never_uses_the_number_of_records():

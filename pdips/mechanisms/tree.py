@@ -72,7 +72,7 @@ class Steps:
         for a tree and the table's cells fit into memory, else cells.
     stop : int, float, str or Fraction, optional
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
-        Free, since it reads counts that are paid for. What lies below is filled from the margins.
+        Free, since it reads counts that are paid for. What lies below is filled from the margins. Needs two layers.
     budget : {"equal", "half-to-leaves"} or tuple of numbers, optional
         How the noisy layers share what the elections leave: equally, half of it for what is below the tree, or the
         epsilon of each from the top, which must add up.
