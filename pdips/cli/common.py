@@ -39,7 +39,8 @@ def settings_of(mechanism: type[Any], options: tuple[str, ...], common: dict[str
 
 def _parse(key: str, text: str, hint: Any) -> Any:
     """Read the text of an option as what its annotation asks for."""
-    kinds = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
+    is_union = typing.get_origin(hint) in (types.UnionType, typing.Union)  # a union with a Literal is the latter
+    kinds = typing.get_args(hint) if is_union else (hint,)
     if any(typing.get_origin(kind) is tuple for kind in kinds):
         return tuple(part.strip() for part in text.split(","))
     if int in kinds and str not in kinds:

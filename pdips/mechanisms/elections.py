@@ -258,8 +258,3 @@ def _log_factorial_rest(counts: IntArray) -> NDArray[np.float64]:
     m = np.maximum(counts, 1).astype(np.float64)
     series = 0.5 * np.log(2 * np.pi * m) + 1 / (12 * m) - 1 / (360 * m**3)
     return np.where(counts < len(_SMALL), _SMALL[np.minimum(counts, len(_SMALL) - 1)], series)
-
-
-def n_elections(elect: str, n_split: int) -> int:
-    """Return how many elections follow one another."""
-    return 1 if elect == "groups" else n_split

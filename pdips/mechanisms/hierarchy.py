@@ -304,12 +304,16 @@ class _Growth:
 
 
 def _parts(tree: Measured, plan: Plan, number: int) -> Iterator[tuple[Measured, NDArray[np.bool_]]]:
-    """Yield the runs at hand by the nodes that they cut no further, as their noisy counts say."""
-    above, scale = tree.layers[-1], plan.scales[number - 1]
+    """Yield the runs at hand by the nodes that they cut no further, as their noisy counts say.
+
+    A group of columns is stopped as a whole, at its first column: the layers inside it have no counts to go by.
+    """
+    above = tree.layers[-1]
     stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
-    if plan.stop is None or scale is None or number == 1:
+    if plan.stop is None or number == 1 or plan.scales[number - 2] is None:
         yield tree, stopped
         return
+    scale = next(scale for scale in plan.scales[number - 1 :] if scale is not None)
     limit = float(plan.stop) * math.sqrt(discrete_laplace_variance(scale))
     masks = (tree.observed[-1] < limit) & above.counted | stopped
     patterns, pattern = np.unique(masks, axis=0, return_inverse=True)

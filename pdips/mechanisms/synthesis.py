@@ -78,8 +78,11 @@ def _estimate_from_views(measured: Measured, plan: Plan) -> Estimate:
     ]
     base = log_independent(grid, margins, spread)
     values = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
-    group = np.repeat(np.arange(grid.n_public()), len(values) // grid.n_public())
-    return Estimate(grid, [group], values, round(float(totals.sum())))
+    by_public = values.reshape(len(totals), -1)
+    sums = by_public.sum(axis=1)  # of single precision: public totals must be met exactly, or rows slip
+    by_public *= np.divide(totals, sums, out=np.zeros_like(sums), where=sums > 0)[:, None]
+    group = np.repeat(np.arange(len(totals)), by_public.shape[1])
+    return Estimate(grid, [group], by_public.ravel(), round(float(totals.sum())))
 
 
 def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
@@ -180,14 +183,14 @@ def of_set(number: int, n_trees: int) -> str:
 
 def noisy_statistics(measured: Measured, plan: Plan, prefix: str) -> dict[str, pd.DataFrame]:
     """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
-    domain, found = measured.domain, {}
-    names = list(domain.names)
+    domain, names = measured.domain, list(measured.domain.names)
+    found: dict[str, pd.DataFrame] = {}
     for number in range(1, len(measured.chosen) + 1):
         layer, counts = measured.layers[number], measured.observed[number][0]
         if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
             kept = slice(None) if layer.counted.all() else np.flatnonzero(layer.counted)
             frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)  # 100 MB for a million nodes
-            found[f"{prefix}layer {number}"] = frame.assign(noisy_count=counts[kept])
+            found[f"{prefix}layer {len(found) + 1}"] = frame.assign(noisy_count=counts[kept])
     for view, counts in zip(plan.views, measured.views, strict=True):
         frame = pd.DataFrame({names[j]: levels for j, levels in view.levels(domain).items()})
         found[f"{prefix}{view.name}"] = frame.assign(noisy_count=counts[0])

@@ -72,7 +72,7 @@ class Steps:
         for a tree and the table's cells fit into memory, else cells.
     stop : int, float, str or Fraction, optional
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
-        Free, since it reads counts that are paid for. What lies below is filled from the margins.
+        Free, since it reads counts that are paid for. What lies below is filled from the margins. Needs two layers.
     budget : {"equal", "half-to-leaves"} or tuple of numbers, optional
         How the noisy layers share what the elections leave: equally, half of it for what is below the tree, or the
         epsilon of each from the top, which must add up.
@@ -123,7 +123,8 @@ class Steps:
 
     def __post_init__(self) -> None:
         check_settings(self, variant=self.variant, split=self.split)
-        if self.layers is not None and (isinstance(self.layers, bool) or self.layers < 1):
+        whole = isinstance(self.layers, int) and not isinstance(self.layers, bool)
+        if self.layers is not None and not (whole and self.layers >= 1):
             raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
         self._check_elections()
         for name, allowed in {"below": ("margins", "cells"), "elect": ("node", "layer", "groups")}.items():
@@ -132,11 +133,13 @@ class Steps:
         self._check_budget()
         if self.stop is not None and (exact(self.stop, "stop") < 0 or self.below == "cells"):
             raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
-        if self.variant == "published" and (self.below == "margins" or self.stop is not None):
-            raise InputError("variant 'published' is the papers' tree down to all cells: no margins below, no stop")
+        extra = (self.stop, self.budget) != (None, None) or self.below == "margins"
+        if self.variant == "published" and extra:
+            raise InputError(
+                "variant 'published' is the papers' tree down to all cells, its layers paid equally: no margins below, "
+                "no stop, no budget"
+            )
         if self.order is not None:
-            order = tuple(layer if isinstance(layer, str) else tuple(layer) for layer in self.order)
-            object.__setattr__(self, "order", order)
             self._check_order()
 
     def _check_budget(self) -> None:
@@ -144,7 +147,7 @@ class Steps:
         if isinstance(self.budget, (tuple, list)):
             parts = tuple(self.budget)
             object.__setattr__(self, "budget", parts[0] if len(parts) == 1 and parts[0] in rules else parts)
-        if isinstance(self.budget, str):
+        elif self.budget is not None:
             choice(self.budget, rules, "budget")
 
     def _check_elections(self) -> None:
@@ -165,7 +168,9 @@ class Steps:
             raise InputError("elect = 'groups' goes with utility 'aic' and variant 'sound' only")
 
     def _check_order(self) -> None:
-        order = self.order or ()
+        given: Any = [self.order] if isinstance(self.order, str) else self.order
+        order = tuple(tuple(layer) if isinstance(layer, (list, tuple)) else str(layer) for layer in given)
+        object.__setattr__(self, "order", order)
         named = [name for layer in order for name in (layer if isinstance(layer, tuple) else (layer,))]
         if not named or not all(order):
             raise InputError("order must name at least one column, and no empty group")
@@ -261,22 +266,21 @@ class Steps:
         """Return the layers of one tree over tables of this schema, and their prices for one person."""
         below = self._below(schema)
         counted, n_layers = self._layers(schema, below)
-        if self.stop is not None and not counted:
-            raise InputError("stop needs a tree that it can stop: give layers or an order")
+        if self.stop is not None and sum(counted) < 2:
+            raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")
         n_elections = 0 if self.order is not None else 1 if self.elect == "groups" else len(counted)
-        epsilon = exact(self.epsilon, "epsilon") / self._n_trees()
+        epsilon, n_trees = exact(self.epsilon, "epsilon"), self._n_trees()
         share = self._share() * epsilon if n_elections else Fraction(0)
         n_noised = sum(counted) + 1
-        published = self.variant == "published"
-        rule = self.budget or ("half-to-leaves" if below == "margins" else "equal")
-        if not isinstance(rule, str):
-            rule = tuple(exact(part, "budget") / self._n_trees() for part in rule)
+        n_paid = n_layers if self.variant == "published" else n_noised
+        rule = ("half-to-leaves" if below == "margins" else "equal") if self.budget is None else self.budget
+        each = share / n_trees / (n_layers if self.variant == "published" else max(n_elections, 1))
         return Shape(
             counted=counted,
             below=below,
             views=views_of(schema) if below == "margins" else {},
-            elections=(share / (n_layers if published else n_elections),) * n_elections if n_elections else (),
-            noised=divide(rule, epsilon - share, n_noised, n_layers if published else n_noised),
+            elections=(each,) * n_elections,
+            noised=tuple(part / n_trees for part in divide(rule, epsilon - share, n_noised, n_paid)),
         )
 
     def _sensitivity(self, schema: Schema) -> int:
@@ -386,7 +390,7 @@ class Steps:
         """Return the settings as plain values."""
         given = asdict(self)
         given["epsilon"] = as_float(exact(self.epsilon, "epsilon"))
-        given["election_share"] = float(self._share()) if self._has_tree() else None
+        given["election_share"] = float(self._share()) if self._has_tree() or self.below == "cells" else None
         given["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
         if isinstance(self.budget, tuple):
             given["budget"] = [as_float(exact(part, "budget")) for part in self.budget]
