@@ -68,7 +68,8 @@ def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
     for candidate in allowed:
         if value == candidate:
             return candidate
-    raise InputError(f"{name} must be one of {', '.join(allowed)}; got {value!r}")
+    rule = f"one of {', '.join(allowed)}" if len(allowed) > 1 else f"{allowed[0]} here"
+    raise InputError(f"{name} must be {rule}; got {value!r}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ import pandas as pd
 from pdips.errors import InputError
 from pdips.mechanisms.consistency import FloatArray, IntArray
 from pdips.mechanisms.layers import columns_of
+from pdips.mechanisms.maximum_entropy import MOST_DENSE
 from pdips.mechanisms.shapes import Shape, checked_order, shape_of
 from pdips.mechanisms.views import View, choose_views
 from pdips.mechanisms.views import margin_errors as margin_errors_of
@@ -278,7 +279,8 @@ def suggest_layers(
     if isinstance(n_sets, bool) or not isinstance(n_sets, int) or n_sets < 1:
         raise InputError(f"n_sets must be a whole number of at least 1, got {n_sets}")
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
-    rows = [_margins(schema, _checked_n(n), total / n_sets, neighbours)]
+    _checked_n(n)
+    rows = [_margins(schema, n, total / n_sets, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
     for layers in range(_most_layers(schema, order) + 1):
         shape = shape_of(schema, order, layers, neighbours)
         for rule in RULES if shape.n_noised > 1 else RULES[:1]:

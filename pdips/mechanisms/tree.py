@@ -68,8 +68,8 @@ class Steps:
     election_share : int, float, str or Fraction, optional
         Part r of the budget for the elections (0.1, as in the simulations of paper 000). Doesn't go with ``order``.
     below : {"margins", "cells"}, optional
-        What is counted below the tree: margins of the whole table, or every cell. Left out: margins if no option asks
-        for a tree and the table's cells fit into memory, else cells.
+        What is counted below the tree: margins of the whole table, or every cell. Left out: cells if an option asks for
+        a tree, else margins, which are fitted on 2^24 cells at most.
     stop : int, float, str or Fraction, optional
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
         Free, since it reads counts that are paid for. What lies below is filled from the margins. Needs two layers.
@@ -184,11 +184,12 @@ class Steps:
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=self._flaw(schema))
-        below = self.below if schema is None else self.shape(schema).below
-        text = statement(self, schema, f"{self._law(below)} The counts were then made consistent, which costs nothing.")
+        text = statement(
+            self, schema, f"{self._law(self._below())} The counts were then made consistent, which costs nothing."
+        )
         return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
 
-    def _law(self, below: Below | None) -> str:
+    def _law(self, below: Below) -> str:
         how = "given from public knowledge" if self.order else "elected by the exponential mechanism, paid for"
         tree = f"Counts on a tree of columns ({how})"
         if below == "margins":
@@ -221,18 +222,20 @@ class Steps:
     def _n_trees(self) -> int:
         return self.n_sets if self.split == "per-set" else 1
 
-    def _below(self, schema: Schema) -> Below:
-        fits = fits_margins(schema)
-        if self.below == "margins" and not fits:
-            n_cells = domain_of(schema).n_cells
-            raise InputError(f"below = 'margins' holds at most {MOST_DENSE:,} cells; these columns have {n_cells:,}")
+    def _below(self) -> Below:
         if self.below is not None:
             return self.below
         if self.stop is not None:
-            if not fits:
-                raise InputError(f"stop needs below = 'margins', which holds at most {MOST_DENSE:,} cells")
             return "margins"
-        return "margins" if fits and not self._has_tree() and self.variant == "sound" else "cells"
+        return "cells" if self._has_tree() or self.variant == "published" else "margins"
+
+    def _check_fits(self, schema: Schema) -> None:
+        if not fits_margins(schema):
+            raise InputError(
+                f"margins are fitted on at most {MOST_DENSE:,} cells; these columns have "
+                f"{domain_of(schema).n_cells:,} together: merge levels or bins, leave columns out, take privbayes, "
+                "or ask for a tree down to all cells (below=cells), which says less"
+            )
 
     def _groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
         """Return the columns of each layer of a given order."""
@@ -264,7 +267,9 @@ class Steps:
 
     def shape(self, schema: Schema) -> Shape:
         """Return the layers of one tree over tables of this schema, and their prices for one person."""
-        below = self._below(schema)
+        below = self._below()
+        if below == "margins":
+            self._check_fits(schema)
         counted, n_layers = self._layers(schema, below)
         if self.stop is not None and sum(counted) < 2:
             raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")
@@ -390,7 +395,9 @@ class Steps:
         """Return the settings as plain values."""
         given = asdict(self)
         given["epsilon"] = as_float(exact(self.epsilon, "epsilon"))
-        given["election_share"] = float(self._share()) if self._has_tree() or self.below == "cells" else None
+        given["below"] = self._below()
+        elects = self.order is None and (self._has_tree() or given["below"] == "cells")
+        given["election_share"] = float(self._share()) if elects else None
         given["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
         if isinstance(self.budget, tuple):
             given["budget"] = [as_float(exact(part, "budget")) for part in self.budget]

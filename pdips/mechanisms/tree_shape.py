@@ -78,7 +78,8 @@ def check_columns(named: Sequence[str], schema: Schema, option: str) -> None:
     """Check that an order, or groups, name columns that a tree can split by."""
     for name in named:
         if name not in splittable(schema):
-            raise InputError(f"{option}: {name!r} is no column of the schema that could be split by")
+            known = ", ".join(splittable(schema))
+            raise InputError(f"{option}: {name!r} is no column of the schema that could be split by; there are {known}")
 
 
 def divide(budget: str | tuple[Number, ...], total: Fraction, n_noised: int, n_paid: int) -> tuple[Fraction, ...]:

@@ -49,6 +49,13 @@ class NoiseItem(BaseModel):
     standard_deviation: float
 
 
+class MarginErrorItem(BaseModel):
+    """The standard error that the noise gives to one cell of a margin."""
+
+    columns: list[str]
+    standard_error: float
+
+
 class PublicFacts(BaseModel):
     """``privacy.json``: see :meth:`pdips.release.Release.describe`."""
 
@@ -59,6 +66,7 @@ class PublicFacts(BaseModel):
     privacy: Privacy
     spends: list[Item]
     noise: list[NoiseItem] = []
+    margin_errors: list[MarginErrorItem] = []
     table_schema: Annotated[Schema, Field(alias="schema")]
     software: dict[str, str]
 

@@ -110,7 +110,7 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
         "card.html.j2",
         facts=facts,
         schema=facts.table_schema,
-        settings={name: _spell(value) for name, value in facts.settings.items()},
+        settings={name: _spell(value) for name, value in facts.settings.items() if value is not None},
         columns={name: _values(column) for name, column in facts.table_schema.columns.items()},
         price_sum=_price_sum(facts),
         adds_up_otherwise=facts.privacy.kind != "pure"
