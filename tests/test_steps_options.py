@@ -325,7 +325,7 @@ def test_public_totals_are_met_to_more_than_single_precision():
         {
             "columns": {
                 "p": {"levels": list(range(9)), "public": True},
-                "b": {"levels": [0, 1, 2]},
+                "b": {"levels": list(range(40))},
                 "c": {"levels": [0, 1]},
             }
         }

@@ -88,9 +88,10 @@ def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
     margins = _where_allowed(build, below="margins")
     if margins is None:
         return
-    pair = worst_pairs(WIDE, margins.neighbours)[1]
-    yield Case(margins, pair, "exact")
-    yield Case(margins, toward(margins, pair) if margins.split == "once" else pair)
+    if (margins.order, margins.layers, margins.elect, margins.utility, margins.election_share) == (None,) * 5:
+        pair = worst_pairs(WIDE, margins.neighbours)[1]
+        yield Case(margins, pair, "exact")
+        yield Case(margins, toward(margins, pair) if margins.split == "once" else pair)
     for settings in ({"order": ("ill",)}, {"elect": "layer", "layers": 1}, {"elect": "groups"}):
         made = _where_allowed(build, below="margins", **settings)
         if made is not None:
