@@ -245,12 +245,12 @@ def test_settings_that_do_not_fit_the_schema(message, settings):
 
 def test_tables_that_are_too_large_or_too_small():
     large = schema_of(300, 300, 300)
-    for settings in ({"below": "margins"}, {"stop": 1}):
-        with pytest.raises(InputError, match=r"below = 'margins'.* holds? at most 16,777,216 cells"):
+    for settings in ({}, {"below": "margins"}, {"layers": 2, "stop": 1}):
+        with pytest.raises(InputError, match="at most 16,777,216 cells; these columns have 27,000,000 together"):
             Steps(epsilon=1, **settings).spends(large)
+    assert Steps(epsilon=1, below="cells").spends(large)
     with pytest.raises(InputError, match="divides 2 to 16 columns that aren't public, not 1"):
         Steps(epsilon=1, elect="groups").spends(schema_of(3))
-    assert Steps(epsilon=1).shape(large).below == "cells"
 
 
 def associated(n: int = 5000) -> Table:
