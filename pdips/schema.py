@@ -40,6 +40,11 @@ def _is_ordinary(value: Level) -> bool:
     return not isinstance(value, (int, float)) or abs(value) < (2**53 if isinstance(value, int) else math.inf)
 
 
+def _spelling(value: Level) -> str:
+    """Spell a level as tables are compared with it: 9 and 9.0 are one."""
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
 def _as_missing(value: Any) -> bool | tuple[Level, ...]:
     if not isinstance(value, (bool, list, tuple)):
         raise ValueError("must be true, false, or a list of codes")
@@ -121,11 +126,12 @@ class Column(BaseModel):
     def _check_levels(self, levels: tuple[Level, ...]) -> None:
         if not all(_is_ordinary(value) for value in (*levels, *self.missing_codes)):
             raise ValueError("levels and missing codes must be finite, and whole numbers below 2^53")
-        if len({str(level) for level in levels}) < len(levels):
+        if len({_spelling(level) for level in levels}) < len(levels):
             raise ValueError("levels must differ from each other")
         if len({str if isinstance(level, str) else bool if isinstance(level, bool) else float for level in levels}) > 1:
             raise ValueError("levels must be all text, all numbers, or all true and false")
-        if {str(code) for code in self.missing_codes} & {str(level) for level in levels}:
+        fold = str.lower if isinstance(levels[0], bool) else str
+        if {fold(_spelling(code)) for code in self.missing_codes} & {fold(_spelling(level)) for level in levels}:
             raise ValueError("a missing code can't be a level too")
         if self.bins or self.bin_edges or self.integer or self.scale != "linear":
             raise ValueError("bins, bin_edges, scale and integer belong to numeric columns, not beside levels")
@@ -270,8 +276,6 @@ class Schema(BaseModel):
             for level in wanted:
                 if level not in column.levels:
                     raise ValueError(f"impossible: {level!r} is no level of column {name!r}")
-        if len(rule) < 2:
-            raise ValueError("impossible: a rule must name two columns or more; leave out a level that can't occur")
         if len(rule) < 2:
             raise ValueError("impossible: a rule must name two columns or more; leave out a level that can't occur")
 

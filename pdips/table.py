@@ -176,7 +176,12 @@ def _check_type(name: str, values: pd.Series) -> None:
 
 def _check_persons(frame: pd.DataFrame, schema: Schema) -> None:
     person, cap = schema.records.person, schema.records.max_per_person
-    if person is not None and frame[person].value_counts(dropna=True).max() > cap:
+    if person is None:
+        return
+    keys = frame[person]
+    if keys.dtype == object:  # where 1 and "1" would pass for two persons
+        keys = keys.map(_key, na_action="ignore")
+    if keys.value_counts(dropna=True).max() > cap:
         _refuse_crowded(schema)
 
 

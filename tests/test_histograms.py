@@ -5,7 +5,7 @@ Statistical checks are wrong with probability 1e-6 (``laws.py``), seeds fixed; e
 
 import math
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import ClassVar
@@ -25,6 +25,7 @@ from pdips.mechanisms.histograms import draw_from_noisy
 from pdips.mechanisms.layers import domain_of
 from pdips.noise import RandomBits
 from pdips.pairs import Pair, small_pairs
+from pdips.utility.codes import Rows
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -434,3 +435,25 @@ def test_replacements_are_covered_by_small_pairs():
         for other in replacements(records, schema)
     }
     assert ours == theirs
+
+
+# Nothing is shown, and nothing overflows
+
+
+def test_urns_and_rows_show_no_record():
+    table = table_of([(0, 1), (1, 1)], schema_of(2, 2))
+    shown = repr(urns.fill(table)) + repr(Rows.of_table(table))
+    assert "array" not in shown
+
+
+def test_counts_too_large_to_add_up_still_give_records():
+    noisy = np.full(4096, 2**54, dtype=np.int64)
+    schema = schema_of(64, 64)
+    plan = PerturbedHistogram(epsilon=1).plan(schema)
+    measured = hierarchy.measure(random_table(schema, 50, 1), plan, seeded())
+    huge = replace(measured, observed=[measured.observed[0], noisy[None]])
+    drawn = draw_from_noisy(huge, n_public=True, rng=np.random.default_rng(1))
+    assert len(drawn) == 50
+    assert drawn.min() >= 0
+    assert drawn.max() < 4096
+    assert len(set(drawn.tolist())) > 40

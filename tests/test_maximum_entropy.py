@@ -6,6 +6,7 @@ from scipy.optimize import LinearConstraint, minimize
 from tables import schema_of
 
 from pdips import Schema
+from pdips.mechanisms import maximum_entropy
 from pdips.mechanisms.layers import domain_of
 from pdips.mechanisms.maximum_entropy import RIDGE, Grid, Observation, _Dual, fit, log_independent
 
@@ -134,3 +135,19 @@ def test_counts_that_were_not_taken_have_no_say():
     node = Observation(np.array([1e6, 0.0]), np.array([np.inf, np.inf]), group=np.array([0, 0, 1, 1], np.int32))
     found = fit(grid, [], [node], totals=np.array([8.0]), base=np.zeros((2, 2)))
     np.testing.assert_allclose(found, 2, rtol=1e-5)
+
+
+def test_a_column_of_very_many_levels_takes_no_square_of_them(monkeypatch):
+    rng = np.random.default_rng(3)
+    domain = domain_of(schema_of(5, 3, 4))
+    views = random_views(domain, [(0, 1), (1, 2)], rng)
+    grid, totals = Grid(domain), np.array([100.0])
+    base = np.log(rng.dirichlet(np.ones(60))).reshape(len(grid.side(0, ())), -1)
+    dense = fit(grid, views, [], totals=totals, base=base)
+    monkeypatch.setattr(maximum_entropy, "MOST_SELECTED", 0)
+    assert np.allclose(fit(grid, views, [], totals=totals, base=base), dense, atol=1e-3)
+    monkeypatch.undo()
+    domain = domain_of(schema_of(200_000, 2))
+    grid, view = Grid(domain), Observation(np.ones(400_000), np.ones(400_000), (0, 1))
+    base = np.zeros((len(grid.side(0, ())), 2))
+    assert fit(grid, [view], [], totals=np.array([400_000.0]), base=base).sum() == pytest.approx(400_000, rel=1e-4)

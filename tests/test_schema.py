@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
+from pydantic import ValidationError
 
 from pdips import InputError, Schema
 
@@ -167,3 +168,16 @@ def test_a_draft_says_that_it_leaks_and_is_valid():
     assert (schema.columns["amount"].lower, schema.columns["amount"].upper) == (0.5, 2.5)
     assert schema.columns["many"].integer
     assert schema.columns["same"].upper == 3.5
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        {"levels": [1, 1.0]},
+        {"levels": [9, 8], "missing": [9.0]},
+        {"levels": [True, False], "missing": ["true"]},
+    ],
+)
+def test_two_spellings_of_one_level_are_refused(column):
+    with pytest.raises(ValidationError, match=r"differ from each other|a level too"):
+        Schema.model_validate({"columns": {"a": column}})

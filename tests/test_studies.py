@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import traceback
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,7 @@ from scipy import stats
 
 from pdips import InputError, cli
 from pdips.studies import STUDIES, find
-from pdips.studies.execution import SETTINGS, measure, seconds
+from pdips.studies.execution import SETTINGS, measure, perform, seconds
 from pdips.studies.framework import (
     COLUMNS,
     Block,
@@ -371,3 +372,25 @@ def test_results_are_kept_as_plain_json(tmp_path):
     stored = json.loads((tmp_path / "replicates/replicate=0.json").read_text())
     assert set(stored) == {"arguments", "seed", "seconds", "measurements"}
     assert isinstance(stored["measurements"][0]["value"], float)
+
+
+def test_a_folder_that_was_there_is_closed_to_others(tmp_path):
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    (tmp_path / "out").mkdir(mode=0o755)
+    measure(Dice(), options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+
+
+class Quoting(Dice):
+    def run(self, arguments, seed):
+        raise KeyError("SECRET")
+
+
+def test_an_error_in_a_task_quotes_no_value_of_a_table_that_was_given(monkeypatch):
+    monkeypatch.delenv("PDIPS_TRACEBACK", raising=False)
+    with pytest.raises(RuntimeError) as caught:
+        perform(Quoting(), {"data": "t.csv"}, 1)
+    assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+    assert "KeyError" in str(caught.value)
+    with pytest.raises(KeyError):
+        perform(Quoting(), {}, 1)

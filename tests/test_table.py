@@ -231,3 +231,10 @@ def test_missing_values_come_back_as_they_were(levels, missing, dtype):
     frame = decode(schema, {"x": np.arange(column.n_levels)}, np.random.default_rng(0))
     assert str(frame["x"].dtype) == dtype
     assert Table(frame, schema).codes["x"].tolist() == list(range(column.n_levels))
+
+
+def test_the_person_key_is_compared_as_it_is_spelt():
+    frame = pd.DataFrame({"x": [0, 1, 0, 1], "id": pd.Series([1, "1", 1.0, None], dtype=object)})
+    with pytest.raises(InputError, match="more records than"):
+        Table(frame, PERSONS)
+    assert Table(frame.drop(index=0), PERSONS).n_records == 3

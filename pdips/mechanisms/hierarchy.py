@@ -203,7 +203,7 @@ class _Gardener(Protocol):
     def count(self, counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, n_runs: int) -> IntArray: ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Drawing:
     """Grows trees as a release does, with drawn choices and noisy counts."""
 
@@ -224,7 +224,7 @@ class _Drawing:
         return noisy_counts(counts, possible, scale, self.bits, n_runs)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Enumerating:
     """Grows every tree that there could be, and counts without noise."""
 
@@ -239,7 +239,7 @@ class _Enumerating:
         return np.where(possible, counts, 0)[None]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class _Growth:
     """A tree being grown over a table."""
 

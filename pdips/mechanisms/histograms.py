@@ -190,6 +190,7 @@ def draw_from_noisy(measured: Measured, *, n_public: bool, rng: np.random.Genera
     group, possible = measured.parents[0], measured.layers[-1].possible
     n_records = exact_counts if n_public else np.array([max(int(noisy.sum()), 0)])
     weight = np.maximum(noisy, 0)
+    weight >>= max(int(weight.max()).bit_length() + len(weight).bit_length() - 62, 0)  # or their sum would overflow
     total = np.bincount(group, weights=weight, minlength=len(n_records))
     weight = np.where((total == 0)[group], possible, weight)
     cumulative = np.cumsum(weight)

@@ -190,7 +190,7 @@ def _counts(table: Table, tree: IntervalTree) -> list[IntArray]:
     if len(tree.layers) > len(places):
         n_levels = int(tree.domain.sizes[tree.column])
         places.append(tree.cells.find(node * n_levels + level, codes))
-    return [np.bincount(place, minlength=layer.n_nodes) for place, layer in zip(places, tree.layers, strict=True)]
+    return [table.count(place, layer.n_nodes) for place, layer in zip(places, tree.layers, strict=True)]
 
 
 def measure(table: Table, plan: IntervalPlan, bits: RandomBits, n_runs: int = 1) -> Measured:

@@ -13,10 +13,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import minimize
+from scipy.sparse import csr_array
 
 from pdips.mechanisms.consistency import FloatArray, IntArray
 from pdips.mechanisms.layers import Domain
@@ -28,6 +30,9 @@ MOST_DENSE = 2**24
 """Cells that are held as one matrix; about 12 bytes each."""
 
 MOST_ITERATIONS = 150
+
+MOST_SELECTED = 2**26
+"""Entries of a dense matrix that picks rows; 4 bytes each."""
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,21 @@ class _Part:
         return np.add.reduceat(block[:, self.order], self.starts, axis=1, dtype=np.float64)
 
 
+def _selection(parts: Sequence[_Part], n_rows: int) -> Any:
+    """Return a matrix of zeros and ones: for each row of the grid, its row in the small matrix of each part.
+
+    Dense where memory allows it, which is quicker; a column with very many levels needs a sparse one.
+    """
+    starts = np.cumsum([0, *(part.n_rows for part in parts)])
+    shape = (n_rows, int(starts[-1]))
+    found: Any = csr_array(shape, dtype=np.float32)
+    if parts:
+        columns = np.concatenate([start + part.row for start, part in zip(starts, parts, strict=False)])
+        rows = np.tile(np.arange(n_rows), len(parts))
+        found = csr_array((np.ones(len(rows), dtype=np.float32), (rows, columns)), shape=shape)
+    return found.toarray() if math.prod(shape) <= MOST_SELECTED else found
+
+
 class _Dual:
     """The dual problem: its value and gradient at given multipliers."""
 
@@ -148,8 +168,7 @@ class _Dual:
         self.variances = np.concatenate([observed.variances for observed in (*views, *nodes)])
         self.ends = np.cumsum([len(observed.counts) for observed in (*views, *nodes)])[:-1]
         self.base = base.astype(np.float32)
-        rows = [np.eye(part.n_rows, dtype=np.float32)[part.row] for part in self.parts]
-        self.select = np.concatenate(rows, axis=1) if rows else np.zeros((len(self.base), 0), np.float32)
+        self.select = _selection(self.parts, len(self.base))
 
     def table(self, multipliers: FloatArray) -> tuple[NDArray[np.float32], float]:
         """Return the expected counts at these multipliers, and the logarithm of their normaliser."""

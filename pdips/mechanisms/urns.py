@@ -54,9 +54,11 @@ class Rule:
     n_draws: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Urns:
     """The records of a table as balls, sorted by urn; one urn a combination of the public columns that occurs.
+
+    As confidential as the table.
 
     Parameters
     ----------

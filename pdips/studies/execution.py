@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from pdips import __version__
-from pdips.errors import InputError
+from pdips.errors import InputError, RefusedError
 from pdips.studies.framework import Options, Study, Task, derive_seed
 
 Tell = Callable[[int, int], None]
@@ -125,6 +125,8 @@ def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) 
         raise InputError(f"{out} holds something other than a study; name another folder")
     try:
         out.mkdir(parents=True, exist_ok=True, mode=0o700 if confidential else 0o755)
+        if confidential:
+            out.chmod(0o700)  # of a folder that was there, too
         home.mkdir(exist_ok=True)
         _write(home / SETTINGS, settings)
     except OSError as error:
@@ -173,7 +175,15 @@ def _plain(value: Any) -> Any:
 def perform(study: Study, arguments: Mapping[str, Any], seed: int) -> dict[str, Any]:
     """Run one task and time it. Runs on a worker."""
     start = time.perf_counter()
-    measurements = study.run(arguments, seed)
+    try:
+        measurements = study.run(arguments, seed)
+    except (InputError, RefusedError):
+        raise
+    except Exception as error:
+        if "data" not in arguments or os.environ.get("PDIPS_TRACEBACK"):
+            raise
+        # A message from deep inside may quote a value of the table, and a scheduler's workers would log it.
+        raise RuntimeError(f"{type(error).__name__} in a task; PDIPS_TRACEBACK=1 shows where") from None
     return {"seed": seed, "seconds": time.perf_counter() - start, "measurements": measurements}
 
 

@@ -67,7 +67,7 @@ def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
     return np.column_stack([codes[name] for name in names])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rows:
     """Codes of rows, each of which stands for ``counts`` records, or for one."""
 
