@@ -456,7 +456,7 @@ def test_joint_tables_are_released_as_they_were_measured():
         ({"network_share": 1}, "network_share must be"),
         ({"score": "aic"}, "score must be one of"),
         ({"usefulness": -1}, "usefulness must be at least 0"),
-        ({"neighbours": "add-remove"}, "neighbours must be one of"),
+        ({"neighbours": "add-remove"}, "neighbours must be"),
     ],
 )
 def test_settings_are_checked(settings, message):

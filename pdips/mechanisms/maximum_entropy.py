@@ -23,8 +23,13 @@ from scipy.sparse import csr_array
 from pdips.mechanisms.consistency import FloatArray, IntArray
 from pdips.mechanisms.layers import Domain
 
-RIDGE = 0.02
-"""Weight of the entropy: from 0.005 to 0.1 makes little difference (docs/mechanisms/steps.md says what was tried)."""
+RIDGE = 0.005
+"""Weight of the entropy (docs/mechanisms/steps.md says what was tried)."""
+
+SMALLEST_PENALTY = 0.5
+FEW_CELLS = 2**16
+"""Weight times variance is at least SMALLEST_PENALTY records where there are more cells than this: at less the solver
+gets no closer to the counts in bearable time."""
 
 MOST_DENSE = 2**24
 """Cells that are held as one matrix; about 12 bytes each."""
@@ -257,7 +262,8 @@ def fit(
     dual = _Dual(grid, views, nodes, totals, base)
     seen = np.isfinite(dual.variances)
     start, _ = dual.table(np.zeros(len(dual.counts)))
-    penalty = ridge * np.where(seen, dual.variances, 0.0)
+    least = SMALLEST_PENALTY if grid.domain.n_cells > FEW_CELLS else 0.0
+    penalty = np.where(seen, np.maximum(ridge * np.where(seen, dual.variances, 0.0), least), 0.0)
     curvature = np.maximum(np.maximum(dual.margins(start), dual.counts), 0.0) + penalty
     step = np.where(seen & (curvature > 0), 1 / np.sqrt(np.maximum(curvature, 1e-9)), 0.0)
 
