@@ -13,7 +13,7 @@ from scipy import stats
 from tables import random_table, schema_of, table_of
 
 from pdips import InputError, Schema, Table, UniversalHistogram
-from pdips.mechanisms import hierarchy, intervals
+from pdips.mechanisms import hierarchy, intervals, laws
 from pdips.mechanisms.consistency import consistent
 from pdips.mechanisms.intervals import average_range_variance, best_fan_out, interval_counts, interval_parents
 from pdips.mechanisms.universal import Shuffled
@@ -223,7 +223,7 @@ def order_p_value(chooser) -> float:
     """The p-value of all orders of three columns, of which two split, being equally likely."""
     schema = schema_of(2, 3, 2)
     plan = hierarchy.Plan(scales=(Fraction(1),) * 3, chooser=chooser, n_public=True)
-    rows = hierarchy.observe(random_table(schema, 5), plan, 6000, bits(3))
+    rows = laws.observe(random_table(schema, 5), plan, 6000, bits(3))
     seen = Counter(map(tuple, rows[:, :2].tolist()))
     assert set(seen) <= set(permutations(range(3), 2))
     return float(stats.chisquare([seen[order] for order in permutations(range(3), 2)]).pvalue)

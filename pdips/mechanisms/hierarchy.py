@@ -17,8 +17,6 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.errors import InputError
-from pdips.mechanism import Law, Outcome
 from pdips.mechanisms.consistency import FloatArray, IntArray
 from pdips.mechanisms.elections import GroupElection
 from pdips.mechanisms.layers import STOP, Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer, top_node
@@ -204,7 +202,7 @@ class _Gardener(Protocol):
 
 
 @dataclass(frozen=True, repr=False)
-class _Drawing:
+class Drawing:
     """Grows trees as a release does, with drawn choices and noisy counts."""
 
     chooser: Chooser
@@ -225,7 +223,7 @@ class _Drawing:
 
 
 @dataclass(frozen=True, repr=False)
-class _Enumerating:
+class Enumerating:
     """Grows every tree that there could be, and counts without noise."""
 
     chooser: Chooser
@@ -321,139 +319,32 @@ def _parts(tree: Measured, plan: Plan, number: int) -> Iterator[tuple[Measured, 
         yield replace(tree, observed=[counts[pattern.ravel() == i] for counts in tree.observed]), mask
 
 
-def _grow(table: Table, plan: Plan, gardener: _Gardener, n_runs: int = 1) -> Iterator[Measured]:
+def grow(table: Table, plan: Plan, gardener: _Gardener, n_runs: int = 1) -> Iterator[Measured]:
     """Grow every tree that the gardener's choices lead to, and count its layers."""
     domain = domain_of(table.schema)
-    yield from _Growth(table, plan, gardener, domain, _codes(table)).from_top(n_runs)
+    yield from _Growth(table, plan, gardener, domain, codes_of(table)).from_top(n_runs)
 
 
 def settle(table: Table, plan: Plan, bits: RandomBits, n_runs: int) -> list[tuple[int, Plan, int]]:
     """Hold the election of groups, if there is one: which group won, the plan that follows, and in how many runs."""
     if plan.groups is None:
         return [(-1, plan, n_runs)]
-    drawn = plan.groups.draw(_codes(table), table.counts, n_runs, bits)
+    drawn = plan.groups.draw(codes_of(table), table.counts, n_runs, bits)
     return [
         (int(group), plan.settled(plan.groups.candidates[group]), int(n))
         for group, n in zip(*np.unique(drawn, return_counts=True), strict=True)
     ]
 
 
-def _codes(table: Table) -> IntArray:
+def codes_of(table: Table) -> IntArray:
     return np.column_stack([table.codes[name] for name in domain_of(table.schema).names])
 
 
 def measure(table: Table, plan: Plan, bits: RandomBits) -> Measured:
     """Grow one tree over the table and count every layer with noise."""
     ((_, settled, _),) = settle(table, plan, bits, 1)
-    (measured,) = _grow(table, settled, _Drawing(settled.chooser, bits, table.counts))
+    (measured,) = grow(table, settled, Drawing(settled.chooser, bits, table.counts))
     return measured
-
-
-def observe(table: Table, plan: Plan, n_runs: int, bits: RandomBits) -> IntArray:
-    """Return the raw output of many independent releases, one a row: choices and noisy counts, before post-processing.
-
-    Parameters
-    ----------
-    table : Table
-        A tiny table.
-    plan : Plan
-        What is done to it.
-    n_runs : int
-        Number of releases.
-    bits : RandomBits
-        For choices and noise.
-
-    Returns
-    -------
-    ndarray of int64, shape (runs, numbers)
-        Trees of different shape are filled up with -1 (choices) and 0 (counts).
-    """
-    trees = []
-    for _ in range(plan.n_trees):
-        rows = [
-            _row(tree, settled, group)
-            for group, settled, n in settle(table, plan, bits, n_runs)
-            for tree in _grow(table, settled, _Drawing(settled.chooser, bits, table.counts), n)
-        ]
-        trees.append(np.concatenate(rows)[bits.generator().permutation(n_runs)])
-    return np.concatenate(trees, axis=1)
-
-
-def _row(tree: Measured, plan: Plan, group: int) -> IntArray:
-    n_runs = len(tree.observed[0])
-    if isinstance(plan.chooser, Given):
-        choices, width = ([np.full((n_runs, 1), group)], [1]) if group >= 0 else ([], [])
-    else:
-        choices, width = [np.repeat(chosen[None], n_runs, axis=0) for chosen in tree.chosen], _most_nodes(tree)[:-1]
-    return np.concatenate([*_padded(choices, width, STOP), *_padded(*_counts(tree, plan, group), 0)], axis=1)
-
-
-def _most_nodes(tree: Measured) -> list[int]:
-    """Return how many nodes each layer has at most, whichever columns are chosen."""
-    domain, n_split = tree.domain, len(tree.chosen)
-    sizes = sorted(np.delete(domain.sizes, domain.public), reverse=True)
-    n_top = domain.n_cells // math.prod(int(size) for size in sizes)
-    return [n_top * math.prod(int(size) for size in sizes[:depth]) for depth in range(n_split + 1)]
-
-
-def _counts(tree: Measured, plan: Plan, group: int) -> tuple[list[IntArray], list[int]]:
-    """Return the counts of layer 0, of the layers that are counted and of the views, and their public widths."""
-    most = [*_most_nodes(tree), tree.domain.n_cells]
-    shown = [0, *(i for i, scale in enumerate(plan.scales, start=1) if scale is not None)]
-    counts = [tree.observed[i] for i in shown] + list(tree.views)
-    width = [most[i] if i == 0 or group < 0 else most[-1] for i in shown] + [len(view[0]) for view in tree.views]
-    return counts, width
-
-
-def _padded(parts: list[IntArray], width: list[int], filler: int) -> list[IntArray]:
-    return [
-        np.pad(part, ((0, 0), (0, wanted - part.shape[1])), constant_values=filler)
-        for part, wanted in zip(parts, width, strict=True)
-    ]
-
-
-def law(table: Table, plan: Plan) -> Law:
-    """Return the exact law: every choice of columns with its probability, true counts and noise scales.
-
-    Statistics stand where :func:`observe` puts them in its rows, after the choices.
-
-    Raises
-    ------
-    InputError
-        If the tree has a stopping rule: its shape then depends on noise, and has no finite law.
-    """
-    if plan.stop is not None:
-        raise InputError("a tree with a stopping rule has no law that could be enumerated: leave stop out")
-    settled = [(-1, plan, 0.0)]
-    if plan.groups is not None:
-        log_probabilities = plan.groups.log_probabilities(_codes(table), table.counts)
-        settled = [
-            (i, plan.settled(group), float(log))
-            for i, (group, log) in enumerate(zip(plan.groups.candidates, log_probabilities, strict=True))
-        ]
-    outcomes = [
-        _outcome(tree, part, group, log)
-        for group, part, log in settled
-        for tree in _grow(table, part, _Enumerating(part.chooser, table.counts))
-    ]
-    return Law(outcomes=outcomes, repeats=plan.n_trees)
-
-
-def _outcome(tree: Measured, plan: Plan, group: int, log_probability: float) -> Outcome:
-    counts, width = _counts(tree, plan, group)
-    scales: list[Fraction] = [Fraction(0)] * tree.layers[0].n_nodes
-    layers = [(layer.counted, scale) for layer, scale in zip(tree.layers[1:], plan.scales, strict=True)]
-    views = [(view.possible(tree.domain), view.scale) for view in plan.views]
-    noised = [(mask, scale) for mask, scale in [*layers, *views] if scale is not None]
-    for (mask, scale), n_places in zip(noised, width[1:], strict=True):
-        scales += [scale if counted else Fraction(0) for counted in mask]
-        scales += [Fraction(0)] * (n_places - len(mask))
-    return Outcome(
-        key=(*([group] if group >= 0 else []), *(int(column) for chosen in tree.chosen for column in chosen)),
-        log_probability=tree.log_probability + log_probability,
-        statistics=tuple(int(count) for part in _padded(counts, width, 0) for count in part[0]),
-        scales=tuple(scales),
-    )
 
 
 def noisy_counts(

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy, synthesis, urns
+from pdips.mechanisms import hierarchy, laws, synthesis, urns
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Measured, Plan
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
@@ -102,11 +102,11 @@ class PerturbedHistogram:
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the noisy counts of independent releases, shape (runs, counts), for audits."""
-        return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
+        return laws.observe(table, self.plan(table.schema), n_runs, bits)
 
     def law(self, table: Table) -> Law:
         """Return the exact law of the noisy counts, for audits."""
-        return hierarchy.law(table, self.plan(table.schema))
+        return laws.law(table, self.plan(table.schema))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""

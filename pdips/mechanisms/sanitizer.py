@@ -8,7 +8,7 @@ import numpy as np
 
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy, synthesis
+from pdips.mechanisms import laws, synthesis
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.hierarchy import Given, Plan
 from pdips.mechanisms.layers import check_domain, check_noise
@@ -110,11 +110,11 @@ class LaplaceSanitizer:
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the noisy counts of independent releases, shape (runs, counts), for audits."""
-        return hierarchy.observe(table, self.plan(table.schema), n_runs, bits)
+        return laws.observe(table, self.plan(table.schema), n_runs, bits)
 
     def law(self, table: Table) -> Law:
         """Return the exact law, for audits."""
-        return hierarchy.law(table, self.plan(table.schema))
+        return laws.law(table, self.plan(table.schema))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""

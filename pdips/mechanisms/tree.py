@@ -10,7 +10,7 @@ import numpy as np
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy, synthesis
+from pdips.mechanisms import laws, synthesis
 from pdips.mechanisms.consistency import IntArray
 from pdips.mechanisms.elections import (
     STEPS_PER_UNIT,
@@ -385,11 +385,11 @@ class Steps:
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the elected columns and noisy counts of independent releases, one a row, for audits."""
-        return hierarchy.observe(table, self.plan(table.schema, table.n_records), n_runs, bits)
+        return laws.observe(table, self.plan(table.schema, table.n_records), n_runs, bits)
 
     def law(self, table: Table) -> Law:
         """Return the exact law, for audits of tiny tables."""
-        return hierarchy.law(table, self.plan(table.schema, table.n_records))
+        return laws.law(table, self.plan(table.schema, table.n_records))
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""

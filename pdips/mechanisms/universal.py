@@ -10,7 +10,7 @@ import numpy as np
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
-from pdips.mechanisms import hierarchy, intervals, synthesis
+from pdips.mechanisms import intervals, laws, synthesis
 from pdips.mechanisms.consistency import FloatArray, IntArray
 from pdips.mechanisms.hierarchy import Plan
 from pdips.mechanisms.intervals import IntervalPlan
@@ -217,12 +217,12 @@ class UniversalHistogram:
         plan = self.plan(table.schema)
         if isinstance(plan, IntervalPlan):
             return intervals.observe(table, plan, n_runs, bits)
-        return hierarchy.observe(table, plan, n_runs, bits)
+        return laws.observe(table, plan, n_runs, bits)
 
     def law(self, table: Table) -> Law:
         """Return the exact law, for audits of tiny tables."""
         plan = self.plan(table.schema)
-        return intervals.law(table, plan) if isinstance(plan, IntervalPlan) else hierarchy.law(table, plan)
+        return intervals.law(table, plan) if isinstance(plan, IntervalPlan) else laws.law(table, plan)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""
