@@ -34,7 +34,7 @@ gets no closer to the counts in bearable time."""
 MOST_DENSE = 2**24
 """Cells that are held as one matrix; about 12 bytes each."""
 
-MOST_ITERATIONS = 150
+MOST_ITERATIONS = 250
 
 MOST_SELECTED = 2**26
 """Entries of a dense matrix that picks rows; 4 bytes each."""
