@@ -54,9 +54,16 @@ def sentinels(frame: pd.DataFrame, neighbours: str) -> set[str]:
     return found
 
 
-def shown(words: set[str], text: str) -> list[str]:
-    """Return the words that a text has, but not as the tail of a longer number: synthetic values have 16 digits."""
-    return [word for word in words if word in text and re.search(rf"(?<![\d.]){re.escape(word)}", text)]
+def shown(words: set[str], text: str, *, synthetic: bool = False) -> list[str]:
+    """Return the words that a text has.
+
+    Synthetic values have 16 digits, which can hold a share of eight characters by chance: in their files such a short
+    word counts only where no longer number ends in it.
+    """
+    found = [word for word in words if word in text]
+    if not synthetic:
+        return found
+    return [word for word in found if len(word) > 8 or re.search(rf"(?<![\d.]){re.escape(word)}", text)]
 
 
 def text_of(path: Path) -> str:
@@ -89,7 +96,7 @@ def test_nothing_confidential_reaches_the_public_folder(tmp_path, monkeypatch, m
     if neighbours == "add-remove":  # a synthetic file may have as many rows as the table by chance, and numbers them
         public = {name: text for name, text in public.items() if not name.endswith("parquet")}
     for name, text in {**public, "terminal": capsys.readouterr().out}.items():
-        assert not shown(sentinels(frame, neighbours), text), name
+        assert not shown(sentinels(frame, neighbours), text, synthetic=name.endswith("parquet")), name
     run = (tmp_path / "out" / "confidential" / "run.json").read_text()
     for value in (json.loads(run)["peak_memory_mib"], *json.loads(run)["seconds"].values()):
         assert not any(repr(value) in text for text in public.values())

@@ -367,3 +367,11 @@ def test_sets_of_their_own_have_margins_of_their_own():
     assert len(made.spends) == 9
     assert sum(spend.epsilon for spend in made.spends) == 1
     assert made.noise[0].scale == pytest.approx(3 * released(Steps(epsilon=1), people()).noise[0].scale * 3, rel=0.05)
+
+
+def test_a_column_of_very_many_levels_can_stand_on_top_of_margins():
+    # 40,000 levels: more than 16 bits hold, and the node of every cell is looked up
+    schema, rng = schema_of(40_000, 2), np.random.default_rng(0)
+    table = table_of(np.column_stack([rng.integers(39_990, 40_000, 500), rng.integers(2, size=500)]), schema)
+    release, _ = Steps(epsilon=1000, order=("a",), below="margins").release(table, rng=rng)
+    assert (release.sets[0]["a"] >= 39_990).mean() > 0.9

@@ -92,7 +92,7 @@ def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
     if len(measured.layers) == 1:
         return found
     every = np.arange(domain.n_cells)
-    codes = np.column_stack([grid.levels(every, j).astype(np.int16) for j in range(len(domain.names))])
+    codes = np.column_stack([grid.levels(every, j).astype(np.int32) for j in range(len(domain.names))])
     node = top_node(domain, codes)
     layers = zip(measured.chosen, measured.layers[1:], measured.observed[1:], measured.variances[1:], strict=True)
     for chosen, layer, observed, variance in layers:
