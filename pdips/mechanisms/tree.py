@@ -197,7 +197,7 @@ class Steps:
             what = f"{tree} and on {margins}" if self._has_tree() else f"Counts on {margins}"
         else:
             what = tree
-        return f"{what}: every count that is not public has exact discrete Laplace noise added, each layer paid for."
+        return f"{what}: every count that is not public has exact discrete Laplace noise added, and each is paid for."
 
     def _flaw(self, schema: Schema | None) -> str:
         text = (
