@@ -82,6 +82,9 @@ class Column(BaseModel):
         Whether values are spread evenly within a bin on the linear or on the log scale.
     integer : bool
         Whole numbers only.
+    resolution : float, optional
+        To what step, counted from ``lower``, posterior mechanisms read values, in ``unit``: the fewer distinct values there
+        can be, the quicker they are. Not for integer columns.
     missing : bool or tuple of levels
         Whether a value may be missing; or the codes, beside empty cells, that mean so. Missing is a level of its own.
     public : bool
@@ -99,6 +102,7 @@ class Column(BaseModel):
     bin_edges: Annotated[tuple[float, ...], Field(min_length=2)] | None = None
     scale: Literal["linear", "log"] = "linear"
     integer: bool = False
+    resolution: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     missing: Missing = False
     public: bool = False
     unit: str | None = None
@@ -133,8 +137,8 @@ class Column(BaseModel):
         fold = str.lower if isinstance(levels[0], bool) else str
         if {fold(_spelling(code)) for code in self.missing_codes} & {fold(_spelling(level)) for level in levels}:
             raise ValueError("a missing code can't be a level too")
-        if self.bins or self.bin_edges or self.integer or self.scale != "linear":
-            raise ValueError("bins, bin_edges, scale and integer belong to numeric columns, not beside levels")
+        if self.bins or self.bin_edges or self.integer or self.resolution or self.scale != "linear":
+            raise ValueError("bins, bin_edges, scale, integer and resolution belong to numeric columns, not beside levels")
 
     def _check_numeric(self) -> None:
         if self.lower is None or self.upper is None or not self.lower < self.upper:
@@ -148,6 +152,8 @@ class Column(BaseModel):
             raise ValueError("scale = 'log' needs lower above 0")
         if self.integer and not (self.lower.is_integer() and self.upper.is_integer()):
             raise ValueError("an integer column needs whole lower and upper")
+        if self.resolution and (self.integer or self.resolution > self.upper - self.lower):
+            raise ValueError("resolution belongs to numeric columns that aren't integer, and is at most upper - lower")
         if self.bins and self.bin_edges:
             raise ValueError("give bins or bin_edges, not both")
         if self.bin_edges and (self.bin_edges[0] != self.lower or self.bin_edges[-1] != self.upper):

@@ -82,7 +82,7 @@ MISTAKES = [
     ('[columns.a]\nlevels = ["x", 1]', "columns.a: levels must be all text"),
     ("[columns.a]\nlevels = [1, true]", "columns.a: levels must be all text"),
     ("[columns.a]\nlevels = [1]\nmissing = [1]", "columns.a: a missing code can't be a level too"),
-    ("[columns.a]\nlevels = [1]\nbins = 3", "columns.a: bins, bin_edges, scale and integer belong"),
+    ("[columns.a]\nlevels = [1]\nbins = 3", "columns.a: bins, bin_edges, scale, integer and resolution belong"),
     ("[columns.a]\nlower = 0", "columns.a: lower and upper must both be given"),
     ("[columns.a]\nlower = 1\nupper = 1", "columns.a: lower and upper must both be given, lower below upper"),
     ("[columns.a]\nlower = 0\nupper = inf", "columns.a.upper: Input should be a finite number"),

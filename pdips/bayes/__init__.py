@@ -1,0 +1,1 @@
+"""PyMC models as synthesizers: whatever touches a ``pm.Model``."""

@@ -1,0 +1,160 @@
+"""What an analyst's model reads: the columns of a table as PyMC data, and stand-ins for them that no table was needed for."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+from pdips.schema import Column, Schema
+from pdips.table import Table, numbers
+
+Values = Mapping[str, NDArray[Any]]
+
+SUFFIX = "_data"
+"""A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
+
+GOLDEN = (5**0.5 - 1) / 2
+
+
+class Columns(Mapping[str, Any]):
+    """The columns that a model may read, each a ``pm.Data`` of one value a record, made when it is first read.
+
+    ``columns["wage"]`` is a vector of doubles in the unit of the schema; that of an integer column holds whole numbers;
+    that of a column with levels their codes, 0 for the first one, and the number of levels for a missing value.
+    ``columns.matrix(["a", "b"])`` puts several side by side, shape (records, columns).
+
+    Parameters
+    ----------
+    schema : Schema
+        What is public about the columns; ``columns.schema``.
+    values : mapping of str to ndarray, shape (records,)
+        See :func:`record_values` and :func:`stand_ins`.
+
+    Notes
+    -----
+    A model reads symbols, not records, so nothing outside its graph can depend on them: neither a prior nor a constant
+    worked out beforehand (SOUNDNESS review, III.3).
+    """
+
+    def __init__(self, schema: Schema, values: Values) -> None:
+        self.schema = schema
+        self._values = values
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in self._values:
+            raise InputError(f"the model reads column {name!r}, which the schema doesn't have")
+        try:
+            model = pm.modelcontext(None)
+        except TypeError:
+            raise InputError(f"the model must read data[{name!r}] inside its `with pm.Model()` block") from None
+        known = model.named_vars.get(name + SUFFIX)
+        return pm.Data(name + SUFFIX, self._values[name]) if known is None else known
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Columns({list(self._values)})"
+
+    @property
+    def n_records(self) -> int:
+        """How many records there are: for shapes of observed variables, never for priors."""
+        return len(next(iter(self._values.values())))
+
+    def matrix(self, names: Sequence[str]) -> Any:
+        """Return several columns side by side, shape (records, columns)."""
+        return pt.stack([self[name] for name in names], axis=1)
+
+
+def record_values(table: Table) -> dict[str, NDArray[Any]]:
+    """Return the columns of a table as models read them, one value a row; values collapse to the schema's resolution.
+
+    Raises
+    ------
+    InputError
+        If a numeric column may have missing values, which PyMC would impute.
+    """
+    return {name: _values(name, column, table) for name, column in table.schema.columns.items()}
+
+
+def _values(name: str, column: Column, table: Table) -> NDArray[Any]:
+    check_column(name, column)
+    if column.is_categorical:
+        return table.codes[name]
+    known = numbers(name, table.frame[name], column)
+    return known.astype(np.int64) if column.integer else collapse(known, column)
+
+
+def check_column(name: str, column: Column) -> None:
+    """Refuse a column that no model can take as it is."""
+    if column.missing and not column.is_categorical:
+        raise InputError(
+            f"column {name!r} may have missing values, and PyMC would impute them record by record; give the column "
+            "levels or use a histogram mechanism"
+        )
+
+
+def collapse(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
+    """Move values to the middle of their cell of the column's resolution, a record at a time; as they are without one."""
+    if column.resolution is None:
+        return values
+    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    n_cells = int(np.ceil((upper - lower) / column.resolution))
+    cell = np.clip(np.floor((values - lower) / column.resolution), 0, n_cells - 1)
+    middle: NDArray[np.float64] = np.minimum(lower + (cell + 0.5) * column.resolution, upper)
+    return middle
+
+
+def stand_ins(schema: Schema, n: int, *, known: Values | None = None) -> dict[str, NDArray[Any]]:
+    """Return ``n`` records made from the schema alone, values of all columns spread over their levels or bounds.
+
+    Parameters
+    ----------
+    schema : Schema
+        Whose columns to fill.
+    n : int
+        Number of records.
+    known : mapping of str to ndarray, optional
+        Columns to take as they are, such as public ones.
+    """
+    found: dict[str, NDArray[Any]] = {}
+    for place, (name, column) in enumerate(schema.columns.items()):
+        share = ((np.arange(n) + 0.5) * GOLDEN ** (1 + place % 3) + place * 0.17) % 1
+        found[name] = known[name] if known and name in known else _spread(column, share)
+    return found
+
+
+def _spread(column: Column, share: NDArray[np.float64]) -> NDArray[Any]:
+    if column.is_categorical:
+        return np.minimum((share * column.n_levels).astype(np.int64), column.n_levels - 1)
+    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    if column.scale == "log":
+        spread = lower * (upper / lower) ** share
+    else:
+        spread = lower + (upper - lower) * share
+    return np.floor(spread).astype(np.int64) if column.integer else spread
+
+
+def distinct(values: Values, counts: NDArray[np.int64] | None) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+    """Return the distinct records in sorted order, and how many records each stands for.
+
+    Parameters
+    ----------
+    values : mapping of str to ndarray, shape (rows,)
+        Columns.
+    counts : ndarray of int64, shape (rows,), or None
+        How many records each row stands for; None for one each.
+    """
+    frame = pd.DataFrame(values)
+    frame["records in all"] = 1 if counts is None else counts
+    grouped = frame.groupby(list(values), sort=True, observed=True)["records in all"].sum()
+    kept = grouped.index.to_frame(index=False)
+    return {name: kept[name].to_numpy() for name in values}, grouped.to_numpy(dtype=np.int64)

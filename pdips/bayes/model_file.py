@@ -1,0 +1,207 @@
+"""The analyst's model: where it comes from, which columns it describes, and records drawn from it."""
+
+import importlib.util
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import NDArray
+
+from pdips.bayes.columns import Columns, Values, check_column, stand_ins
+from pdips.errors import InputError
+from pdips.schema import Schema
+
+BuildModel = Callable[[Columns, Schema], pm.Model]
+
+STAND_INS = 24
+"""Records of the stand-in table on which a model is built to be looked at."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A model: a function ``build_model(data, schema)`` that returns a ``pm.Model``, and its text.
+
+    Parameters
+    ----------
+    build : callable
+        Takes :class:`Columns` and the schema.
+    name : str
+        For people and ``privacy.json``.
+    text : str
+        The Python source, which is public.
+    watch : tuple of str
+        Variables whose convergence is asked for in place of the free ones: what a model says in ``WATCH`` if its
+        parameters can be relabelled.
+    """
+
+    build: BuildModel
+    name: str
+    text: str = field(default="", repr=False)
+    watch: tuple[str, ...] = ()
+
+
+def as_source(model: "str | Path | BuildModel | Source") -> Source:
+    """Return a model given as a file, a function or a :class:`Source`.
+
+    Raises
+    ------
+    InputError
+        If the file can't be read or run, or has no ``build_model``.
+    """
+    if isinstance(model, Source):
+        return model
+    if not isinstance(model, (str, Path)):
+        return Source(model, getattr(model, "__name__", "model"))
+    path = Path(model)
+    if not path.is_file():
+        raise InputError(f"there is no model file {path}; `pdips models list` shows those that come with pdips")
+    spec = importlib.util.spec_from_file_location(f"pdips_model_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise InputError(f"{path.name} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # noqa: BLE001 - whatever the file does wrong, and it has seen no record
+        raise InputError(f"{path.name} can't be run: {type(error).__name__}: {error}") from None
+    if not callable(getattr(module, "build_model", None)):
+        raise InputError(f"{path.name} has no function build_model(data, schema)")
+    watch = getattr(module, "WATCH", ())
+    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), tuple(watch))
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """A model of tables of one schema, built on stand-ins: what can be known before a table is read.
+
+    Parameters
+    ----------
+    source : Source
+        The model.
+    schema : Schema
+        The schema.
+
+    Raises
+    ------
+    InputError
+        If the model can't be built, has no observed variable, or one that is no column; or if a column is neither
+        public nor observed.
+    """
+
+    source: Source
+    schema: Schema
+
+    def __post_init__(self) -> None:
+        for name, column in self.schema.columns.items():
+            check_column(name, column)
+        _check_columns(self.observed, self.schema)
+
+    @cached_property
+    def model(self) -> pm.Model:
+        """The model of the stand-in table. Its data are shared variables named as ``columns.SUFFIX`` says."""
+        return self.build(stand_ins(self.schema, STAND_INS))
+
+    @cached_property
+    def observed(self) -> dict[str, tuple[str, ...]]:
+        """The columns that each observed variable gives values to."""
+        return {rv.name: _columns_of(rv.name, self.model) for rv in self.model.observed_RVs}
+
+    @property
+    def synthesized(self) -> tuple[str, ...]:
+        """The columns that the model describes."""
+        return tuple(name for names in self.observed.values() for name in names)
+
+    @cached_property
+    def n_parameters(self) -> int:
+        """Number of unconstrained real parameters."""
+        point = self.model.initial_point()
+        return sum(int(np.size(point[value.name])) for value in self.model.value_vars)
+
+    def build(self, values: Values) -> pm.Model:
+        """Build the model of some records."""
+        try:
+            model = self.source.build(Columns(self.schema, values), self.schema)
+        except InputError:
+            raise
+        except Exception as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins
+            raise InputError(f"{self.source.name}: build_model failed: {type(error).__name__}: {error}") from None
+        if not isinstance(model, pm.Model):
+            raise InputError(f"{self.source.name}: build_model must return a pm.Model")
+        return model
+
+    def draw(
+        self, parameters: Mapping[str, NDArray[Any]], n: int, public: Values, rng: np.random.Generator
+    ) -> dict[str, NDArray[Any]]:
+        """Draw records from the model at one value of its parameters.
+
+        Parameters
+        ----------
+        parameters : mapping of str to ndarray
+            Values of the free variables, in the model's own units.
+        n : int
+            Number of records.
+        public : mapping of str to ndarray, shape (n,)
+            The public columns.
+        rng : numpy.random.Generator
+            Randomness of the records.
+
+        Returns
+        -------
+        dict of str to ndarray, shape (n,)
+            One column each, as the model has it: codes, whole numbers, doubles.
+        """
+        model = self.build(stand_ins(self.schema, n, known=public))
+        posterior = {name: np.asarray(value)[None, None] for name, value in parameters.items()}
+        tree = xr.DataTree.from_dict({"posterior": _dataset(posterior)})
+        with model:
+            drawn = pm.sample_posterior_predictive(
+                tree,
+                var_names=list(self.observed),
+                random_seed=rng,
+                progressbar=False,
+                predictions=True,
+                compile_kwargs={"mode": "FAST_COMPILE"},
+            )
+        found: dict[str, NDArray[Any]] = {}
+        for variable, names in self.observed.items():
+            values = drawn["predictions"][variable].to_numpy()[0, 0]
+            found |= {variable: values} if names == (variable,) else dict(zip(names, values.T, strict=True))
+        return found
+
+
+def _dataset(posterior: Mapping[str, NDArray[Any]]) -> xr.Dataset:
+    return xr.Dataset(
+        {
+            name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2))), value)
+            for name, value in posterior.items()
+        }
+    )
+
+
+def _columns_of(variable: str, model: pm.Model) -> tuple[str, ...]:
+    """Return the columns of an observed variable: its own name, or the coordinates of its last dimension."""
+    dims: Sequence[str | None] = model.named_vars_to_dims.get(variable) or ()
+    labels = model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
+    return (variable,) if labels is None else tuple(map(str, labels))
+
+
+def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
+    if not observed:
+        raise InputError("the model has no observed variable")
+    known = [name for names in observed.values() for name in names]
+    for name in known:
+        if name not in schema.columns:
+            raise InputError(f"the model observes {name!r}, which is no column of the schema; give it a column's name")
+        if schema.columns[name].public:
+            raise InputError(f"the model observes {name!r}, but the schema calls that column public")
+        if known.count(name) > 1:
+            raise InputError(f"the model observes column {name!r} twice")
+    for name in schema.columns:
+        if name not in known and not schema.columns[name].public:
+            raise InputError(
+                f"column {name!r} is neither public nor observed in the model; observe it, or take it out of the schema"
+            )
