@@ -83,8 +83,8 @@ class Column(BaseModel):
     integer : bool
         Whole numbers only.
     resolution : float, optional
-        To what step, counted from ``lower``, posterior mechanisms read values, in ``unit``: the fewer distinct values there
-        can be, the quicker they are. Not for integer columns.
+        To what step, counted from ``lower``, posterior mechanisms read values, in ``unit``: the fewer distinct values
+        there can be, the quicker they are. Not for integer columns.
     missing : bool or tuple of levels
         Whether a value may be missing; or the codes, beside empty cells, that mean so. Missing is a level of its own.
     public : bool
@@ -138,7 +138,9 @@ class Column(BaseModel):
         if {fold(_spelling(code)) for code in self.missing_codes} & {fold(_spelling(level)) for level in levels}:
             raise ValueError("a missing code can't be a level too")
         if self.bins or self.bin_edges or self.integer or self.resolution or self.scale != "linear":
-            raise ValueError("bins, bin_edges, scale, integer and resolution belong to numeric columns, not beside levels")
+            raise ValueError(
+                "bins, bin_edges, scale, integer and resolution belong to numeric columns, not beside levels"
+            )
 
     def _check_numeric(self) -> None:
         if self.lower is None or self.upper is None or not self.lower < self.upper:

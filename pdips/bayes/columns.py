@@ -1,4 +1,4 @@
-"""What an analyst's model reads: the columns of a table as PyMC data, and stand-ins for them that no table was needed for."""
+"""What a model reads: the columns of a table as PyMC data, or stand-ins for them that need no table."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -103,7 +103,7 @@ def check_column(name: str, column: Column) -> None:
 
 
 def collapse(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
-    """Move values to the middle of their cell of the column's resolution, a record at a time; as they are without one."""
+    """Move each value to the middle of its cell of the column's resolution, if it has one."""
     if column.resolution is None:
         return values
     lower, upper = float(column.lower or 0), float(column.upper or 0)
@@ -132,14 +132,11 @@ def stand_ins(schema: Schema, n: int, *, known: Values | None = None) -> dict[st
     return found
 
 
-def _spread(column: Column, share: NDArray[np.float64]) -> NDArray[Any]:
+def _spread(column: Column, share: NDArray[Any]) -> NDArray[Any]:
     if column.is_categorical:
         return np.minimum((share * column.n_levels).astype(np.int64), column.n_levels - 1)
     lower, upper = float(column.lower or 0), float(column.upper or 0)
-    if column.scale == "log":
-        spread = lower * (upper / lower) ** share
-    else:
-        spread = lower + (upper - lower) * share
+    spread = lower * (upper / lower) ** share if column.scale == "log" else lower + (upper - lower) * share
     return np.floor(spread).astype(np.int64) if column.integer else spread
 
 

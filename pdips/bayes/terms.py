@@ -63,7 +63,7 @@ class AtPoints:
     points: Sequence[FloatArray]
 
     def compile(self, mode: str = "FAST_COMPILE") -> Any:
-        """Return a function that takes the values of one record, by column, and returns log-likelihoods at all points."""
+        """Return a function from the values of one record, by column, to its log-likelihoods at all points."""
         columns = inputs_of(self.model)
         record = {name: shared.type.clone(shape=(1,))(name=name) for name, shared in columns.items()}
         replaced = {shared: record[name] for name, shared in columns.items()}
