@@ -1,0 +1,90 @@
+"""The log density of one record at many parameter values: compiled once, for any record and any values."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import toposort
+
+from pdips.bayes.terms import inputs_of, log_prior, record_terms
+
+FloatArray = NDArray[np.float64]
+Points = Sequence[FloatArray]
+
+
+class Density:
+    """The log density of one record at many parameter values.
+
+    What does not depend on the record is worked out once for all of them, in :meth:`at`. A call sees its own record and
+    nothing else, so its result can depend on nothing else, to the last bit (``docs/proofs/censored-posterior.md``).
+
+    Parameters
+    ----------
+    model : pymc.Model
+        With columns as ``pm.Data`` (:class:`pdips.bayes.columns.Columns`).
+    mode : str, optional
+        PyTensor's compilation mode.
+    """
+
+    def __init__(self, model: pm.Model, mode: str | None = None) -> None:
+        self.model = model
+        columns = inputs_of(model)
+        self._record = {name: shared.type.clone(shape=(1,))(name=name) for name, shared in columns.items()}
+        replaced = {columns[name]: variable for name, variable in self._record.items()}
+        [single] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
+        points = [value.type.clone(shape=(None, *value.type.shape))(name=value.name) for value in model.value_vars]
+        graph = vectorize_graph(single[0], dict(zip(model.value_vars, points, strict=True)))
+        graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
+        front = _front(graph, list(self._record.values()))
+        self._held = [pytensor.shared(np.zeros([1] * v.type.ndim, v.type.dtype), shape=v.type.shape) for v in front]
+        held = {v: pt.as_tensor(h) for v, h in zip(front, self._held, strict=True)}
+        graph = graph_replace([graph], held, strict=False)[0] if held else graph
+        self._ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")
+        self._function = pytensor.function(
+            [*self._record.values()], graph, mode=mode, on_unused_input="ignore", accept_inplace=True
+        )
+        self._function.trust_input = True
+
+    @cached_property
+    def log_prior(self) -> Callable[[Points], FloatArray]:
+        """The log prior density of the value variables at many values (Jacobians included)."""
+        points = [value.type.clone(shape=(None, *value.type.shape))(name=value.name) for value in self.model.value_vars]
+        graph = vectorize_graph(log_prior(self.model), dict(zip(self.model.value_vars, points, strict=True)))
+        graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
+        function = pytensor.function(points, graph, mode="FAST_COMPILE", on_unused_input="ignore")
+        return lambda given: np.asarray(function(*given))
+
+    def at(self, points: Points) -> None:
+        """Set the parameter values, one array (points, *shape) for each of the model's value variables."""
+        values = self._ahead(*(np.asarray(each, dtype=np.float64) for each in points))
+        for held, value in zip(self._held, values, strict=True):
+            held.set_value(value, borrow=True)
+
+    def rows(self, values: Mapping[str, Any]) -> list[list[NDArray[Any]]]:
+        """Return records, given by their columns, in the form that a call takes them."""
+        columns = [np.ascontiguousarray(values[name], dtype=v.dtype)[:, None] for name, v in self._record.items()]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    def __call__(self, row: Sequence[NDArray[Any]]) -> FloatArray:
+        """Return the log density of one of :meth:`rows` at all points."""
+        found: FloatArray = self._function(*row)
+        return found
+
+
+def _front(graph: Any, kept: Sequence[Any]) -> list[Any]:
+    """Return the inner variables of a graph that don't depend on ``kept`` but are read by some that do."""
+    depends = set(kept)
+    nodes = list(toposort([graph]))
+    for node in nodes:
+        if depends & set(node.inputs):
+            depends |= set(node.outputs)
+    read = (variable for node in nodes if depends & set(node.outputs) for variable in node.inputs)
+    inner = (variable for variable in read if not isinstance(variable, (pt.TensorConstant,)) and variable not in depends)
+    return list(dict.fromkeys(variable for variable in inner if isinstance(variable.type, pt.TensorType)))

@@ -1,0 +1,157 @@
+"""What a posterior mechanism knows before its parameters are drawn: public, or paid for in a first stage."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.bayes import anchors
+from pdips.bayes.columns import Values, record_values, stand_ins
+from pdips.bayes.grid import Anchor, split
+from pdips.bayes.reference import binned, cells_of_table, measure
+from pdips.bayes.synthesis import quiet
+from pdips.bayes.workspace import Workspace
+from pdips.errors import InputError
+from pdips.files import read_frame
+from pdips.noise import RandomBits
+from pdips.privacy import Neighbours
+from pdips.table import Table
+
+FloatArray = NDArray[np.float64]
+Reference = str | Path | Mapping[str, Any]
+
+SIMULATED = 4_096
+"""Records drawn from the model at the first stage's parameters: what censoring takes away is worked out on them."""
+
+PRIOR_CENTRE = 64
+"""Prior draws over which densities are averaged for ``reference="prior"``."""
+
+PROBED = 256
+"""Stand-ins on which a reference must not call what the schema allows impossible."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stage:
+    """What is known before the draw.
+
+    Parameters
+    ----------
+    anchor : Anchor
+        Where to look for parameters.
+    n_records : int
+        The public number of records, or a noisy one.
+    centre : list of ndarray
+        Parameter values whose mean density is the centre of each record's term; empty for none.
+    simulated : mapping of str to ndarray
+        Records drawn from the model at the centre, on which the effect of censoring is worked out; empty for none.
+    """
+
+    anchor: Anchor
+    n_records: int
+    centre: list[FloatArray] = field(default_factory=list)
+    simulated: Values = field(default_factory=dict)
+
+
+def staged(space: Workspace, table: Table, epsilon: Fraction, neighbours: Neighbours, bits: RandomBits) -> Stage:
+    """Spend ``epsilon`` on a private reference, and centre on the parameters that fit it best."""
+    cells = measure(table, epsilon, neighbours, bits)
+    with quiet():
+        place = anchors.fit(space.density, cells, space.prior)
+        simulated = simulate(space, place, _public_rows(table, bits))
+    anchor = anchors.anchor_at(space.density, place, simulated, cells.n_records)
+    centre = split(space.model, place[None])
+    return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)
+
+
+def simulate(space: Workspace, place: FloatArray, public: Values) -> dict[str, NDArray[Any]]:
+    """Draw records from the model at some public parameters."""
+    rng = np.random.default_rng(anchors.PUBLIC_SEED)
+    drawn = space.blueprint.draw(space.values_of(place[None])[0], SIMULATED, public, rng)
+    return {**public, **drawn}
+
+
+def _public_rows(table: Table, bits: RandomBits) -> dict[str, NDArray[Any]]:
+    """Return the public columns of records chosen at random; neighbouring tables share them."""
+    names = list(table.schema.public_columns)
+    if not names:
+        return {}
+    rows = bits.generator().integers(table.n_records, size=SIMULATED)
+    return {name: values[rows] for name, values in record_values(table, names).items()}
+
+
+def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
+    """Centre on public parameters, a public table, or the prior predictive; nothing is spent.
+
+    Raises
+    ------
+    InputError
+        If the reference gives no density to values that the schema allows.
+    """
+    if isinstance(reference, str) and reference == "prior":
+        draws = space.prior[:PRIOR_CENTRE]
+        stage = Stage(
+            anchor=anchors.anchor_of_prior(space.prior), n_records=n_records, centre=split(space.model, draws)
+        )
+    else:
+        place = _place(space, reference)
+        with quiet():
+            simulated = simulate(space, place, stand_ins_public(space))
+        near = anchors.anchor_at(space.density, place, simulated, n_records)
+        anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
+        stage = Stage(anchor=anchor, n_records=n_records, centre=split(space.model, place[None]))
+    _check_density(space, stage)
+    return stage
+
+
+def stand_ins_public(space: Workspace) -> dict[str, NDArray[Any]]:
+    """Return public columns of simulated records where the table's own aren't at hand."""
+    schema = space.blueprint.schema
+    filled = stand_ins(schema, SIMULATED)
+    return {name: filled[name] for name in schema.public_columns}
+
+
+def _place(space: Workspace, reference: Reference) -> FloatArray:
+    if isinstance(reference, Mapping):
+        return space.parameters_of(dict(reference))
+    if isinstance(reference, str) and "=" in reference:
+        return space.parameters_of(_parse(reference))
+    if not Path(reference).is_file():
+        raise InputError(
+            f"reference {str(reference)!r} is no file; give a public table (.csv, .parquet), 'prior', or name=value,..."
+        )
+    table = Table(read_frame(reference), binned(space.blueprint.schema))
+    with quiet():
+        return anchors.fit(space.density, cells_of_table(table), space.prior)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = np.array([float(each) for each in value.split()]).squeeze()
+        except ValueError:
+            raise InputError(f"reference {part.strip()!r} must have the form name=number") from None
+    return found
+
+
+def _check_density(space: Workspace, stage: Stage) -> None:
+    """Refuse, on stand-ins, a reference under which what the schema allows can't occur."""
+    space.density.at(stage.centre)
+    probes = stand_ins(space.blueprint.schema, PROBED)
+    with np.errstate(all="ignore"):
+        dead = [bool(np.isneginf(space.density(row)).all()) for row in space.density.rows(probes)]
+    if any(dead):
+        raise InputError(
+            "the reference gives density zero to values that the schema allows, so such records could not be centred; "
+            "take a reference that covers all levels and bounds (a wider one, 'prior', or centre=staged)"
+        )
+
+
+def unreferenced(space: Workspace, n_records: int) -> Stage:
+    """No centre: terms are log densities themselves, as in paper 004."""
+    return Stage(anchor=anchors.anchor_of_prior(space.prior), n_records=n_records)

@@ -1,0 +1,80 @@
+"""All that a model of one schema needs compiled, kept for the next release of the same kind."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.bayes.anchors import prior_draws, unconstrained
+from pdips.bayes.density import Density
+from pdips.bayes.grid import constrained
+from pdips.bayes.model_file import Blueprint, Source
+from pdips.errors import InputError
+from pdips.schema import Schema
+
+FloatArray = NDArray[np.float64]
+
+MOST_KEPT = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """A model with what is compiled of it; nothing of a table.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+        The model of tables of one schema.
+    """
+
+    blueprint: Blueprint
+
+    @property
+    def model(self) -> Any:
+        """The ``pm.Model`` of stand-ins."""
+        return self.blueprint.model
+
+    @cached_property
+    def density(self) -> Density:
+        """The log density of one record, compiled."""
+        return Density(self.model)
+
+    @cached_property
+    def prior(self) -> FloatArray:
+        """Draws from the prior, shape (draws, parameters), in unconstrained space."""
+        return prior_draws(self.model)
+
+    def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
+        """Return parameters as values of the free variables, in the model's own units."""
+        return constrained(self.model, flat)
+
+    def parameters_of(self, values: dict[str, Any]) -> FloatArray:
+        """Return values of the free variables as parameters in unconstrained space.
+
+        Raises
+        ------
+        InputError
+            If they aren't those of the model, or lie outside their support.
+        """
+        wanted = [variable.name for variable in self.model.free_RVs]
+        if sorted(values) != sorted(wanted):
+            raise InputError(f"the reference must give values for {', '.join(wanted)}; it gives {', '.join(values)}")
+        found = unconstrained(self.model, values)
+        if not np.isfinite(found).all():
+            raise InputError("the reference has values that the model's priors exclude")
+        return found
+
+
+_kept: dict[tuple[Any, ...], Workspace] = {}
+
+
+def workspace(source: Source, schema: Schema) -> Workspace:
+    """Return the workspace of a model and a schema, made once."""
+    key = (source.build if not source.text else source.text, schema.to_toml())
+    if key not in _kept:
+        while len(_kept) >= MOST_KEPT:
+            _kept.pop(next(iter(_kept)))
+        _kept[key] = Workspace(Blueprint(source, schema))
+    return _kept[key]
