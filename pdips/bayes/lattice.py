@@ -2,11 +2,11 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline
+from scipy.interpolate import CubicSpline, make_interp_spline
 
 from pdips.errors import InputError
 
@@ -86,7 +86,7 @@ class Lattice:
         return np.cumsum(self.density.ravel())
 
 
-def fit(log_density: LogDensity, start: FloatArray, *, tolerance: float = 0.005) -> Lattice:
+def fit(log_density: LogDensity, start: FloatArray, *, tolerance: float = 0.01) -> Lattice:
     """Find where a density has its mass and lay a lattice over it.
 
     Parameters
@@ -180,8 +180,9 @@ def _flatten(log: FloatArray, n_least: int) -> tuple[float, FloatArray]:
     """Return the weights of nodes, their logs divided by the least number that gives enough nodes weight."""
 
     def weights(temperature: float) -> FloatArray:
-        found = np.exp((log - log.max()) / temperature)
-        return found / found.sum()
+        found: FloatArray = np.exp((log - log.max()) / temperature)
+        found /= found.sum()
+        return found
 
     def enough(temperature: float) -> bool:
         return bool(1 / (weights(temperature) ** 2).sum() >= n_least)
@@ -189,7 +190,7 @@ def _flatten(log: FloatArray, n_least: int) -> tuple[float, FloatArray]:
     low, high = 1.0, 2.0
     if enough(low):
         return 1.0, weights(1.0)
-    while not enough(high) and high < 1e300:
+    while not enough(high) and high < 1e100:
         low, high = high, high**2
     for _ in range(12):
         middle = (low * high) ** 0.5
@@ -223,19 +224,11 @@ def _interpolate(log: FloatArray, upsampled: int) -> FloatArray:
     """Return probabilities of the nodes of a finer lattice, ``upsampled`` times as many to an axis."""
     smooth = bool(np.isfinite(log).all())
     log = np.maximum(log - log.max(), -FLOOR)
-    matrix = _matrix(log.shape[0], upsampled, smooth)
-    for axis in range(log.ndim):
-        log = np.moveaxis(np.tensordot(matrix, log, axes=(1, axis)), 0, axis)
+    coarse = np.arange(log.shape[0])
+    fine = np.linspace(0, coarse[-1], upsampled * coarse[-1] + 1)
+    for axis in range(log.ndim):  # about a jump a cubic would swing
+        spline = CubicSpline if smooth else partial(make_interp_spline, k=1)
+        log = spline(coarse, log, axis=axis)(fine)
     density: FloatArray = np.exp(log - log.max())
     density /= density.sum()
     return density
-
-
-@lru_cache(maxsize=32)
-def _matrix(size: int, upsampled: int, smooth: bool) -> FloatArray:
-    """Return the matrix of cubic or, about a jump, of linear interpolation, shape (upsampled (size - 1) + 1, size)."""
-    coarse, fine = np.arange(size), np.linspace(0, size - 1, upsampled * (size - 1) + 1)
-    if smooth:
-        found: FloatArray = CubicSpline(coarse, np.eye(size))(fine)
-        return found
-    return np.maximum(1 - np.abs(fine[:, None] - coarse), 0)

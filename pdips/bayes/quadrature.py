@@ -76,7 +76,7 @@ class Target:
         return len(next(iter(self.values.values())))
 
     def total(self, log_likelihood: FloatArray) -> FloatArray:
-        """Return the sum over records, shape (points,), of log-likelihoods, shape (points, records), which it spoils."""
+        """Return sums over records, shape (points,), of log-likelihoods, shape (points, records), which it spoils."""
         terms = log_likelihood
         if np.any(self.centre):
             terms -= self.centre
@@ -146,11 +146,11 @@ class Quadrature:
         model: pm.Model,
         values: Values,
         *,
-        tolerance: float = 0.005,
+        tolerance: float = 0.01,
         mode: str = "FAST_COMPILE",
         **settings: Any,
     ) -> None:
-        self._parameters = _Parameters(model)
+        self._parameters = _Parameters(model, mode)
         self._terms = _Terms(model, self._parameters, mode)
         self._tolerance = tolerance
         self._lattice: lattice.Lattice | None = None
@@ -222,14 +222,14 @@ class Quadrature:
         size = max(BLOCK // self.target.n_rows, 1)
         for first in range(0, len(points), size):
             rows = slice(first, first + size)
-            terms = self._terms(points[rows])
-            yield rows, np.broadcast_to(terms, (terms.shape[0], self.target.n_rows)) if terms.shape[1] == 1 else terms
+            terms, shape = self._terms(points[rows]), (len(points[rows]), self.target.n_rows)
+            yield rows, terms if terms.shape == shape else np.array(np.broadcast_to(terms, shape))
 
 
 class _Parameters:
     """The unconstrained parameters of a model as points of a space, and back."""
 
-    def __init__(self, model: pm.Model) -> None:
+    def __init__(self, model: pm.Model, mode: str) -> None:
         self._values = model.value_vars
         discrete = [value.name for value in self._values if value.dtype not in {"float64", "float32"}]
         if discrete:
@@ -247,7 +247,7 @@ class _Parameters:
         kept = [names.index(variable.name) for variable in model.free_RVs]
         graphs = vectorize_graph([free[place] for place in kept], inputs)
         self._names = [variable.name for variable in model.free_RVs]
-        self._prior = _compile([self.matrix], prior, "FAST_COMPILE")
+        self._prior = _compile([self.matrix], prior, mode)
         self._free = _compile([self.matrix], graphs, "FAST_COMPILE")
 
     def batched(self) -> dict[Any, Any]:
@@ -262,8 +262,8 @@ class _Parameters:
         return found
 
     def log_prior(self, points: FloatArray) -> FloatArray:
-        found = np.broadcast_to(self._prior(points), len(points)).astype(np.float64)
-        return found
+        """Return the log prior density, shape (points,)."""
+        return np.broadcast_to(self._prior(points), len(points)).astype(np.float64)
 
     def named(self, points: FloatArray) -> dict[str, FloatArray]:
         """Return the free variables and the value variables at some points."""
@@ -299,6 +299,9 @@ class _Terms:
 
     def read(self, values: Values) -> None:
         """Take the records."""
+        for name in self._columns:
+            if name not in values:
+                raise InputError(f"the model reads {name!r}, which is none of the columns")
         known = [np.asarray(values[name], variable.dtype) for name, variable in self._columns.items()]
         self._read = [*self._front(*known), *known]
 
