@@ -1,21 +1,16 @@
 """Posteriors of models with one to three parameters, by a lattice: for published forms and studies, never private."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self
 
 import numpy as np
 import pymc as pm
-import pytensor
-import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
-from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import toposort
 
 from pdips.bayes import lattice
 from pdips.bayes.columns import Values
-from pdips.bayes.terms import inputs_of, log_prior, record_terms
+from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.weights import check_weights
 from pdips.errors import InputError
 from pdips.privacy import choice
@@ -23,12 +18,6 @@ from pdips.privacy import choice
 FloatArray = NDArray[np.float64]
 Clip = Literal["hard", "tanh", "algebraic"]
 CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
-
-BLOCK = 100_000
-"""Log-likelihoods that are worked out at once: they should fit in the processor's cache."""
-
-HELD = 50_000_000
-"""Log-likelihoods that may be held, for whoever asks for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -150,12 +139,17 @@ class Quadrature:
         mode: str = "FAST_COMPILE",
         **settings: Any,
     ) -> None:
-        self._parameters = _Parameters(model, mode)
-        self._terms = _Terms(model, self._parameters, mode)
+        self.likelihoods = Likelihoods(model, values, mode=mode)
+        self._parameters = self.likelihoods.parameters
+        if self._parameters.discrete:
+            raise InputError(f"parameter {self._parameters.discrete[0]!r} is discrete; a lattice is of real numbers")
+        if self._parameters.start.size > lattice.MOST_DIMENSIONS:
+            raise InputError(
+                f"a lattice takes one to three parameters, and the model has {self._parameters.start.size}; use NUTS"
+            )
         self._tolerance = tolerance
         self._lattice: lattice.Lattice | None = None
         self.target = Target(values=values, **settings)
-        self._terms.read(values)
 
     def update(self, **changed: Any) -> Self:
         """Change some of values, weights, centre, counts, window and clip, and return itself.
@@ -166,7 +160,7 @@ class Quadrature:
             changed = {"weights": None, "centre": 0.0, "counts": None, **changed}
         self.target = replace(self.target, **changed)
         if "values" in changed:
-            self._terms.read(self.target.values)
+            self.likelihoods.read(self.target.values)
         self._lattice = None
         return self
 
@@ -185,7 +179,7 @@ class Quadrature:
     def log_density(self, points: FloatArray) -> FloatArray:
         """Return the log density at unconstrained points, shape (points, d), up to a constant."""
         found = self._parameters.log_prior(points)
-        for rows, terms in self._blocks(points):
+        for rows, terms in self.likelihoods.blocks(points):
             found[rows] += self.target.total(terms)
         return found
 
@@ -206,126 +200,8 @@ class Quadrature:
         InputError
             If there are too many to hold; see :meth:`largest`.
         """
-        points = self._parameters.points(draws)
-        if len(points) * self.target.n_rows > HELD:
-            raise InputError(f"more than {HELD:,} log-likelihoods: ask for the largest of each record")
-        return np.concatenate([terms for _, terms in self._blocks(points)])
+        return self.likelihoods.all(draws)
 
     def largest(self, draws: Mapping[str, NDArray[Any]]) -> FloatArray:
         """Return max over draws of abs(log-likelihood) of each record, shape (records,)."""
-        found = np.zeros(self.target.n_rows)
-        for _, terms in self._blocks(self._parameters.points(draws)):
-            np.maximum(found, np.abs(terms, out=terms).max(axis=0), out=found)
-        return found
-
-    def _blocks(self, points: FloatArray) -> Iterator[tuple[slice, FloatArray]]:
-        size = max(BLOCK // self.target.n_rows, 1)
-        for first in range(0, len(points), size):
-            rows = slice(first, first + size)
-            terms, shape = self._terms(points[rows]), (len(points[rows]), self.target.n_rows)
-            yield rows, terms if terms.shape == shape else np.array(np.broadcast_to(terms, shape))
-
-
-class _Parameters:
-    """The unconstrained parameters of a model as points of a space, and back."""
-
-    def __init__(self, model: pm.Model, mode: str) -> None:
-        self._values = model.value_vars
-        discrete = [value.name for value in self._values if value.dtype not in {"float64", "float32"}]
-        if discrete:
-            raise InputError(f"parameter {discrete[0]!r} is discrete, and a lattice is of real numbers")
-        first = model.initial_point(random_seed=0)
-        self._shapes = {value.name: np.shape(first[value.name]) for value in self._values}
-        self.start = np.concatenate([np.ravel(first[name]) for name in self._shapes]).astype(np.float64)
-        if not 1 <= self.start.size <= lattice.MOST_DIMENSIONS:
-            raise InputError(f"a lattice takes one to three parameters, and the model has {self.start.size}; use NUTS")
-        self.matrix = pt.dmatrix("points")
-        inputs = self.batched()
-        prior = vectorize_graph(log_prior(model), inputs)
-        free = model.unobserved_value_vars
-        names = [variable.name for variable in free]
-        kept = [names.index(variable.name) for variable in model.free_RVs]
-        graphs = vectorize_graph([free[place] for place in kept], inputs)
-        self._names = [variable.name for variable in model.free_RVs]
-        self._prior = _compile([self.matrix], prior, mode)
-        self._free = _compile([self.matrix], graphs, "FAST_COMPILE")
-
-    def batched(self) -> dict[Any, Any]:
-        """Return the value variables, each as a batch taken from the columns of ``matrix``."""
-        found, place = {}, 0
-        for value in self._values:
-            shape = self._shapes[value.name]
-            size = int(np.prod(shape))
-            part = self.matrix[:, place] if shape == () else self.matrix[:, place : place + size].reshape((-1, *shape))
-            found[value] = pt.specify_shape(part, (None, *shape)).astype(value.dtype)
-            place += size
-        return found
-
-    def log_prior(self, points: FloatArray) -> FloatArray:
-        """Return the log prior density, shape (points,)."""
-        return np.broadcast_to(self._prior(points), len(points)).astype(np.float64)
-
-    def named(self, points: FloatArray) -> dict[str, FloatArray]:
-        """Return the free variables and the value variables at some points."""
-        found, place = {}, 0
-        for name, shape in self._shapes.items():
-            size = int(np.prod(shape))
-            found[name] = points[:, place : place + size].reshape(len(points), *shape)
-            place += size
-        return found | dict(zip(self._names, self._free(points), strict=True))
-
-    def points(self, draws: Mapping[str, NDArray[Any]]) -> FloatArray:
-        """Return the points of draws, as :meth:`named` gives them."""
-        parts = [np.asarray(draws[name], dtype=np.float64) for name in self._shapes]
-        return np.column_stack([part.reshape(len(part), -1) for part in parts])
-
-
-class _Terms:
-    """Log-likelihoods of all records at many points; what depends on the records alone is worked out once."""
-
-    def __init__(self, model: pm.Model, parameters: _Parameters, mode: str) -> None:
-        columns = inputs_of(model)
-        self._columns = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
-        replaced = {shared: self._columns[name] for name, shared in columns.items()}
-        [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
-        graph = vectorize_graph(graph, parameters.batched())
-        graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
-        front = _front(graph, parameters.matrix)
-        self._front = _compile(list(self._columns.values()), front, "FAST_COMPILE")
-        held = [variable.type() for variable in front]
-        [graph] = graph_replace([graph], dict(zip(front, held, strict=True)), strict=False)
-        self._terms = _compile([parameters.matrix, *held, *self._columns.values()], graph, mode)
-        self._read: list[Any] = []
-
-    def read(self, values: Values) -> None:
-        """Take the records."""
-        for name in self._columns:
-            if name not in values:
-                raise InputError(f"the model reads {name!r}, which is none of the columns")
-        known = [np.asarray(values[name], variable.dtype) for name, variable in self._columns.items()]
-        self._read = [*self._front(*known), *known]
-
-    def __call__(self, points: FloatArray) -> FloatArray:
-        found: FloatArray = self._terms(points, *self._read)
-        return found
-
-
-def _front(graph: Any, points: Any) -> list[Any]:
-    """Return the variables that depend on no point and that something reads which does."""
-    depends = {points}
-    nodes = list(toposort([graph]))
-    for node in nodes:
-        if depends & set(node.inputs):
-            depends |= set(node.outputs)
-    found = {
-        variable: None
-        for node in nodes
-        if depends & set(node.outputs)
-        for variable in node.inputs
-        if variable.owner is not None and variable not in depends and isinstance(variable.type, pt.TensorType)
-    }
-    return list(found)
-
-
-def _compile(inputs: list[Any], outputs: Any, mode: str) -> Any:
-    return pytensor.function(inputs, outputs, mode=mode, on_unused_input="ignore", trust_input=True)
+        return self.likelihoods.largest(draws)
