@@ -1,6 +1,6 @@
 """What a model reads: the columns of a table as PyMC data, or stand-ins for them that need no table."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,15 +74,23 @@ class Columns(Mapping[str, Any]):
         return pt.stack([self[name] for name in names], axis=1)
 
 
-def record_values(table: Table) -> dict[str, NDArray[Any]]:
+def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
     """Return the columns of a table as models read them, one value a row; values collapse to the schema's resolution.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    names : iterable of str, optional
+        Which columns; left out, all.
 
     Raises
     ------
     InputError
         If a numeric column may have missing values, which PyMC would impute.
     """
-    return {name: _values(name, column, table) for name, column in table.schema.columns.items()}
+    columns = table.schema.columns
+    return {name: _values(name, columns[name], table) for name in (columns if names is None else names)}
 
 
 def _values(name: str, column: Column, table: Table) -> NDArray[Any]:

@@ -142,10 +142,15 @@ def records(measured: HasLevels, table: Table, cell: IntArray, rng: np.random.Ge
 
 def public_records(table: Table, public: list[str]) -> pd.DataFrame:
     """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
-    by_value = [table.sort_key(name) for name in reversed(public)]
-    by_level = [table.codes[name] for name in reversed(public)]  # first, as the cells are ordered
-    order = table.repeats(np.lexsort([*by_value, *by_level]))
+    order = public_order(table, public)
     return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
+
+
+def public_order(table: Table, public: list[str]) -> IntArray:
+    """Return the row of each record, in the order of the public columns: by levels and bins, and then by values."""
+    by_value = [table.sort_key(name) for name in reversed(public)]
+    by_level = [table.codes[name] for name in reversed(public) if name in table.codes]  # as the cells are ordered
+    return table.repeats(np.lexsort([*by_value, *by_level]))
 
 
 def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
