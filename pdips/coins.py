@@ -91,3 +91,28 @@ def _coin_bounds(prior: int, balls: int, exponent: Fraction, digits: int) -> tup
 
 def _inside(bounds: tuple[Fraction, Fraction]) -> tuple[Fraction, Fraction]:
     return max(bounds[0], Fraction(0)), min(bounds[1], Fraction(1))
+
+
+def decay_coins(steps: IntArray, unit: Fraction, bits: RandomBits) -> NDArray[np.bool_]:
+    """Toss coins of probability exp(-unit * steps), exactly.
+
+    Parameters
+    ----------
+    steps : ndarray of int64, shape (n,)
+        At least 0 each.
+    unit : Fraction
+        Nats a step, above 0.
+    bits : RandomBits
+        Source of uniform bits.
+
+    Returns
+    -------
+    ndarray of bool, shape (n,)
+    """
+    probability = np.exp(-steps * float(unit))
+    words = bits.words(len(steps), np.uint64)
+    uniform = words.astype(np.float64) * 2.0**-WORD_BITS
+    tossed: NDArray[np.bool_] = uniform < probability
+    for i in np.flatnonzero(np.abs(uniform - probability) < FILTER):
+        tossed[i] = _LazyUniform(int(words[i]), WORD_BITS, bits).below(partial(_exp_bounds, unit * int(steps[i])))
+    return tossed

@@ -1,0 +1,114 @@
+"""Independent draws of a model's parameters from their prior."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+from numpy.typing import NDArray
+from pymc.distributions.shape_utils import change_dist_size
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors, graph_inputs, toposort
+from pytensor.tensor.random.type import RandomGeneratorType
+
+from pdips.bayes.terms import inputs_of
+from pdips.errors import InputError
+
+Points = list[NDArray[Any]]
+Prior = Callable[[int, np.random.Generator], Points]
+"""``prior(m, generator)`` returns m independent draws, an array (m, *shape) for each of ``model.value_vars``."""
+
+
+def prior_of(model: pm.Model) -> Prior:
+    """Return a function that draws a model's parameters from their prior, many at once.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model. Nothing observed is looked at.
+
+    Returns
+    -------
+    callable
+        See :data:`Prior`. The draws are in value space, that is transformed as ``model.value_vars`` are: a scale is
+        given as its logarithm, as ``terms.AtPoints`` wants it.
+
+    Raises
+    ------
+    InputError
+        If the prior reads a column (then it isn't public), has a Potential (it can't be drawn forwards), or a variable
+        without random draws (an improper prior).
+
+    Notes
+    -----
+    Each row is computed by itself from random words of its own, and no row from records: the rows are independent
+    draws from one law that no table can change, which is what rejection needs (``docs/proofs/exact-samplers.md``,
+    lemma 1). That law is the prior as doubles have it; it needn't be the prior to the last bit.
+    """
+    _check(model)
+    function = _compiled(model)
+
+    def draw(m: int, generator: np.random.Generator) -> Points:
+        try:
+            drawn = function(m, generator)
+        except NotImplementedError:
+            raise InputError("a prior of the model can't be drawn from; give every parameter a proper prior") from None
+        for value, found in zip(model.value_vars, drawn, strict=True):
+            if found.ndim != value.ndim + 1 or len(found) != m:
+                raise InputError(f"the prior of {value.name!r} can't be drawn row by row; take another sampler")
+        return drawn
+
+    return draw
+
+
+def _check(model: pm.Model) -> None:
+    if model.potentials:
+        raise InputError(
+            f"the model has a Potential, {model.potentials[0].name!r}, so its prior can't be drawn forwards; write it "
+            "as a distribution, or take another sampler"
+        )
+    behind = set(ancestors(model.free_RVs))
+    for name, shared in inputs_of(model).items():
+        if shared in behind:
+            raise InputError(f"the prior reads column {name!r}; a prior must be public: don't use data in it")
+
+
+def _compiled(model: pm.Model) -> Prior:
+    """Compile the draws: all rows at once, or one after the other where a distribution knows no rows."""
+    single = [_transformed(rv, model) for rv in map(model.values_to_rvs.__getitem__, model.value_vars)]
+    n_draws = pytensor.tensor.lscalar("n_draws")
+    try:
+        graphs, generators = _own_generators(_batched(single, model.free_RVs, n_draws))
+    except NotImplementedError:
+        graphs, generators = _own_generators(single)
+        one = pytensor.function(generators, graphs, mode="FAST_COMPILE")
+        return lambda m, generator: [
+            np.stack(rows) for rows in zip(*(one(*[generator] * len(generators)) for _ in range(m)), strict=True)
+        ]
+    function = pytensor.function([n_draws, *generators], graphs, mode="FAST_COMPILE", on_unused_input="ignore")
+    return lambda m, generator: list(function(m, *[generator] * len(generators)))
+
+
+def _batched(single: Sequence[Any], rvs: Sequence[Any], n_draws: Any) -> list[Any]:
+    """Return the graphs of many draws: of the parents first, of the children row by row given them."""
+    order = {node: place for place, node in enumerate(toposort(rvs))}
+    batched: dict[Any, Any] = {}
+    for rv in sorted(rvs, key=lambda rv: order[rv.owner]):
+        if set(batched) & set(ancestors([rv])):
+            batched[rv] = vectorize_graph(rv, batched)
+        else:
+            batched[rv] = change_dist_size(rv, (n_draws,), expand=True)
+    return list(vectorize_graph(single, batched))
+
+
+def _transformed(rv: Any, model: pm.Model) -> Any:
+    transform = model.rvs_to_transforms[rv]
+    return rv if transform is None else transform.forward(rv, *rv.owner.inputs)
+
+
+def _own_generators(graphs: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """Make each random variable's generator an input of its own; two with one input would be one draw."""
+    roots = [each for each in graph_inputs(graphs) if isinstance(each.type, RandomGeneratorType)]
+    inputs = [each.type() for each in roots]
+    return list(clone_replace(list(graphs), dict(zip(roots, inputs, strict=True)), rebuild_strict=False)), inputs
