@@ -161,6 +161,7 @@ class Blueprint:
             drawn = pm.sample_posterior_predictive(
                 tree,
                 var_names=list(self.observed),
+                freeze_vars=list(parameters),
                 random_seed=rng,
                 progressbar=False,
                 predictions=True,
