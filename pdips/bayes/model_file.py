@@ -12,6 +12,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.bayes import gallery
 from pdips.bayes.columns import Columns, Values, check_column, stand_ins
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -46,12 +47,12 @@ class Source:
 
 
 def as_source(model: "str | Path | BuildModel | Source") -> Source:
-    """Return a model given as a file, a function or a :class:`Source`.
+    """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`.
 
     Raises
     ------
     InputError
-        If the file can't be read or run, or has no ``build_model``.
+        If there is no such file or model, or it can't be run, or has no ``build_model``.
     """
     if isinstance(model, Source):
         return model
@@ -59,7 +60,9 @@ def as_source(model: "str | Path | BuildModel | Source") -> Source:
         return Source(model, getattr(model, "__name__", "model"))
     path = Path(model)
     if not path.is_file():
-        raise InputError(f"there is no model file {path}; `pdips models list` shows those that come with pdips")
+        if path.suffix == ".py" or len(path.parts) != 1:
+            raise InputError(f"there is no model file {path}; `pdips models list` shows those that come with pdips")
+        path = gallery.path(path.name)
     spec = importlib.util.spec_from_file_location(f"pdips_model_{path.stem}", path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path.name} is no Python file")
@@ -161,6 +164,7 @@ class Blueprint:
             drawn = pm.sample_posterior_predictive(
                 tree,
                 var_names=list(self.observed),
+                freeze_vars=list(parameters),
                 random_seed=rng,
                 progressbar=False,
                 predictions=True,

@@ -10,6 +10,7 @@ import click
 from pdips import __version__
 from pdips.cli.audits import audit
 from pdips.cli.ledgers import ledger
+from pdips.cli.models import models
 from pdips.cli.release import report, synthesize
 from pdips.cli.schemas import schema
 from pdips.cli.studies import study
@@ -22,7 +23,7 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, audit, study, ledger, schema):
+for _command in (synthesize, report, audit, study, ledger, schema, models):
     program.add_command(_command)
 
 
