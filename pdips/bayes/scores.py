@@ -69,22 +69,22 @@ class Terms:
         whatever other records there are, and their sum depends on no order.
         """
         found = np.zeros(len(self.points[0]), dtype=np.int64)
-        for count, term in zip(counts, self._each(values), strict=True):
+        for count, (_, term) in zip(counts, self._each(values), strict=True):
             share = squash(term / float(self.window), self.clip)
             found += int(count) * np.floor(STEPS * share + 0.5).astype(np.int64)
         return found
 
     def excess(self, values: Values) -> FloatArray:
-        """Return the mean over public records of what censoring takes away from their terms, shape (points,)."""
+        """Return the mean over public records of what weighing and censoring take from their terms, shape (points,)."""
         window, found = float(self.window), np.zeros(len(self.points[0]))
         rows = len(next(iter(values.values())))
-        for term in self._each(values):
-            lost = term - window * squash(term / window, self.clip)
+        for whole, term in self._each(values):
+            lost = whole - window * squash(term / window, self.clip)
             found += np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE)
         return found / rows
 
-    def _each(self, values: Values) -> Iterator[FloatArray]:
-        """Yield alpha (log p - c) of each row; NaN where its log density is, 0 everywhere if its centre isn't finite."""
+    def _each(self, values: Values) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield log p - c and alpha (log p - c) of each row, 0 everywhere if its centre isn't finite."""
         n_points, n_centre = len(self.points[0]), len(self.centre[0]) if self.centre else 0
         groups = [group for group in (self.points, self.centre, self.weights) if group]
         self.density.at([np.concatenate(parts) for parts in zip(*groups, strict=True)])
@@ -93,12 +93,12 @@ class Terms:
                 log_density = self.density(row)
                 centre = _log_mean(log_density[n_points : n_points + n_centre]) if n_centre else 0.0
                 if not np.isfinite(centre):
-                    yield np.zeros(n_points)
+                    yield np.zeros(n_points), np.zeros(n_points)
                     continue
-                term = log_density - centre
-                if self.weights:
-                    term = term * min(1.0, float(self.window) / max(np.abs(term[n_points + n_centre :]).max(), 1e-300))
-                yield term[:n_points]
+                whole = log_density - centre
+                largest = max(np.abs(whole[n_points + n_centre :]).max(initial=0.0), 1e-300)
+                alpha = min(1.0, float(self.window) / largest) if self.weights else 1.0
+                yield whole[:n_points], alpha * whole[:n_points]
 
 
 def squash(share: FloatArray, clip: Clip) -> FloatArray:
