@@ -31,13 +31,13 @@ class Target:
     weights : ndarray, shape (records,), optional
         Between 0 and 1; None for 1. A record of weight 0 plays no part.
     centre : ndarray, shape (records,), or float
-        What is taken from the log-likelihood before it is clipped.
+        What is taken from the log-likelihood before it is clipped. A record without a finite one plays no part.
     counts : ndarray, shape (records,), optional
         How many records each row stands for; None for one each.
     window : float
         s maps into [-window, window]; infinite: s leaves everything as it is.
     clip : {"hard", "tanh", "algebraic"}
-        s(u) = min(max(u, -w), w), w tanh(u / w) or u / sqrt(1 + (u / w)^2).
+        s(u) = min(max(u, -w), w), w tanh(u / w) or w u / (w + abs(u)).
     """
 
     values: Values
@@ -54,8 +54,12 @@ class Target:
         if self.weights is not None:
             object.__setattr__(self, "weights", check_weights(self.weights, self.n_rows))
         centre = np.asarray(self.centre, dtype=np.float64)
-        if centre.shape not in {(), (self.n_rows,)} or not np.isfinite(centre).all():
-            raise InputError("centre must be one finite number, or one for each record")
+        if centre.shape not in {(), (self.n_rows,)}:
+            raise InputError("centre must be one number, or one for each record")
+        if not np.isfinite(centre).all():
+            weights = np.ones(self.n_rows) if self.weights is None else self.weights
+            object.__setattr__(self, "weights", np.where(np.isfinite(centre), weights, 0.0))
+            object.__setattr__(self, "centre", np.where(np.isfinite(centre), centre, 0.0))
         if self.counts is not None and np.shape(self.counts) != (self.n_rows,):
             raise InputError("counts must have one whole number for each row")
 
@@ -85,14 +89,14 @@ class Target:
         if self.clip == "hard":
             np.clip(terms, -self.window, self.window, out=terms)
             return
-        terms /= self.window
         if self.clip == "tanh":
+            terms /= self.window
             np.tanh(terms, out=terms)
+            terms *= self.window
         else:
-            with np.errstate(invalid="ignore", over="ignore"):
-                whole = np.isinf(terms)
-                terms[...] = np.where(whole, np.sign(terms), terms / np.sqrt(1 + terms**2))
-        terms *= self.window
+            with np.errstate(invalid="ignore"):
+                bent = terms / (1 + np.abs(terms) / self.window)
+            terms[...] = np.where(np.isinf(terms), np.sign(terms) * self.window, bent)
 
     def _careful_sum(self, terms: FloatArray) -> float:
         known = np.where(np.isnan(terms), -self.window, terms)

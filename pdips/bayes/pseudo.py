@@ -1,0 +1,301 @@
+"""pseudo-posterior: the weighted synthesizers of paper 004, which bound nothing for any table."""
+
+import importlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pymc.model.transform.conditioning import remove_value_transforms
+
+from pdips.bayes import lattice
+from pdips.bayes.columns import Values, distinct, record_values
+from pdips.bayes.model_file import Blueprint, BuildModel, Source, as_source
+from pdips.bayes.pointwise import Likelihoods
+from pdips.bayes.quadrature import Quadrature
+from pdips.bayes.synthesis import quiet, synthetic_sets
+from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.errors import InputError
+from pdips.ledger import Ledger
+from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
+from pdips.noise import RandomBits
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
+from pdips.release import Release, RunRecord
+from pdips.schema import Schema
+from pdips.table import Table
+
+FloatArray = NDArray[np.float64]
+Weights = Literal["weighted", "weighted-e"]
+WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
+
+COMPILED = 20_000
+"""Distinct records from which on it pays to compile the log-likelihood for speed."""
+
+CHAINS, TUNE, LEAST_DRAWS = 4, 1_000, 1_000
+QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PseudoPosterior:
+    """Records drawn from a model whose likelihood counts risky records for less.
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        The paper's target, which bounds nothing. ``weighted-e`` drops records by it; ``weighted`` doesn't use it.
+    n_sets : int
+        Number of synthetic sets, all from one draw of the parameters.
+    neighbours : {"replace-one"}
+        The number of records is public.
+    model : path, callable or Source
+        The model: a file with ``build_model(data, schema)``, or that function.
+    weights : {"weighted", "weighted-e"}
+        Which of the paper's two rules gives the weights.
+    scale, shift : float
+        The paper's c1 and c2: weights are scale alpha + shift, brought into [0, 1].
+    n_draws : int
+        Draws S of the parameters over which a record's largest log-likelihood is taken.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    Paper 004, section 2: fit the model, f_i = max over draws of abs(log p(x_i | theta)); alpha_i falls linearly from 1
+    at the least f to 0 at the greatest; fit prior(theta) prod_i p(x_i | theta)^alpha_i; ``weighted-e`` puts alpha_i = 0
+    where alpha_i f_i > epsilon / 2. The paper calls this asymptotically differentially private with
+    epsilon_x = 2 max_i alpha_i f_i of the second fit. SOUNDNESS 2.6: with log-likelihoods that the parameters leave
+    unbounded (normal, beta, Bernoulli, ...) no finite epsilon holds at any number of records; and the weights depend on
+    all records, so each record moves the weights of all others. ``docs/mechanisms/pseudo-posterior.md`` has an example.
+    """
+
+    name: ClassVar[str] = "pseudo-posterior"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = MOST_SETS
+
+    epsilon: Number
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+    model: str | Path | BuildModel | Source | None = None
+    weights: Weights = "weighted"
+    scale: float = 1.0
+    shift: float = 0.0
+    n_draws: int = 1_000
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        choice(self.weights, WEIGHTS, "weights")
+        linear_weights([1.0], scale=self.scale, shift=self.shift)
+        if isinstance(self.n_draws, bool) or not isinstance(self.n_draws, int) or not 1 <= self.n_draws <= 100_000:
+            raise InputError(f"n_draws must be a whole number from 1 to 100,000, got {self.n_draws}")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return what the paper claims, of kind "asymptotic"."""
+        epsilon = exact(self.epsilon, "epsilon")
+        text = _statement(self, schema)
+        return PrivacyLoss(
+            epsilon=epsilon, neighbours=self.neighbours, kind="asymptotic", sampling="mcmc", statement=text
+        )
+
+    def spends(self, schema: Schema) -> tuple[Spend, ...]:
+        """Return the one item; on the way the model is built on stand-ins, so that its faults cost nothing."""
+        self.blueprint(schema)
+        return (Spend(step="parameters drawn from the pseudo posterior", epsilon=exact(self.epsilon, "epsilon")),)
+
+    def blueprint(self, schema: Schema) -> Blueprint:
+        """Return the model, checked.
+
+        Raises
+        ------
+        InputError
+            If there is no model, or it doesn't fit the schema.
+        """
+        if self.model is None:
+            raise InputError(f"{self.name} needs a model: a file with build_model(data, schema), or that function")
+        return Blueprint(as_source(self.model), schema)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as plain values."""
+        return {
+            "epsilon": as_float(exact(self.epsilon, "epsilon")),
+            "n_sets": self.n_sets,
+            "neighbours": self.neighbours,
+            "model": None if self.model is None else as_source(self.model).name,
+            "weights": self.weights,
+            "scale": self.scale,
+            "shift": self.shift,
+            "n_draws": self.n_draws,
+        }
+
+    def record_weights(self, bounds: FloatArray) -> FloatArray:
+        """Return the weights of records whose largest log-likelihoods in the unweighted fit are ``bounds``."""
+        alpha = linear_weights(bounds, scale=self.scale, shift=self.shift)
+        return weighted_e(alpha, bounds, self.epsilon) if self.weights == "weighted-e" else alpha
+
+    def release(
+        self,
+        table: Table,
+        *,
+        rng: np.random.Generator | None = None,
+        ledger: Ledger | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Release, RunRecord]:
+        """Fit, weigh, fit again and draw a release.
+
+        Parameters
+        ----------
+        table : Table
+            The confidential table.
+        rng : numpy.random.Generator, optional
+            For tests and studies; a release made with one is marked reproducible.
+        ledger : Ledger, optional
+            Refuses: it holds no losses that bound nothing.
+        progress : callable, optional
+            Told the name of each step.
+
+        Returns
+        -------
+        Release, RunRecord
+            What may be published by who allows ``"asymptotic"``, and what stays inside.
+
+        Raises
+        ------
+        InputError
+            If there is no model, it doesn't fit the schema, or a ledger is given.
+        RefusedError
+            If the chains don't converge.
+        """
+
+        def draw(bits: RandomBits, clock: Clock) -> Drawn:
+            blueprint = self.blueprint(table.schema)
+            parameters, diagnostics = self._fit(blueprint, table, bits.generator(), clock)
+            sets = synthetic_sets(blueprint, table, parameters, self.n_sets, table.n_records, bits, clock)
+            return Drawn(sets=sets, diagnostics=diagnostics)
+
+        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
+
+    def _fit(
+        self, blueprint: Blueprint, table: Table, rng: np.random.Generator, clock: Clock
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Return one draw of the parameters from the pseudo posterior, and what the curator may see."""
+        fits = _fits(blueprint, record_values(table), self.n_draws, rng)
+        with clock.step("fitting the model"):
+            bounds = fits.largest(None)
+        with clock.step("fitting the pseudo posterior"):
+            weights = self.record_weights(bounds)
+            weighted = fits.largest(weights)
+        delta = lipschitz_bound(weights, weighted)
+        alpha = np.repeat(weights, fits.counts)
+        diagnostics = {
+            "fit": fits.name,
+            "unweighted bound": float(bounds.max()),
+            "bound": delta,
+            "epsilon_x": 2 * delta,
+            "share of weight 0": float((alpha == 0).mean()),
+            "weight quantiles": dict(zip(QUANTILES, np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist(), strict=True)),
+            "draws": self.n_draws,
+            "convergence": fits.convergence,
+        }
+        return fits.one(), diagnostics
+
+
+def _fits(blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> "_ByLattice | _Chains":
+    continuous = all(value.dtype.startswith("float") for value in blueprint.model.value_vars)
+    few = continuous and blueprint.n_parameters <= lattice.MOST_DIMENSIONS
+    return _ByLattice(blueprint, values, n_draws, rng) if few else _Chains(blueprint, values, n_draws, rng)
+
+
+class _ByLattice:
+    """Posteriors of a model with few parameters, by quadrature; equal records are one row."""
+
+    name = "quadrature"
+
+    def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+        rows, self.counts = distinct(values, None)
+        mode = "NUMBA" if len(self.counts) > COMPILED else "FAST_COMPILE"
+        self._quadrature = Quadrature(blueprint.model, rows, counts=self.counts, mode=mode)
+        self._n_draws, self._rng = n_draws, rng
+
+    def largest(self, weights: FloatArray | None) -> FloatArray:
+        """Fit with some weights and return the largest log-likelihood of each row."""
+        self._quadrature.update(weights=weights)
+        return self._quadrature.largest(self._quadrature.draws(self._n_draws, self._rng))
+
+    def one(self) -> dict[str, NDArray[Any]]:
+        """Return a fresh draw from the last fit."""
+        return {name: value[0] for name, value in self._quadrature.draws(1, self._rng).items()}
+
+    @property
+    def convergence(self) -> dict[str, float]:
+        """Return how good the last fit is."""
+        return {"total variation distance to half the lattice": self._quadrature.error}
+
+
+class _Chains:
+    """Posteriors of a model with more parameters, by NUTS."""
+
+    name = "NUTS"
+
+    def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+        model = blueprint.build(values)
+        self._censored = _module("likelihood").censor(model, window=np.inf)
+        self._likelihoods = Likelihoods(remove_value_transforms(model), values)
+        self._watch, self._rng = blueprint.source.watch, rng
+        self._n_draws = max(-(-n_draws // CHAINS), LEAST_DRAWS)
+        self.counts = np.ones(self._likelihoods.n_rows, dtype=np.int64)
+
+    def largest(self, weights: FloatArray | None) -> FloatArray:
+        """Fit with some weights and return the largest log-likelihood of each record."""
+        self._censored.update(weights=1.0 if weights is None else weights)
+        sampling = _module("sampling")
+        with quiet():
+            tree = sampling.sample(self._censored, draws=self._n_draws, tune=TUNE, chains=CHAINS, rng=self._rng)
+        sampling.require(tree, self._watch)
+        self.convergence = sampling.converged(tree, self._watch)
+        posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+        self._draws = {name: posterior[name].to_numpy() for name in posterior.data_vars}
+        return self._likelihoods.largest(self._draws)
+
+    def one(self) -> dict[str, NDArray[Any]]:
+        """Return one draw of the last fit."""
+        [place] = self._rng.integers(len(next(iter(self._draws.values()))), size=1)
+        return {name: value[place] for name, value in self._draws.items()}
+
+
+def _module(name: str) -> Any:
+    """Import a module only when it is used: NUTS brings much along."""
+    return importlib.import_module(f"pdips.bayes.{name}")
+
+
+def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
+    plural = "s" if mechanism.n_sets > 1 else ""
+    rule = (
+        "the least risky record counts in full and the riskiest not at all"
+        if mechanism.weights == "weighted"
+        else "the least risky record counts in full, and records whose weighted log-likelihood exceeds half of epsilon "
+        "count not at all"
+    )
+    parts = [
+        f"{mechanism.name} ({mechanism.weights}) with the paper's target epsilon = "
+        f"{spell(exact(mechanism.epsilon, 'epsilon'))} for {mechanism.n_sets} synthetic set{plural}.",
+        f"Each record's likelihood is raised to a weight between 0 and 1, set by its disclosure risk: {rule}.",
+        "What the paper claims (004, section 2.1) is asymptotic differential privacy: the local Lipschitz bound of the "
+        "weighted log-likelihoods, computed on the confidential table, contracts onto the global one over all tables "
+        "of the same size as the number of records grows, and twice that bound is epsilon.",
+        "This is no guarantee for this table or any other: no finite epsilon holds at any number of records, as soon "
+        "as the model's log-likelihoods are unbounded over its parameters. The weights come from a fit to the "
+        "confidential table, so replacing one record moves the weights of all others; and the records that are "
+        "dropped are chosen by the draws of that fit. The bound itself is a function of the confidential records, is "
+        "not protected, and is not part of this release.",
+        "Neighbours in the paper: tables that differ in the values of one record; the number of records is public.",
+        "Parameters are drawn by quadrature or by Markov chains, in floating point: not exactly.",
+    ]
+    if schema is not None and schema.public_columns:
+        names = ", ".join(schema.public_columns)
+        parts.append(f"Public columns, their values copied (not their order) and not protected in any way: {names}.")
+    return " ".join(parts)
