@@ -1,6 +1,6 @@
 """Log-likelihoods record by record: as a graph, and compiled for one record and many parameter values at once."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,10 +9,13 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.logprob.utils import CheckParameterValue
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.basic import MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.math import All
 
 from pdips.bayes.columns import SUFFIX, Values
 
@@ -84,6 +87,19 @@ class AtPoints:
 
 def hoist(graph: Any, kept: Sequence[Variable[Any, Any]]) -> Any:
     """Work out the parts of a graph that don't depend on ``kept``, and put their values in shared variables."""
+    graph, front = constant_parts(graph, kept)
+    if not front:
+        return graph
+    values = pytensor.function([], front, mode="FAST_COMPILE")()
+    held = {
+        variable: pytensor.shared(np.asarray(value), shape=np.shape(value))
+        for variable, value in zip(front, values, strict=True)
+    }
+    return graph_replace([graph], {k: pt.as_tensor(v).astype(k.dtype) for k, v in held.items()}, strict=False)[0]
+
+
+def constant_parts(graph: Any, kept: Sequence[Variable[Any, Any]]) -> tuple[Any, list[Any]]:
+    """Return a graph in simpler form, and its largest parts that don't depend on ``kept``."""
     graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
     depends = set(kept)
     nodes = list(toposort([graph]))
@@ -97,14 +113,45 @@ def hoist(graph: Any, kept: Sequence[Variable[Any, Any]]) -> Any:
         for variable in node.inputs
         if variable.owner is not None and variable not in depends and isinstance(variable.type, pt.TensorType)
     }
-    if not front:
-        return graph
-    values = pytensor.function([], list(front), mode="FAST_COMPILE")()
-    held = {
-        variable: pytensor.shared(np.asarray(value), shape=np.shape(value))
-        for variable, value in zip(front, values, strict=True)
-    }
-    return graph_replace([graph], {k: pt.as_tensor(v).astype(k.dtype) for k, v in held.items()}, strict=False)[0]
+    return graph, list(front)
+
+
+def open_checks(log_density: Any, holds_records: Callable[[Any], bool]) -> Any:
+    """Replace PyMC's checks of parameters by a log density of minus infinity.
+
+    PyMC passes a check if *all* elements are in order, so one record's parameters would change the log-likelihood of
+    every other. Here an element out of order changes its own only.
+
+    Parameters
+    ----------
+    log_density : graph
+        Log-likelihoods.
+    holds_records : callable
+        Whether a variable holds one value a record.
+    """
+    opened = {}
+    for node in toposort([log_density]):
+        if isinstance(node.op, CheckParameterValue):
+            expression, output = node.inputs[0], node.outputs[0]
+            for condition in _conditions(node.inputs[1:]):
+                inner = condition.ndim - expression.ndim
+                if not any(map(holds_records, ancestors([condition]))):
+                    condition = pt.all(condition)
+                elif inner > 0:  # several parameters an element
+                    condition = pt.all(condition, axis=tuple(range(-inner, 0)))
+                expression = pt.switch(condition, expression, -np.inf)
+            opened[output] = pt.as_tensor(expression).astype(output.dtype)
+    return graph_replace([log_density], opened, strict=False)[0] if opened else log_density
+
+
+def _conditions(found: Sequence[Any]) -> Iterator[Any]:
+    """Yield what must hold for each element, out of what must hold for all."""
+    for condition in found:
+        node = condition.owner
+        if node is not None and isinstance(node.op, (All, MakeVector, ScalarFromTensor, TensorFromScalar)):
+            yield from _conditions(node.inputs)
+        else:
+            yield pt.as_tensor(condition)
 
 
 def log_prior_at(model: pm.Model, points: Sequence[FloatArray]) -> FloatArray:

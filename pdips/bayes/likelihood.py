@@ -1,0 +1,389 @@
+"""The censored likelihood: any PyMC model with each record's part in the posterior bounded, as a new PyMC model."""
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Self
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from pymc.model.fgraph import (
+    ModelDeterministic,
+    ModelFreeRV,
+    ModelNamed,
+    ModelObservedRV,
+    ModelPotential,
+    model_from_fgraph,
+    model_named,
+    model_potential,
+)
+from pytensor.graph.basic import Constant
+from pytensor.graph.fg import FunctionGraph
+from pytensor.graph.replace import clone_replace, graph_replace
+
+from pdips.bayes.columns import SUFFIX
+from pdips.bayes.records import Axis, Parts, natural_points, read_by, take_apart, total
+from pdips.bayes.refusals import (
+    check_record_parameters,
+    check_records,
+    check_variables,
+    count_records,
+    lengths_function,
+    probe,
+    record_parameters,
+)
+from pdips.bayes.terms import FloatArray, constant_parts
+from pdips.errors import InputError
+from pdips.privacy import Neighbours, choice
+
+Clip = Literal["hard", "tanh", "algebraic"]
+
+CLIPS = ("hard", "tanh", "algebraic")
+RELATIONS = ("replace-one", "add-remove")
+
+WEIGHTS, CENTRE, WINDOW, LIKELIHOOD = "pdips_weights", "pdips_centre", "pdips_window", "pdips_likelihood"
+HOISTED = "pdips_hoisted_"
+
+N_POINTS = 2
+"""Parameter values at which records are changed to see whose likelihood moves."""
+
+
+def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: Clip) -> Any:
+    """Return s(weights * (log_likelihood - centre)), all of it within [-window, window], as a graph.
+
+    Whatever the log-likelihood is, so are the bounds: minus infinity and NaN count as -window, infinity as window, a
+    record of weight 0 or without a finite centre as 0.
+
+    Parameters
+    ----------
+    log_likelihood, weights, centre : graph, shape (records,)
+        Natural logarithms; weights of at least 0.
+    window : graph, scalar
+        Half width of the window, in nats; may be infinite.
+    clip : {"hard", "tanh", "algebraic"}
+        u cut off at the window, ``window * tanh(u / window)``, or ``window * u / (window + |u|)``.
+    """
+    centred = pt.isfinite(centre)
+    u = weights * (log_likelihood - pt.switch(centred, centre, 0.0))
+    if clip == "hard":
+        inside = pt.switch(pt.isnan(u), -window, pt.clip(u, -window, window))
+    else:
+        finite = pt.isfinite(u)
+        safe, width = pt.switch(finite, u, 0.0), pt.switch(pt.isinf(window), 1.0, window)
+        bent = width * pt.tanh(safe / width) if clip == "tanh" else safe / (1 + pt.abs(safe) / width)
+        bent = pt.clip(pt.switch(pt.isinf(window), safe, bent), -window, window)
+        inside = pt.switch(finite, bent, pt.switch(u > 0, window, -window))
+    return pt.switch(pt.eq(weights, 0) | ~centred, 0.0, inside)
+
+
+@dataclass(frozen=True, eq=False)
+class Censored:
+    """A model whose log density is prior + sum over records of s(weight * (log-likelihood - centre)).
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The new model: the old one's free variables, one potential for the likelihood, no observed variable.
+    clip : {"hard", "tanh", "algebraic"}
+        The shape of s.
+    record_parameters : tuple of str
+        Free variables that are there once for each record; they must never be released.
+    dropped : tuple of str
+        Deterministics of the old model that read records, which the new one lacks.
+
+    Notes
+    -----
+    Neighbours: as asked for when it was made. Each term lies in [-w, w], so replacing one record changes the log
+    density by a function of the parameters whose oscillation is at most 4w, and adding or removing one by at most 2w:
+    what one exact draw costs (SOUNDNESS, theorem 2.1). That holds for weights and centres which are functions of a
+    record and of public things only.
+    """
+
+    model: pm.Model
+    clip: Clip
+    record_parameters: tuple[str, ...]
+    dropped: tuple[str, ...]
+    _parts: Parts = field(repr=False)
+    _hoisted: Mapping[str, Any] = field(repr=False)
+    _front: Callable[..., list[Any]] = field(repr=False)
+    compiled: dict[str, Any] = field(default_factory=dict, repr=False)
+
+    @property
+    def n_records(self) -> int:
+        """Number of records."""
+        return len(self._shared(WEIGHTS).get_value(borrow=True))
+
+    @property
+    def window(self) -> float:
+        """Half width of the window, in nats."""
+        return float(self._shared(WINDOW).get_value())
+
+    def _shared(self, name: str) -> Any:
+        return self.model[name]
+
+    def update(
+        self,
+        *,
+        weights: ArrayLike | None = None,
+        centre: ArrayLike | None = None,
+        window: float | None = None,
+        values: Mapping[str, ArrayLike] | None = None,
+    ) -> Self:
+        """Give the model other numbers in place; nothing is compiled again.
+
+        Parameters
+        ----------
+        weights, centre : array_like, shape (records,), or a number
+            See :func:`censor`. With another number of records and none of these, weights are 1 and centres 0.
+        window : float, optional
+            Half width of the window, in nats.
+        values : mapping of str to array_like
+            New values of the ``pm.Data`` that hold records, by their names or the names of their columns: all of them
+            if their number changes.
+
+        Raises
+        ------
+        InputError
+            If a name is no ``pm.Data`` of the model, lengths differ, or a number is out of range.
+        """
+        n = self.n_records
+        if values:
+            n = self._take(values)
+            if n != self.n_records:
+                weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
+        made = {} if weights is None else {WEIGHTS: checked_weights(weights, n)}
+        made |= {} if centre is None else {CENTRE: checked_centre(centre, n)}
+        made |= {} if window is None else {WINDOW: checked_window(window)}
+        for name, value in made.items():
+            self._shared(name).set_value(value)
+        return self
+
+    def _take(self, values: Mapping[str, ArrayLike]) -> int:
+        """Put new records in place, with what had been worked out from the old ones; return their number."""
+        data = {held.name: (held, shared) for held, shared in self._parts.data.items()}
+        new = {}
+        for given, value in values.items():
+            name = given if given in data else given + SUFFIX
+            if name not in data:
+                raise InputError(f"the model has no pm.Data {given!r}; give observed and other columns as pm.Data")
+            new[name] = np.asarray(value, dtype=data[name][0].dtype)
+            if new[name].ndim != data[name][0].ndim:
+                raise InputError(f"{given!r} must have {data[name][0].ndim} axes")
+        inputs = [new[name] if name in new else shared.get_value(borrow=True) for name, (_, shared) in data.items()]
+        n = self._count(inputs)
+        if self.record_parameters and n != self.n_records:
+            raise InputError(f"{self.record_parameters[0]!r} has one value a record, so their number can't change")
+        for shared, value in zip(self._hoisted.values(), self._front(*inputs), strict=True):
+            shared.set_value(value)
+        for name, value in new.items():
+            data[name][1].set_value(value)
+        return n
+
+    def _count(self, inputs: list[Any]) -> int:
+        try:
+            point = [self._point[each.name] for each in self._parts.parameters]
+            found = {int(each) for each in self._lengths(*point, *inputs)}
+        except ValueError:
+            found = set()
+        if len(found) != 1:
+            raise InputError("columns differ in length, or the model has constants of as many elements as records")
+        return found.pop()
+
+    @cached_property
+    def _lengths(self) -> Any:
+        return lengths_function(self._parts, [*self._parts.parameters, *self._parts.data])
+
+    @cached_property
+    def _point(self) -> dict[str, NDArray[Any]]:
+        return natural_points(self.model, 1)[0]
+
+    def log_likelihood(self, draws: Mapping[str, ArrayLike] | xr.Dataset | xr.DataTree) -> FloatArray:
+        """Return the log-likelihood of each record at each draw, neither weighted nor bounded, shape (draws, records).
+
+        Parameters
+        ----------
+        draws : mapping of str to array_like, shape (draws, ...), or Dataset or DataTree of chains and draws
+            Values of the free variables in the model's own units.
+        """
+        names = [each.name for each in self._parts.parameters]
+        stacked = _stacked(draws, names)
+        found = [self._terms(*point, *self._records()) for point in zip(*stacked, strict=True)]
+        return np.asarray(found, dtype=np.float64)
+
+    def _records(self) -> list[Any]:
+        return [shared.get_value(borrow=True) for shared in self._parts.data.values()]
+
+    @cached_property
+    def _terms(self) -> Any:
+        inputs = [*self._parts.parameters, *self._parts.data]
+        graph = total(list(self._parts.terms.values()))
+        return pytensor.function(
+            inputs, graph, mode="FAST_COMPILE", on_unused_input="ignore", allow_input_downcast=True
+        )
+
+
+def _stacked(draws: Any, names: list[str]) -> list[NDArray[Any]]:
+    if isinstance(draws, xr.DataTree):
+        draws = draws["posterior"].to_dataset()
+    if not isinstance(draws, xr.Dataset):
+        return [np.asarray(draws[name]) for name in names]
+    values = [draws[name].transpose("chain", "draw", ...).to_numpy() for name in names]
+    return [value.reshape((-1, *value.shape[2:])) for value in values]
+
+
+def checked_weights(weights: ArrayLike, n: int) -> FloatArray:
+    """Return weights as a vector of finite numbers of at least 0."""
+    found = _vector(weights, n, "weights")
+    if not (np.isfinite(found).all() and (found >= 0).all()):
+        raise InputError("weights must be finite and at least 0")
+    return found
+
+
+def checked_centre(centre: ArrayLike, n: int) -> FloatArray:
+    """Return centres as a vector; those that are not finite take their record out."""
+    return _vector(centre, n, "centre")
+
+
+def checked_window(window: float) -> FloatArray:
+    """Return the window as an array of no axes; it is above 0."""
+    if not float(window) > 0:
+        raise InputError(f"window must be above 0 (infinite for no bound), got {window}")
+    return np.asarray(window, dtype=np.float64)
+
+
+def _vector(values: ArrayLike, n: int, name: str) -> FloatArray:
+    found = np.asarray(values, dtype=np.float64)
+    if found.shape not in ((), (n,)):
+        raise InputError(f"{name} must be a number or a vector of one number a record")
+    return np.ascontiguousarray(np.broadcast_to(found, (n,))).copy()
+
+
+def censor(
+    model: pm.Model,
+    *,
+    window: float,
+    weights: ArrayLike | None = None,
+    centre: ArrayLike | None = None,
+    clip: Clip = "hard",
+    record_dim: str | None = None,
+    record_axis: Mapping[str, int] | None = None,
+    record_ids: Mapping[str, NDArray[np.int64]] | None = None,
+    n_records: int | None = None,
+    public_potentials: Collection[str] = (),
+    neighbours: Neighbours = "replace-one",
+) -> Censored:
+    """Return a model like the given one in which no record's part of the log density leaves a window.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        An ordinary model, which stays as it is. Its observed variables have one value a record along one axis.
+    window : float
+        Half width w of the window, in nats; ``math.inf`` for none.
+    weights : array_like, shape (records,), optional
+        Finite, at least 0; 1 where not given.
+    centre : array_like, shape (records,), optional
+        What is taken off the log-likelihoods, in nats; 0 where not given. A record whose centre is not finite is left
+        out.
+    clip : {"hard", "tanh", "algebraic"}
+        See :func:`bounded`.
+    record_dim : str, optional
+        The dimension that numbers records; ``"record"`` is known by itself.
+    record_axis : mapping of str to int, optional
+        The record axis of observed variables without dims; the first one where nothing is said.
+    record_ids : mapping of str to ndarray of int, optional
+        Which record (0 to ``n_records`` - 1) each value of an observed variable belongs to, where there is not one each.
+    n_records : int, optional
+        Number of records, checked against the model's data; asked for with ``record_ids``.
+    public_potentials : collection of str
+        Potentials of the model that read no record.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike.
+
+    Raises
+    ------
+    InputError
+        If the model has no observed variable, an improper prior, one that reads data, a potential that is not public,
+        minibatches, imputed values without ids, record-specific parameters under add-remove, or a log-likelihood that
+        is no sum over records.
+
+    Notes
+    -----
+    Paper 004, section 3, with SOUNDNESS 2.2 on centres and shapes. That records enter one another's likelihood is seen
+    only where the graph does it; what was worked out before the model was built can't be seen.
+    """
+    choice(clip, CLIPS, "clip")
+    choice(neighbours, RELATIONS, "neighbours")
+    if record_ids and n_records is None:
+        raise InputError("record_ids asks for n_records")
+    axis = Axis(dim=record_dim, axes=record_axis or {}, ids=record_ids or {}, n=n_records)
+    parts = take_apart(model, axis)
+    check_variables(parts, public_potentials)
+    points = natural_points(model, N_POINTS)
+    n = count_records(parts, points[0])
+    parts = parts.opened({name: np.shape(value) for name, value in points[0].items()}, n)
+    looked_at = probe(parts, n)
+    check_records(looked_at, points)
+    own = record_parameters(looked_at, points[0], parts)
+    check_record_parameters(own, parts, n, neighbours)
+    made = _rebuilt(model, parts, own, clip, n)
+    return made.update(
+        weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
+    )
+
+
+def _rebuilt(model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int) -> Censored:
+    graph, hoisted, function = _hoist(parts)
+    numbers = {
+        WEIGHTS: pytensor.shared(np.ones(n), name=WEIGHTS, shape=(None,)),
+        CENTRE: pytensor.shared(np.zeros(n), name=CENTRE, shape=(None,)),
+        WINDOW: pytensor.shared(np.asarray(math.inf), name=WINDOW),
+    }
+    named = {name: model_named(shared, name) for name, shared in numbers.items()}
+    potential = bounded(graph, named[WEIGHTS], named[CENTRE], named[WINDOW], clip).sum()
+    [potential] = graph_replace([potential], parts.stands, strict=False)
+    reading = [node for node in parts.of_kind(ModelDeterministic) if _reads_records(node, own, n)]
+    kept = [
+        each
+        for each in parts.fgraph.outputs
+        if isinstance(each.owner.op, (ModelFreeRV, ModelNamed, ModelDeterministic, ModelPotential))
+        and each.owner not in reading
+    ]
+    kept = graph_replace(kept, {node.outputs[0]: node.inputs[0] for node in reading}, strict=False)
+    fgraph = FunctionGraph(outputs=[*kept, *named.values(), model_potential(potential, LIKELIHOOD)], clone=False)
+    fgraph._coords, fgraph._dim_lengths = parts.fgraph._coords, parts.fgraph._dim_lengths
+    new = model_from_fgraph(fgraph, mutate_fgraph=True)
+    for variable, value in model.rvs_to_initial_values.items():
+        if value is not None and variable in model.free_RVs:
+            new.set_initval(new[variable.name], value)
+    return Censored(new, clip, own, tuple(node.op.name for node in reading), parts, hoisted, function)
+
+
+def _hoist(parts: Parts) -> tuple[Any, dict[str, Any], Any]:
+    """Put what no parameter enters into shared variables, which a function works out from the data."""
+    graph, front = constant_parts(total(list(parts.terms.values())), parts.parameters)
+    front = [each for each in front if each.ndim and not all(each.type.broadcastable)]
+    function = pytensor.function(list(parts.data), front, mode="FAST_COMPILE", on_unused_input="ignore")
+    values = function(*(shared.get_value(borrow=True) for shared in parts.data.values()))
+    hoisted = {
+        f"{HOISTED}{place}": pytensor.shared(value, name=f"{HOISTED}{place}", shape=variable.type.shape)
+        for place, (variable, value) in enumerate(zip(front, values, strict=True))
+    }
+    [graph] = graph_replace([graph], dict(zip(front, hoisted.values(), strict=True)), strict=False)
+    return graph, hoisted, function
+
+
+def _reads_records(node: Any, own: tuple[str, ...], n: int) -> bool:
+    """Whether a deterministic would put records, or what is there once for each, into the draws."""
+    for each in read_by(node.inputs[0]):
+        if isinstance(each, Constant):
+            if n > 1 and n in np.shape(each.data):
+                return True
+        elif isinstance(each.owner.op, (ModelNamed, ModelObservedRV)) or each.owner.op.name in own:
+            return True
+    return False

@@ -1,0 +1,265 @@
+"""What no bounded likelihood can be made of: priors, potentials and records that a guarantee doesn't cover."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytensor
+from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
+from pymc.model.fgraph import ModelFreeRV, ModelNamed, ModelObservedRV, ModelPotential
+from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors
+
+from pdips.bayes.records import Parts, read_by
+from pdips.errors import InputError
+from pdips.privacy import Neighbours
+
+FULL_SEARCH = 2**14
+"""Up to this many records every pair of records is looked at."""
+
+TOLERANCE = 1e-8
+
+
+def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:
+    """Refuse what can be seen without numbers: improper or data-driven priors, potentials, imputed values."""
+    free = parts.of_kind(ModelFreeRV)
+    for node in free:
+        _check_prior(node)
+    names = {node.op.name for node in free}
+    for node in parts.of_kind(ModelObservedRV):
+        base = node.op.name.removesuffix("_observed")
+        if base != node.op.name and f"{base}_unobserved" in names and node.op.name not in parts.axis.ids:
+            raise InputError(
+                f"{base!r} has missing values, which PyMC imputes; say in record_ids[{node.op.name!r}] which record each "
+                "known value belongs to, or leave such records out by a rule that looks at one record only"
+            )
+    for node in parts.of_kind(ModelPotential):
+        if node.op.name not in public_potentials:
+            raise InputError(
+                f"potential {node.op.name!r} may read records outside the window; if it is public knowledge, name it in "
+                "public_potentials"
+            )
+        if any(isinstance(each.owner.op, (ModelNamed, ModelObservedRV)) for each in _variables(node.inputs[0])):
+            raise InputError(f"potential {node.op.name!r} is called public but reads data; make them constants")
+
+
+def _check_prior(node: Any) -> None:
+    name, variable = node.op.name, node.inputs[0]
+    if isinstance(variable.owner.op, (FlatRV, HalfFlatRV)):
+        raise InputError(
+            f"the prior of {name!r} is improper, and a censored posterior is proper only if the prior is; give it a "
+            "distribution that integrates to 1"
+        )
+    if isinstance(variable.owner.op, MinibatchRandomVariable):
+        raise InputError(f"{name!r} has a total_size, which rescales its density; take it away")
+    for each in _variables(variable):
+        if isinstance(each.owner.op, (ModelNamed, ModelObservedRV)):
+            raise InputError(
+                f"the prior of {name!r} reads {each.owner.op.name!r}; no window bounds what records do through a prior, "
+                "so make it a constant that is public"
+            )
+
+
+def _variables(graph: Any) -> Iterator[Any]:
+    return (each for each in read_by(graph) if not isinstance(each, Constant))
+
+
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """The terms of a model as a function of its parameters and of all arrays that hold one value a record.
+
+    Parameters
+    ----------
+    names : list of str
+        Free variables.
+    values : list of ndarray
+        The arrays.
+    rows : list of ndarray of int
+        For each row of an array the record it belongs to.
+    axes : list of int
+        Where the rows of an array are.
+    n : int
+        Number of records.
+    function : callable
+        Of the free variables and the arrays.
+    """
+
+    names: list[str]
+    values: list[NDArray[Any]]
+    rows: list[NDArray[np.int64]]
+    axes: list[int]
+    n: int
+    function: Any
+
+    def terms(self, point: Mapping[str, Any], values: list[NDArray[Any]] | None = None) -> NDArray[np.float64]:
+        """Return the log-likelihood of each record, shape (records,)."""
+        with np.errstate(all="ignore"):
+            found = self.function(*(point[name] for name in self.names), *(self.values if values is None else values))
+        return np.asarray(found, dtype=np.float64)
+
+    def replaced(self, which: NDArray[np.bool_], rng: np.random.Generator) -> list[NDArray[Any]]:
+        """Return the arrays with some records replaced by others."""
+        made = []
+        for value, rows, axis in zip(self.values, self.rows, self.axes, strict=True):
+            source = np.arange(len(rows))
+            hit = which[rows]
+            source[hit] = rng.integers(len(rows), size=int(hit.sum()))
+            made.append(np.take(value, source, axis=axis))
+        return made
+
+
+def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
+    """Return the number of records of a model's data.
+
+    Raises
+    ------
+    InputError
+        If observed variables don't agree on it.
+    """
+    inputs = {**{each: point[each.name] for each in parts.parameters}, **_values(parts)}
+    found = lengths_function(parts, list(inputs))(*inputs.values())
+    by_name = dict(zip(parts.terms, map(int, found), strict=True))
+    if len(set(by_name.values())) > 1:
+        raise InputError(
+            f"observed variables {', '.join(map(repr, by_name))} differ in length; say in record_ids which record each of "
+            "their values belongs to, or in record_axis which axis numbers records"
+        )
+    n = next(iter(by_name.values()))
+    if parts.axis.n is not None and n != parts.axis.n:
+        raise InputError(
+            f"{', '.join(map(repr, by_name))} should have n_records = {parts.axis.n} values along the record axis and "
+            "doesn't; name the axis by dims (record_dim) or in record_axis"
+        )
+    return n
+
+
+def lengths_function(parts: Parts, inputs: list[Any]) -> Any:
+    """Compile the lengths of the terms as a function of free variables and data."""
+    graphs = [rewrite_graph(term, include=("local_remove_check_parameter",)) for term in parts.terms.values()]
+    lengths = [graph.shape[0] for graph in graphs]
+    return pytensor.function(inputs, lengths, mode="FAST_COMPILE", on_unused_input="ignore")
+
+
+def _values(parts: Parts) -> dict[Any, Any]:
+    return {held: shared.get_value(borrow=True) for held, shared in parts.data.items()}
+
+
+def probe(parts: Parts, n: int) -> Probe:
+    """Compile a model's terms as a function of what holds records."""
+    owners = {n: np.arange(n)} | {np.asarray(ids).size: np.asarray(ids).ravel() for ids in parts.axis.ids.values()}
+    owners |= {len(ids): np.asarray(ids) for ids in parts.axis.ids.values()}
+    graph = sum(list(parts.terms.values())[1:], next(iter(parts.terms.values())))
+    given = _values(parts)
+    found = {held: value for held, value in given.items() if _record_axis(value, owners) is not None}
+    columns = parts.of_kind(ModelObservedRV)
+    if not all(isinstance(node.inputs[1].owner and node.inputs[1].owner.op, ModelNamed) for node in columns):
+        arrays = {each for each in ancestors([graph]) if isinstance(each, Constant) and np.ndim(each.data)}
+        found |= {each: each.data for each in arrays if _is_column(each.data, parts, owners)}
+    stands = {
+        each: each.type.clone(shape=tuple(1 if size == 1 else None for size in each.type.shape))() for each in found
+    }
+    fixed = {held: shared for held, shared in parts.data.items() if held not in found}
+    [replaced] = clone_replace([graph], {**stands, **fixed}, rebuild_strict=False)
+    inputs = [*parts.parameters, *stands.values()]
+    axes = [_record_axis(value, owners) or 0 for value in found.values()]
+    return Probe(
+        names=[each.name for each in parts.parameters],
+        values=list(found.values()),
+        rows=[owners[value.shape[axis]] for value, axis in zip(found.values(), axes, strict=True)],
+        axes=axes,
+        n=n,
+        function=pytensor.function(inputs, replaced, mode="FAST_COMPILE", on_unused_input="ignore"),
+    )
+
+
+def _is_column(value: NDArray[Any], parts: Parts, owners: Mapping[int, Any]) -> bool:
+    """Whether a constant may hold values of records, rather than say whose they are."""
+    ids = any(np.array_equal(value, each) for each in parts.axis.ids.values())
+    return value.dtype != bool and not ids and _record_axis(value, owners) is not None
+
+
+def _record_axis(value: Any, owners: Mapping[int, Any]) -> int | None:
+    return next((axis for axis, size in enumerate(np.shape(value)) if size in owners), None)
+
+
+def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]], seed: int = 0) -> None:
+    """Refuse a model in which changing one record moves the term of another.
+
+    Records are replaced by others in sets such that of any two of them one is replaced and the other is not.
+
+    Raises
+    ------
+    InputError
+        If a record that was not replaced has another term than before.
+    """
+    rng = np.random.default_rng(seed)
+    for point in points:
+        before = looked_at.terms(point)
+        for which in _halves(looked_at.n, rng):
+            after = looked_at.terms(point, looked_at.replaced(which, rng))
+            if not np.allclose(before[~which], after[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+                raise InputError(
+                    "the log-likelihood of a record depends on other records (standardising, lags, ranks, or means over "
+                    "the data); work such numbers out from public knowledge and make them constants"
+                )
+
+
+def _halves(n: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+    """Yield sets of records; up to ``FULL_SEARCH`` records, any two are told apart by one of them, both ways."""
+    places = np.arange(n)
+    if n > FULL_SEARCH:
+        places = rng.integers(2**3, size=n)
+    for bit in range(int(places.max(initial=0)).bit_length()):
+        half = (places >> bit & 1).astype(bool)
+        yield half
+        yield ~half
+
+
+def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts) -> tuple[str, ...]:
+    """Return the free variables that are there once for each record."""
+    n, found = looked_at.n, []
+    before = looked_at.terms(point)
+    for node in parts.of_kind(ModelFreeRV):
+        name, value = node.op.name, point[node.op.name]
+        imputed = name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in parts.terms
+        if imputed or set(node.op.dims or ()) & set(parts.axis.dims):
+            found.append(name)
+        elif n > 1 and n in value.shape and _each_its_own(looked_at, point, before, name):
+            found.append(name)
+    return tuple(found)
+
+
+def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: NDArray[np.float64], name: str) -> bool:
+    """Whether element i of a variable, out of as many as there are records, moves the term of record i alone."""
+    value = point[name]
+    for which in _halves(looked_at.n, np.random.default_rng(0)):
+        along = which.reshape([-1 if axis == value.shape.index(looked_at.n) else 1 for axis in range(value.ndim)])
+        moved = looked_at.terms(
+            {**point, name: np.where(along, np.roll(value, 1, value.shape.index(looked_at.n)), value)}
+        )
+        if not np.allclose(before[~which], moved[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+            return False
+    return True
+
+
+def check_record_parameters(names: Collection[str], parts: Parts, n: int, neighbours: Neighbours) -> None:
+    """Refuse record-specific parameters where the number of records is confidential, or whose prior reads records."""
+    for node in parts.of_kind(ModelFreeRV):
+        name = node.op.name
+        if name not in names:
+            continue
+        if neighbours == "add-remove":
+            raise InputError(
+                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it out, "
+                "or take neighbours='replace-one'"
+            )
+        constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
+        if any(n in value.shape and value.dtype != bool and len(np.unique(value)) > 1 for value in constants):
+            raise InputError(
+                f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
+            )

@@ -1,0 +1,253 @@
+"""Posterior draws by NUTS, and whether the chains agree well enough to be used."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from pdips.bayes.likelihood import Censored
+from pdips.errors import InputError, RefusedError
+from pdips.privacy import choice
+
+Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
+
+SAMPLERS = ("auto", "nutpie", "pymc", "numpyro")
+MOST_CORES = 2
+GROUPS = ("posterior", "sample_stats")
+
+RHAT, ESS = 1.01, 400
+"""R-hat must be below the one, bulk and tail effective draws above the other, for every element of every variable."""
+
+NOT_CONVERGED = (
+    "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing is "
+    "released; the spend stays charged, and withholding is itself an observation of the records that nobody has paid "
+    "for; reparametrise the model on public or synthetic data, or use more tuning and draws"
+)
+
+
+def sample(
+    model: Censored | pm.Model,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    rng: np.random.Generator,
+    start: Mapping[str, ArrayLike] | None = None,
+    sampler: Sampler = "auto",
+) -> xr.DataTree:
+    """Draw from the posterior of a model by NUTS.
+
+    Parameters
+    ----------
+    model : Censored or pymc.Model
+        What to sample. A :class:`Censored` is compiled once, and sampled again without that after ``update``.
+    draws, tune, chains : int
+        Draws that are kept of each chain, those before them that are not, and chains.
+    rng : numpy.random.Generator
+        Where the seed comes from.
+    start : mapping of str to array_like, optional
+        Values of ``model.value_vars``, so on the unconstrained scale, around which chains start.
+    sampler : {"auto", "nutpie", "pymc", "numpyro"}
+        "auto" is nutpie, or PyMC's own where a free variable is discrete.
+
+    Returns
+    -------
+    DataTree
+        Groups ``posterior`` (without parameters that are there once for each record) and ``sample_stats``, shape
+        (chains, draws, ...), nothing else: neither data nor warm-up. Confidential as a whole.
+
+    Raises
+    ------
+    InputError
+        If the sampler isn't known or installed, or can't sample discrete variables.
+    """
+    choice(sampler, SAMPLERS, "sampler")
+    graph = model.model if isinstance(model, Censored) else model
+    known = _available(graph, sampler)
+    settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
+    seed = int(rng.integers(2**31))
+    with _quiet():
+        if known == "nutpie":
+            compiled = _compiled(model)
+            tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
+        else:
+            tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=seed, **settings)
+    return _kept(tree, model.record_parameters if isinstance(model, Censored) else ())
+
+
+def _available(model: pm.Model, sampler: Sampler) -> str:
+    discrete = [value.name for value in model.value_vars if np.dtype(value.dtype).kind != "f"]
+    if discrete and sampler not in ("auto", "pymc"):
+        raise InputError(f"{discrete[0]!r} is discrete, which {sampler} can't sample; use sampler='pymc'")
+    if sampler == "numpyro" and not (find_spec("numpyro") and find_spec("jax")):
+        raise InputError("numpyro and jax are not installed; install them, or use sampler='nutpie'")
+    if sampler == "auto":
+        return "pymc" if discrete else "nutpie"
+    return sampler
+
+
+def _cores(chains: int) -> int:
+    return max(1, min(MOST_CORES, chains, os.cpu_count() or 1))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what samplers log to themselves: it describes the posterior."""
+    logger = logging.getLogger("pymc")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def compile_nutpie(model: pm.Model) -> Any:
+    """Compile a model for nutpie (seconds)."""
+    import nutpie
+
+    return nutpie.compile_pymc_model(model, backend="numba")
+
+
+def _compiled(model: Censored | pm.Model) -> Any:
+    """Return the compiled model with the data as they are now."""
+    if not isinstance(model, Censored):
+        return compile_nutpie(model)
+    if "nutpie" not in model.compiled:
+        model.compiled["nutpie"] = compile_nutpie(model.model)
+        return model.compiled["nutpie"]
+    compiled = model.compiled["nutpie"]
+    return compiled.with_data(**{each.name: each.get_value(borrow=True) for each in compiled.shared_var_keys})
+
+
+def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
+    import nutpie
+
+    mean = None if start is None else _flat(model, start)
+    return nutpie.sample(compiled, save_warmup=False, progress_bar=False, init_mean=mean, **settings)
+
+
+def _flat(model: pm.Model, start: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
+    """Return a point as one vector, in the order in which nutpie has the free variables."""
+    names = [model.rvs_to_values[variable].name for variable in model.free_RVs]
+    return np.concatenate([np.ravel(np.asarray(_started(start, name), dtype=np.float64)) for name in names])
+
+
+def _started(start: Mapping[str, ArrayLike], name: str) -> ArrayLike:
+    if name not in start:
+        raise InputError(f"start has no value of {name!r}; it takes one of each of model.value_vars")
+    return start[name]
+
+
+def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
+    names = [value.name for value in model.value_vars]
+    point = None if start is None else {name: np.asarray(_started(start, name)) for name in names}
+    with model:
+        return pm.sample(
+            initvals=point,
+            progressbar=False,
+            quiet=True,
+            compute_convergence_checks=False,
+            **settings,
+        )
+
+
+def _kept(tree: xr.DataTree, confidential: Sequence[str]) -> xr.DataTree:
+    groups = {name: tree[name].to_dataset() for name in GROUPS}
+    groups["posterior"] = groups["posterior"].drop_vars([each for each in confidential if each in groups["posterior"]])
+    return xr.DataTree.from_dict({name: group.drop_attrs() for name, group in groups.items()})
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What chains say about themselves. All of it is a function of the records, so it stays inside.
+
+    Parameters
+    ----------
+    rhat : dict of str to float
+        Rank-normalised R-hat, the largest over the elements of each variable.
+    ess_bulk, ess_tail : dict of str to float
+        Effective draws for the centre and the tails, the smallest over the elements.
+    divergences : int
+        Trajectories that left the energy's level.
+    """
+
+    rhat: Mapping[str, float]
+    ess_bulk: Mapping[str, float]
+    ess_tail: Mapping[str, float]
+    divergences: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether R-hat < 1.01 and both effective sizes > 400 everywhere, and there are no divergences."""
+        enough = all(size > ESS for size in (*self.ess_bulk.values(), *self.ess_tail.values()))
+        return enough and all(value < RHAT for value in self.rhat.values()) and self.divergences == 0
+
+    def describe(self) -> str:
+        """Return a line for ``run.json``."""
+        return (
+            f"R-hat at most {max(self.rhat.values(), default=1):.4f} (below {RHAT} asked for), effective draws at least "
+            f"{min(self.ess_bulk.values(), default=np.inf):.0f} (bulk) and {min(self.ess_tail.values(), default=np.inf):.0f}"
+            f" (tail; above {ESS}), {self.divergences} divergences (none): {'passed' if self.passed else 'failed'}"
+        )
+
+
+def converged(tree: xr.DataTree, watch: Sequence[str] = ()) -> Convergence:
+    """Return how well the chains of a posterior agree.
+
+    Parameters
+    ----------
+    tree : DataTree
+        Groups ``posterior`` and, for divergences, ``sample_stats``.
+    watch : sequence of str
+        The variables to look at; all where there are none.
+
+    Raises
+    ------
+    InputError
+        If a variable to look at isn't there.
+    """
+    import arviz_stats as az
+
+    posterior = tree["posterior"].to_dataset()
+    for name in watch:
+        if name not in posterior:
+            raise InputError(f"the model has no variable {name!r} to watch; it has {', '.join(posterior.data_vars)}")
+    looked_at = posterior[list(watch)] if watch else posterior
+    still = looked_at.std(("chain", "draw")) == 0
+    with np.errstate(all="ignore"):
+        rhat, bulk, tail = az.rhat(looked_at), az.ess(looked_at, method="bulk"), az.ess(looked_at, method="tail")
+    diverging = tree["sample_stats"]["diverging"] if "sample_stats" in tree else xr.DataArray(0)
+    return Convergence(
+        rhat={str(name): _worst(rhat[name], still[name], np.inf, np.max) for name in looked_at},
+        ess_bulk={str(name): _worst(bulk[name], still[name], 0, np.min) for name in looked_at},
+        ess_tail={str(name): _worst(tail[name], still[name], 0, np.min) for name in looked_at},
+        divergences=int(diverging.sum()),
+    )
+
+
+def _worst(found: xr.DataArray, still: xr.DataArray, unknown: float, worst: Any) -> float:
+    """Return the worst of some elements; those that never move are constants of the model, not chains that hang."""
+    moving = found.to_numpy()[~still.to_numpy()]
+    moving = np.where(np.isnan(moving), unknown, moving)
+    return float(worst(moving)) if moving.size else (1.0 if unknown else np.inf)
+
+
+def require(convergence: Convergence) -> None:
+    """Refuse to go on with chains that don't agree.
+
+    Raises
+    ------
+    RefusedError
+        If :attr:`Convergence.passed` is false. The message has no number in it.
+    """
+    if not convergence.passed:
+        raise RefusedError(NOT_CONVERGED)
