@@ -62,11 +62,11 @@ class Censoring:
             window=self.window,
             clip=self.clip,
             centre=stage.centre,
-            weights=_around(space, stage) if self.weights else (),
+            weights=around(space, stage) if self.weights else (),
         )
 
 
-def _around(space: Workspace, stage: Stage) -> list[FloatArray]:
+def around(space: Workspace, stage: Stage) -> list[FloatArray]:
     """Return public parameter values over which the largest term of a record is sought."""
     rng = np.random.default_rng(PUBLIC_SEED)
     steps = rng.uniform(-WEIGHT_SPREAD, WEIGHT_SPREAD, size=(WEIGHT_DRAWS, len(stage.anchor.place)))

@@ -47,6 +47,7 @@ CLIPS = ("hard", "tanh", "algebraic")
 RELATIONS = ("replace-one", "add-remove")
 
 WEIGHTS, CENTRE, WINDOW, LIKELIHOOD = "pdips_weights", "pdips_centre", "pdips_window", "pdips_likelihood"
+CORRECTION = "pdips_correction"
 HOISTED = "pdips_hoisted_"
 
 N_POINTS = 2
@@ -79,6 +80,23 @@ def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: C
         bent = pt.clip(pt.switch(pt.isinf(window), safe, bent), -window, window)
         inside = pt.switch(finite, bent, pt.switch(u > 0, window, -window))
     return pt.switch(pt.eq(weights, 0) | ~centred, 0.0, inside)
+
+
+def corrected(inside: Any, log_likelihood: Any, centre: Any, factor: Any) -> Any:
+    """Return what censoring takes from public rows, times their factor, and the terms of the others as they are.
+
+    Parameters
+    ----------
+    inside : graph, shape (rows,)
+        Terms as :func:`bounded` returns them.
+    log_likelihood, centre : graph, shape (rows,)
+        Natural logarithms.
+    factor : graph, shape (rows,)
+        0 marks a confidential record. Any other row is public, and adds factor * (log_likelihood - centre - inside).
+    """
+    whole = log_likelihood - centre
+    whole = pt.switch(pt.isfinite(whole), whole, inside)
+    return pt.switch(pt.eq(factor, 0), inside, factor * (whole - inside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -276,6 +294,7 @@ def censor(
     n_records: int | None = None,
     public_potentials: Collection[str] = (),
     neighbours: Neighbours = "replace-one",
+    correction: ArrayLike | None = None,
 ) -> Censored:
     """Return a model like the given one in which no record's part of the log density leaves a window.
 
@@ -304,6 +323,9 @@ def censor(
         Potentials of the model that read no record.
     neighbours : {"replace-one", "add-remove"}
         Which tables are to look alike.
+    correction : array_like, shape (records,), optional
+        Where not 0, the row is a public record, and what counts is how much censoring takes from it, times this number
+        (:func:`corrected`).
 
     Raises
     ------
@@ -331,21 +353,28 @@ def censor(
     check_records(looked_at, points)
     own = record_parameters(looked_at, points[0], parts)
     check_record_parameters(own, parts, n, neighbours)
-    made = _rebuilt(model, parts, own, clip, n)
+    made = _rebuilt(model, parts, own, clip, n, None if correction is None else _vector(correction, n, "correction"))
     return made.update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
     )
 
 
-def _rebuilt(model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int) -> Censored:
+def _rebuilt(
+    model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None
+) -> Censored:
     graph, hoisted, function = _hoist(parts)
     numbers = {
         WEIGHTS: pytensor.shared(np.ones(n), name=WEIGHTS, shape=(None,)),
         CENTRE: pytensor.shared(np.zeros(n), name=CENTRE, shape=(None,)),
         WINDOW: pytensor.shared(np.asarray(math.inf), name=WINDOW),
     }
+    if correction is not None:
+        numbers[CORRECTION] = pytensor.shared(correction, name=CORRECTION, shape=(None,))
     named = {name: model_named(shared, name) for name, shared in numbers.items()}
-    potential = bounded(graph, named[WEIGHTS], named[CENTRE], named[WINDOW], clip).sum()
+    terms = bounded(graph, named[WEIGHTS], named[CENTRE], named[WINDOW], clip)
+    if correction is not None:
+        terms = corrected(terms, graph, named[CENTRE], named[CORRECTION])
+    potential = terms.sum()
     [potential] = graph_replace([potential], parts.stands, strict=False)
     reading = [node for node in parts.of_kind(ModelDeterministic) if _reads_records(node, own, n)]
     kept = [

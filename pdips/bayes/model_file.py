@@ -124,6 +124,12 @@ class Blueprint:
         point = self.model.initial_point()
         return sum(int(np.size(point[value.name])) for value in self.model.value_vars)
 
+    @cached_property
+    def has_record_parameters(self) -> bool:
+        """Whether there are more parameters the more records there are."""
+        more = self.build(stand_ins(self.schema, STAND_INS + 1))
+        return sum(int(np.size(each)) for each in more.initial_point().values()) != self.n_parameters
+
     def build(self, values: Values) -> pm.Model:
         """Build the model of some records."""
         try:

@@ -1,0 +1,114 @@
+"""Parameters drawn from a censored posterior by NUTS: nearly, not exactly, and only if the chains agree."""
+
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from numpy.typing import NDArray
+
+from pdips.bayes.columns import Values
+from pdips.bayes.drawing import Censoring, around
+from pdips.bayes.grid import join, split
+from pdips.bayes.likelihood import Censored, censor
+from pdips.bayes.pointwise import Likelihoods
+from pdips.bayes.sampling import Convergence, converged, require, sample
+from pdips.bayes.stages import Stage
+from pdips.bayes.workspace import Workspace
+
+FloatArray = NDArray[np.float64]
+
+
+def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values: Values) -> Censored:
+    """Return the model whose log density is the censored posterior's, over the records and what was simulated.
+
+    Parameters
+    ----------
+    space : Workspace
+        The model.
+    stage : Stage
+        What terms are centred on.
+    censoring : Censoring
+        How records enter.
+    values : mapping of str to ndarray, shape (records,)
+        All records, not only distinct ones.
+    """
+    n_records = len(next(iter(values.values())))
+    rows, correction = dict(values), None
+    if stage.simulated:
+        rows = {name: np.concatenate([values[name], stage.simulated[name]]) for name in values}
+        n_simulated = len(next(iter(stage.simulated.values())))
+        correction = np.concatenate([np.zeros(n_records), np.full(n_simulated, stage.n_records / n_simulated)])
+    centre, weights = centres_and_weights(space, stage, censoring, rows)
+    return censor(
+        space.blueprint.build(rows),
+        window=float(censoring.window),
+        weights=weights,
+        centre=centre,
+        clip=censoring.clip,
+        correction=correction,
+    )
+
+
+def centres_and_weights(
+    space: Workspace, stage: Stage, censoring: Censoring, rows: Values
+) -> tuple[FloatArray, FloatArray]:
+    """Return c and alpha of each row, which depend on that row and on public values alone."""
+    n_rows = len(next(iter(rows.values())))
+    likelihoods = Likelihoods(space.model, rows)
+    centre = np.zeros(n_rows)
+    if stage.centre:
+        total = np.full(n_rows, -np.inf)
+        for _, some in likelihoods.blocks(join(stage.centre)):
+            total = np.logaddexp(total, np.logaddexp.reduce(some, axis=0))
+        centre = total - np.log(len(stage.centre[0]))
+    largest = np.zeros(n_rows)
+    if censoring.weights:
+        for _, some in likelihoods.blocks(join(around(space, stage))):
+            largest = np.maximum(largest, np.abs(some - centre).max(axis=0))
+    with np.errstate(all="ignore"):
+        weights = np.where(largest > float(censoring.window), float(censoring.window) / largest, 1.0)
+    return centre, np.where(np.isfinite(weights), weights, 0.0)
+
+
+def draw_chains(
+    space: Workspace,
+    stage: Stage,
+    censoring: Censoring,
+    values: Values,
+    *,
+    n: int,
+    draws: int,
+    tune: int,
+    chains: int,
+    rng: np.random.Generator,
+) -> tuple[list[dict[str, NDArray[Any]]], xr.DataTree, Convergence]:
+    """Return n of the draws of some chains, these draws, and how well the chains agree.
+
+    Parameters
+    ----------
+    space, stage, censoring, values
+        See :func:`censored_model`.
+    n : int
+        Number of draws to be released, as far apart as they can be.
+    draws, tune, chains : int
+        See :func:`pdips.bayes.sampling.sample`.
+    rng : numpy.random.Generator
+        Randomness of the chains, and of which draws are taken.
+
+    Raises
+    ------
+    RefusedError
+        If the chains don't agree.
+    """
+    model = censored_model(space, stage, censoring, values)
+    place = split(space.model, stage.anchor.place[None])
+    start = {value.name: each[0] for value, each in zip(space.model.value_vars, place, strict=True)}
+    tree = sample(model, draws=draws, tune=tune, chains=chains, rng=rng, start=start)
+    found = converged(tree, space.blueprint.source.watch)
+    require(found)
+    posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    total = posterior.sizes["sample"]
+    taken = (rng.integers(total) + np.arange(n) * max(total // n, 1)) % total
+    names = [variable.name for variable in space.model.free_RVs]
+    each = [{name: posterior[name].to_numpy()[row] for name in names} for row in taken]
+    return each, tree, found
