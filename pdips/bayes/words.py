@@ -14,7 +14,7 @@ import numpy as np
 
 from pdips.noise import RandomBits
 
-BLOCK = 4096
+BLOCK = 1024
 ALL_ONES = 2**64 - 1
 
 _Word = ctypes.CFUNCTYPE(ctypes.c_uint64, ctypes.c_void_p)
@@ -86,9 +86,6 @@ class WordGenerator:
         make = ctypes.pythonapi.PyCapsule_New
         make.restype, make.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
         self.capsule = make(ctypes.addressof(self._interface), b"BitGenerator", None)
-
-    def __deepcopy__(self, memo: Any) -> "WordGenerator":
-        return self
 
 
 def generator_of(bits: RandomBits) -> tuple[np.random.Generator, Source]:
