@@ -7,6 +7,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pdips.bayes.posterior import CensoredPosterior as CensoredPosterior
+    from pdips.bayes.pseudo import PseudoPosterior as PseudoPosterior
     from pdips.errors import InputError as InputError
     from pdips.errors import RefusedError as RefusedError
     from pdips.ledger import Ledger as Ledger
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "CensoredPosterior": "pdips.bayes.posterior",
     "Column": "pdips.schema",
     "InputError": "pdips.errors",
     "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
@@ -41,6 +44,7 @@ _HOMES = {
     "PerturbedHistogram": "pdips.mechanisms.histograms",
     "PrivBayes": "pdips.mechanisms.privbayes",
     "PrivacyLoss": "pdips.privacy",
+    "PseudoPosterior": "pdips.bayes.pseudo",
     "RefusedError": "pdips.errors",
     "Release": "pdips.release",
     "RunRecord": "pdips.release",

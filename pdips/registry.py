@@ -9,22 +9,26 @@ from pdips.privacy import choice
 Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
+    "censored-posterior": "pdips.bayes.posterior:CensoredPosterior",
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
     "mcclure-reiter": "pdips.mechanisms.dirichlet:McClureReiter",
     "multinomial-dirichlet": "pdips.mechanisms.dirichlet:MultinomialDirichlet",
     "perturbed-histogram": "pdips.mechanisms.histograms:PerturbedHistogram",
     "privbayes": "pdips.mechanisms.privbayes:PrivBayes",
+    "pseudo-posterior": "pdips.bayes.pseudo:PseudoPosterior",
     "smoothed-histogram": "pdips.mechanisms.histograms:SmoothedHistogram",
     "steps": "pdips.mechanisms.tree:Steps",
     "universal-histogram": "pdips.mechanisms.universal:UniversalHistogram",
 }
 
 AUDITS: dict[str, Home] = {
+    "censored-posterior": "pdips.bayes.audits:censored",
     "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
     "mcclure-reiter": "pdips.mechanisms.audit_histograms:mcclure_reiter",
     "multinomial-dirichlet": "pdips.mechanisms.audit_histograms:multinomial_dirichlet",
     "perturbed-histogram": "pdips.mechanisms.audit_histograms:perturbed",
     "privbayes": "pdips.mechanisms.audit_privbayes:privbayes",
+    "pseudo-posterior": "pdips.bayes.audits:pseudo",
     "smoothed-histogram": "pdips.mechanisms.audit_histograms:smoothed",
     "steps": "pdips.mechanisms.audits:steps",
     "universal-histogram": "pdips.mechanisms.audit_universal:universal",

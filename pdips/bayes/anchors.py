@@ -15,8 +15,8 @@ from pytensor.graph.replace import clone_replace
 from scipy.optimize import minimize
 
 from pdips.bayes.columns import Values
-from pdips.bayes.grid import Anchor, join, shapes, split
 from pdips.bayes.density import Density
+from pdips.bayes.grid import Anchor, join, shapes, split
 from pdips.bayes.reference import WITHIN, Cells
 from pdips.bayes.terms import inputs_of, log_prior, record_terms
 
@@ -138,7 +138,9 @@ def anchor_at(density: Density, place: FloatArray, records: Values, n_records: i
         A public number of records.
     """
     step = 1e-4
-    density.at(split(density.model, np.concatenate([place + step * np.eye(len(place)), place - step * np.eye(len(place))])))
+    density.at(
+        split(density.model, np.concatenate([place + step * np.eye(len(place)), place - step * np.eye(len(place))]))
+    )
     with np.errstate(all="ignore"):
         moved = np.array([density(row) for row in density.rows(records)])
     slopes = (moved[:, : len(place)] - moved[:, len(place) :]) / (2 * step)

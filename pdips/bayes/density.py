@@ -86,5 +86,7 @@ def _front(graph: Any, kept: Sequence[Any]) -> list[Any]:
         if depends & set(node.inputs):
             depends |= set(node.outputs)
     read = (variable for node in nodes if depends & set(node.outputs) for variable in node.inputs)
-    inner = (variable for variable in read if not isinstance(variable, (pt.TensorConstant,)) and variable not in depends)
+    inner = (
+        variable for variable in read if not isinstance(variable, (pt.TensorConstant,)) and variable not in depends
+    )
     return list(dict.fromkeys(variable for variable in inner if isinstance(variable.type, pt.TensorType)))

@@ -24,7 +24,7 @@ from pymc.model.fgraph import (
 )
 from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
-from pytensor.graph.replace import clone_replace, graph_replace
+from pytensor.graph.replace import graph_replace
 
 from pdips.bayes.columns import SUFFIX
 from pdips.bayes.records import Axis, Parts, natural_points, read_by, take_apart, total

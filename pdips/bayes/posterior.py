@@ -205,9 +205,7 @@ class CensoredPosterior:
         if self.kind == "zcdp":
             loss = zcdp(self.price.rho, self.delta, self.neighbours, text)
             return PrivacyLoss(**{**vars(loss), "sampling": sampling})
-        return PrivacyLoss(
-            epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text
-        )
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: the private reference, if there is one, and the draws."""
@@ -218,7 +216,9 @@ class CensoredPosterior:
             )
         self._sampler(schema)
         if space.blueprint.has_record_parameters:
-            raise InputError("the model has parameters for single records; integrate them out, for example as a mixture")
+            raise InputError(
+                "the model has parameters for single records; integrate them out, for example as a mixture"
+            )
         if self.centred_on == "staged":
             reference.check_schema(schema, self.price.stage, self.neighbours)
         if self.centred_on == "reference":

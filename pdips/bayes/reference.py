@@ -60,7 +60,9 @@ class Cells:
 def binned(schema: Schema) -> Schema:
     """Return the schema with bins for every numeric column."""
     columns = {
-        name: column if column.is_categorical or column.is_binned else column.model_copy(update={"bins": bins_of(column)})
+        name: column
+        if column.is_categorical or column.is_binned
+        else column.model_copy(update={"bins": bins_of(column)})
         for name, column in schema.columns.items()
     }
     return schema.model_copy(update={"columns": columns})

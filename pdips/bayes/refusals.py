@@ -227,9 +227,11 @@ def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts
     for node in parts.of_kind(ModelFreeRV):
         name, value = node.op.name, point[node.op.name]
         imputed = name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in parts.terms
-        if imputed or set(node.op.dims or ()) & set(parts.axis.dims):
-            found.append(name)
-        elif n > 1 and n in value.shape and _each_its_own(looked_at, point, before, name):
+        if (
+            imputed
+            or set(node.op.dims or ()) & set(parts.axis.dims)
+            or (n > 1 and n in value.shape and _each_its_own(looked_at, point, before, name))
+        ):
             found.append(name)
     return tuple(found)
 

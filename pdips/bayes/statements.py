@@ -25,7 +25,9 @@ SAMPLING = {
 }
 
 
-def law(*, sampler: str | None, centre: str, n_sets: int, n_draws: int, zcdp: bool, weights: bool, schema: Schema | None) -> str:
+def law(
+    *, sampler: str | None, centre: str, n_sets: int, n_draws: int, zcdp: bool, weights: bool, schema: Schema | None
+) -> str:
     """Return what the mechanism does, for :func:`pdips.mechanism.statement`."""
     drawn = "one draw" if n_draws == 1 else f"{n_draws} independent draws, one for each set,"
     parts = [
@@ -44,7 +46,9 @@ def law(*, sampler: str | None, centre: str, n_sets: int, n_draws: int, zcdp: bo
         )
     if schema is not None:
         names = ", ".join(name for name, column in schema.columns.items() if not column.public)
-        parts.append(f"The model, its priors and grid are public, and were not chosen by looking at the table ({names}).")
+        parts.append(
+            f"The model, its priors and grid are public, and were not chosen by looking at the table ({names})."
+        )
     return " ".join(parts)
 
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     metavar="RELATION",
     help="replace-one (the number of records is public) or add-remove.",
 )
+@click.option("--model", metavar="FILE", help="A PyMC model (a file, or a name from `pdips models list`).")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
 @click.option("--ledger", "ledger_path", metavar="L.sqlite", help="The account of all that this table has spent.")
 @click.option(
@@ -53,6 +54,7 @@ def synthesize(
     epsilon: str,
     n_sets: int,
     neighbours: str,
+    model: str | None,
     options: tuple[str, ...],
     ledger_path: str | None,
     seed: int | None,
@@ -70,6 +72,8 @@ def synthesize(
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     build = find(mechanism_name)
+    if model is not None:
+        options = (f"model={model}", *options)
     mechanism: Mechanism = build(**settings_of(build, options, common))
     schema = Schema.load(schema_path)
     mechanism.spends(schema)
