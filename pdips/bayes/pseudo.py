@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 Weights = Literal["weighted", "weighted-e"]
 WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
 
-COMPILED = 20_000
+COMPILED = 200_000
 """Distinct records from which on it pays to compile the log-likelihood for speed."""
 
 CHAINS, TUNE, LEAST_DRAWS = 4, 1_000, 1_000
@@ -255,8 +255,9 @@ class _Chains:
         sampling = _module("sampling")
         with quiet():
             tree = sampling.sample(self._censored, draws=self._n_draws, tune=TUNE, chains=CHAINS, rng=self._rng)
-        sampling.require(tree, self._watch)
-        self.convergence = sampling.converged(tree, self._watch)
+        found = sampling.converged(tree, self._watch)
+        sampling.require(found)
+        self.convergence = {"chains": found.describe()}
         posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         self._draws = {name: posterior[name].to_numpy() for name in posterior.data_vars}
         return self._likelihoods.largest(self._draws)
