@@ -290,9 +290,8 @@ def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
         "of the same size as the number of records grows, and twice that bound is epsilon.",
         "This is no guarantee for this table or any other: no finite epsilon holds at any number of records, as soon "
         "as the model's log-likelihoods are unbounded over its parameters. The weights come from a fit to the "
-        "confidential table, so replacing one record moves the weights of all others; and the records that are "
-        "dropped are chosen by the draws of that fit. The bound itself is a function of the confidential records, is "
-        "not protected, and is not part of this release.",
+        "confidential table and compare its records, so replacing one record moves the weights of all others. The "
+        "bound is a function of the confidential records, is not protected, and is not part of this release.",
         "Neighbours in the paper: tables that differ in the values of one record; the number of records is public.",
         "Parameters are drawn by quadrature or by Markov chains, in floating point: not exactly.",
     ]
