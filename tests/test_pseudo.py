@@ -2,16 +2,21 @@
 
 import json
 from fractions import Fraction
+from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+from laws import ACCEPT, REJECT
+from scipy import stats
 from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, normal
 
 from pdips import InputError, Ledger, RefusedError, Schema, Table
+from pdips.audit import audit_cases
 from pdips.bayes import pseudo
+from pdips.bayes.audit_pseudo import pseudo_posterior
 from pdips.bayes.pseudo import PseudoPosterior
 from pdips.bayes.quadrature import Quadrature
 from pdips.bayes.synthesis import synthetic_sets, to_frame
@@ -164,6 +169,33 @@ def test_weights_that_no_record_moves_leave_nothing_of_the_difference():
     assert losses([0] * 13 + [5] * 6, drop_first, above) == pytest.approx(0, abs=1e-6)
 
 
+@pytest.mark.parametrize("weights", ["weighted", "weighted-e"])
+def test_an_audit_finds_it(weights):
+    cases = list(pseudo_posterior(partial(PseudoPosterior, epsilon=CLAIM, weights=weights)))
+    # wrong with probability 1e-6; 10,000 runs show at most log(10,000 / 14) = 6.6
+    [found] = audit_cases(cases, n_runs=10_000, confidence=1 - 1e-6, rng=np.random.default_rng(0))
+    assert found.verdict == "VIOLATION"
+    assert found.bound > CLAIM
+
+
+def p_value(drawn, table, weights):
+    precision = 0.01 + weights.sum()
+    return stats.kstest(drawn, stats.norm(weights @ table.frame["y"] / precision, precision**-0.5).cdf).pvalue
+
+
+def test_what_an_audit_reads_is_what_a_release_draws_from():
+    table = Table(pd.DataFrame({"y": [-1.0, 0.0, 0.5, 1.0]}), WIDE)
+    mechanism = PseudoPosterior(epsilon=CLAIM, model=normal)
+    [drawn] = mechanism.observe(table, 20_000, RandomBits(np.random.default_rng(0))).T
+    fit = Quadrature(blueprint(normal, WIDE).model, {"y": table.frame["y"].to_numpy()})
+    bounds = fit.largest(fit.draws(1000, np.random.default_rng(0)))
+    # wrong with probability 1e-6, seed fixed
+    assert p_value(drawn, table, mechanism.record_weights(bounds)) > ACCEPT
+    assert p_value(drawn, table, np.ones(4)) < REJECT  # the broken twin
+    with pytest.raises(InputError, match="one to three"):
+        PseudoPosterior(epsilon=CLAIM, model=four).observe(pairs_table(), 10, RandomBits(np.random.default_rng(0)))
+
+
 # Models with covariates, levels and whole numbers
 
 MIXED = Schema.model_validate(
@@ -185,7 +217,8 @@ def mixed(data, schema):
     with pm.Model() as model:
         rate = pm.Gamma("rate", 2, 1)
         pm.Poisson("n", rate * (1 + data["z"]), observed=data["n"])
-        p = pm.Dirichlet("p", [1, 1, 1])
+        missing = pm.Beta("missing", 1, 1)
+        p = pt.stack([(1 - missing) / 2, (1 - missing) / 2, missing])
         pm.Categorical("answer", pt.ones((data["answer"].shape[0], 1)) * p, observed=data["answer"])
     return model
 
@@ -229,7 +262,7 @@ def sets_of(table, parameters, n_sets=2, n_records=120):
 
 
 def test_each_set_may_have_parameters_of_its_own():
-    each = [{"rate": np.array(rate), "p": np.full(3, 1 / 3), "unknown": 0} for rate in (0.1, 2.0)]
+    each = [{"rate": np.array(rate), "missing": np.array(1 / 3), "unknown": 0} for rate in (0.1, 2.0)]
     first, second = sets_of(mixed_table(), each)
     assert first["n"].mean() < second["n"].mean() / 4
     with pytest.raises(InputError, match="once for each of 3"):
