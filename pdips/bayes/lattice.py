@@ -89,6 +89,9 @@ class Lattice:
 def fit(log_density: LogDensity, start: FloatArray, *, tolerance: float = 0.01) -> Lattice:
     """Find where a density has its mass and lay a lattice over it.
 
+    Of several peaks those are found that the first lattices about ``start`` show, 8 wide and then wider: a narrow one
+    far from the others may be missed.
+
     Parameters
     ----------
     log_density : callable

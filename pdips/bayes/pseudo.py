@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 Weights = Literal["weighted", "weighted-e"]
 WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
 
-COMPILED = 20_000
+COMPILED = 200_000
 """Distinct records from which on it pays to compile the log-likelihood for speed."""
 
 CHAINS, TUNE, LEAST_DRAWS = 4, 1_000, 1_000
@@ -137,6 +137,18 @@ class PseudoPosterior:
         alpha = linear_weights(bounds, scale=self.scale, shift=self.shift)
         return weighted_e(alpha, bounds, self.epsilon) if self.weights == "weighted-e" else alpha
 
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
+        """Return parameters drawn from the pseudo posterior, shape (runs, numbers), for audits of few parameters.
+
+        The draws over which risks are taken are made once for all runs, which are independent given these.
+        """
+        blueprint = self.blueprint(table.schema)
+        if not _has_few(blueprint):
+            raise InputError(f"{self.name} is audited with models of one to three continuous parameters only")
+        fits = _ByLattice(blueprint, record_values(table), self.n_draws, bits.generator())
+        fits.largest(self.record_weights(fits.largest(None)))
+        return np.column_stack([value.reshape(n_runs, -1) for value in fits.several(n_runs).values()])
+
     def release(
         self,
         table: Table,
@@ -183,7 +195,8 @@ class PseudoPosterior:
         self, blueprint: Blueprint, table: Table, rng: np.random.Generator, clock: Clock
     ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Return one draw of the parameters from the pseudo posterior, and what the curator may see."""
-        fits = _fits(blueprint, record_values(table), self.n_draws, rng)
+        kind = _ByLattice if _has_few(blueprint) else _Chains
+        fits = kind(blueprint, record_values(table), self.n_draws, rng)
         with clock.step("fitting the model"):
             bounds = fits.largest(None)
         with clock.step("fitting the pseudo posterior"):
@@ -204,10 +217,10 @@ class PseudoPosterior:
         return fits.one(), diagnostics
 
 
-def _fits(blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> "_ByLattice | _Chains":
+def _has_few(blueprint: Blueprint) -> bool:
+    """Whether a lattice takes the parameters of a model."""
     continuous = all(value.dtype.startswith("float") for value in blueprint.model.value_vars)
-    few = continuous and blueprint.n_parameters <= lattice.MOST_DIMENSIONS
-    return _ByLattice(blueprint, values, n_draws, rng) if few else _Chains(blueprint, values, n_draws, rng)
+    return continuous and blueprint.n_parameters <= lattice.MOST_DIMENSIONS
 
 
 class _ByLattice:
@@ -219,6 +232,7 @@ class _ByLattice:
         rows, self.counts = distinct(values, None)
         mode = "NUMBA" if len(self.counts) > COMPILED else "FAST_COMPILE"
         self._quadrature = Quadrature(blueprint.model, rows, counts=self.counts, mode=mode)
+        self._names = [variable.name for variable in blueprint.model.free_RVs]
         self._n_draws, self._rng = n_draws, rng
 
     def largest(self, weights: FloatArray | None) -> FloatArray:
@@ -226,9 +240,14 @@ class _ByLattice:
         self._quadrature.update(weights=weights)
         return self._quadrature.largest(self._quadrature.draws(self._n_draws, self._rng))
 
+    def several(self, n: int) -> dict[str, NDArray[Any]]:
+        """Return fresh draws of the free variables from the last fit."""
+        draws = self._quadrature.draws(n, self._rng)
+        return {name: draws[name] for name in self._names}
+
     def one(self) -> dict[str, NDArray[Any]]:
         """Return a fresh draw from the last fit."""
-        return {name: value[0] for name, value in self._quadrature.draws(1, self._rng).items()}
+        return {name: value[0] for name, value in self.several(1).items()}
 
     @property
     def convergence(self) -> dict[str, float]:
@@ -246,7 +265,7 @@ class _Chains:
         self._censored = _module("likelihood").censor(model, window=np.inf)
         self._likelihoods = Likelihoods(remove_value_transforms(model), values)
         self._watch, self._rng = blueprint.source.watch, rng
-        self._n_draws = max(-(-n_draws // CHAINS), LEAST_DRAWS)
+        self._n_draws, self._n_each = n_draws, max(-(-n_draws // CHAINS), LEAST_DRAWS)
         self.counts = np.ones(self._likelihoods.n_rows, dtype=np.int64)
 
     def largest(self, weights: FloatArray | None) -> FloatArray:
@@ -254,16 +273,18 @@ class _Chains:
         self._censored.update(weights=1.0 if weights is None else weights)
         sampling = _module("sampling")
         with quiet():
-            tree = sampling.sample(self._censored, draws=self._n_draws, tune=TUNE, chains=CHAINS, rng=self._rng)
-        sampling.require(tree, self._watch)
-        self.convergence = sampling.converged(tree, self._watch)
+            tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
+        found = sampling.converged(tree, self._watch)
+        sampling.require(found)
+        self.convergence = {"chains": found.describe()}
         posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-        self._draws = {name: posterior[name].to_numpy() for name in posterior.data_vars}
-        return self._likelihoods.largest(self._draws)
+        self._draws = {str(name): posterior[name].to_numpy() for name in posterior.data_vars}
+        places = np.linspace(0, CHAINS * self._n_each - 1, self._n_draws).astype(np.int64)
+        return self._likelihoods.largest({name: value[places] for name, value in self._draws.items()})
 
     def one(self) -> dict[str, NDArray[Any]]:
         """Return one draw of the last fit."""
-        [place] = self._rng.integers(len(next(iter(self._draws.values()))), size=1)
+        place = int(self._rng.integers(CHAINS * self._n_each))
         return {name: value[place] for name, value in self._draws.items()}
 
 
@@ -289,9 +310,8 @@ def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
         "of the same size as the number of records grows, and twice that bound is epsilon.",
         "This is no guarantee for this table or any other: no finite epsilon holds at any number of records, as soon "
         "as the model's log-likelihoods are unbounded over its parameters. The weights come from a fit to the "
-        "confidential table, so replacing one record moves the weights of all others; and the records that are "
-        "dropped are chosen by the draws of that fit. The bound itself is a function of the confidential records, is "
-        "not protected, and is not part of this release.",
+        "confidential table and compare its records, so replacing one record moves the weights of all others. The "
+        "bound is a function of the confidential records, is not protected, and is not part of this release.",
         "Neighbours in the paper: tables that differ in the values of one record; the number of records is public.",
         "Parameters are drawn by quadrature or by Markov chains, in floating point: not exactly.",
     ]
