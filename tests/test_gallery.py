@@ -1,8 +1,12 @@
 """The models that come with pdips: densities against scipy by hand, draws, units, refusals, and the commands."""
 
 import logging
+import subprocess
+import sys
+import tomllib
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pymc as pm
@@ -158,6 +162,7 @@ class ByHand:
             stats.norm.logpdf(theta["location"], 0.5, 0.25)
             + stats.halfnorm.logpdf([theta["between"], theta["within"]], scale=0.25).sum()
             + stats.norm.logpdf(theta["offset"]).sum()
+            - stats.norm.logpdf(0)  # nine offsets that sum to zero have eight dimensions
         )
         return law.logpdf(self.y), prior, law.mean()
 
@@ -400,6 +405,25 @@ def test_unknown_models(model: str, tmp_path, monkeypatch) -> None:
     message = "there is no model 'bety'; pdips comes with beta, beta_regression" if model == "bety" else "no model file"
     with pytest.raises(InputError, match=message):
         as_source(model)
+
+
+def test_the_gallery_ships_with_the_wheel_and_is_found_there(tmp_path, monkeypatch) -> None:
+    root = Path(__file__).parents[1]
+    wheel = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert wheel["force-include"] == {"models": "pdips/gallery"}
+    assert gallery.folder() in (root / "models", gallery.PACKAGE / "gallery")
+    (tmp_path / "pdips" / "gallery").mkdir(parents=True)
+    (tmp_path / "pdips" / "gallery" / "mine.py").write_text('"""A model.\n\nMore on it."""\n')
+    monkeypatch.setattr(gallery, "PACKAGE", tmp_path / "pdips")
+    assert gallery.names() == {"mine": "A model."}
+
+
+def test_to_list_models_nothing_heavy_is_imported() -> None:
+    code = "import sys; from pdips.bayes import gallery; gallery.names(); print('pymc' in sys.modules, 'numpy' in sys.modules)"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["False", "False"]
 
 
 def test_list_names_all_models() -> None:
