@@ -389,6 +389,17 @@ def test_covariates_are_optional(name: str) -> None:
     assert Blueprint(as_source(name), schema).n_parameters == 2
 
 
+def test_products_need_no_public_column() -> None:
+    made = Blueprint(as_source("dpmpm"), Schema.from_toml(LEVELS + "missing = true\n" + LEVELS.replace("a", "b", 1)))
+    [(point, theta)] = points(made.model, 1)
+    drawn = made.draw(theta, 31, {}, np.random.default_rng(1))
+    assert {name: (len(found), set(found) <= {0, 1, 2}) for name, found in drawn.items()} == dict.fromkeys(
+        "ab", (31, True)
+    )
+    expected, _, _ = ByHand(made.schema, drawn, theta).dpmpm()
+    np.testing.assert_allclose(log_likelihoods(made.model, drawn, point), expected, rtol=1e-9)
+
+
 def test_every_model_has_an_example_and_a_reference() -> None:
     assert sorted(gallery.names()) == MODELS
     for name in MODELS:
