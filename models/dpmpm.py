@@ -28,11 +28,13 @@ def build_model(data, schema):
     if schema.impossible:
         raise InputError("dpmpm.py gives every combination of levels some probability; take [[impossible]] out")
     with pm.Model(coords={"record": range(data.n_records), "column": names, "class": range(CLASSES)}) as model:
-        # The classes' shares, by breaking a stick: class k takes the share broken[k] of what the ones before it left.
+        # The classes' shares, by breaking a stick: class k takes 1 - exp(-breaks[k] / concentration), which is
+        # beta(1, concentration) distributed, of what the classes before it left.
         concentration = pm.Gamma("concentration", 1, 1)
-        broken = pm.Beta("broken", 1, concentration, shape=CLASSES - 1)
-        log_left = pt.concatenate([[0.0], pt.cumsum(pt.log1p(-broken))])
-        log_shares = log_left + pt.concatenate([pt.log(broken), [0.0]])
+        breaks = pm.Exponential("breaks", 1, shape=CLASSES - 1)
+        log_kept = -breaks / concentration
+        log_left = pt.concatenate([[0.0], pt.cumsum(log_kept)])
+        log_shares = log_left + pt.concatenate([pt.log1mexp(log_kept), [0.0]])
         # In each class a distribution over the levels of each column; all distributions are as likely.
         levels = {
             name: pm.Dirichlet(f"{name}_levels", np.ones(column.n_levels), shape=(CLASSES, column.n_levels))

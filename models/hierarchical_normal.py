@@ -26,11 +26,11 @@ def build_model(data, schema):
     y, group = names[0], groups[0]
     lower, span = schema.columns[y].lower, schema.columns[y].upper - schema.columns[y].lower
     with pm.Model(coords={"group": schema.columns[group].names()}) as model:
-        # In spans of the bounds. Groups without records are drawn from what the others have in common.
+        # In spans of the bounds. Offsets of the groups sum to zero: so the location is their common mean.
         location = pm.Normal("location", 0.5, 0.25)
         between = pm.HalfNormal("between", 0.25)
         within = pm.HalfNormal("within", 0.25)
-        offset = pm.Normal("offset", 0, 1, dims="group")
+        offset = pm.ZeroSumNormal("offset", 1, dims="group")
         mean = location + between * offset
         pm.Normal(y, lower + span * mean[data[group]], span * within, observed=data[y])
     return model
