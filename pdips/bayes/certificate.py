@@ -6,9 +6,9 @@ MEASURED = (
 )
 
 USE = (
-    "So, for the removal of one record that is in the table, with weights and centre as they are, and outside a part of "
-    "the posterior whose mass is expected to be no more than that, the log-likelihood's part of the privacy loss is at "
-    "most the bound. Weights and centre must have been fixed before these draws were made, not computed from them."
+    "So, for the removal of one record that is in the table, with weights and centre as they are, and outside a part "
+    "of the posterior whose mass is expected to be no more than that, the log-likelihood's part of the privacy loss is "
+    "at most the bound. Weights and centre must have been fixed before these draws were made, not computed from them."
 )
 
 NOT = (
@@ -17,7 +17,7 @@ NOT = (
     "calls epsilon_x: it describes this table and is no guarantee of differential privacy."
 )
 
-SECRET = "The bound is itself a function of the confidential records without noise: it must not be published."  # noqa: S105
+INSIDE_ONLY = "The bound is itself a function of the confidential records without noise: it must not be published."
 
 
 def in_words(*, exceedance: float, independent: bool, mixed: bool, limited: bool, weighted: bool) -> str:
@@ -36,17 +36,9 @@ def in_words(*, exceedance: float, independent: bool, mixed: bool, limited: bool
     weighted : bool
         Whether weights were given.
     """
-    return " ".join(
-        (
-            MEASURED,
-            _further(exceedance, independent, mixed),
-            USE,
-            NOT,
-            _censoring(limited),
-            _weights(weighted, limited),
-            SECRET,
-        )
-    ).replace("  ", " ")
+    use = [USE] if independent or mixed else []
+    parts = [MEASURED, _further(exceedance, independent, mixed), *use, NOT, _censoring(limited)]
+    return " ".join([*parts, *([_weights(limited)] if weighted else []), INSIDE_ONLY])
 
 
 def _further(exceedance: float, independent: bool, mixed: bool) -> str:
@@ -57,12 +49,13 @@ def _further(exceedance: float, independent: bool, mixed: bool) -> str:
         )
     if not mixed:
         return (
-            "The chains do not agree on the bound, or are too short to tell (R-hat below 1.01 is asked for), so nothing "
-            "can be said on how often a further draw would go beyond it."
+            "The chains do not agree on the bound, or are too short to tell (R-hat below 1.01 is asked for), so "
+            "nothing can be said on how often a further draw would go beyond it."
         )
     return (
-        f"One more draw from the same posterior goes beyond the bound with probability of about {exceedance:.2g} or less: "
-        "one in the effective number of draws plus one, which for a Markov chain is customary and not a theorem."
+        "One more draw from the same posterior goes beyond the bound with probability of about "
+        f"{exceedance:.2g} or less: one in the effective number of draws plus one, which for a Markov chain is "
+        "customary and not a theorem."
     )
 
 
@@ -79,11 +72,10 @@ def _censoring(limited: bool) -> str:
     )
 
 
-def _weights(weighted: bool, limited: bool) -> str:
-    if not weighted:
-        return ""
-    reason = "censored or not" if limited else "as above"
+def _weights(limited: bool) -> str:
+    how = "censored or not" if limited else "whatever the bound"
     return (
-        f"Weights computed from the confidential records change for every record when one changes: no finite epsilon holds for "
-        f"such weights, {reason}. Weights that are a public function of one record are not affected by this."
+        "Weights computed from the confidential records change for every record when one of them changes, and no "
+        f"finite epsilon holds for such weights, {how}. Weights that are a public function of one record are free of "
+        "this."
     )

@@ -1,7 +1,7 @@
 """Log-likelihoods of blocks of records at chunks of draws, compiled once: never all records at all draws."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -131,10 +131,11 @@ def stream(
     n_records = _common_length(columns.values(), "columns")
     known = [_drawn(variable, parameters[name]) for name, variable in symbols.items()]
     n_draws = _common_length(parameters.values(), "draws")
-    found = _compile(graph, columns, dict(zip(symbols.values(), known, strict=True)), mode)
-    at_once = max(1, min(chunk, MOST_AT_ONCE // n_records))
-    whole = Stream(*found, n_records, n_draws, n_records, at_once)
-    blocked = Stream(*found, n_records, n_draws, block, chunk)
+    by_draw = dict(zip(symbols.values(), known, strict=True))
+    functions = _compile(graph, list(columns), list(by_draw), mode)
+    arrays = tuple(columns.values()), tuple(by_draw.values())
+    whole = Stream(*arrays, *functions, n_records, n_draws, n_records, max(1, min(chunk, MOST_AT_ONCE // n_records)))
+    blocked = replace(whole, block=block, chunk=chunk)
     return blocked if n_records <= block or _same_at_one_draw(blocked, whole) else whole
 
 
@@ -223,9 +224,8 @@ def _drawn(variable: Any, array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array, variable.type.dtype)
 
 
-def _compile(
-    graph: Any, columns: Mapping[Any, NDArray[Any]], draws: Mapping[Any, NDArray[Any]], mode: str | None
-) -> tuple[Any, ...]:
+def _compile(graph: Any, columns: list[Any], draws: list[Any], mode: str | None) -> tuple[Any, Any, Any]:
+    """Return functions of records, of draws, and of what those two return."""
     inputs = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
     [single] = clone_replace([graph], inputs, rebuild_strict=False)
     batched = {v: v.type.clone(shape=(None, *v.type.shape), dtype=v.dtype)() for v in draws}
@@ -243,7 +243,7 @@ def _compile(
     )
     for function in functions:
         function.trust_input = True
-    return tuple(columns.values()), tuple(draws.values()), *functions
+    return functions
 
 
 def _front(graph: Any, own: list[Any], others: list[Any]) -> list[Any]:
