@@ -1,18 +1,19 @@
 """Log-likelihoods of blocks of records at chunks of draws, compiled once: never all records at all draws."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import NDArray
 from pymc.logprob.basic import transformed_conditional_logp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
-from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
 
@@ -64,26 +65,36 @@ class Stream:
 
     def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:
         """Yield records, draws and their log-likelihoods, shape (draws, records); all draws of a block in a row."""
-        starts = range(0, self.n_draws, self.chunk)
-        chunks = [
-            (slice(s, min(s + self.chunk, self.n_draws)), self._front(self.draws, self.of_draws, s)) for s in starts
-        ]
+        # What draws alone give is kept for the next block of records, if there is one.
+        chunks: Iterable[Any] = self._chunks() if self.block >= self.n_records else list(self._chunks())
         for start in range(0, self.n_records, self.block):
             records = slice(start, min(start + self.block, self.n_records))
-            known = self.of_records(*(column[records] for column in self.columns))
+            known = _quietly(self.of_records, [column[records] for column in self.columns])
             for draws, parameters in chunks:
-                found = np.asarray(self.joint(*known, *parameters), np.float64)
+                found = np.require(_quietly(self.joint, [*known, *parameters]), np.float64, ["C", "W"])
                 if found.shape != (draws.stop - draws.start, records.stop - records.start):
                     raise InputError(ONE_EACH)
                 yield records, draws, found
 
-    def _front(self, arrays: tuple[NDArray[Any], ...], function: Any, start: int) -> Any:
-        return function(*(array[start : start + self.chunk] for array in arrays))
+    def _chunks(self) -> Iterator[tuple[slice, Any]]:
+        for start in range(0, self.n_draws, self.chunk):
+            draws = slice(start, min(start + self.chunk, self.n_draws))
+            yield draws, _quietly(self.of_draws, [array[draws] for array in self.draws])
+
+
+def _quietly(function: Any, arguments: Iterable[Any]) -> Any:
+    """Call a compiled function: its records may have density 0, and what it says of failures shows lengths."""
+    try:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+    except Exception:  # noqa: BLE001 - whatever a model's graph raises
+        raise InputError(ONE_EACH) from None
 
 
 ONE_EACH = (
-    "the model's observed variables must have one log-likelihood for each record along their first axis; "
-    "transpose them, or pass a tree with a log_likelihood group to from_log_likelihood"
+    "the model's observed variables must have one log-likelihood for each record along their first axis, and it must "
+    "be possible to work them out from these columns and draws; a log_likelihood group made elsewhere can be given to "
+    "from_log_likelihood"
 )
 
 
@@ -170,8 +181,12 @@ def _likelihood(model: pm.Model, parameters: Mapping[str, Any]) -> tuple[Any, di
             given[rv], transforms[rv] = rv.type(name=rv.name), None
         symbols[rv.name if rv.name in parameters else given[rv].name] = given[rv]
     terms = transformed_conditional_logp(model.observed_RVs, rvs_to_values=given, rvs_to_transforms=transforms)
-    terms = [on_first_axis(term) for term in terms]
-    graph = sum(terms[1:], terms[0])
+    if any(term.ndim == 0 for term in terms):
+        raise InputError(ONE_EACH)
+    try:
+        graph = pt.add(*map(on_first_axis, terms)) if len(terms) > 1 else on_first_axis(terms[0])
+    except ValueError:
+        raise InputError(ONE_EACH) from None
     needed = set(explicit_graph_inputs([graph]))
     symbols = {name: variable for name, variable in symbols.items() if variable in needed}
     for name in symbols:
@@ -207,8 +222,9 @@ def _held(variable: Any) -> Any:
 
 def _length(value: Any) -> int:
     """Return the number of records of an observed variable's value: a constant, data, or a graph of data."""
-    shape = value.shape.eval() if value.ndim else [0]
-    return int(shape[0])
+    if isinstance(value, (SharedVariable, Constant)):
+        return len(_held(value)) if value.ndim else 0
+    return int(value.shape.eval()[0]) if value.ndim else 0
 
 
 def _common_length(arrays: Any, what: str) -> int:
@@ -227,7 +243,7 @@ def _drawn(variable: Any, array: NDArray[Any]) -> NDArray[Any]:
 def _compile(graph: Any, columns: list[Any], draws: list[Any], mode: str | None) -> tuple[Any, Any, Any]:
     """Return functions of records, of draws, and of what those two return."""
     inputs = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
-    [single] = clone_replace([graph], inputs, rebuild_strict=False)
+    single = _rebuilt(graph, inputs)
     batched = {v: v.type.clone(shape=(None, *v.type.shape), dtype=v.dtype)() for v in draws}
     both = vectorize_graph(single, batched)
     both = rewrite_graph(both, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
@@ -246,6 +262,16 @@ def _compile(graph: Any, columns: list[Any], draws: list[Any], mode: str | None)
     return functions
 
 
+def _rebuilt(graph: Any, replaced: Mapping[Any, Any]) -> Any:
+    """Replace leaves by inputs of any length: PyTensor's own ways would hold on to the length of a constant."""
+    known = dict(replaced)
+    for node in toposort([graph]):
+        if any(v in known for v in node.inputs):
+            again = node.clone_with_new_inputs([known.get(v, v) for v in node.inputs], strict=False)
+            known |= dict(zip(node.outputs, again.outputs, strict=True))
+    return known[graph]
+
+
 def _front(graph: Any, own: list[Any], others: list[Any]) -> list[Any]:
     """Return the last variables of a graph that depend on ``own`` and not on ``others``."""
     nodes = list(toposort([graph]))
@@ -260,14 +286,13 @@ def _front(graph: Any, own: list[Any], others: list[Any]) -> list[Any]:
 
 def _same_at_one_draw(blocked: Stream, whole: Stream) -> bool:
     """Tell whether blocks of records give what all records at once give, at the first draw."""
-    first = slice(0, 1)
-    parameters = whole.of_draws(*(array[first] for array in whole.draws))
-    together = whole.joint(*whole.of_records(*whole.columns), *parameters)
+    parameters = _quietly(whole.of_draws, [array[:1] for array in whole.draws])
+    together = _quietly(whole.joint, [*_quietly(whole.of_records, whole.columns), *parameters])
     for start in range(0, whole.n_records, blocked.block):
-        part = tuple(column[start : start + blocked.block] for column in blocked.columns)
+        part = [column[start : start + blocked.block] for column in blocked.columns]
         try:
-            found = blocked.joint(*blocked.of_records(*part), *parameters)
-        except (ValueError, IndexError, TypeError):
+            found = _quietly(blocked.joint, [*_quietly(blocked.of_records, part), *parameters])
+        except InputError:
             return False
         wanted = together[:, start : start + blocked.block]
         if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
