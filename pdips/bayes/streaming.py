@@ -16,6 +16,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
+from pytensor.tensor.basic import Alloc
 
 from pdips.bayes.columns import SUFFIX, Values
 from pdips.bayes.terms import on_first_axis
@@ -181,10 +182,11 @@ def _likelihood(model: pm.Model, parameters: Mapping[str, Any]) -> tuple[Any, di
             given[rv], transforms[rv] = rv.type(name=rv.name), None
         symbols[rv.name if rv.name in parameters else given[rv].name] = given[rv]
     terms = transformed_conditional_logp(model.observed_RVs, rvs_to_values=given, rvs_to_transforms=transforms)
+    terms = [on_first_axis(_without_size(term)) for term in terms]
     if any(term.ndim == 0 for term in terms):
         raise InputError(ONE_EACH)
     try:
-        graph = pt.add(*map(on_first_axis, terms)) if len(terms) > 1 else on_first_axis(terms[0])
+        graph = pt.add(*terms) if len(terms) > 1 else terms[0]
     except ValueError:
         raise InputError(ONE_EACH) from None
     needed = set(explicit_graph_inputs([graph]))
@@ -195,6 +197,13 @@ def _likelihood(model: pm.Model, parameters: Mapping[str, Any]) -> tuple[Any, di
     if not symbols:
         raise InputError("the model's log-likelihood depends on no free variable, so there is nothing to bound")
     return graph, symbols
+
+
+def _without_size(term: Any) -> Any:
+    """Take off what spreads a log-likelihood over the size that its variable had when the model was built."""
+    while term.owner is not None and isinstance(term.owner.op, Alloc) and term.owner.inputs[0].ndim == term.ndim:
+        term = term.owner.inputs[0]
+    return term
 
 
 def _columns_of(model: pm.Model, graph: Any, values: Values | None) -> dict[Any, NDArray[Any]]:
