@@ -34,7 +34,7 @@ def bound_against_value(bounds: "Bounds", values: ArrayLike, name: str, key: str
     """
     figure, axes = _panel(name, "largest |log-likelihood| over draws")
     finite = np.isfinite(bounds.largest)
-    _dots(axes, np.asarray(values, float)[finite], bounds.largest[finite])
+    _dots(axes, np.asarray(values)[finite], bounds.largest[finite])
     label = f"Bound of each record against {name}"
     if bounds.limit is not None:
         axes.axhline(bounds.limit, color=INK, linewidth=1, linestyle="--", gid="limit")
@@ -46,7 +46,7 @@ def bound_against_value(bounds: "Bounds", values: ArrayLike, name: str, key: str
 def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key: str) -> str:
     """Draw each record's weight against its value of a column."""
     figure, axes = _panel(name, "weight")
-    _dots(axes, np.asarray(values, float), np.asarray(weights, float))
+    _dots(axes, values, weights)
     axes.set_ylim(0, None)
     return as_svg(figure, f"Weight of each record against {name}", key)
 
@@ -58,14 +58,18 @@ def censored_by_draw(bounds: "Bounds", key: str) -> str:
         colour = SERIES[chain % len(SERIES)]
         axes.plot(np.arange(len(shares)), shares, color=colour, linewidth=0.75, gid=f"chain {chain + 1}")
     axes.set_ylim(0, None)
-    return as_svg(figure, f"Share of records censored at each draw, {len(bounds.share_by_draw)} chains", key)
+    return as_svg(figure, "Share of records censored at each draw, a line for each chain", key)
 
 
-def _dots(axes: "Axes", x: NDArray[Any], y: NDArray[Any]) -> None:
-    """Draw one dot for each occupied place of a fine grid; the outermost records stay where they are."""
-    across, up = _round(x, PLACES[0]), _round(y, PLACES[1])
-    kept = np.unique(np.stack([across, up], axis=1), axis=0)
-    axes.plot(kept[:, 0], kept[:, 1], linestyle="", marker=".", markersize=2.5, color=ACCENT, markeredgewidth=0)
+def places(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return the occupied places of a fine grid whose outermost places are the outermost records'."""
+    rounded = np.stack([_round(np.asarray(x, float), PLACES[0]), _round(np.asarray(y, float), PLACES[1])], axis=1)
+    kept = np.unique(rounded, axis=0)
+    return kept[:, 0], kept[:, 1]
+
+
+def _dots(axes: "Axes", x: ArrayLike, y: ArrayLike) -> None:
+    axes.plot(*places(x, y), linestyle="", marker=".", markersize=2.5, color=ACCENT, markeredgewidth=0)
 
 
 def _round(values: NDArray[Any], places: int) -> NDArray[Any]:
