@@ -84,7 +84,7 @@ def picture() -> None:
         right.plot(bounds.share_by_draw[0], "-" if style == "." else ":", color="black", linewidth=0.6, label=label)
     left.axhline(LIMIT, color="black", linestyle="--", linewidth=0.8)
     middle.plot(*places(y, weights), ".", color="black", markersize=2.5)
-    left.set(ylabel="largest |log-likelihood| over draws", xlabel="value")
+    left.set(ylabel="bound of the record (nats)", xlabel="value")
     middle.set(ylabel="weight", xlabel="value")
     right.set(ylabel=f"share of records beyond {LIMIT}", xlabel="draw", ylim=(0, None))
     _finish(figure, (left, middle, right))

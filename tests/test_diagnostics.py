@@ -246,6 +246,17 @@ def test_a_foreign_tree_is_not_copied():
     assert peak(lambda: from_log_likelihood(tree)) < 64e6 / 2
 
 
+def test_a_tree_in_a_file_is_read_piece_by_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("pdips.bayes.diagnostics.MOST_AT_ONCE", 1 << 16)
+    terms = np.random.default_rng(0).normal(size=(2, 400, 2000))
+    stored = {"/log_likelihood": {"log_lik": {"chunks": (1, 20, 2000)}}}
+    foreign(terms).to_zarr(tmp_path / "fit.zarr", encoding=stored, consolidated=False)
+    with xr.open_datatree(tmp_path / "fit.zarr", engine="zarr", consolidated=False, chunks=None) as tree:
+        found = []
+        assert peak(lambda: found.append(from_log_likelihood(tree, limit=3))) < terms.nbytes / 4
+    assert_same(found[0], by_hand(terms, limit=3))
+
+
 # What is claimed
 
 
@@ -355,7 +366,7 @@ def test_pictures_have_their_marks(normal_terms):
     values = np.linspace(0, 9, 30)
     first = bound_against_value(found, values, "pay in $ or $", "a")
     assert first.count("<use ") >= 30
-    assert 'id="limit"' in first or "stroke-dasharray" in first
+    assert "stroke-dasharray" in first
     assert "pay in $ or $" in first
     free = bound_against_value(from_log_likelihood(foreign(normal_terms)), values, "pay", "a")
     assert "stroke-dasharray" not in free

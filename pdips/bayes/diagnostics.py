@@ -98,13 +98,12 @@ def from_log_likelihood(
     InputError
         If there is no such group or variable, or it can't be told which dim counts records.
     """
-    arrays = _arrays(tree, variable, record_dim)
-    records, sizes = str(arrays[0].dims[2]), arrays[0].sizes
+    arrays, records = _arrays(tree, variable, record_dim)
+    sizes = arrays[0].sizes
     n_records, chains, n_draws = sizes[records], sizes["chain"], sizes["draw"]
     tally = Tally(n_records, chains * n_draws, weights, centre, limit)
-    for some in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // max(1, n_records))):
-        chain, start, stop = some
-        found = sum(_piece(array, chain, slice(start, stop)) for array in arrays)
+    for chain, start, stop in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // n_records)):
+        found = sum(_piece(array.isel(chain=chain, draw=slice(start, stop)), records) for array in arrays)
         tally.add(slice(0, n_records), slice(chain * n_draws + start, chain * n_draws + stop), np.asarray(found))
     return tally.bounds(chains, independent)
 
@@ -151,8 +150,8 @@ def log_likelihood_tree(
     return xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": group})
 
 
-def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> list[xr.DataArray]:
-    """Return log-likelihoods with dims chain, draw, the records' dim, and any others."""
+def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> tuple[list[xr.DataArray], str]:
+    """Return log-likelihoods with dims chain, draw, that of the records, and any others; and that of the records."""
     if not isinstance(tree, xr.DataTree) or "log_likelihood" not in tree.children:
         raise InputError(
             "the tree has no log_likelihood group; PyMC adds one by pm.compute_log_likelihood, and for Stan name the "
@@ -164,33 +163,35 @@ def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> 
         raise InputError(
             "the log_likelihood group has no such variable" if names else "the log_likelihood group is empty"
         )
-    found = [_in_order(name, group[name], record_dim) for name in names]
-    if len({array.dims[2] for array in found}) != 1:
+    found = [group[name] for name in names]
+    dims = {_record_dim(str(array.name), array, record_dim) for array in found}
+    if len(dims) != 1:
         raise InputError(
             "the variables of the log_likelihood group have different dims of records; pass variable=..., or rename "
             "the dims if they count the same records"
         )
     if any(size == 0 for array in found for size in array.shape):
         raise InputError("the log_likelihood group has no records or no draws")
-    return found
+    return found, dims.pop()
 
 
-def _in_order(name: str, array: xr.DataArray, record_dim: str | None) -> xr.DataArray:
+def _record_dim(name: str, array: xr.DataArray, record_dim: str | None) -> str:
     others = [str(dim) for dim in array.dims if dim not in ("chain", "draw")]
     if "chain" not in array.dims or "draw" not in array.dims:
         raise InputError(f"log_likelihood variable {name!r} must have dims chain and draw")
     records = record_dim if record_dim is not None else others[0] if len(others) == 1 else None
-    if records not in others:
+    if records is None or records not in others:
         raise InputError(
             f"log_likelihood variable {name!r} has dims {', '.join(others) or 'none'} besides chain and draw; say "
             "which one counts records by record_dim=..."
         )
-    return array.transpose("chain", "draw", records, ...)
+    return records
 
 
-def _piece(array: xr.DataArray, chain: int, draws: slice) -> FloatArray:
-    part = array.isel(chain=chain, draw=draws).to_numpy().astype(np.float64)
-    return part.reshape(*part.shape[:2], -1).sum(axis=2) if part.ndim > 2 else part
+def _piece(part: xr.DataArray, records: str) -> FloatArray:
+    # Loaded before it is turned: what lies in a file and is turned would be read whole.
+    found = part.load().transpose("draw", records, ...).to_numpy().astype(np.float64)
+    return found.reshape(*found.shape[:2], -1).sum(axis=2) if found.ndim > 2 else found
 
 
 def _chunks(chains: int, n_draws: int, chunk: int) -> Iterator[tuple[int, int, int]]:

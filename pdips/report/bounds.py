@@ -32,12 +32,12 @@ def bound_against_value(bounds: "Bounds", values: ArrayLike, name: str, key: str
     key : str
         Unlike any other picture's on the page.
     """
-    figure, axes = _panel(name, "largest |log-likelihood| over draws")
+    figure, axes = _panel(name, "bound of the record (nats)")
     finite = np.isfinite(bounds.largest)
     _dots(axes, np.asarray(values)[finite], bounds.largest[finite])
     label = f"Bound of each record against {name}"
     if bounds.limit is not None:
-        axes.axhline(bounds.limit, color=INK, linewidth=1, linestyle="--", gid="limit")
+        axes.axhline(bounds.limit, color=INK, linewidth=1, linestyle="--")
         label += "; the dashed line is the limit"
     axes.set_ylim(0, None)
     return as_svg(figure, label, key)
@@ -56,7 +56,7 @@ def censored_by_draw(bounds: "Bounds", key: str) -> str:
     figure, axes = _panel("draw", "share of records censored")
     for chain, shares in enumerate(bounds.share_by_draw):
         colour = SERIES[chain % len(SERIES)]
-        axes.plot(np.arange(len(shares)), shares, color=colour, linewidth=0.75, gid=f"chain {chain + 1}")
+        axes.plot(np.arange(len(shares)), shares, color=colour, linewidth=0.75)
     axes.set_ylim(0, None)
     return as_svg(figure, "Share of records censored at each draw, a line for each chain", key)
 
@@ -69,7 +69,7 @@ def places(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
 
 
 def _dots(axes: "Axes", x: ArrayLike, y: ArrayLike) -> None:
-    axes.plot(*places(x, y), linestyle="", marker=".", markersize=2.5, color=ACCENT, markeredgewidth=0)
+    axes.plot(*places(x, y), linestyle="", marker=".", markersize=4, color=ACCENT, markeredgewidth=0)
 
 
 def _round(values: NDArray[Any], places: int) -> NDArray[Any]:
