@@ -104,7 +104,9 @@ def from_log_likelihood(
     tally = Tally(n_records, chains * n_draws, weights, centre, limit)
     for chain, start, stop in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // n_records)):
         found = sum(_piece(array.isel(chain=chain, draw=slice(start, stop)), records) for array in arrays)
-        tally.add(slice(0, n_records), slice(chain * n_draws + start, chain * n_draws + stop), np.asarray(found))
+        tally.add(
+            slice(0, n_records), slice(chain * n_draws + start, chain * n_draws + stop), np.ascontiguousarray(found)
+        )
     return tally.bounds(chains, independent)
 
 
