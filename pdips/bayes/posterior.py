@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes import chains, prices, reference, stages, statements
+from pdips.bayes import chains, prices, published, reference, stages, statements
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
@@ -20,7 +20,7 @@ from pdips.bayes.rejection import check_proposals
 from pdips.bayes.scores import Clip
 from pdips.bayes.stages import Reference, Stage
 from pdips.bayes.synthesis import synthetic_sets
-from pdips.bayes.workspace import Workspace, workspace
+from pdips.bayes.workspace import ONE_AT_A_TIME, Workspace, workspace
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import (
@@ -277,19 +277,38 @@ class CensoredPosterior:
         values, counts = distinct(record_values(table), table.counts)
         return score_grid(self._space(table.schema), stage, self.censoring(table.schema), values, counts)
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the cells of independent draws on the grid, shape (runs, 1), for audits; not with centre staged."""
-        return self.scored(table, self._fixed(table, bits)).observe(n_runs, bits)
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
+        """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.
+
+        The published form gives parameters, shape (runs, numbers). With centre staged there is more to see than cells:
+        :class:`pdips.bayes.audits.Staged`.
+        """
+        with ONE_AT_A_TIME:
+            if self.variant == "published":
+                space, rng = self._space(table.schema), bits.generator()
+                return published.observe(space.blueprint, table, n=n_runs, rng=rng, **self._as_published(table))
+            scored = self.scored(table, self._fixed(table, bits))
+        return scored.observe(n_runs * self.n_draws, bits).reshape(n_runs, self.n_draws)
 
     def law(self, table: Table) -> Law:
-        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged."""
-        found = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0)))).log_probabilities()
+        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged.
+
+        That of the published form without weights is the paper's formula on the grid.
+        """
+        with ONE_AT_A_TIME:
+            scored = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0))))
+        found = scored.log_probabilities()
         outcomes = [Outcome(key=(cell,), log_probability=float(p)) for cell, p in enumerate(found) if np.isfinite(p)]
         return Law(outcomes=outcomes, repeats=self.n_draws)
 
+    def _as_published(self, table: Table) -> dict[str, Any]:
+        return {"window": self.window(table.schema), "weights": self.weights}
+
     def _fixed(self, table: Table, bits: RandomBits) -> Stage:
         if self.centred_on == "staged":
-            raise InputError("the second stage is audited at a fixed reference: give one")
+            raise InputError("the second stage is audited at a fixed outcome of the first: pdips.bayes.audits.Staged")
+        if self.weights == "confidential":
+            raise InputError("weights from a fit to the table leave no law that could be spelt out")
         return self.stage(table, bits)
 
     def settings(self) -> dict[str, Any]:
@@ -349,9 +368,9 @@ class CensoredPosterior:
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             space = self._space(table.schema)
-            with clock.step("finding where to look"):
+            with ONE_AT_A_TIME, clock.step("finding where to look"):
                 stage = self.stage(table, bits)
-            with clock.step("drawing the parameters"):
+            with ONE_AT_A_TIME, clock.step("drawing the parameters"):
                 drawn, diagnostics = self._draw(space, table, stage, bits)
             n_records = self.n_records or table.n_records
             each = drawn if self.n_draws > 1 else drawn[0]
@@ -379,6 +398,9 @@ class CensoredPosterior:
     ) -> tuple[list[dict[str, FloatArray]], Drawing]:
         """Return the values of the parameters of each draw, and what the curator may see."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
+        if self.variant == "published":
+            rng = bits.generator()
+            return published.draw(space.blueprint, table, n=self.n_draws, rng=rng, **self._as_published(table))
         if sampler == "nuts":
             rng = bits.generator()
             settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}

@@ -1,6 +1,6 @@
 """What a censored posterior tells a disclosure board."""
 
-from pdips.privacy import spell
+from pdips.privacy import Number, exact, spell
 from pdips.schema import Schema
 
 CENTRES = {
@@ -52,23 +52,16 @@ def law(
     return " ".join(parts)
 
 
-def published(epsilon_of: str, weights: str) -> str:
+def published(epsilon: Number, weights: str) -> str:
     """Return what the form in the paper does, and what is wrong with it."""
     wrong = (
         "its weights come from a fit to the confidential table, so replacing one record moves the weights of all others, "
         "and no finite epsilon holds"
         if weights == "confidential"
-        else f"its window of half-width epsilon / 2 bounds what removing a record does, but replacing one loses up to "
-        f"{epsilon_of}"
+        else "its window of half-width epsilon / 2 bounds what removing a record does, but replacing one loses up to "
+        f"{spell(2 * exact(epsilon, 'epsilon'))}"
     )
     return (
-        "As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, and the paper calls "
-        f"that epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point. There is no guarantee."
+        "NO GUARANTEE. As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, and the "
+        f"paper calls that epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point."
     )
-
-
-def twice(epsilon: object) -> str:
-    """Spell twice a rational."""
-    from fractions import Fraction
-
-    return spell(2 * Fraction(str(epsilon)))

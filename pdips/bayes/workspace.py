@@ -1,5 +1,6 @@
 """All that a model of one schema needs compiled, kept for the next release of the same kind."""
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -17,6 +18,9 @@ from pdips.schema import Schema
 FloatArray = NDArray[np.float64]
 
 MOST_KEPT = 4
+
+ONE_AT_A_TIME = threading.RLock()
+"""Compiled functions hold numbers between calls, and audits run side by side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,8 +77,9 @@ _kept: dict[tuple[Any, ...], Workspace] = {}
 def workspace(source: Source, schema: Schema) -> Workspace:
     """Return the workspace of a model and a schema, made once."""
     key = (source.build if not source.text else source.text, schema.to_toml())
-    if key not in _kept:
-        while len(_kept) >= MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = Workspace(Blueprint(source, schema))
-    return _kept[key]
+    with ONE_AT_A_TIME:
+        if key not in _kept:
+            while len(_kept) >= MOST_KEPT:
+                _kept.pop(next(iter(_kept)))
+            _kept[key] = Workspace(Blueprint(source, schema))
+        return _kept[key]
