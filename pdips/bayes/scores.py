@@ -43,7 +43,7 @@ class Terms:
 
     Notes
     -----
-    Paper 004, equation 3.5, with a centre; alpha and c depend on their record and on public values only (SOUNDNESS 2.2).
+    Paper 004, equation 3.5, with a centre; alpha and c depend on their record and public values (SOUNDNESS 2.2).
     """
 
     density: Density
