@@ -12,7 +12,6 @@ from pdips.bayes.columns import Values, distinct
 from pdips.bayes.model_file import Blueprint
 from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.quadrature import Quadrature
-from pdips.bayes.synthesis import quiet
 
 FloatArray = NDArray[np.float64]
 
@@ -87,8 +86,7 @@ class Chains:
         """Fit with some weights; weighted log-likelihoods are kept within the window."""
         self._censored.update(weights=1.0 if weights is None else weights, window=window)
         sampling = _module("sampling")
-        with quiet():
-            tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
+        tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
         found = sampling.converged(tree, self._watch)
         sampling.require(found)
         self.convergence = {"chains": found.describe()}

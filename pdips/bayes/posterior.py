@@ -186,7 +186,7 @@ class CensoredPosterior:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
-            text = statement(self, schema, statements.published(self.epsilon, self.weights))
+            text = statement(self, schema, statements.published(epsilon, self.weights))
             return PrivacyLoss(
                 epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text
             )
@@ -214,11 +214,10 @@ class CensoredPosterior:
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
+        space.check()
         self._sampler(schema)
         if space.blueprint.has_record_parameters:
-            raise InputError(
-                "the model has parameters for single records; integrate them out, for example as a mixture"
-            )
+            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
         if self.centred_on == "staged":
             reference.check_schema(schema, self.price.stage, self.neighbours)
         if self.centred_on == "reference":
@@ -238,8 +237,8 @@ class CensoredPosterior:
         few = n_parameters <= max(NODES)
         if self.sampler == "grid" and not few:
             raise InputError(
-                f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, or "
-                "rejection for few records"
+                f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, "
+                "or rejection for few records"
             )
         if self.sampler == "auto":
             return "grid" if few else "nuts"
@@ -388,8 +387,8 @@ class CensoredPosterior:
         nats = self._n_public(table) * float(self.window(table.schema))
         if nats < USELESS and self.variant == "sound":
             warnings.warn(
-                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what is "
-                "released says next to nothing beyond the prior or the reference",
+                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
+                "is released says next to nothing beyond the prior or the reference",
                 stacklevel=3,
             )
 
@@ -405,9 +404,7 @@ class CensoredPosterior:
             rng = bits.generator()
             settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
             values = record_values(table)
-            drawn, tree, found = chains.draw_chains(
-                space, stage, censoring, values, n=self.n_draws, rng=rng, **settings
-            )
+            drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":

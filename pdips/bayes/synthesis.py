@@ -1,8 +1,6 @@
 """Synthetic sets from released parameter values: post-processing of these, beside the public columns."""
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -70,7 +68,7 @@ def synthetic_sets(
     public, covariates = _public(table, names)
     rng, sets, free = bits.generator(), list[pd.DataFrame](), [rv.name for rv in blueprint.model.free_RVs]
     for number, values in enumerate(each, start=1):
-        with clock.step(f"drawing synthetic set {number} of {n_sets}"), quiet():
+        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
             drawn = blueprint.draw({name: values[name] for name in free}, n_records, covariates, rng)
             sets.append(to_frame(table.schema, drawn, public, rng))
     return sets
@@ -114,15 +112,3 @@ def _public(table: Table, names: list[str]) -> tuple[pd.DataFrame, dict[str, NDA
         return pd.DataFrame(), {}
     order = public_order(table, names)
     return public_records(table, names), {name: values[order] for name, values in record_values(table, names).items()}
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PyMC's log lines from the terminal."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
