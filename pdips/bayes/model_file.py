@@ -63,6 +63,9 @@ class Source:
     text: str = field(default="", repr=False)
     watch: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return self.name
+
 
 def as_source(model: "str | Path | BuildModel | Source") -> Source:
     """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`.

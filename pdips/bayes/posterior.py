@@ -38,7 +38,7 @@ from pdips.mechanism import (
 )
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive, zcdp
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
@@ -312,22 +312,7 @@ class CensoredPosterior:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values, with the text of the model, which is public."""
-        source = None if self.model is None else as_source(self.model)
-        given = self.reference
-        plain = {
-            name: getattr(self, name)
-            for name in ("n_sets", "neighbours", "split", "variant", "weights", "clip", "kind", "sampler", "n_records")
-        }
-        return {
-            "epsilon": as_float(exact(self.epsilon, "epsilon")),
-            **plain,
-            "centre": self.centred_on,
-            "reference": dict(given) if isinstance(given, Mapping) else given if given is None else Path(given).name,
-            "share": as_float(exact(self.share, "share")) if self.centred_on == "staged" else None,
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
-            "model": None if source is None else source.name,
-            "model_source": None if source is None else source.text,
-        }
+        return statements.settings(self)
 
     def release(
         self,

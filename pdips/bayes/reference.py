@@ -18,7 +18,6 @@ from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
-IntArray = NDArray[np.int64]
 
 BINS = 32
 """Bins of a numeric column whose schema gives none."""
@@ -108,7 +107,7 @@ def counts_of(table: Table) -> IntArray:
     cut = Table(table.frame, schema)
     sizes = [column.n_levels for column in schema.columns.values()]
     place = np.ravel_multi_index([cut.codes[name] for name in schema.columns], sizes)
-    return cut.count(place, int(np.prod(sizes)))
+    return np.asarray(cut.count(place, int(np.prod(sizes))))
 
 
 def scale_of(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
