@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -203,8 +203,7 @@ class CensoredPosterior:
         text = statement(self, schema, law)
         sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
         if self.kind == "zcdp":
-            loss = zcdp(self.price.rho, self.delta, self.neighbours, text)
-            return PrivacyLoss(**{**vars(loss), "sampling": sampling})
+            return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
         return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
