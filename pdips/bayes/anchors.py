@@ -119,7 +119,7 @@ def _climb(model: pm.Model, cells: Cells) -> FloatArray:
 
 def initial(model: pm.Model) -> FloatArray:
     """Return the model's own starting point, shape (parameters,)."""
-    return join([each[None] for each in start(model)])[0]
+    return np.asarray(join([each[None] for each in start(model)])[0])
 
 
 def anchor_at(density: Density, place: FloatArray, records: Values, n_records: int) -> Anchor:
