@@ -236,7 +236,7 @@ def censor(
     window : float
         Half width w of the window, in nats; ``math.inf`` for none.
     weights : array_like, shape (records,), optional
-        Finite, at least 0; 1 where not given.
+        Between 0 and 1; 1 where not given.
     centre : array_like, shape (records,), optional
         What is taken off the log-likelihoods, in nats; 0 where not given. A record whose centre is not finite is left
         out.

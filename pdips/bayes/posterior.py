@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes import chains, prices, reference, stages, statements
+from pdips.bayes import chains, prices, reference, sampling, stages, statements
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
@@ -47,6 +47,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
+Backend = sampling.Sampler
 Drawing = dict[str, Any]
 
 USELESS = 8
@@ -94,6 +95,8 @@ class CensoredPosterior:
         (experimental) are exact for any number of parameters, but only feasible for few records.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
         Of NUTS.
     variant : {"sound", "published"}
@@ -134,6 +137,7 @@ class CensoredPosterior:
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
     sampler: Sampler = "auto"
+    nuts: Backend = "auto"
     n_records: int | None = None
     draws: int = 1_000
     tune: int = 1_000
@@ -147,6 +151,7 @@ class CensoredPosterior:
         choice(self.clip, ("hard", "tanh", "algebraic"), "clip")
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection", "atoms"), "sampler")
+        choice(self.nuts, sampling.SAMPLERS, "nuts")
         prices.check_share(self.share)
         if self.centre is not None:
             choice(self.centre, ("staged", "reference", "zero") if sound else ("zero",), "centre")
@@ -379,7 +384,12 @@ class CensoredPosterior:
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if sampler == "nuts":
             rng = bits.generator()
-            settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
+            settings: dict[str, Any] = {
+                "draws": self.draws,
+                "tune": self.tune,
+                "chains": self.n_chains,
+                "nuts": self.nuts,
+            }
             values = record_values(table)
             drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}

@@ -46,10 +46,10 @@ def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: C
 
 
 def checked_weights(weights: ArrayLike, n: int) -> FloatArray:
-    """Return weights as a vector of finite numbers of at least 0."""
+    """Return weights as a vector of numbers in [0, 1]."""
     found = checked_vector(weights, n, "weights")
-    if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise InputError("weights must be finite and at least 0")
+    if not ((found >= 0) & (found <= 1)).all():
+        raise InputError("weights must lie between 0 and 1, and none may be missing")
     return found
 
 
