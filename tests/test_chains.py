@@ -8,7 +8,7 @@ import pytest
 from small_models import UNIT, beta, beta_records, blueprint
 
 from pdips.bayes import anchors, stages
-from pdips.bayes.chains import centres_and_weights, censored_model
+from pdips.bayes.chains import censored_model, centres_and_weights
 from pdips.bayes.drawing import Censoring, score_grid
 from pdips.bayes.grid import split
 from pdips.bayes.sampling import sample
