@@ -80,7 +80,8 @@ class CensoredPosterior:
         Public: a table (.csv, .parquet) such as an earlier release, "prior" for the prior predictive, or values of the
         model's parameters, as a mapping or as "name=value,name=value".
     share : int, float, str or Fraction
-        Share of the budget that the private reference gets.
+        Share of the budget that the private reference gets: at least half of it is well spent there, more if records
+        are few or the budget is small (``docs/mechanisms/censored-posterior.md``).
     weights : {"none", "public"}
         Whether terms that could leave the window are scaled down first, by weights from public parameter values. The
         published form also has "confidential": the paper's weights.
@@ -131,7 +132,7 @@ class CensoredPosterior:
     variant: Variant = "sound"
     centre: Centre | None = None
     reference: str | Path | Mapping[str, Any] | None = None
-    share: Number = "1/2"
+    share: Number = "3/4"
     weights: Literal["none", "public", "confidential"] = "none"
     clip: Clip = "hard"
     kind: Literal["pure", "zcdp"] = "pure"
