@@ -217,7 +217,7 @@ def _halves(n: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
 
 def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts) -> tuple[str, ...]:
     """Return the free variables that are there once for each record."""
-    n, found = looked_at.n, []
+    found = []
     before = looked_at.terms(point)
     for node in parts.of_kind(ModelFreeRV):
         name = node.op.name
