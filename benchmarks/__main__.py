@@ -132,11 +132,19 @@ def trees() -> None:
         row(f"2,097,152 cells, five sets: {name}", found, "<= 6 s, <= 1024 MiB")
 
 
+def posteriors() -> None:
+    """Measure draws from a censored posterior by NUTS."""
+    from benchmarks.posterior import rows
+
+    for what, found, goal in rows():
+        row(what, found, goal)
+
+
 def main() -> None:
     """Print all measurements as one table."""
     print(f"Python {platform.python_version()}, {platform.machine()}, {date.today().isoformat()}\n")
     print("| what | measured | goal |\n| --- | --- | --- |")
-    for part in (imports, noise, consistency, trees, releases):
+    for part in (imports, noise, consistency, trees, releases, posteriors):
         part()
 
 

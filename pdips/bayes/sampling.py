@@ -214,10 +214,8 @@ def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings:
 
 
 def _kept(tree: xr.DataTree, confidential: Sequence[str]) -> xr.DataTree:
-    groups = {name: tree[name].to_dataset(inherit=False) for name in GROUPS}
+    groups = {name: xr.Dataset(tree[name].data_vars) for name in GROUPS}
     groups["posterior"] = groups["posterior"].drop_vars([each for each in confidential if each in groups["posterior"]])
-    for group in groups.values():
-        group.attrs = {}  # times and versions
     return xr.DataTree.from_dict(groups)
 
 
