@@ -160,9 +160,10 @@ class Censored:
             with np.errstate(all="ignore"):
                 return len(self._terms(*(self._point[each.name] for each in self._parts.parameters), *records))
         except (ValueError, IndexError):
+            own = f"{', '.join(self.record_parameters)} with one value a record, " if self.record_parameters else ""
             raise InputError(
-                "columns differ in length, have codes that the model doesn't know, or the model has constants of as "
-                "many elements as it was built with records"
+                f"columns differ in length, have codes that the model doesn't know, or the model has {own}"
+                "constants of as many elements as it was built with records"
             ) from None
 
     @cached_property
