@@ -124,7 +124,7 @@ class Censored:
         InputError
             If a name is no ``pm.Data`` of the model, lengths differ, or a number is out of range.
         """
-        n = self.n_records if not values else self._take(values)
+        n, bounded_before = self._take(values) if values else self.n_records, math.isfinite(self.window)
         if n != self.n_records:
             weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
         made = {} if weights is None else {WEIGHTS: checked_weights(weights, n)}
@@ -132,7 +132,7 @@ class Censored:
         made |= {} if window is None else {WINDOW: checked_window(window)}
         for name, value in made.items():
             self.model[name].set_value(value)
-        if values or window is not None:
+        if values or math.isfinite(self.window) != bounded_before:
             self._work_out()
         return self
 
@@ -262,7 +262,8 @@ def censor(
     Notes
     -----
     Paper 004, section 3, with SOUNDNESS 2.2 on centres and shapes. That records enter one another's likelihood is seen
-    only where the graph does it; what was worked out before the model was built can't be seen.
+    only where the graph does it; what was worked out before the model was built can't be seen. So make the model of
+    stand-ins (``columns.stand_ins``), whose refusals tell nothing, and give it the table by ``Censored.update``.
     """
     choice(clip, CLIPS, "clip")
     choice(neighbours, RELATIONS, "neighbours")

@@ -214,9 +214,10 @@ def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings:
 
 
 def _kept(tree: xr.DataTree, confidential: Sequence[str]) -> xr.DataTree:
-    groups = {name: xr.Dataset(tree[name].data_vars) for name in GROUPS}
-    groups["posterior"] = groups["posterior"].drop_vars([each for each in confidential if each in groups["posterior"]])
-    return xr.DataTree.from_dict(groups)
+    kept = {
+        name: {key: each for key, each in tree[name].data_vars.items() if key not in confidential} for name in GROUPS
+    }
+    return xr.DataTree.from_dict({name: xr.Dataset(group) for name, group in kept.items()})
 
 
 @dataclass(frozen=True)
