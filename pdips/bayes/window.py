@@ -13,9 +13,6 @@ Clip = Literal["hard", "tanh", "algebraic"]
 
 CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
 
-BEYOND = 1e150
-"""In place of an infinite number worked out from a record: far outside of any window, and 0 times it is 0."""
-
 
 def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: Clip) -> Any:
     """Return s(weights * (log_likelihood - centre)), all of it within [-window, window], as a graph.
@@ -80,7 +77,8 @@ def without_infinities(values: NDArray[Any]) -> NDArray[Any]:
     """
     if values.dtype.kind != "f" or not np.isinf(values).any():
         return values
-    finite: NDArray[Any] = np.nan_to_num(values, nan=np.nan, posinf=BEYOND, neginf=-BEYOND)
+    large = float(np.finfo(values.dtype).max) ** 0.5
+    finite: NDArray[Any] = np.nan_to_num(values, nan=np.nan, posinf=large, neginf=-large)
     return finite
 
 
