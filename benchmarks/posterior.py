@@ -1,4 +1,4 @@
-"""The paper's beta synthesizer under the censored likelihood, by NUTS and on the grid: ``python -m benchmarks.posterior``.
+"""The paper's beta synthesizer, censored, by NUTS and on the exact grid: ``python -m benchmarks.posterior``.
 
 Records are draws of Beta(0.5, 3); the window is 2.5, weights are 1, centres 0, priors those of paper 004.
 """
