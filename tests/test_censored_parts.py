@@ -246,7 +246,7 @@ def test_the_first_stage_counts_cells_with_noise_of_its_price():
     assert np.abs(noise).mean() == pytest.approx(2.0, abs=4 * 2.0 / np.sqrt(4_000))
     assert cells.variance == pytest.approx(np.var(noise), rel=0.15)
     halved = np.abs(noise / 2).mean()
-    assert not halved == pytest.approx(2.0, abs=4 * 2.0 / np.sqrt(4_000))  # the broken twin: scale 1 / epsilon
+    assert halved != pytest.approx(2.0, abs=4 * 2.0 / np.sqrt(4_000))  # the broken twin: scale 1 / epsilon
 
 
 def test_the_fit_to_cells_finds_the_parameters(two):

@@ -57,7 +57,7 @@ def synthetic_sets(
     Raises
     ------
     InputError
-        If the number of records or of parameter values doesn't fit, or the model draws something that is no number.
+        If the number of records or of parameter values doesn't fit.
     """
     each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
     if len(each) != n_sets:
@@ -84,7 +84,8 @@ def to_frame(
     schema : Schema
         Says what each column may hold.
     drawn : mapping of str to ndarray, shape (records,)
-        Codes of levels, or numbers; what lies outside is moved to the nearest that may be.
+        Codes of levels, or numbers; what lies outside is moved to the nearest that may be, what is no number to the
+        lower end: nothing may fail once the draw is paid for.
     public : DataFrame
         The public columns, in the same order.
     rng : numpy.random.Generator
@@ -97,8 +98,8 @@ def to_frame(
 
 
 def _column(name: str, column: Column, values: NDArray[Any], schema: Schema, rng: np.random.Generator) -> Any:
-    if np.isnan(values).any():
-        raise InputError(f"the model drew something in column {name!r} that is no number; its parameters allow that")
+    if np.isnan(values.astype(np.float64)).any():
+        values = np.where(np.isnan(values), float(column.lower or 0), values)
     if column.is_categorical:
         codes = np.clip(np.rint(values), 0, column.n_levels - 1).astype(np.int64)
         return decode(schema, {name: codes}, rng)[name].array
