@@ -69,8 +69,7 @@ def generic(data, schema):
             if column.public:
                 continue
             if column.is_categorical:
-                rising = np.arange(column.n_levels) / max(column.n_levels - 1, 1)
-                pm.Categorical(name, logit_p=theta * rising, observed=data[name])
+                pm.Binomial(name, n=column.n_levels - 1, logit_p=theta, observed=data[name])
             elif column.integer:
                 pm.BetaBinomial(name, n=int(column.upper), alpha=pm.math.exp(theta), beta=1, observed=data[name])
             else:

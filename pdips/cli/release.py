@@ -129,7 +129,7 @@ def _write_release(
     folder: Path, release: "Release", file_format: typing.Literal["parquet", "csv"], clock: "Clock"
 ) -> bool:
     """Write the synthetic sets where they belong, and return whether that is the public folder."""
-    published = release.loss.kind != "none"
+    published = release.loss.is_finite
     inside = folder / "confidential"
     inside.mkdir(mode=0o700)
     with clock.step("writing the synthetic sets"):
@@ -194,7 +194,7 @@ def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: 
         price = f"epsilon = {spell(loss.epsilon)} in total, {loss.neighbours} neighbours, kind {loss.kind}"
         click.echo(f"price     {price}{seeded}")
     else:
-        click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, never to be published")
+        click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, kept inside")
     click.echo(f"ledger    {ledger_line(ledger)}")
     if published:
         files = f"card.html, privacy.json, synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
