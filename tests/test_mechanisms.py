@@ -284,8 +284,7 @@ def test_the_statement_names_the_declared_cap(sound):
     capped = SCHEMA.model_copy(update={"records": Schema.model_fields["records"].annotation(max_per_person=4)})
     assert "up to 4 records" in sound(epsilon=1).privacy_loss(capped).statement
     assert (
-        "no person has more than 4 records is declared, not checked"
-        in sound(epsilon=1).privacy_loss(capped).statement
+        "no person has more than 4 records is declared, not checked" in sound(epsilon=1).privacy_loss(capped).statement
     )
 
 

@@ -252,9 +252,7 @@ def _toward(mechanism: Staged, pair: Pair) -> Pair:
 
 def _shares(event: Event | None = None) -> Pair:
     """Return the pair of Censor_uw: a share goes from .7 to nearly 0."""
-    first, second = (
-        Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6)
-    )
+    first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
     more = {} if event is None else {"event": event, "event_name": "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"}
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", **more)
 

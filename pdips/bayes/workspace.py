@@ -42,7 +42,19 @@ class Workspace:
         return self.blueprint.model
 
     def check(self) -> None:
-        """Refuse, on stand-ins, a model whose likelihood can't be censored record by record (``likelihood.censor``)."""
+        """Refuse, on stand-ins, discrete parameters and a likelihood that can't be censored record by record.
+
+        Raises
+        ------
+        InputError
+            If the model is one of these; see also ``likelihood.censor``.
+        """
+        discrete = [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
+        if discrete:
+            raise InputError(
+                f"parameter {discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as pm.Mixture "
+                "does"
+            )
         if not self._checked:
             censor(self.model, window=1.0)
             self._checked.append(True)
