@@ -6,14 +6,16 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pymc as pm
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks.pictures import DOCS
 from pdips import CensoredPosterior, Schema, Table
-from pdips.bayes.columns import Columns
-from pdips.bayes.drawing import Scored
-from pdips.bayes.stages import Stage
+from pdips.bayes.columns import Columns, record_values
+from pdips.bayes.model_file import as_source
+from pdips.bayes.quadrature import Quadrature
+from pdips.bayes.workspace import workspace
 from pdips.noise import RandomBits
 
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
@@ -34,36 +36,33 @@ def shares(data: Columns, schema: Schema) -> pm.Model:
     return model
 
 
-def scored(centre: str, epsilon: Fraction, table: Table, rng: np.random.Generator) -> tuple[CensoredPosterior, Scored]:
-    """Score the grid at a true epsilon under replace-one."""
-    settings = {
-        "none, as published": {"centre": "zero"},
-        "public, rough": {"centre": "reference", "reference": ROUGH},
-    }.get(centre, {"centre": "staged"})
+def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return phi and lambda, shape (points, 2), with their probabilities, at a true epsilon under replace-one."""
+    if centre == CENTRES[0]:
+        return published(epsilon / 2, table)
+    settings = {"centre": "reference", "reference": ROUGH} if centre == CENTRES[1] else {"centre": "staged"}
     made = CensoredPosterior(epsilon=epsilon, model=shares, **settings)
-    stage: Stage = made.stage(table, RandomBits(rng))
-    if centre == "staged, no correction":
+    stage = made.stage(table, RandomBits(rng))
+    if centre == CENTRES[2]:
         stage = replace(stage, simulated={})
-    return made, made.scored(table, stage)
+    grid = made.scored(table, stage)
+    p = np.exp(grid.log_probabilities())
+    kept = p > 1e-9 * p.max()
+    values = workspace(as_source(shares), SCHEMA).values_of(grid.grid.at(grid.index[kept]))
+    return np.array([[float(each["phi"]), float(each["lam"])] for each in values]), p[kept] / p[kept].sum()
 
 
-def parameters(made: CensoredPosterior, grid: Scored, flat: np.ndarray) -> np.ndarray:
-    """Return phi and lambda of points in unconstrained space, shape (points, 2)."""
-    values = made._space(SCHEMA).values_of(flat)
-    return np.array([[float(each["phi"]), float(each["lam"])] for each in values])
+def published(claimed: Fraction, table: Table) -> tuple[np.ndarray, np.ndarray]:
+    """Return the posterior of the paper's formula, whose true epsilon is twice the claimed one, by quadrature."""
+    model = workspace(as_source(shares), SCHEMA).model
+    nodes, weights = Quadrature(model, record_values(table), window=float(claimed) / 2).nodes()
+    return np.column_stack([nodes["phi"], nodes["lam"]]), weights
 
 
 def max_ecdf(records: np.ndarray, phi: float, lam: float, rng: np.random.Generator) -> float:
     """Return the largest distance of the ECDFs of the records and of as many from the model."""
     made = np.clip(rng.beta(lam * phi, lam * (1 - phi), len(records)), 1e-12, 1 - 1e-12)
     return float(stats.ks_2samp(records, made).statistic)
-
-
-def posterior_of_mean(made: CensoredPosterior, grid: Scored) -> tuple[np.ndarray, np.ndarray]:
-    """Return phi at the cells with any probability, and these probabilities."""
-    p = np.exp(grid.log_probabilities())
-    kept = p > 1e-9 * p.max()
-    return parameters(made, grid, grid.grid.at(grid.index[kept]))[:, 0], p[kept]
 
 
 def measured() -> tuple[dict[str, np.ndarray], dict[str, tuple[np.ndarray, np.ndarray]], float]:
@@ -77,16 +76,16 @@ def measured() -> tuple[dict[str, np.ndarray], dict[str, tuple[np.ndarray, np.nd
         fresh += [max_ecdf(records, TRUTH[0] / sum(TRUTH), sum(TRUTH), rng) for _ in range(DRAWS)]
         for place, epsilon in enumerate(EPSILONS):
             for centre in CENTRES:
-                made, grid = scored(centre, epsilon, table, rng)
-                drawn = parameters(made, grid, grid.draw(DRAWS, RandomBits(rng)))
-                errors[centre][repeat, place] = np.mean([max_ecdf(records, *each, rng) for each in drawn])
+                points, p = posterior(centre, epsilon, table, rng)
+                drawn = points[rng.choice(len(p), DRAWS, p=p)]
+                errors[centre][repeat, place] = np.mean([max_ecdf(records, phi, lam, rng) for phi, lam in drawn])
                 if repeat == 0 and epsilon == SHOWN:
-                    curves[centre] = posterior_of_mean(made, grid)
+                    curves[centre] = points[:, 0], p
                     curves["records"] = (records, np.array([]))
     return {centre: found.mean(axis=0) for centre, found in errors.items()}, curves, float(np.mean(fresh))
 
 
-def plot_errors(axes: object, errors: dict[str, np.ndarray], fresh: float) -> None:
+def plot_errors(axes: Axes, errors: dict[str, np.ndarray], fresh: float) -> None:
     """Draw max-ECDF against epsilon."""
     for (centre, values), style in zip(errors.items(), STYLES, strict=True):
         axes.plot([float(e) for e in EPSILONS], values, style, marker="o", markersize=4, color="black", label=centre)
@@ -99,14 +98,14 @@ def plot_errors(axes: object, errors: dict[str, np.ndarray], fresh: float) -> No
     axes.legend(frameon=False, fontsize=8, title="centre", title_fontsize=8)
 
 
-def plot_posteriors(axes: object, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
+def plot_posteriors(axes: Axes, curves: dict[str, tuple[np.ndarray, np.ndarray]]) -> None:
     """Draw the posterior of the mean at one epsilon for each centre, and where the records have theirs."""
     for centre, style in zip(CENTRES, STYLES, strict=True):
         phi, p = curves[centre]
-        counts, edges = np.histogram(phi, bins=60, weights=p / p.sum(), range=(0.0, 0.5))
+        counts, edges = np.histogram(phi, bins=125, weights=p, range=(0.0, 0.5))
         axes.plot((edges[1:] + edges[:-1]) / 2, counts / counts.max(), style, color="black", linewidth=1)
-        mean = float(phi @ p / p.sum())
-        print(f"{centre}: mean {mean:.3f}, deviation {float(np.sqrt((phi - mean) ** 2 @ p / p.sum())):.4f}")
+        mean = float(phi @ p)
+        print(f"{centre}: mean {mean:.3f}, deviation {float(np.sqrt((phi - mean) ** 2 @ p)):.4f}")
     axes.axvline(curves["records"][0].mean(), color="gray", linewidth=0.8)
     print(f"records: mean {curves['records'][0].mean():.3f}")
     axes.set(xlabel=f"mean of the model, epsilon = {float(SHOWN):g}", ylabel="posterior, largest = 1")

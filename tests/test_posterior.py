@@ -226,7 +226,7 @@ def test_the_unit_of_a_column_changes_nothing(centre):
 
 
 def test_without_a_centre_the_unit_is_everything():
-    # the broken twin: in hundreds of thousands the density is above 1 near its peak, which the window takes for evidence
+    # the broken twin: in hundreds of thousands densities are above 1, which the window takes for evidence
     dollars, large = (probabilities(unit, centre="zero") for unit in (1, 100_000))
     assert np.abs(dollars - large).sum() > 0.1
 

@@ -51,7 +51,7 @@ def fit(density: Density, cells: Cells, prior: FloatArray) -> FloatArray:
     if len(low) > max(ZOOM):
         return _climb(density.model, cells)
     frame = pd.DataFrame(dict(cells.values))
-    once = {name: column.to_numpy() for name, column in frame[~frame.duplicated()].items()}
+    once = {str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()}
     place = frame.groupby(list(frame.columns), sort=False).ngroup().to_numpy()  # in the order of first appearance
     rows = density.rows(once)
     return _zoom(lambda flat: _fitness(density, cells, rows, place, flat), low, high)

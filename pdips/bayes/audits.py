@@ -22,7 +22,6 @@ from pdips.errors import InputError
 from pdips.mechanism import Law, Outcome
 from pdips.noise import RandomBits, discrete_laplace
 from pdips.pairs import Case, Event, Pair
-from pdips.privacy import Neighbours
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -146,12 +145,11 @@ def censored(build: Build) -> Iterator[Case]:
     if made.variant == "published":
         yield from _published(made, build)
         return
-    exact = () if made.kind == "zcdp" else ("exact",)
-    staged = _staged(build, share="1/2")
-    for engine in exact:
-        yield from _of_a_draw(build, engine)
+    if made.kind == "pure":
+        yield from _of_a_draw(build)
+        staged = _staged(build, share="1/2")
         if staged is not None:
-            yield Case(staged, _flip(coin_table, CROWD, staged), engine)
+            yield Case(staged, _flip(coin_table, CROWD, staged), "exact")
     counted = _staged(build, share="0.999")
     if counted is not None:
         yield Case(counted, _toward(counted, _flip(coin_table, CROWD, counted)))
@@ -160,18 +158,18 @@ def censored(build: Build) -> Iterator[Case]:
         yield Case(plain, _flip(coin_table, _crowd(plain, COIN, 3), plain))
 
 
-def _of_a_draw(build: Build, engine: Any) -> Iterator[Case]:
+def _of_a_draw(build: Build) -> Iterator[Case]:
     """Yield the cases of a draw by itself, exactly."""
     sure = _centred(build, switch, "prior")
     if sure is not None:
-        yield Case(sure, _flip(coin_table, _crowd(sure, COIN, LIGHT), sure), engine)
+        yield Case(sure, _flip(coin_table, _crowd(sure, COIN, LIGHT), sure), "exact")
     for model, table_of, reference in ((coin, coin_table, {"theta": 0.0}), (mean, mean_table, {"mu": 0.0})):
         made = _centred(build, model, reference)
         if made is not None:
-            yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), engine)
+            yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), "exact")
     zero = _where_allowed(build, model=shares, centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
-        yield Case(zero, _shares(), engine)
+        yield Case(zero, _shares(), "exact")
 
 
 def _published(made: CensoredPosterior, build: Build) -> Iterator[Case]:
@@ -208,7 +206,7 @@ def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> 
 
 
 def _staged(build: Build, share: str) -> Staged | None:
-    """Return a release in two stages, at the outcome that most records are 0 and the first table is likelier to give."""
+    """Return a release in two stages, at an outcome that the first table of a pair is likelier to give."""
     made = _where_allowed(build, model=coin, centre="staged", share=share)
     if made is None:
         return None
@@ -253,8 +251,8 @@ def _toward(mechanism: Staged, pair: Pair) -> Pair:
 def _shares(event: Event | None = None) -> Pair:
     """Return the pair of Censor_uw: a share goes from .7 to nearly 0."""
     first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
-    more = {} if event is None else {"event": event, "event_name": "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"}
-    return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", **more)
+    event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
+    return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
 
 
 def _far_apart(rows: NDArray[Any]) -> NDArray[np.bool_]:

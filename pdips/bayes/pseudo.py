@@ -11,8 +11,8 @@ from pdips.bayes.columns import record_values
 from pdips.bayes.fits import ByLattice, Chains, has_few
 from pdips.bayes.model_file import Blueprint, BuildModel, Source, as_source
 from pdips.bayes.synthesis import synthetic_sets
-from pdips.bayes.workspace import ONE_AT_A_TIME
 from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.bayes.workspace import ONE_AT_A_TIME
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run

@@ -52,8 +52,8 @@ class Workspace:
         discrete = [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
         if discrete:
             raise InputError(
-                f"parameter {discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as pm.Mixture "
-                "does"
+                f"parameter {discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
+                "pm.Mixture does"
             )
         if not self._checked:
             censor(self.model, window=1.0)
