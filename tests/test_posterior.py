@@ -1,4 +1,4 @@
-"""censored-posterior from its settings to its sets: what it refuses before it spends, and what it must not depend on."""
+"""censored-posterior from its settings to its sets: what it refuses before it spends, what it must not depend on."""
 
 import re
 from fractions import Fraction

@@ -284,13 +284,12 @@ class CensoredPosterior:
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
         """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.
 
-        The published form gives parameters, shape (runs, numbers). With centre staged there is more to see than cells:
-        :class:`pdips.bayes.audits.Staged`.
+        The published form gives parameters, shape (runs, numbers); centre staged is audited by ``audits.Staged``.
         """
         with ONE_AT_A_TIME:
             if self.variant == "published":
-                space, rng = self._space(table.schema), bits.generator()
-                return published.observe(space.blueprint, table, n=n_runs, rng=rng, **self._as_published(table))
+                blueprint, window = self._space(table.schema).blueprint, self.window(table.schema)
+                return published.observe(blueprint, table, window, self.weights, n=n_runs, rng=bits.generator())
             scored = self.scored(table, self._fixed(table, bits))
         return scored.observe(n_runs * self.n_draws, bits).reshape(n_runs, self.n_draws)
 
@@ -304,9 +303,6 @@ class CensoredPosterior:
         found = scored.log_probabilities()
         outcomes = [Outcome(key=(cell,), log_probability=float(p)) for cell, p in enumerate(found) if np.isfinite(p)]
         return Law(outcomes=outcomes, repeats=self.n_draws)
-
-    def _as_published(self, table: Table) -> dict[str, Any]:
-        return {"window": self.window(table.schema), "weights": self.weights}
 
     def _fixed(self, table: Table, bits: RandomBits) -> Stage:
         if self.centred_on == "staged":
@@ -388,14 +384,13 @@ class CensoredPosterior:
         """Return the values of the parameters of each draw, and what the curator may see."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if self.variant == "published":
-            rng = bits.generator()
-            return published.draw(space.blueprint, table, n=self.n_draws, rng=rng, **self._as_published(table))
+            rng, window = bits.generator(), censoring.window
+            return published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
         if sampler == "nuts":
             rng = bits.generator()
-            settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
-            settings["nuts"] = self.nuts
-            values = record_values(table)
-            drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
+            settings = {name: getattr(self, name) for name in ("draws", "tune", "nuts")}
+            settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": rng}
+            drawn, _, found = chains.draw_chains(space, stage, censoring, record_values(table), **settings)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":

@@ -1,7 +1,7 @@
 """The censored posterior as paper 004 has it, for studies and audits: it claims epsilon and loses more."""
 
 from fractions import Fraction
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,13 @@ from pdips.errors import InputError
 from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
-Weights = Literal["none", "confidential"]
 
 N_DRAWS = 1_000
 """Draws of the unweighted fit over which a record's largest log-likelihood is taken: the paper's S."""
 
 
 def draw(
-    blueprint: Blueprint, table: Table, *, window: Fraction, weights: str, n: int, rng: np.random.Generator
+    blueprint: Blueprint, table: Table, window: Fraction, weights: str, *, n: int, rng: np.random.Generator
 ) -> tuple[list[dict[str, FloatArray]], dict[str, Any]]:
     """Draw parameters from the paper's posterior, and say how.
 
@@ -50,7 +49,7 @@ def draw(
 
 
 def observe(
-    blueprint: Blueprint, table: Table, *, window: Fraction, weights: str, n: int, rng: np.random.Generator
+    blueprint: Blueprint, table: Table, window: Fraction, weights: str, *, n: int, rng: np.random.Generator
 ) -> FloatArray:
     """Return parameters of independent draws, shape (n, numbers), for audits of few parameters.
 
