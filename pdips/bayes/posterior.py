@@ -384,12 +384,11 @@ class CensoredPosterior:
         """Return the values of the parameters of each draw, and what the curator may see."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if self.variant == "published":
-            rng, window = bits.generator(), censoring.window
+            window, rng = censoring.window, bits.generator()
             return published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
         if sampler == "nuts":
-            rng = bits.generator()
             settings = {name: getattr(self, name) for name in ("draws", "tune", "nuts")}
-            settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": rng}
+            settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": bits.generator()}
             drawn, _, found = chains.draw_chains(space, stage, censoring, record_values(table), **settings)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}
         values, counts = distinct(record_values(table), table.counts)
