@@ -122,6 +122,11 @@ class Blueprint:
     def __post_init__(self) -> None:
         for name, column in self.schema.columns.items():
             check_column(name, column)
+        if self.schema.impossible:
+            raise InputError(
+                "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
+                "steps, or describe the combined column by one column with levels"
+            )
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
 
