@@ -6,13 +6,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import Values
+from pdips.bayes.columns import Values, stand_ins
 from pdips.bayes.drawing import Censoring, around
 from pdips.bayes.grid import join, split
 from pdips.bayes.likelihood import Censored, censor
 from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.sampling import Convergence, converged, require, sample
 from pdips.bayes.stages import Stage
+from pdips.bayes.terms import inputs_of
 from pdips.bayes.whitening import ROUND, axes_at, whitened
 from pdips.bayes.workspace import Workspace
 
@@ -39,15 +40,11 @@ def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values:
         rows = {name: np.concatenate([values[name], stage.simulated[name]]) for name in values}
         n_simulated = len(next(iter(stage.simulated.values())))
         correction = np.concatenate([np.zeros(n_records), np.full(n_simulated, stage.n_records / n_simulated)])
+    n_rows = len(next(iter(rows.values())))
+    like = space.blueprint.build(stand_ins(space.blueprint.schema, n_rows))
+    made = censor(like, window=float(censoring.window), clip=censoring.clip, correction=correction)
     centre, weights = centres_and_weights(space, stage, censoring, rows)
-    return censor(
-        space.blueprint.build(rows),
-        window=float(censoring.window),
-        weights=weights,
-        centre=centre,
-        clip=censoring.clip,
-        correction=correction,
-    )
+    return made.update(values={name: rows[name] for name in inputs_of(like)}, centre=centre, weights=weights)
 
 
 def centres_and_weights(

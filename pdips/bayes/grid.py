@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -110,10 +110,16 @@ class Grid:
         return self.at(index + rng.uniform(-0.5, 0.5, size=index.shape))
 
 
+@lru_cache(maxsize=16)
+def start(model: pm.Model) -> tuple[FloatArray, ...]:
+    """Return the model's own starting point, one array for each value variable; found once for each model."""
+    point = model.initial_point()
+    return tuple(np.asarray(point[value.name], dtype=np.float64) for value in model.value_vars)
+
+
 def shapes(model: pm.Model) -> list[tuple[int, ...]]:
     """Return the shape of each value variable."""
-    point = model.initial_point()
-    return [np.shape(point[value.name]) for value in model.value_vars]
+    return [each.shape for each in start(model)]
 
 
 def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
@@ -133,8 +139,12 @@ def join(points: Sequence[Any]) -> FloatArray:
 
 def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
     """Return parameter vectors as values of the free variables, in the model's own units."""
-    names = [variable.name for variable in model.free_RVs]
-    graphs = model.replace_rvs_by_values(model.free_RVs)
-    function = model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")
+    names, function = [variable.name for variable in model.free_RVs], _constrain(model)
     rows = zip(*split(model, flat), strict=True)
     return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
+
+
+@lru_cache(maxsize=16)
+def _constrain(model: pm.Model) -> Any:
+    graphs = model.replace_rvs_by_values(model.free_RVs)
+    return model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -186,7 +186,7 @@ class CensoredPosterior:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
-            text = statement(self, schema, statements.published(self.epsilon, self.weights))
+            text = statement(self, schema, statements.published(epsilon, self.weights))
             return PrivacyLoss(
                 epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text
             )
@@ -203,8 +203,7 @@ class CensoredPosterior:
         text = statement(self, schema, law)
         sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
         if self.kind == "zcdp":
-            loss = zcdp(self.price.rho, self.delta, self.neighbours, text)
-            return PrivacyLoss(**{**vars(loss), "sampling": sampling})
+            return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
         return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
@@ -214,11 +213,10 @@ class CensoredPosterior:
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
+        space.check()
         self._sampler(schema)
         if space.blueprint.has_record_parameters:
-            raise InputError(
-                "the model has parameters for single records; integrate them out, for example as a mixture"
-            )
+            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
         if self.centred_on == "staged":
             reference.check_schema(schema, self.price.stage, self.neighbours)
         if self.centred_on == "reference":
@@ -238,8 +236,8 @@ class CensoredPosterior:
         few = n_parameters <= max(NODES)
         if self.sampler == "grid" and not few:
             raise InputError(
-                f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, or "
-                "rejection for few records"
+                f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, "
+                "or rejection for few records"
             )
         if self.sampler == "auto":
             return "grid" if few else "nuts"
@@ -369,8 +367,8 @@ class CensoredPosterior:
         nats = self._n_public(table) * float(self.window(table.schema))
         if nats < USELESS and self.variant == "sound":
             warnings.warn(
-                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what is "
-                "released says next to nothing beyond the prior or the reference",
+                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
+                "is released says next to nothing beyond the prior or the reference",
                 stacklevel=3,
             )
 
@@ -383,9 +381,7 @@ class CensoredPosterior:
             rng = bits.generator()
             settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
             values = record_values(table)
-            drawn, tree, found = chains.draw_chains(
-                space, stage, censoring, values, n=self.n_draws, rng=rng, **settings
-            )
+            drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":

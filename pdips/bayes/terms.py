@@ -43,8 +43,9 @@ def log_prior(model: pm.Model) -> Any:
 
 
 def inputs_of(model: pm.Model) -> dict[str, Any]:
-    """Return the columns that a model reads, each with its shared variable."""
-    return {variable.name.removesuffix(SUFFIX): variable for variable in model.data_vars}
+    """Return the columns that a model reads, each with its shared variable; other data of the model are constants."""
+    found = {variable.name: variable for variable in model.data_vars}
+    return {name.removesuffix(SUFFIX): variable for name, variable in found.items() if name.endswith(SUFFIX)}
 
 
 @dataclass(frozen=True, eq=False)

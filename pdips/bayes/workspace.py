@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pdips.bayes.anchors import prior_draws, unconstrained
 from pdips.bayes.density import Density
 from pdips.bayes.grid import constrained
+from pdips.bayes.likelihood import censor
 from pdips.bayes.model_file import Blueprint, Source
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -35,6 +36,16 @@ class Workspace:
     def model(self) -> Any:
         """The ``pm.Model`` of stand-ins."""
         return self.blueprint.model
+
+    def check(self) -> None:
+        """Refuse, on stand-ins, a model whose likelihood can't be censored record by record (``likelihood.censor``)."""
+        if not self._checked:
+            censor(self.model, window=1.0)
+            self._checked.append(True)
+
+    @cached_property
+    def _checked(self) -> list[bool]:
+        return []
 
     @cached_property
     def density(self) -> Density:
