@@ -21,7 +21,7 @@ from pdips.bayes.scores import Clip
 from pdips.bayes.stages import Reference, Stage
 from pdips.bayes.synthesis import synthetic_sets
 from pdips.bayes.workspace import Workspace, workspace
-from pdips.errors import InputError
+from pdips.errors import InputError, UselessWarning
 from pdips.ledger import Ledger
 from pdips.mechanism import (
     MOST_SETS,
@@ -369,6 +369,7 @@ class CensoredPosterior:
             warnings.warn(
                 f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
                 "is released says next to nothing beyond the prior or the reference",
+                UselessWarning,
                 stacklevel=3,
             )
 

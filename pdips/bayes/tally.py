@@ -28,6 +28,8 @@ class Tally:
         ``alpha``, by default 1, and ``c``, nats, by default 0.
     limit : float or None
         Nats; None for no limit.
+    counts : ndarray of int, shape (records,), optional
+        How many records each stands for.
 
     Raises
     ------
@@ -36,8 +38,15 @@ class Tally:
     """
 
     def __init__(
-        self, n: int, n_draws: int, weights: FloatArray | None, centre: FloatArray | None, limit: float | None
+        self,
+        n: int,
+        n_draws: int,
+        weights: FloatArray | None,
+        centre: FloatArray | None,
+        limit: float | None,
+        counts: NDArray[np.int64] | None = None,
     ) -> None:
+        self.counts = np.ones(n, np.int64) if counts is None else counts
         self.weights, self.centre, self.limit = _weights(weights, n), _centre(centre, n), _limit(limit)
         self.weighted = weights is not None
         self.lowest, self.highest, self.total = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
@@ -49,16 +58,17 @@ class Tally:
         limit = np.inf if self.limit is None else self.limit
         by_record = (self.lowest, self.highest, self.total, self.draws_beyond)
         _by_record(found, self.centre[records], self.weights[records], limit, *(kept[records] for kept in by_record))
-        _by_draw(found, limit, self.largest_by_draw[draws], self.records_beyond[draws])
+        _by_draw(found, self.counts[records], limit, self.largest_by_draw[draws], self.records_beyond[draws])
 
     def bounds(self, chains: int, independent: bool) -> Bounds:
-        """Return what was found."""
+        """Return what was found, of each record."""
+        each = np.repeat(np.arange(len(self.counts)), self.counts)
         return Bounds(
-            np.maximum(self.highest, -self.lowest),
-            self.lowest,
-            self.highest,
-            self.total / len(self.largest_by_draw),
-            self.draws_beyond.astype(np.int64),
+            np.maximum(self.highest, -self.lowest)[each],
+            self.lowest[each],
+            self.highest[each],
+            (self.total / len(self.largest_by_draw))[each],
+            self.draws_beyond.astype(np.int64)[each],
             self.largest_by_draw.reshape(chains, -1),
             self.records_beyond.reshape(chains, -1),
             self.limit,
@@ -93,7 +103,7 @@ def _by_record(terms, centre, weights, limit, lowest, highest, total, beyond):  
 
 
 @numba.njit(error_model="numpy")
-def _by_draw(terms, limit, largest, beyond):  # type: ignore[no-untyped-def]
+def _by_draw(terms, counts, limit, largest, beyond):  # type: ignore[no-untyped-def]
     """Update what is kept by draw. Eight running maxima, since the processor can't reorder one."""
     n_draws, n = terms.shape
     lanes = np.empty(8)
@@ -109,7 +119,7 @@ def _by_draw(terms, limit, largest, beyond):  # type: ignore[no-untyped-def]
         largest[draw] = lanes.max()
         count = 0
         for i in range(n):
-            count += abs(row[i]) > limit
+            count += counts[i] * (abs(row[i]) > limit)
         beyond[draw] += count
 
 
