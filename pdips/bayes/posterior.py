@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.bayes import chains, prices, reference, stages, statements
+from pdips.bayes.closer import look
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
@@ -39,7 +41,7 @@ from pdips.mechanism import (
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive, zcdp
-from pdips.release import Release, RunRecord
+from pdips.release import Closer, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -304,7 +306,7 @@ class CensoredPosterior:
             "centre": self.centred_on,
             "reference": dict(given) if isinstance(given, Mapping) else given if given is None else Path(given).name,
             "share": as_float(exact(self.share, "share")) if self.centred_on == "staged" else None,
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
+            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else None,
             "model": None if source is None else source.name,
             "model_source": None if source is None else source.text,
         }
@@ -350,11 +352,11 @@ class CensoredPosterior:
             with clock.step("finding where to look"):
                 stage = self.stage(table, bits)
             with clock.step("drawing the parameters"):
-                drawn, diagnostics = self._draw(space, table, stage, bits)
+                drawn, diagnostics, closer = self._draw(space, table, stage, bits)
             n_records = self.n_records or table.n_records
             each = drawn if self.n_draws > 1 else drawn[0]
             sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics)
+            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
@@ -375,19 +377,24 @@ class CensoredPosterior:
 
     def _draw(
         self, space: Workspace, table: Table, stage: Stage, bits: RandomBits
-    ) -> tuple[list[dict[str, FloatArray]], Drawing]:
-        """Return the values of the parameters of each draw, and what the curator may see."""
+    ) -> tuple[list[dict[str, FloatArray]], Drawing, Closer | None]:
+        """Return the parameters of each draw, what the curator may see, and what looks closer."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if sampler == "nuts":
             rng = bits.generator()
             settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
             values = record_values(table)
-            drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
-            return drawn, {"sampler": "nuts", "convergence": found.describe()}
+            drawn, tree, found = chains.draw_chains(
+                space, stage, censoring, values, n=self.n_draws, rng=rng, **settings
+            )
+            closer = partial(look, "at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
+            return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":
-            flat = score_grid(space, stage, censoring, values, counts).draw(self.n_draws, bits)
-        else:
-            atom = ATOM if sampler == "atoms" else None
-            flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
-        return space.values_of(flat), {"sampler": sampler}
+            scored = score_grid(space, stage, censoring, values, counts)
+            drawn = space.values_of(scored.draw(self.n_draws, bits))
+            closer = partial(look, "at_grid", space, stage, censoring, values, counts, drawn, scored)
+            return drawn, {"sampler": "grid"}, closer
+        atom = ATOM if sampler == "atoms" else None
+        flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
+        return space.values_of(flat), {"sampler": sampler}, None

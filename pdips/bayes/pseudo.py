@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 from pymc.model.transform.conditioning import remove_value_transforms
 
@@ -21,7 +22,7 @@ from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
-from pdips.release import Release, RunRecord
+from pdips.release import Closer, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -126,6 +127,7 @@ class PseudoPosterior:
             "n_sets": self.n_sets,
             "neighbours": self.neighbours,
             "model": None if self.model is None else as_source(self.model).name,
+            "model_source": None if self.model is None else as_source(self.model).text,
             "weights": self.weights,
             "scale": self.scale,
             "shift": self.shift,
@@ -185,16 +187,16 @@ class PseudoPosterior:
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             blueprint = self.blueprint(table.schema)
-            parameters, diagnostics = self._fit(blueprint, table, bits.generator(), clock)
+            parameters, diagnostics, closer = self._fit(blueprint, table, bits.generator(), clock)
             sets = synthetic_sets(blueprint, table, parameters, self.n_sets, table.n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics)
+            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
     def _fit(
         self, blueprint: Blueprint, table: Table, rng: np.random.Generator, clock: Clock
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Return one draw of the parameters from the pseudo posterior, and what the curator may see."""
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], Closer]:
+        """Return one draw of the parameters from the pseudo posterior, what the curator may see, what looks closer."""
         kind = _ByLattice if _has_few(blueprint) else _Chains
         fits = kind(blueprint, record_values(table), self.n_draws, rng)
         with clock.step("fitting the model"):
@@ -214,7 +216,17 @@ class PseudoPosterior:
             "draws": self.n_draws,
             "convergence": fits.convergence,
         }
-        return fits.one(), diagnostics
+        released = fits.one()
+
+        def closer() -> Any:
+            look = _module("inspection")
+            draws = fits.tree()
+            tree = draws if isinstance(draws, xr.DataTree) else look.tree_of(draws)
+            posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.independent)
+            held = {"model": blueprint.model, "values": fits.values, "counts": fits.counts, "limit": None}
+            return look.inspect(look.Records(**held, terms=lambda _: (weights, None)), posterior)
+
+        return released, diagnostics, closer
 
 
 def _has_few(blueprint: Blueprint) -> bool:
@@ -227,9 +239,11 @@ class _ByLattice:
     """Posteriors of a model with few parameters, by quadrature; equal records are one row."""
 
     name = "quadrature"
+    independent = True
 
     def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         rows, self.counts = distinct(values, None)
+        self.values: Values = rows
         mode = "NUMBA" if len(self.counts) > COMPILED else "FAST_COMPILE"
         self._quadrature = Quadrature(blueprint.model, rows, counts=self.counts, mode=mode)
         self._names = [variable.name for variable in blueprint.model.free_RVs]
@@ -249,6 +263,16 @@ class _ByLattice:
         """Return a fresh draw from the last fit."""
         return {name: value[0] for name, value in self.several(1).items()}
 
+    def tree(self) -> list[dict[str, NDArray[Any]]]:
+        """Return fresh draws from the last fit."""
+        draws = self.several(self._n_draws)
+        return [{name: value[i] for name, value in draws.items()} for i in range(self._n_draws)]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return what there is to say about the last fit."""
+        return {"sampler": self.name}
+
     @property
     def convergence(self) -> dict[str, float]:
         """Return how good the last fit is."""
@@ -259,6 +283,7 @@ class _Chains:
     """Posteriors of a model with more parameters, by NUTS."""
 
     name = "NUTS"
+    independent = False
 
     def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         model = blueprint.build(values)
@@ -266,6 +291,7 @@ class _Chains:
         self._likelihoods = Likelihoods(remove_value_transforms(model), values)
         self._watch, self._rng = blueprint.source.watch, rng
         self._n_draws, self._n_each = n_draws, max(-(-n_draws // CHAINS), LEAST_DRAWS)
+        self.values: Values = values
         self.counts = np.ones(self._likelihoods.n_rows, dtype=np.int64)
 
     def largest(self, weights: FloatArray | None) -> FloatArray:
@@ -276,10 +302,16 @@ class _Chains:
         found = sampling.converged(tree, self._watch)
         sampling.require(found)
         self.convergence = {"chains": found.describe()}
+        self.facts = {"sampler": self.name, "convergence": found.describe(), "passed": found.passed}
+        self._held: xr.DataTree = tree
         posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         self._draws = {str(name): posterior[name].to_numpy() for name in posterior.data_vars}
         places = np.linspace(0, CHAINS * self._n_each - 1, self._n_draws).astype(np.int64)
         return self._likelihoods.largest({name: value[places] for name, value in self._draws.items()})
+
+    def tree(self) -> xr.DataTree:
+        """Return the draws of the last fit."""
+        return self._held
 
     def one(self) -> dict[str, NDArray[Any]]:
         """Return one draw of the last fit."""
