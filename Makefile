@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test clone-test lint benchmarks audit lock clean
+.PHONY: setup demo test test-long clone-test lint benchmarks audit lock clean
 
 setup: $(READY)
 
@@ -22,7 +22,10 @@ demo: setup
 	    --ledger demo/youth.sqlite --out demo/youth --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -m "not clone"
+	$(BIN)/python -m pytest -m "not clone and not long"
+
+test-long: setup
+	$(BIN)/python -m pytest -m long
 
 clone-test: setup
 	$(BIN)/python -m pytest -m clone

@@ -235,7 +235,7 @@ def _stored(bounds: Bounds, records: Records, weights: FloatArray | None) -> xr.
 
 
 def _plain(found: xr.Dataset) -> xr.Dataset:
-    """Return what netCDF can hold."""
+    """Return what a file can hold."""
     return found.drop_vars([name for name in found.data_vars if found[name].dtype.kind not in "biuf"]).drop_attrs()
 
 

@@ -154,7 +154,7 @@ def _write_inside(
     with clock.step("looking closer at the run"):
         diagnostics, tree = record.look_closer()
     if tree is not None:
-        tree.to_netcdf(folder / "diagnostics.nc", engine="h5netcdf")
+        tree.to_zarr(folder / "diagnostics.zarr", consolidated=False, zarr_format=2)
     run = {
         "published": published,
         "seconds": {**clock.seconds, **record.seconds},

@@ -153,7 +153,7 @@ def _report(confidential: Path, content: Mapping[str, Any]) -> str:
 def _posterior(confidential: Path, run: Run) -> dict[str, Any]:
     from markupsafe import Markup
 
-    found = posterior.pictures(confidential / "diagnostics.nc", run.diagnostics.posterior)
+    found = posterior.pictures(confidential / "diagnostics.zarr", run.diagnostics.posterior)
     marked = {kind: [(title, Markup(picture)) for title, picture in each] for kind, each in found.items()}
     return {"parameter_pictures": marked["parameters"], "bound_pictures": marked["bounds"]}
 

@@ -1,4 +1,4 @@
-"""The pictures of a posterior on the curator's report, from ``diagnostics.nc``: all of it confidential."""
+"""The pictures of a posterior on the curator's report, from ``diagnostics.zarr``: all of it confidential."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,14 +37,15 @@ def pictures(path: Path, facts: PosteriorFacts | None) -> dict[str, list[tuple[s
     InputError
         If the file is damaged.
     """
-    if facts is None or not path.is_file():
+    if facts is None or not path.is_dir():
         return {"parameters": [], "bounds": []}
     import xarray as xr
 
     try:
-        tree = xr.load_datatree(path, engine="h5netcdf")
+        with xr.open_datatree(path, engine="zarr", consolidated=False) as opened:
+            tree = opened.load()
         return {"parameters": _parameters(tree, facts), "bounds": _bounds(tree)}
-    except (OSError, KeyError, ValueError):
+    except (OSError, KeyError, ValueError, StopIteration):
         raise InputError(f"{path} is damaged") from None
 
 
