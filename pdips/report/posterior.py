@@ -45,7 +45,7 @@ def pictures(path: Path, facts: PosteriorFacts | None) -> dict[str, list[tuple[s
         with xr.open_datatree(path, engine="zarr", consolidated=False) as opened:
             tree = opened.load()
         return {"parameters": _parameters(tree, facts), "bounds": _bounds(tree)}
-    except (OSError, KeyError, ValueError, StopIteration):
+    except (OSError, KeyError, ValueError, RuntimeError, StopIteration):
         raise InputError(f"{path} is damaged") from None
 
 
