@@ -125,9 +125,8 @@ def test_the_turned_model_has_the_same_density():
     turned = whitened(model, space.model, place, axes)
     density = model.compile_logp(mode="FAST_COMPILE")
     again = turned.compile_logp(mode="FAST_COMPILE")
-    natural = turned.compile_fn(
-        [turned[name] for name in ("b", "sigma")], inputs=turned.value_vars, mode="FAST_COMPILE"
-    )
+    known = {variable.name: variable for variable in turned.unobserved_value_vars}
+    natural = turned.compile_fn([known["b"], known["sigma"]], inputs=turned.value_vars, mode="FAST_COMPILE")
     for z in rng.normal(0, 1, (5, 4)):
         parts = split(space.model, (place + axes @ z)[None])
         point = {name: part[0] for name, part in zip(names, parts, strict=True)}

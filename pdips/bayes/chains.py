@@ -11,7 +11,7 @@ from pdips.bayes.drawing import Censoring, around
 from pdips.bayes.grid import join, split
 from pdips.bayes.likelihood import Censored, censor
 from pdips.bayes.pointwise import Likelihoods
-from pdips.bayes.sampling import Convergence, converged, require, sample
+from pdips.bayes.sampling import Convergence, Sampler, converged, require, sample
 from pdips.bayes.stages import Stage
 from pdips.bayes.terms import inputs_of
 from pdips.bayes.whitening import ROUND, axes_at, whitened
@@ -78,6 +78,7 @@ def draw_chains(
     draws: int,
     tune: int,
     chains: int,
+    nuts: Sampler = "auto",
     rng: np.random.Generator,
 ) -> tuple[list[dict[str, NDArray[Any]]], xr.DataTree, Convergence]:
     """Return n of the draws of some chains, these draws, and how well the chains agree.
@@ -88,7 +89,7 @@ def draw_chains(
         See :func:`censored_model`.
     n : int
         Number of draws to be released, as far apart as they can be.
-    draws, tune, chains : int
+    draws, tune, chains, nuts
         See :func:`pdips.bayes.sampling.sample`.
     rng : numpy.random.Generator
         Randomness of the chains, and of which draws are taken.
@@ -99,7 +100,7 @@ def draw_chains(
         If the chains don't agree.
     """
     model = censored_model(space, stage, censoring, values)
-    tree = _sampled(space, stage, model, draws=draws, tune=tune, chains=chains, rng=rng)
+    tree = _sampled(space, stage, model, draws=draws, tune=tune, chains=chains, rng=rng, sampler=nuts)
     found = converged(tree, space.blueprint.source.watch)
     require(found)
     posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)

@@ -127,7 +127,7 @@ class Censored:
         InputError
             If a name is no ``pm.Data`` of the model, lengths differ, or a number is out of range.
         """
-        n = self.n_records if not values else self._take(values)
+        n, bounded_before = self._take(values) if values else self.n_records, math.isfinite(self.window)
         if n != self.n_records:
             weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
         made = {} if weights is None else {WEIGHTS: checked_weights(weights, n)}
@@ -135,7 +135,7 @@ class Censored:
         made |= {} if window is None else {WINDOW: checked_window(window)}
         for name, value in made.items():
             self.model[name].set_value(value)
-        if values or window is not None:
+        if values or math.isfinite(self.window) != bounded_before:
             self._work_out()
         return self
 
@@ -163,9 +163,10 @@ class Censored:
             with np.errstate(all="ignore"):
                 return len(self._terms(*(self._point[each.name] for each in self._parts.parameters), *records))
         except (ValueError, IndexError):
+            own = f"{', '.join(self.record_parameters)} with one value a record, " if self.record_parameters else ""
             raise InputError(
-                "columns differ in length, have codes that the model doesn't know, or the model has constants of as "
-                "many elements as it was built with records"
+                f"columns differ in length, have codes that the model doesn't know, or the model has {own}"
+                "constants of as many elements as it was built with records"
             ) from None
 
     @cached_property
@@ -236,7 +237,7 @@ def censor(
     window : float
         Half width w of the window, in nats; ``math.inf`` for none.
     weights : array_like, shape (records,), optional
-        Finite, at least 0; 1 where not given.
+        Between 0 and 1; 1 where not given.
     centre : array_like, shape (records,), optional
         What is taken off the log-likelihoods, in nats; 0 where not given. A record whose centre is not finite is left
         out.
@@ -268,7 +269,8 @@ def censor(
     Notes
     -----
     Paper 004, section 3, with SOUNDNESS 2.2 on centres and shapes. That records enter one another's likelihood is seen
-    only where the graph does it; what was worked out before the model was built can't be seen.
+    only where the graph does it; what was worked out before the model was built can't be seen. So make the model of
+    stand-ins (``columns.stand_ins``), whose refusals tell nothing, and give it the table by ``Censored.update``.
     """
     choice(clip, CLIPS, "clip")
     choice(neighbours, RELATIONS, "neighbours")

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes import chains, prices, reference, stages, statements
+from pdips.bayes import chains, prices, reference, sampling, stages, statements
 from pdips.bayes.closer import look
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
@@ -49,6 +49,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
+Backend = sampling.Sampler
 Drawing = dict[str, Any]
 
 USELESS = 8
@@ -81,7 +82,8 @@ class CensoredPosterior:
         Public: a table (.csv, .parquet) such as an earlier release, "prior" for the prior predictive, or values of the
         model's parameters, as a mapping or as "name=value,name=value".
     share : int, float, str or Fraction
-        Share of the budget that the private reference gets.
+        Share of the budget that the private reference gets: at least half of it is well spent there, more if records
+        are few or the budget is small (``docs/mechanisms/censored-posterior.md``).
     weights : {"none", "public"}
         Whether terms that could leave the window are scaled down first, by weights from public parameter values. The
         published form also has "confidential": the paper's weights.
@@ -96,6 +98,8 @@ class CensoredPosterior:
         (experimental) are exact for any number of parameters, but only feasible for few records.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
         Of NUTS.
     variant : {"sound", "published"}
@@ -130,12 +134,13 @@ class CensoredPosterior:
     variant: Variant = "sound"
     centre: Centre | None = None
     reference: str | Path | Mapping[str, Any] | None = None
-    share: Number = "1/2"
+    share: Number = "3/4"
     weights: Literal["none", "public", "confidential"] = "none"
     clip: Clip = "hard"
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
     sampler: Sampler = "auto"
+    nuts: Backend = "auto"
     n_records: int | None = None
     draws: int = 1_000
     tune: int = 1_000
@@ -149,6 +154,7 @@ class CensoredPosterior:
         choice(self.clip, ("hard", "tanh", "algebraic"), "clip")
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection", "atoms"), "sampler")
+        choice(self.nuts, sampling.SAMPLERS, "nuts")
         prices.check_share(self.share)
         if self.centre is not None:
             choice(self.centre, ("staged", "reference", "zero") if sound else ("zero",), "centre")
@@ -381,12 +387,9 @@ class CensoredPosterior:
         """Return the parameters of each draw, what the curator may see, and what looks closer."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if sampler == "nuts":
-            rng = bits.generator()
-            settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
-            values = record_values(table)
-            drawn, tree, found = chains.draw_chains(
-                space, stage, censoring, values, n=self.n_draws, rng=rng, **settings
-            )
+            values, wanted = record_values(table), {"n": self.n_draws, "rng": bits.generator(), "nuts": self.nuts}
+            wanted |= {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
+            drawn, tree, found = chains.draw_chains(space, stage, censoring, values, **wanted)
             closer = partial(look, "at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
         values, counts = distinct(record_values(table), table.counts)

@@ -130,19 +130,17 @@ def open_checks(log_density: Any, holds_records: Callable[[Any], bool]) -> Any:
     holds_records : callable
         Whether a variable holds one value a record.
     """
-    opened = {}
-    for node in toposort([log_density]):
-        if isinstance(node.op, CheckParameterValue):
-            expression, output = node.inputs[0], node.outputs[0]
-            for condition in _conditions(node.inputs[1:]):
-                inner = condition.ndim - expression.ndim
-                if not any(map(holds_records, ancestors([condition]))):
-                    condition = pt.all(condition)
-                elif inner > 0:  # several parameters an element
-                    condition = pt.all(condition, axis=tuple(range(-inner, 0)))
-                expression = pt.switch(condition, expression, -np.inf)
-            opened[output] = pt.as_tensor(expression).astype(output.dtype)
-    return graph_replace([log_density], opened, strict=False)[0] if opened else log_density
+    while checks := [node for node in toposort([log_density]) if isinstance(node.op, CheckParameterValue)]:
+        expression, output = checks[0].inputs[0], checks[0].outputs[0]
+        for condition in _conditions(checks[0].inputs[1:]):
+            inner = condition.ndim - expression.ndim
+            if not any(map(holds_records, ancestors([condition]))):
+                condition = pt.all(condition)
+            elif inner > 0:  # several parameters an element
+                condition = pt.all(condition, axis=tuple(range(-inner, 0)))
+            expression = pt.switch(condition, expression, -np.inf)
+        [log_density] = graph_replace([log_density], {output: pt.as_tensor(expression).astype(output.dtype)})
+    return log_density
 
 
 def _conditions(found: Sequence[Any]) -> Iterator[Any]:

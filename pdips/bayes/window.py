@@ -13,9 +13,6 @@ Clip = Literal["hard", "tanh", "algebraic"]
 
 CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
 
-BEYOND = 1e150
-"""In place of an infinite number worked out from a record: far outside of any window, and 0 times it is 0."""
-
 
 def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: Clip) -> Any:
     """Return s(weights * (log_likelihood - centre)), all of it within [-window, window], as a graph.
@@ -46,10 +43,10 @@ def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: C
 
 
 def checked_weights(weights: ArrayLike, n: int) -> FloatArray:
-    """Return weights as a vector of finite numbers of at least 0."""
+    """Return weights as a vector of numbers in [0, 1]."""
     found = checked_vector(weights, n, "weights")
-    if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise InputError("weights must be finite and at least 0")
+    if not ((found >= 0) & (found <= 1)).all():
+        raise InputError("weights must lie between 0 and 1, and none may be missing")
     return found
 
 
@@ -80,7 +77,8 @@ def without_infinities(values: NDArray[Any]) -> NDArray[Any]:
     """
     if values.dtype.kind != "f" or not np.isinf(values).any():
         return values
-    finite: NDArray[Any] = np.nan_to_num(values, nan=np.nan, posinf=BEYOND, neginf=-BEYOND)
+    large = float(np.finfo(values.dtype).max) ** 0.5
+    finite: NDArray[Any] = np.nan_to_num(values, nan=np.nan, posinf=large, neginf=-large)
     return finite
 
 
