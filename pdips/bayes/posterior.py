@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -50,7 +49,7 @@ IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
 Backend = sampling.Sampler
-Drawing = dict[str, Any]
+Drawing = tuple[list[dict[str, FloatArray]], dict[str, Any], Closer | None]
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
@@ -359,9 +358,8 @@ class CensoredPosterior:
                 stage = self.stage(table, bits)
             with clock.step("drawing the parameters"):
                 drawn, diagnostics, closer = self._draw(space, table, stage, bits)
-            n_records = self.n_records or table.n_records
-            each = drawn if self.n_draws > 1 else drawn[0]
-            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n_records, bits, clock)
+            n, each = self.n_records or table.n_records, drawn if self.n_draws > 1 else drawn[0]
+            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n, bits, clock)
             return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
@@ -381,22 +379,21 @@ class CensoredPosterior:
                 stacklevel=3,
             )
 
-    def _draw(
-        self, space: Workspace, table: Table, stage: Stage, bits: RandomBits
-    ) -> tuple[list[dict[str, FloatArray]], Drawing, Closer | None]:
+    def _draw(self, space: Workspace, table: Table, stage: Stage, bits: RandomBits) -> Drawing:
         """Return the parameters of each draw, what the curator may see, and what looks closer."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if sampler == "nuts":
-            values, wanted = record_values(table), {"n": self.n_draws, "rng": bits.generator(), "nuts": self.nuts}
+            values = record_values(table)
+            wanted: dict[str, Any] = {"n": self.n_draws, "rng": bits.generator(), "nuts": self.nuts}
             wanted |= {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
             drawn, tree, found = chains.draw_chains(space, stage, censoring, values, **wanted)
-            closer = partial(look, "at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
+            closer = look("at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":
             scored = score_grid(space, stage, censoring, values, counts)
             drawn = space.values_of(scored.draw(self.n_draws, bits))
-            closer = partial(look, "at_grid", space, stage, censoring, values, counts, drawn, scored)
+            closer = look("at_grid", space, stage, censoring, values, counts, drawn, scored)
             return drawn, {"sampler": "grid"}, closer
         atom = ATOM if sampler == "atoms" else None
         flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
