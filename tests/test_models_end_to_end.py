@@ -68,7 +68,7 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
     """All but the sampler: draws near the private reference stand in for its chains."""
     from pdips.bayes import chains, stages
 
-    def near(space, stage, model, *, draws, tune, chains, rng):
+    def near(space, stage, model, *, chains, rng, **_):
         import arviz as az
 
         flat = stage.anchor.place + 0.01 * rng.standard_normal((chains * 50, len(stage.anchor.place)))

@@ -147,6 +147,7 @@ def _write_inside(
 ) -> None:
     from pdips.release import write_json
     from pdips.report.pages import write_report
+    from pdips.report.posterior import write_tree
     from pdips.utility.margins import compare
 
     with clock.step("comparing with the confidential table"):
@@ -154,7 +155,7 @@ def _write_inside(
     with clock.step("looking closer at the run"):
         diagnostics, tree = record.look_closer()
     if tree is not None:
-        tree.to_zarr(folder / "diagnostics.zarr", consolidated=False, zarr_format=2)
+        write_tree(tree, folder / "diagnostics")
     run = {
         "published": published,
         "seconds": {**clock.seconds, **record.seconds},

@@ -146,14 +146,14 @@ def _report(confidential: Path, content: Mapping[str, Any]) -> str:
         two_way_reference=comparison.two_way.reference_mean(),
         **_pictures(comparison),
         posterior=run.diagnostics.posterior,
-        **_posterior(confidential, run),
+        **_posterior(confidential, run, facts.table_schema),
     )
 
 
-def _posterior(confidential: Path, run: Run) -> dict[str, Any]:
+def _posterior(confidential: Path, run: Run, schema: Schema) -> dict[str, Any]:
     from markupsafe import Markup
 
-    found = posterior.pictures(confidential / "diagnostics.zarr", run.diagnostics.posterior)
+    found = posterior.pictures(confidential / "diagnostics", run.diagnostics.posterior, schema)
     marked = {kind: [(title, Markup(picture)) for title, picture in each] for kind, each in found.items()}
     return {"parameter_pictures": marked["parameters"], "bound_pictures": marked["bounds"]}
 
