@@ -4,14 +4,16 @@ import importlib
 from typing import Any
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 from pymc.model.transform.conditioning import remove_value_transforms
 
 from pdips.bayes import lattice
-from pdips.bayes.columns import Values, distinct
+from pdips.bayes.columns import Values, distinct, stand_ins
 from pdips.bayes.model_file import Blueprint
 from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.quadrature import Quadrature
+from pdips.bayes.terms import inputs_of
 
 FloatArray = NDArray[np.float64]
 
@@ -31,9 +33,11 @@ class ByLattice:
     """Posteriors of a model with few parameters, by quadrature; equal records are one row."""
 
     name = "quadrature"
+    independent = True
 
     def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         rows, self.counts = distinct(values, None)
+        self.values: Values = rows
         mode = "NUMBA" if len(self.counts) > COMPILED else "FAST_COMPILE"
         self._quadrature = Quadrature(blueprint.model, rows, counts=self.counts, mode=mode)
         self._names = [variable.name for variable in blueprint.model.free_RVs]
@@ -57,6 +61,16 @@ class ByLattice:
         """Return a fresh draw from the last fit."""
         return {name: value[0] for name, value in self.several(1).items()}
 
+    def tree(self) -> list[dict[str, NDArray[Any]]]:
+        """Return fresh draws from the last fit."""
+        draws = self.several(self._n_draws)
+        return [{name: value[i] for name, value in draws.items()} for i in range(self._n_draws)]
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What there is to say about the last fit."""
+        return {"sampler": self.name}
+
     @property
     def convergence(self) -> dict[str, float]:
         """Return how good the last fit is."""
@@ -67,10 +81,13 @@ class Chains:
     """Posteriors of a model with more parameters, by NUTS."""
 
     name = "NUTS"
+    independent = False
 
     def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
-        model = blueprint.build(values)
-        self._censored = _module("likelihood").censor(model, window=np.inf)
+        model = blueprint.build(stand_ins(blueprint.schema, len(next(iter(values.values())))))
+        read = {name: values[name] for name in inputs_of(model)}
+        self._censored = _module("likelihood").censor(model, window=np.inf).update(values=read)
+        self.values: Values = values
         self._likelihoods = Likelihoods(remove_value_transforms(model), values)
         self._watch, self._rng = blueprint.source.watch, rng
         self._n_draws, self._n_each = n_draws, max(-(-n_draws // CHAINS), LEAST_DRAWS)
@@ -90,8 +107,14 @@ class Chains:
         found = sampling.converged(tree, self._watch)
         sampling.require(found)
         self.convergence = {"chains": found.describe()}
+        self.facts = {"sampler": self.name, "convergence": found.describe(), "passed": found.passed}
+        self._held: xr.DataTree = tree
         posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         self._draws = {str(name): posterior[name].to_numpy() for name in posterior.data_vars}
+
+    def tree(self) -> xr.DataTree:
+        """Return the draws of the last fit."""
+        return self._held
 
     def several(self, n: int) -> dict[str, NDArray[Any]]:
         """Return n draws of the last fit, as far apart as they can be."""

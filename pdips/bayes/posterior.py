@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.bayes import chains, prices, published, reference, sampling, stages, statements
+from pdips.bayes.closer import look
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
@@ -21,7 +22,7 @@ from pdips.bayes.scores import Clip
 from pdips.bayes.stages import Reference, Stage
 from pdips.bayes.synthesis import synthetic_sets
 from pdips.bayes.workspace import ONE_AT_A_TIME, Workspace, workspace
-from pdips.errors import InputError
+from pdips.errors import InputError, UselessWarning
 from pdips.ledger import Ledger
 from pdips.mechanism import (
     MOST_SETS,
@@ -39,7 +40,7 @@ from pdips.mechanism import (
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
-from pdips.release import Release, RunRecord
+from pdips.release import Closer, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -48,7 +49,7 @@ IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
 Backend = sampling.Sampler
-Drawing = dict[str, Any]
+Drawing = tuple[list[dict[str, FloatArray]], dict[str, Any], Closer | None]
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
@@ -356,11 +357,10 @@ class CensoredPosterior:
             with ONE_AT_A_TIME, clock.step("finding where to look"):
                 stage = self.stage(table, bits)
             with ONE_AT_A_TIME, clock.step("drawing the parameters"):
-                drawn, diagnostics = self._draw(space, table, stage, bits)
-            n_records = self.n_records or table.n_records
-            each = drawn if self.n_draws > 1 else drawn[0]
-            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics)
+                drawn, diagnostics, closer = self._draw(space, table, stage, bits)
+            n, each = self.n_records or table.n_records, drawn if self.n_draws > 1 else drawn[0]
+            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n, bits, clock)
+            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
@@ -375,26 +375,30 @@ class CensoredPosterior:
             warnings.warn(
                 f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
                 "is released says next to nothing beyond the prior or the reference",
+                UselessWarning,
                 stacklevel=3,
             )
 
-    def _draw(
-        self, space: Workspace, table: Table, stage: Stage, bits: RandomBits
-    ) -> tuple[list[dict[str, FloatArray]], Drawing]:
-        """Return the values of the parameters of each draw, and what the curator may see."""
+    def _draw(self, space: Workspace, table: Table, stage: Stage, bits: RandomBits) -> Drawing:
+        """Return the parameters of each draw, what the curator may see, and what looks closer."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if self.variant == "published":
             window, rng = censoring.window, bits.generator()
-            return published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
+            drawn, facts = published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
+            return drawn, facts, None
         if sampler == "nuts":
+            values = record_values(table)
             settings = {name: getattr(self, name) for name in ("draws", "tune", "nuts")}
             settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": bits.generator()}
-            drawn, _, found = chains.draw_chains(space, stage, censoring, record_values(table), **settings)
-            return drawn, {"sampler": "nuts", "convergence": found.describe()}
+            drawn, tree, found = chains.draw_chains(space, stage, censoring, values, **settings)
+            closer = look("at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
+            return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":
-            flat = score_grid(space, stage, censoring, values, counts).draw(self.n_draws, bits)
-        else:
-            atom = ATOM if sampler == "atoms" else None
-            flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
-        return space.values_of(flat), {"sampler": sampler}
+            scored = score_grid(space, stage, censoring, values, counts)
+            drawn = space.values_of(scored.draw(self.n_draws, bits))
+            closer = look("at_grid", space, stage, censoring, values, counts, drawn, scored)
+            return drawn, {"sampler": "grid"}, closer
+        atom = ATOM if sampler == "atoms" else None
+        flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
+        return space.values_of(flat), {"sampler": sampler}, None

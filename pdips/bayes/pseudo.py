@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.bayes.columns import record_values
@@ -18,7 +19,7 @@ from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
-from pdips.release import Release, RunRecord
+from pdips.release import Closer, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -123,6 +124,7 @@ class PseudoPosterior:
             "neighbours": self.neighbours,
             "variant": self.variant,
             "model": None if self.model is None else as_source(self.model).name,
+            "model_source": None if self.model is None else as_source(self.model).text,
             "weights": self.weights,
             "scale": self.scale,
             "shift": self.shift,
@@ -183,16 +185,16 @@ class PseudoPosterior:
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             blueprint = self.blueprint(table.schema)
-            parameters, diagnostics = self._fit(blueprint, table, bits.generator(), clock)
+            parameters, diagnostics, closer = self._fit(blueprint, table, bits.generator(), clock)
             sets = synthetic_sets(blueprint, table, parameters, self.n_sets, table.n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics)
+            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
     def _fit(
         self, blueprint: Blueprint, table: Table, rng: np.random.Generator, clock: Clock
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Return one draw of the parameters from the pseudo posterior, and what the curator may see."""
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], Closer]:
+        """Return one draw of the parameters from the pseudo posterior, what the curator may see, what looks closer."""
         kind = ByLattice if has_few(blueprint) else Chains
         fits = kind(blueprint, record_values(table), self.n_draws, rng)
         with clock.step("fitting the model"):
@@ -212,7 +214,18 @@ class PseudoPosterior:
             "draws": self.n_draws,
             "convergence": fits.convergence,
         }
-        return fits.one(), diagnostics
+        released = fits.one()
+
+        def closer() -> Any:
+            from pdips.bayes import inspection as look
+
+            draws = fits.tree()
+            tree = draws if isinstance(draws, xr.DataTree) else look.tree_of(draws)
+            posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.independent)
+            held = {"model": blueprint.model, "values": fits.values, "counts": fits.counts, "limit": None}
+            return look.inspect(look.Records(**held, terms=lambda _: (weights, None)), posterior)
+
+        return released, diagnostics, closer
 
 
 def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
