@@ -284,9 +284,10 @@ class Chains:
         assert window == np.inf
         return self
 
-    def update(self, *, weights, window):
+    def update(self, *, weights=None, window=np.inf, values=None):
         assert window == np.inf
-        self.weights.append(weights)
+        if values is None:
+            self.weights.append(weights)
         return self
 
     def sample(self, censored, *, draws, tune, chains, rng):
