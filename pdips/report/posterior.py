@@ -71,7 +71,7 @@ def pictures(path: Path, facts: PosteriorFacts | None, schema: Schema) -> dict[s
     try:
         tree = read_tree(path)
         return {"parameters": _parameters(tree, facts), "bounds": _bounds(tree, schema)}
-    except (OSError, KeyError, ValueError, RuntimeError, StopIteration):
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, StopIteration):
         raise InputError(f"{path} is damaged") from None
 
 
