@@ -78,10 +78,16 @@ class Density:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def __call__(self, row: Sequence[NDArray[Any]]) -> FloatArray:
-        """Return the log density of one of :meth:`rows` at all points; NaN for one that the model can't look up."""
+        """Return the log density of one of :meth:`rows` at all points; NaN for one that the model can't work out.
+
+        Whatever a record makes the model raise (a code beyond an array, a singular matrix, an assertion) is answered by
+        NaN: an error that went on from here would tell that there is such a record.
+        """
         try:
             found: FloatArray = self._function(*row)
-        except IndexError:
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
             return np.full(self._n_points, np.nan)
         return found
 
