@@ -1,5 +1,6 @@
 """All that a model of one schema needs compiled, kept for the next release of the same kind."""
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,14 +79,22 @@ class Workspace:
         return found
 
 
-_kept: dict[tuple[Any, ...], Workspace] = {}
+class _Kept(threading.local):
+    """Workspaces of a thread: the points that a density is asked at are set in it, which two threads can't share."""
+
+    def __init__(self) -> None:
+        self.workspaces: dict[tuple[Any, ...], Workspace] = {}
+
+
+_kept = _Kept()
 
 
 def workspace(source: Source, schema: Schema) -> Workspace:
-    """Return the workspace of a model and a schema, made once."""
+    """Return the workspace of a model and a schema, made once in each thread."""
     key = (source.build if not source.text else source.text, schema.to_toml())
-    if key not in _kept:
-        while len(_kept) >= MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = Workspace(Blueprint(source, schema))
-    return _kept[key]
+    kept = _kept.workspaces
+    if key not in kept:
+        while len(kept) >= MOST_KEPT:
+            kept.pop(next(iter(kept)))
+        kept[key] = Workspace(Blueprint(source, schema))
+    return kept[key]
