@@ -70,3 +70,18 @@ def test_threads_do_not_share_points():
     for place, expected in enumerate(alone):
         np.testing.assert_array_equal(found[place], expected)
     assert not np.array_equal(*alone)
+
+
+def test_the_statement_of_a_concentrated_price_promises_no_pure_epsilon():
+    loss = CensoredPosterior(epsilon=1, model=tight, kind="zcdp", split="per-set", n_sets=100).privacy_loss(SPAN)
+    assert "any output by a factor" not in loss.statement
+    assert "beyond that, by at most delta = 0.000001" in loss.statement
+    pure = CensoredPosterior(epsilon=1, model=tight).privacy_loss(SPAN)
+    assert "any output by a factor of at most e^epsilon; the number" in pure.statement
+    assert "delta" not in pure.statement
+
+
+def test_the_published_form_promises_nothing():
+    text = CensoredPosterior(epsilon=1, model=tight, variant="published").privacy_loss(SPAN).statement
+    assert text.startswith("NO GUARANTEE")
+    assert "by a factor" not in text

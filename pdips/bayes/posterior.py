@@ -192,7 +192,7 @@ class CensoredPosterior:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
-            text = statement(self, schema, statements.published(epsilon, self.weights))
+            text = statements.published(epsilon, self.weights)
             return PrivacyLoss(
                 epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text
             )
@@ -206,7 +206,8 @@ class CensoredPosterior:
             weights=self.weights == "public",
             schema=schema,
         )
-        text = statement(self, schema, law)
+        delta = exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0)
+        text = statement(self, schema, law, delta=delta)
         sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
         if self.kind == "zcdp":
             return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
