@@ -233,7 +233,7 @@ def run(
     )
 
 
-def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
+def statement(mechanism: Mechanism, schema: Schema | None, law: str, *, delta: Fraction = Fraction(0)) -> str:
     """Return the paragraph for a disclosure board: the law, whom it protects, and on which assumptions.
 
     Parameters
@@ -244,16 +244,23 @@ def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:
         Names the cap on a person's records and the public columns.
     law : str
         What the mechanism does and which noise it adds; one or more sentences.
+    delta : Fraction
+        Probability of exceeding epsilon; 0 for a pure loss.
     """
     records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
     most = records.max_per_person if records is not None else 1
     cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
+    factor = "the probability of any output by a factor of at most e^epsilon"
+    if delta:
+        factor = (
+            "the probability of any set of outputs by a factor of at most e^epsilon and, beyond that, by at most "
+            f"delta = {spell(delta)}"
+        )
     whom = {
         "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema "
-        "allows changes the probability of any output by a factor of at most e^epsilon; "
-        "the number of records is public",
-        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes the probability of "
-        "any output by a factor of at most e^epsilon, for all tables of at least one record; the number of records is "
+        f"allows changes {factor}; the number of records is public",
+        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes {factor}, "
+        "for all tables of at least one record; the number of records is "
         "protected too",
     }[mechanism.neighbours]
     epsilon, plural = spell(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""

@@ -9,15 +9,18 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.bayes.terms import inputs_of, log_prior, record_terms
 
 FloatArray = NDArray[np.float64]
-LOOKUPS = (AdvancedSubtensor, Subtensor)
+LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
+"""What looks something up, or may do so inside."""
 Points = Sequence[FloatArray]
 
 
@@ -50,9 +53,7 @@ class Density:
         graph = graph_replace([graph], held, strict=False)[0] if held else graph
         self._ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")
         if any(isinstance(node.op, LOOKUPS) for node in toposort([graph])):
-            mode = (
-                "FAST_COMPILE"  # checks bounds, which compiled code doesn't: beyond them lies what isn't the record's
-            )
+            mode = "FAST_COMPILE"  # which checks bounds, as compiled code doesn't: beyond them lies what no record owns
         self._function = pytensor.function([*self._record.values()], graph, mode=mode, on_unused_input="ignore")
         self._function.trust_input = True
 
@@ -78,10 +79,16 @@ class Density:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def __call__(self, row: Sequence[NDArray[Any]]) -> FloatArray:
-        """Return the log density of one of :meth:`rows` at all points; NaN for one that the model can't look up."""
+        """Return the log density of one of :meth:`rows` at all points; NaN for one that the model can't work out.
+
+        Whatever a record makes the model raise (a code beyond an array, a singular matrix, an assertion) is answered by
+        NaN: an error that went on from here would tell that there is such a record.
+        """
         try:
             found: FloatArray = self._function(*row)
-        except IndexError:
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
             return np.full(self._n_points, np.nan)
         return found
 

@@ -30,6 +30,10 @@ LOWEST = -1e6
 BLOCK = 1_000
 """Draws made at a time for audits."""
 
+MOST_STEPS = 2.0**60
+"""Log prior densities this many steps from 0 and beyond count as there, so that sums of steps are whole numbers of 64
+bits however small the window is; all records together move a score by less if there are fewer than 2^40."""
+
 WEIGHT_DRAWS = 32
 WEIGHT_SPREAD = 3.0
 
@@ -136,7 +140,8 @@ def score_grid(space: Workspace, stage: Stage, censoring: Censoring, values: Val
     if stage.simulated:
         base = base + stage.n_records * terms.excess(stage.simulated)
     fine = np.isfinite(base)
-    steps = np.rint(np.where(fine, np.maximum(base, LOWEST), 0.0) / float(censoring.unit)).astype(np.int64)
+    steps = np.rint(np.where(fine, np.maximum(base, LOWEST), 0.0) / float(censoring.unit))
+    steps = np.clip(steps, -MOST_STEPS, MOST_STEPS).astype(np.int64)
     scores = np.where(fine, steps + terms.total(values, counts), NOWHERE)
     return Scored(grid, index, scores, censoring.unit)
 

@@ -193,7 +193,7 @@ class CensoredPosterior:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
-            text = statement(self, schema, statements.published(epsilon, self.weights))
+            text = statements.published(epsilon, self.weights)
             return PrivacyLoss(
                 epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text
             )
@@ -207,7 +207,8 @@ class CensoredPosterior:
             weights=self.weights == "public",
             schema=schema,
         )
-        text = statement(self, schema, law)
+        delta = exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0)
+        text = statement(self, schema, law, delta=delta)
         sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
         if self.kind == "zcdp":
             return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
@@ -221,7 +222,11 @@ class CensoredPosterior:
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
         space.check()
-        self._sampler(schema)
+        if self._sampler(schema) == "nuts" and self.neighbours == "add-remove":
+            raise InputError(
+                "NUTS takes a model of as many records as there are, which add-remove protects; take replace-one, or a "
+                "model of up to three parameters for the grid"
+            )
         if space.blueprint.has_record_parameters:
             raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
         if self.centred_on == "staged":
@@ -262,7 +267,8 @@ class CensoredPosterior:
 
     def _reference(self, space: Workspace, n_records: int) -> Stage:
         wanted: Reference = "prior" if self.reference is None else self.reference
-        return stages.referenced(space, wanted, n_records)
+        with ONE_AT_A_TIME:
+            return stages.referenced(space, wanted, n_records)
 
     def stage(self, table: Table, bits: RandomBits) -> Stage:
         """Return what is known before the draw, and spend the first stage's share on it if there is one."""
@@ -280,7 +286,8 @@ class CensoredPosterior:
     def scored(self, table: Table, stage: Stage) -> Scored:
         """Return the public grid with its scores."""
         values, counts = distinct(record_values(table), table.counts)
-        return score_grid(self._space(table.schema), stage, self.censoring(table.schema), values, counts)
+        with ONE_AT_A_TIME:
+            return score_grid(self._space(table.schema), stage, self.censoring(table.schema), values, counts)
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
         """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.

@@ -133,7 +133,7 @@ def cells_of_table(table: Table) -> Cells:
     codes = {name: table.codes[name] for name in table.schema.columns if name not in public}
     taken, counts = distinct({**codes, **public}, table.counts)
     values, volumes = _inside(table.schema, {name: taken[name] for name in codes}, {n: taken[n] for n in public})
-    return Cells(values, counts.astype(np.float64), volumes, 0.0, int(counts.sum()))
+    return Cells(values, counts.astype(np.float64), volumes, 0.0, max(int(counts.sum()), 1))
 
 
 def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[dict[str, NDArray[Any]], FloatArray]:

@@ -87,13 +87,13 @@ def sample(
     graph = model.model if isinstance(model, Censored) else model
     known = _available(graph, sampler)
     settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
-    seed = int(rng.integers(2**31))
+    seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
     with _quiet():
         if known == "nutpie":
             compiled = _compiled(model)
             tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
         else:
-            tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=seed, **settings)
+            tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=rng if known == "pymc" else seed, **settings)
     return _kept(tree, model.record_parameters if isinstance(model, Censored) else ())
 
 

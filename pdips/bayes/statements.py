@@ -28,7 +28,7 @@ SAMPLING = {
     "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
     "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agreed was "
     "looked at on the confidential table, and nothing is released if they don't, which is itself an observation "
-    "that nobody paid for.",
+    "that nobody paid for. That records do not enter each other's terms was tried out on made-up records, not proved.",
 }
 
 
@@ -53,7 +53,7 @@ def law(
         )
     if schema is not None:
         names = ", ".join(name for name, column in schema.columns.items() if not column.public)
-        parts.append(f"The model of {names}, its priors and its grid are public, and were not chosen by the table.")
+        parts.append(f"The model of {names} and its priors are public, and were not chosen by looking at the table.")
     return " ".join(parts)
 
 

@@ -21,7 +21,7 @@ FloatArray = NDArray[np.float64]
 MOST_KEPT = 4
 
 ONE_AT_A_TIME = threading.RLock()
-"""Compiled functions hold numbers between calls, and audits run side by side."""
+"""Compiled functions hold points between calls, which two threads can't share; audits run side by side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,7 +56,13 @@ class Workspace:
                 "pm.Mixture does"
             )
         if not self._checked:
-            censor(self.model, window=1.0)
+            try:
+                censor(self.model, window=1.0)
+            except IndexError:
+                raise InputError(
+                    "the model looks something up by a column, and values that the schema allows lie beyond it; make "
+                    "what is looked up as long as the column has levels or whole numbers"
+                ) from None
             self._checked.append(True)
 
     @cached_property
