@@ -66,7 +66,7 @@ def test_a_model_by_chains_end_to_end(monkeypatch, tmp_path, name):
 @pytest.mark.parametrize("name", BY_CHAINS)
 def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, name):
     """All but the sampler: draws near the private reference stand in for its chains."""
-    from pdips.bayes import chains, stages
+    from pdips.bayes import chains, sampling, stages
 
     def near(space, stage, model, *, chains, rng, **_):
         import arviz as az
@@ -81,5 +81,6 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
 
     monkeypatch.setattr(stages, "SIMULATED", 128)
     monkeypatch.setattr(chains, "_sampled", near)
+    monkeypatch.setattr(chains, "converged", lambda tree, _: sampling.converged(tree))
     monkeypatch.setattr(chains, "require", lambda _: None)
     check(run(monkeypatch, tmp_path, name, n_records=RECORDS), name)
