@@ -207,7 +207,7 @@ def test_nodes_start_fine_and_reach_as_far_as_they_should(two, reach):
     along = grid.along(np.arange(grid.n_nodes, dtype=float))
     assert along[-1] == pytest.approx(reach, rel=1e-6)
     assert (np.diff(along) > 0).all()
-    assert np.diff(along).min() <= 0.251
+    assert np.diff(along).min() <= 0.301
     index = grid.indices()
     prior = two.density.log_prior(split(two.model, grid.at(index)))
     index, prior = index[prior > -100], prior[prior > -100]

@@ -154,7 +154,7 @@ def anchor_at(density: Density, place: FloatArray, records: Values, n_records: i
     information = (slopes.T * counts) @ slopes / max(counts.sum(), 1)
     values, vectors = np.linalg.eigh(information)
     single = vectors / np.sqrt(np.maximum(values, max(values.max() * 1e-6, 1e-12)))
-    return Anchor(place, single / np.sqrt(n_records), reach=6.0)
+    return Anchor(place, single / np.sqrt(n_records), reach=12.0)
 
 
 def prior_draws(model: pm.Model, n: int = PRIOR_DRAWS) -> FloatArray:

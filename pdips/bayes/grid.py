@@ -17,8 +17,11 @@ IntArray = NDArray[np.int64]
 NODES = {1: 4096, 2: 192, 3: 40}
 """Most nodes along each axis, by number of parameters."""
 
-FINEST = {1: 0.02, 2: 0.25, 3: 0.4}
+FINEST = {1: 0.02, 2: 0.3, 3: 0.4}
 """Distance of neighbouring nodes at an anchor, in standard deviations of a posterior there, by number of parameters."""
+
+GROWTH = {1: 0.01, 2: 0.05, 3: 0.1}
+"""How much further apart the next nodes may be, as a share, where there are nodes enough."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,13 +69,14 @@ class Grid:
     @cached_property
     def n_nodes(self) -> int:
         """Nodes along each axis."""
-        return min(NODES[self.n_axes], 2 * int(np.ceil(self.anchor.reach / FINEST[self.n_axes])) + 1)
+        growth = GROWTH[self.n_axes]
+        half = np.arcsinh(growth * self.anchor.reach / FINEST[self.n_axes]) / growth
+        return NODES[self.n_axes] if self.anchor.even else min(NODES[self.n_axes], 2 * int(np.ceil(half)) + 1)
 
     @cached_property
     def finest(self) -> float:
         """Distance of neighbouring nodes at the anchor, in standard deviations."""
-        even = 2 * self.anchor.reach / (self.n_nodes - 1)
-        return even if self.anchor.even else min(even, FINEST[self.n_axes])
+        return 2 * self.anchor.reach / (self.n_nodes - 1) if self.anchor.even else FINEST[self.n_axes]
 
     @cached_property
     def growth(self) -> float:
