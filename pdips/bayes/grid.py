@@ -1,9 +1,10 @@
 """Public grids of parameter values, and exact draws from a posterior on them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -110,10 +111,15 @@ class Grid:
         return self.at(index + rng.uniform(-0.5, 0.5, size=index.shape))
 
 
+_shapes: "WeakKeyDictionary[pm.Model, list[tuple[int, ...]]]" = WeakKeyDictionary()
+
+
 def shapes(model: pm.Model) -> list[tuple[int, ...]]:
-    """Return the shape of each value variable."""
-    point = model.initial_point()
-    return [np.shape(point[value.name]) for value in model.value_vars]
+    """Return the shape of each value variable, found once a model: PyMC compiles each time that it is asked."""
+    if model not in _shapes:
+        point = model.initial_point()
+        _shapes[model] = [np.shape(point[value.name]) for value in model.value_vars]
+    return _shapes[model]
 
 
 def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
@@ -131,10 +137,14 @@ def join(points: Sequence[Any]) -> FloatArray:
     return np.concatenate([np.reshape(each, (len(each), -1)) for each in points], axis=1)
 
 
-def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
-    """Return parameter vectors as values of the free variables, in the model's own units."""
+def constraint(model: pm.Model) -> Callable[[FloatArray], list[dict[str, FloatArray]]]:
+    """Compile what turns parameter vectors into values of the free variables, in the model's own units."""
     names = [variable.name for variable in model.free_RVs]
     graphs = model.replace_rvs_by_values(model.free_RVs)
     function = model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")
-    rows = zip(*split(model, flat), strict=True)
-    return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
+
+    def constrained(flat: FloatArray) -> list[dict[str, FloatArray]]:
+        rows = zip(*split(model, flat), strict=True)
+        return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
+
+    return constrained

@@ -80,7 +80,9 @@ class Terms:
         rows = len(next(iter(values.values())))
         for whole, term in self._each(values):
             lost = whole - window * squash(term / window, self.clip)
-            found += np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE)
+            if not np.isfinite(lost).all():
+                lost = np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE)
+            found += lost
         return found / rows
 
     def _each(self, values: Values) -> Iterator[tuple[FloatArray, FloatArray]]:

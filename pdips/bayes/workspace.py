@@ -1,5 +1,6 @@
 """All that a model of one schema needs compiled, kept for the next release of the same kind."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -9,7 +10,7 @@ from numpy.typing import NDArray
 
 from pdips.bayes.anchors import prior_draws, unconstrained
 from pdips.bayes.density import Density
-from pdips.bayes.grid import constrained
+from pdips.bayes.grid import constraint
 from pdips.bayes.model_file import Blueprint, Source
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -48,7 +49,11 @@ class Workspace:
 
     def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
         """Return parameters as values of the free variables, in the model's own units."""
-        return constrained(self.model, flat)
+        return self._constrain(flat)
+
+    @cached_property
+    def _constrain(self) -> Callable[[FloatArray], list[dict[str, FloatArray]]]:
+        return constraint(self.model)
 
     def parameters_of(self, values: dict[str, Any]) -> FloatArray:
         """Return values of the free variables as parameters in unconstrained space.
