@@ -139,11 +139,19 @@ def bounds() -> None:
     row("bounds, 10^6 records x 1,000 draws, beta model with weights and centre", found, "<= 5 s, < 1024 MiB")
 
 
+def posteriors() -> None:
+    """Measure draws from a censored posterior by NUTS."""
+    from benchmarks.posterior import rows
+
+    for what, found, goal in rows():
+        row(what, found, goal)
+
+
 def main() -> None:
     """Print all measurements as one table."""
     print(f"Python {platform.python_version()}, {platform.machine()}, {date.today().isoformat()}\n")
     print("| what | measured | goal |\n| --- | --- | --- |")
-    for part in (imports, noise, consistency, trees, releases, bounds):
+    for part in (imports, noise, consistency, trees, releases, bounds, posteriors):
         part()
 
 

@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable
 from decimal import Context, Decimal
 from fractions import Fraction
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
+from itertools import accumulate
 
 import numpy as np
 from numpy.typing import NDArray
@@ -353,19 +354,25 @@ def _steps_to_floor(unit: Fraction) -> int:
 
 
 def _choose_exactly(below: IntArray, available: NDArray[np.bool_], unit: Fraction, uniform: _LazyUniform) -> int:
+    """Find the first candidate whose cumulative probability is above the uniform number, by bisection."""
     candidates = np.flatnonzero(available)
-    exponents = [unit * int(below[c]) for c in candidates]
+    steps = [int(below[c]) for c in candidates]
+
+    @cache
+    def sums(digits: int) -> tuple[list[Fraction], list[Fraction]]:
+        enclosed = {step: _exp_bounds(unit * step, digits) for step in set(steps)}
+        low, high = (accumulate(enclosed[step][side] for step in steps) for side in (0, 1))
+        return list(low), list(high)
 
     def cumulative(k: int, digits: int) -> tuple[Fraction, Fraction]:
-        pairs = [_exp_bounds(exponent, digits) for exponent in exponents]
-        head = [sum(pair[side] for pair in pairs[: k + 1]) for side in (0, 1)]
-        tail = [sum(pair[side] for pair in pairs[k + 1 :]) for side in (0, 1)]
-        return Fraction(head[0]) / (head[0] + tail[1]), Fraction(head[1]) / (head[1] + tail[0])
+        low, high = sums(digits)
+        return low[k] / (low[k] + high[-1] - high[k]), high[k] / (high[k] + low[-1] - low[k])
 
-    for k in range(len(candidates) - 1):
-        if uniform.below(partial(cumulative, k)):
-            return int(candidates[k])
-    return int(candidates[-1])
+    first, last = 0, len(candidates) - 1
+    while first < last:
+        middle = (first + last) // 2
+        first, last = (first, middle) if uniform.below(partial(cumulative, middle)) else (middle + 1, last)
+    return int(candidates[first])
 
 
 def quantise(values: NDArray[np.float64], step: Fraction) -> IntArray:

@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 
 from pdips.bayes.columns import Values
 from pdips.bayes.density import Density
-from pdips.bayes.grid import Anchor, join, shapes, split
+from pdips.bayes.grid import Anchor, join, shapes, split, start
 from pdips.bayes.reference import WITHIN, Cells
 from pdips.bayes.terms import inputs_of, log_prior, record_terms
 
@@ -89,9 +89,9 @@ def _zoom(fitness: Callable[[FloatArray], FloatArray], low: FloatArray, high: Fl
     for _ in range(ROUNDS):
         axes = np.meshgrid(*np.linspace(middle - half, middle + half, n).T, indexing="ij")
         flat = np.stack([axis.ravel() for axis in axes], axis=1)
-        middle = flat[int(np.argmax(fitness(flat)))]
+        middle = np.asarray(flat[int(np.argmax(fitness(flat)))])
         half = half * min(8 / (n - 1), 0.6)
-    return middle
+    return np.asarray(middle)
 
 
 def _climb(model: pm.Model, cells: Cells) -> FloatArray:
@@ -119,8 +119,7 @@ def _climb(model: pm.Model, cells: Cells) -> FloatArray:
 
 def initial(model: pm.Model) -> FloatArray:
     """Return the model's own starting point, shape (parameters,)."""
-    point = model.initial_point()
-    return join([np.asarray(point[value.name], dtype=np.float64)[None] for value in model.value_vars])[0]
+    return np.asarray(join([each[None] for each in start(model)])[0])
 
 
 def anchor_at(density: Density, place: FloatArray, records: Values, n_records: int) -> Anchor:

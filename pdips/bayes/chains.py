@@ -6,13 +6,14 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import Values
+from pdips.bayes.columns import Values, stand_ins
 from pdips.bayes.drawing import Censoring, around
 from pdips.bayes.grid import join, split
 from pdips.bayes.likelihood import Censored, censor
 from pdips.bayes.pointwise import Likelihoods
-from pdips.bayes.sampling import Convergence, converged, require, sample
+from pdips.bayes.sampling import Convergence, Sampler, converged, require, sample
 from pdips.bayes.stages import Stage
+from pdips.bayes.terms import inputs_of
 from pdips.bayes.workspace import Workspace
 
 FloatArray = NDArray[np.float64]
@@ -38,15 +39,11 @@ def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values:
         rows = {name: np.concatenate([values[name], stage.simulated[name]]) for name in values}
         n_simulated = len(next(iter(stage.simulated.values())))
         correction = np.concatenate([np.zeros(n_records), np.full(n_simulated, stage.n_records / n_simulated)])
+    n_rows = len(next(iter(rows.values())))
+    like = space.blueprint.build(stand_ins(space.blueprint.schema, n_rows))
+    made = censor(like, window=float(censoring.window), clip=censoring.clip, correction=correction)
     centre, weights = centres_and_weights(space, stage, censoring, rows)
-    return censor(
-        space.blueprint.build(rows),
-        window=float(censoring.window),
-        weights=weights,
-        centre=centre,
-        clip=censoring.clip,
-        correction=correction,
-    )
+    return made.update(values={name: rows[name] for name in inputs_of(like)}, centre=centre, weights=weights)
 
 
 def centres_and_weights(
@@ -80,6 +77,7 @@ def draw_chains(
     draws: int,
     tune: int,
     chains: int,
+    nuts: Sampler = "auto",
     rng: np.random.Generator,
 ) -> tuple[list[dict[str, NDArray[Any]]], xr.DataTree, Convergence]:
     """Return n of the draws of some chains, these draws, and how well the chains agree.
@@ -90,7 +88,7 @@ def draw_chains(
         See :func:`censored_model`.
     n : int
         Number of draws to be released, as far apart as they can be.
-    draws, tune, chains : int
+    draws, tune, chains, nuts
         See :func:`pdips.bayes.sampling.sample`.
     rng : numpy.random.Generator
         Randomness of the chains, and of which draws are taken.
@@ -103,7 +101,7 @@ def draw_chains(
     model = censored_model(space, stage, censoring, values)
     place = split(space.model, stage.anchor.place[None])
     start = {value.name: each[0] for value, each in zip(space.model.value_vars, place, strict=True)}
-    tree = sample(model, draws=draws, tune=tune, chains=chains, rng=rng, start=start)
+    tree = sample(model, draws=draws, tune=tune, chains=chains, rng=rng, start=start, sampler=nuts)
     found = converged(tree, space.blueprint.source.watch)
     require(found)
     posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)

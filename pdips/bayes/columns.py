@@ -19,6 +19,7 @@ SUFFIX = "_data"
 """A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
 
 GOLDEN = (5**0.5 - 1) / 2
+ENDS = (0.0, 1.0)
 
 
 class Columns(Mapping[str, Any]):
@@ -98,7 +99,7 @@ def _values(name: str, column: Column, table: Table) -> NDArray[Any]:
     if column.is_categorical:
         return table.codes[name]
     known = numbers(name, table.frame[name], column)
-    return known.astype(np.int64) if column.integer else collapse(known, column)
+    return known.astype(np.int64) if column.integer else collapse(known, column) + 0.0  # one zero, not two
 
 
 def check_column(name: str, column: Column) -> None:
@@ -117,12 +118,15 @@ def collapse(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]
     lower, upper = float(column.lower or 0), float(column.upper or 0)
     n_cells = int(np.ceil((upper - lower) / column.resolution))
     cell = np.clip(np.floor((values - lower) / column.resolution), 0, n_cells - 1)
-    middle: NDArray[np.float64] = np.minimum(lower + (cell + 0.5) * column.resolution, upper)
+    left, right = lower + cell * column.resolution, np.minimum(lower + (cell + 1) * column.resolution, upper)
+    middle: NDArray[np.float64] = (left + right) / 2
     return middle
 
 
 def stand_ins(schema: Schema, n: int, *, known: Values | None = None) -> dict[str, NDArray[Any]]:
     """Return ``n`` records made from the schema alone, values of all columns spread over their levels or bounds.
+
+    The first two have the lower and the upper end of every column.
 
     Parameters
     ----------
@@ -136,6 +140,7 @@ def stand_ins(schema: Schema, n: int, *, known: Values | None = None) -> dict[st
     found: dict[str, NDArray[Any]] = {}
     for place, (name, column) in enumerate(schema.columns.items()):
         share = ((np.arange(n) + 0.5) * GOLDEN ** (1 + place % 3) + place * 0.17) % 1
+        share[: len(ENDS)] = ENDS[:n]
         found[name] = known[name] if known and name in known else _spread(column, share)
     return found
 
@@ -158,8 +163,8 @@ def distinct(values: Values, counts: NDArray[np.int64] | None) -> tuple[dict[str
     counts : ndarray of int64, shape (rows,), or None
         How many records each row stands for; None for one each.
     """
-    frame = pd.DataFrame(values)
-    frame["records in all"] = 1 if counts is None else counts
-    grouped = frame.groupby(list(values), sort=True, observed=True)["records in all"].sum()
+    keys = [pd.Series(column, name=name) for name, column in values.items()]
+    each = pd.Series(np.ones(len(keys[0]), dtype=np.int64) if counts is None else counts)
+    grouped = each.groupby(keys, sort=True).sum()
     kept = grouped.index.to_frame(index=False)
     return {name: kept[name].to_numpy() for name in values}, grouped.to_numpy(dtype=np.int64)

@@ -12,10 +12,12 @@ from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.bayes.terms import inputs_of, log_prior, record_terms
 
 FloatArray = NDArray[np.float64]
+LOOKUPS = (AdvancedSubtensor, Subtensor)
 Points = Sequence[FloatArray]
 
 
@@ -43,13 +45,15 @@ class Density:
         graph = vectorize_graph(single[0], dict(zip(model.value_vars, points, strict=True)))
         graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
         front = _front(graph, list(self._record.values()))
-        self._held = [pytensor.shared(np.zeros([1] * v.type.ndim, v.type.dtype), shape=v.type.shape) for v in front]
+        self._held = [pytensor.shared(_zeros(v.type), shape=v.type.shape) for v in front]
         held = {v: pt.as_tensor(h) for v, h in zip(front, self._held, strict=True)}
         graph = graph_replace([graph], held, strict=False)[0] if held else graph
         self._ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")
-        self._function = pytensor.function(
-            [*self._record.values()], graph, mode=mode, on_unused_input="ignore", accept_inplace=True
-        )
+        if any(isinstance(node.op, LOOKUPS) for node in toposort([graph])):
+            mode = (
+                "FAST_COMPILE"  # checks bounds, which compiled code doesn't: beyond them lies what isn't the record's
+            )
+        self._function = pytensor.function([*self._record.values()], graph, mode=mode, on_unused_input="ignore")
         self._function.trust_input = True
 
     @cached_property
@@ -63,6 +67,7 @@ class Density:
 
     def at(self, points: Points) -> None:
         """Set the parameter values, one array (points, *shape) for each of the model's value variables."""
+        self._n_points = len(points[0])
         values = self._ahead(*(np.asarray(each, dtype=np.float64) for each in points))
         for held, value in zip(self._held, values, strict=True):
             held.set_value(value, borrow=True)
@@ -73,9 +78,16 @@ class Density:
         return [list(row) for row in zip(*columns, strict=True)]
 
     def __call__(self, row: Sequence[NDArray[Any]]) -> FloatArray:
-        """Return the log density of one of :meth:`rows` at all points."""
-        found: FloatArray = self._function(*row)
+        """Return the log density of one of :meth:`rows` at all points; NaN for one that the model can't look up."""
+        try:
+            found: FloatArray = self._function(*row)
+        except IndexError:
+            return np.full(self._n_points, np.nan)
         return found
+
+
+def _zeros(kind: Any) -> NDArray[Any]:
+    return np.zeros([1 if size is None else size for size in kind.shape], kind.dtype)
 
 
 def _front(graph: Any, kept: Sequence[Any]) -> list[Any]:

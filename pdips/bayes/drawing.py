@@ -24,7 +24,7 @@ IntArray = NDArray[np.int64]
 NOWHERE = np.iinfo(np.int64).min
 """Marks a cell that the prior excludes, which is public."""
 
-LOWEST = -1e9
+LOWEST = -1e6
 """Log prior densities below this count as this."""
 
 WEIGHT_DRAWS = 32
@@ -97,7 +97,7 @@ class Scored:
     def draw(self, n: int, bits: RandomBits) -> FloatArray:
         """Return n independent draws, shape (n, parameters), in unconstrained space."""
         chosen = [int(exponential_mechanism(self.scores[None], self.unit, bits)[0]) for _ in range(n)]
-        return self.grid.inside(self.index[chosen], bits.generator())
+        return np.asarray(self.grid.inside(self.index[chosen], bits.generator()))
 
     def observe(self, n: int, bits: RandomBits) -> IntArray:
         """Return the cells of n independent draws, shape (n, 1)."""
@@ -106,7 +106,7 @@ class Scored:
 
     def log_probabilities(self) -> FloatArray:
         """Return the log probability of each cell."""
-        return choice_log_probabilities(self.scores[None], self.unit)[0]
+        return np.asarray(choice_log_probabilities(self.scores[None], self.unit)[0])
 
 
 def score_grid(space: Workspace, stage: Stage, censoring: Censoring, values: Values, counts: IntArray) -> Scored:
@@ -148,7 +148,7 @@ def from_prior(
     atom: Fraction | None,
     bits: RandomBits,
 ) -> FloatArray:
-    """Return n independent draws, shape (n, parameters), from proposals of the prior: all by rejection, or with an atom.
+    """Return n independent draws, shape (n, parameters), by rejection from the prior, or with an atom.
 
     Parameters
     ----------

@@ -1,10 +1,9 @@
 """Public grids of parameter values, and exact draws from a posterior on them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 import pymc as pm
@@ -111,15 +110,16 @@ class Grid:
         return self.at(index + rng.uniform(-0.5, 0.5, size=index.shape))
 
 
-_shapes: "WeakKeyDictionary[pm.Model, list[tuple[int, ...]]]" = WeakKeyDictionary()
+@lru_cache(maxsize=16)
+def start(model: pm.Model) -> tuple[FloatArray, ...]:
+    """Return the model's own starting point, one array for each value variable; found once for each model."""
+    point = model.initial_point()
+    return tuple(np.asarray(point[value.name], dtype=np.float64) for value in model.value_vars)
 
 
 def shapes(model: pm.Model) -> list[tuple[int, ...]]:
-    """Return the shape of each value variable, found once a model: PyMC compiles each time that it is asked."""
-    if model not in _shapes:
-        point = model.initial_point()
-        _shapes[model] = [np.shape(point[value.name]) for value in model.value_vars]
-    return _shapes[model]
+    """Return the shape of each value variable."""
+    return [each.shape for each in start(model)]
 
 
 def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
@@ -137,14 +137,14 @@ def join(points: Sequence[Any]) -> FloatArray:
     return np.concatenate([np.reshape(each, (len(each), -1)) for each in points], axis=1)
 
 
-def constraint(model: pm.Model) -> Callable[[FloatArray], list[dict[str, FloatArray]]]:
-    """Compile what turns parameter vectors into values of the free variables, in the model's own units."""
-    names = [variable.name for variable in model.free_RVs]
+def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
+    """Return parameter vectors as values of the free variables, in the model's own units."""
+    names, function = [variable.name for variable in model.free_RVs], _constrain(model)
+    rows = zip(*split(model, flat), strict=True)
+    return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
+
+
+@lru_cache(maxsize=16)
+def _constrain(model: pm.Model) -> Any:
     graphs = model.replace_rvs_by_values(model.free_RVs)
-    function = model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")
-
-    def constrained(flat: FloatArray) -> list[dict[str, FloatArray]]:
-        rows = zip(*split(model, flat), strict=True)
-        return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
-
-    return constrained
+    return model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")

@@ -4,12 +4,11 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import pymc as pm
 import pytensor
-import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.model.fgraph import (
@@ -33,18 +32,25 @@ from pdips.bayes.refusals import (
     check_records,
     check_variables,
     count_records,
-    lengths_function,
     probe,
     record_parameters,
 )
 from pdips.bayes.terms import FloatArray, constant_parts
+from pdips.bayes.window import (
+    CLIPS,
+    Clip,
+    bounded,
+    checked_centre,
+    checked_vector,
+    checked_weights,
+    checked_window,
+    corrected,
+    without_infinities,
+)
 from pdips.errors import InputError
 from pdips.privacy import Neighbours, choice
 
-Clip = Literal["hard", "tanh", "algebraic"]
-
-CLIPS = ("hard", "tanh", "algebraic")
-RELATIONS = ("replace-one", "add-remove")
+RELATIONS: tuple[Neighbours, ...] = ("replace-one", "add-remove")
 
 WEIGHTS, CENTRE, WINDOW, LIKELIHOOD = "pdips_weights", "pdips_centre", "pdips_window", "pdips_likelihood"
 CORRECTION = "pdips_correction"
@@ -52,51 +58,6 @@ HOISTED = "pdips_hoisted_"
 
 N_POINTS = 2
 """Parameter values at which records are changed to see whose likelihood moves."""
-
-
-def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: Clip) -> Any:
-    """Return s(weights * (log_likelihood - centre)), all of it within [-window, window], as a graph.
-
-    Whatever the log-likelihood is, so are the bounds: minus infinity and NaN count as -window, infinity as window, a
-    record of weight 0 or without a finite centre as 0.
-
-    Parameters
-    ----------
-    log_likelihood, weights, centre : graph, shape (records,)
-        Natural logarithms; weights of at least 0.
-    window : graph, scalar
-        Half width of the window, in nats; may be infinite.
-    clip : {"hard", "tanh", "algebraic"}
-        u cut off at the window, ``window * tanh(u / window)``, or ``window * u / (window + |u|)``.
-    """
-    centred = pt.isfinite(centre)
-    u = weights * (log_likelihood - pt.switch(centred, centre, 0.0))
-    if clip == "hard":
-        inside = pt.switch(pt.isnan(u), -window, pt.clip(u, -window, window))
-    else:
-        finite = pt.isfinite(u)
-        safe, width = pt.switch(finite, u, 0.0), pt.switch(pt.isinf(window), 1.0, window)
-        bent = width * pt.tanh(safe / width) if clip == "tanh" else safe / (1 + pt.abs(safe) / width)
-        bent = pt.clip(pt.switch(pt.isinf(window), safe, bent), -window, window)
-        inside = pt.switch(finite, bent, pt.switch(u > 0, window, -window))
-    return pt.switch(pt.eq(weights, 0) | ~centred, 0.0, inside)
-
-
-def corrected(inside: Any, log_likelihood: Any, centre: Any, factor: Any) -> Any:
-    """Return what censoring takes from public rows, times their factor, and the terms of the others as they are.
-
-    Parameters
-    ----------
-    inside : graph, shape (rows,)
-        Terms as :func:`bounded` returns them.
-    log_likelihood, centre : graph, shape (rows,)
-        Natural logarithms.
-    factor : graph, shape (rows,)
-        0 marks a confidential record. Any other row is public, and adds factor * (log_likelihood - centre - inside).
-    """
-    whole = log_likelihood - centre
-    whole = pt.switch(pt.isfinite(whole), whole, inside)
-    return pt.switch(pt.eq(factor, 0), inside, factor * (whole - inside))
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,22 +88,19 @@ class Censored:
     record_parameters: tuple[str, ...]
     dropped: tuple[str, ...]
     _parts: Parts = field(repr=False)
-    _hoisted: Mapping[str, Any] = field(repr=False)
+    _hoisted: list[Any] = field(repr=False)
     _front: Callable[..., list[Any]] = field(repr=False)
     compiled: dict[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def n_records(self) -> int:
         """Number of records."""
-        return len(self._shared(WEIGHTS).get_value(borrow=True))
+        return len(self.model[WEIGHTS].get_value(borrow=True))
 
     @property
     def window(self) -> float:
         """Half width of the window, in nats."""
-        return float(self._shared(WINDOW).get_value())
-
-    def _shared(self, name: str) -> Any:
-        return self.model[name]
+        return float(self.model[WINDOW].get_value())
 
     def update(
         self,
@@ -169,56 +127,56 @@ class Censored:
         InputError
             If a name is no ``pm.Data`` of the model, lengths differ, or a number is out of range.
         """
-        n = self.n_records
-        if values:
-            n = self._take(values)
-            if n != self.n_records:
-                weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
+        n, bounded_before = self._take(values) if values else self.n_records, math.isfinite(self.window)
+        if n != self.n_records:
+            weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
         made = {} if weights is None else {WEIGHTS: checked_weights(weights, n)}
         made |= {} if centre is None else {CENTRE: checked_centre(centre, n)}
         made |= {} if window is None else {WINDOW: checked_window(window)}
         for name, value in made.items():
-            self._shared(name).set_value(value)
+            self.model[name].set_value(value)
+        if values or math.isfinite(self.window) != bounded_before:
+            self._work_out()
         return self
 
     def _take(self, values: Mapping[str, ArrayLike]) -> int:
-        """Put new records in place, with what had been worked out from the old ones; return their number."""
-        data = {held.name: (held, shared) for held, shared in self._parts.data.items()}
-        new = {}
+        """Put new records in place and return their number."""
+        data = {held.name: shared for held, shared in self._parts.data.items()}
+        new: dict[str, NDArray[Any]] = {}
         for given, value in values.items():
             name = given if given in data else given + SUFFIX
             if name not in data:
-                raise InputError(f"the model has no pm.Data {given!r}; give observed and other columns as pm.Data")
-            new[name] = np.asarray(value, dtype=data[name][0].dtype)
-            if new[name].ndim != data[name][0].ndim:
-                raise InputError(f"{given!r} must have {data[name][0].ndim} axes")
-        inputs = [new[name] if name in new else shared.get_value(borrow=True) for name, (_, shared) in data.items()]
-        n = self._count(inputs)
+                raise InputError(f"the model has no pm.Data {given!r}; make what changes pm.Data")
+            new[name] = np.asarray(value, dtype=data[name].dtype)
+            if new[name].ndim != data[name].ndim:
+                raise InputError(f"{given!r} must have {data[name].ndim} axes")
+        n = self._count([new.get(name, shared.get_value(borrow=True)) for name, shared in data.items()])
         if self.record_parameters and n != self.n_records:
             raise InputError(f"{self.record_parameters[0]!r} has one value a record, so their number can't change")
-        for shared, value in zip(self._hoisted.values(), self._front(*inputs), strict=True):
-            shared.set_value(value)
-        for name, value in new.items():
-            data[name][1].set_value(value)
+        for name, array in new.items():
+            data[name].set_value(array)
         return n
 
-    def _count(self, inputs: list[Any]) -> int:
+    def _count(self, records: list[Any]) -> int:
+        """Return the number of terms of some records."""
         try:
-            point = [self._point[each.name] for each in self._parts.parameters]
-            found = {int(each) for each in self._lengths(*point, *inputs)}
-        except ValueError:
-            found = set()
-        if len(found) != 1:
-            raise InputError("columns differ in length, or the model has constants of as many elements as records")
-        return found.pop()
-
-    @cached_property
-    def _lengths(self) -> Any:
-        return lengths_function(self._parts, [*self._parts.parameters, *self._parts.data])
+            with np.errstate(all="ignore"):
+                return len(self._terms(*(self._point[each.name] for each in self._parts.parameters), *records))
+        except (ValueError, IndexError):
+            own = f"{', '.join(self.record_parameters)} with one value a record, " if self.record_parameters else ""
+            raise InputError(
+                f"columns differ in length, have codes that the model doesn't know, or the model has {own}"
+                "constants of as many elements as it was built with records"
+            ) from None
 
     @cached_property
     def _point(self) -> dict[str, NDArray[Any]]:
         return natural_points(self.model, 1)[0]
+
+    def _work_out(self) -> None:
+        """Work out again what depends on records alone."""
+        for shared, value in zip(self._hoisted, self._front(*self._records()), strict=True):
+            shared.set_value(without_infinities(value) if np.isfinite(self.window) else value)
 
     def log_likelihood(self, draws: Mapping[str, ArrayLike] | xr.Dataset | xr.DataTree) -> FloatArray:
         """Return the log-likelihood of each record at each draw, neither weighted nor bounded, shape (draws, records).
@@ -230,7 +188,8 @@ class Censored:
         """
         names = [each.name for each in self._parts.parameters]
         stacked = _stacked(draws, names)
-        found = [self._terms(*point, *self._records()) for point in zip(*stacked, strict=True)]
+        with np.errstate(all="ignore"):
+            found = [self._terms(*point, *self._records()) for point in zip(*stacked, strict=True)]
         return np.asarray(found, dtype=np.float64)
 
     def _records(self) -> list[Any]:
@@ -252,33 +211,6 @@ def _stacked(draws: Any, names: list[str]) -> list[NDArray[Any]]:
         return [np.asarray(draws[name]) for name in names]
     values = [draws[name].transpose("chain", "draw", ...).to_numpy() for name in names]
     return [value.reshape((-1, *value.shape[2:])) for value in values]
-
-
-def checked_weights(weights: ArrayLike, n: int) -> FloatArray:
-    """Return weights as a vector of finite numbers of at least 0."""
-    found = _vector(weights, n, "weights")
-    if not (np.isfinite(found).all() and (found >= 0).all()):
-        raise InputError("weights must be finite and at least 0")
-    return found
-
-
-def checked_centre(centre: ArrayLike, n: int) -> FloatArray:
-    """Return centres as a vector; those that are not finite take their record out."""
-    return _vector(centre, n, "centre")
-
-
-def checked_window(window: float) -> FloatArray:
-    """Return the window as an array of no axes; it is above 0."""
-    if not float(window) > 0:
-        raise InputError(f"window must be above 0 (infinite for no bound), got {window}")
-    return np.asarray(window, dtype=np.float64)
-
-
-def _vector(values: ArrayLike, n: int, name: str) -> FloatArray:
-    found = np.asarray(values, dtype=np.float64)
-    if found.shape not in ((), (n,)):
-        raise InputError(f"{name} must be a number or a vector of one number a record")
-    return np.ascontiguousarray(np.broadcast_to(found, (n,))).copy()
 
 
 def censor(
@@ -305,7 +237,7 @@ def censor(
     window : float
         Half width w of the window, in nats; ``math.inf`` for none.
     weights : array_like, shape (records,), optional
-        Finite, at least 0; 1 where not given.
+        Between 0 and 1; 1 where not given.
     centre : array_like, shape (records,), optional
         What is taken off the log-likelihoods, in nats; 0 where not given. A record whose centre is not finite is left
         out.
@@ -316,7 +248,7 @@ def censor(
     record_axis : mapping of str to int, optional
         The record axis of observed variables without dims; the first one where nothing is said.
     record_ids : mapping of str to ndarray of int, optional
-        Which record (0 to ``n_records`` - 1) each value of an observed variable belongs to, where there is not one each.
+        Which record (0 to ``n_records`` - 1) each value of an observed variable belongs to, if there is not one each.
     n_records : int, optional
         Number of records, checked against the model's data; asked for with ``record_ids``.
     public_potentials : collection of str
@@ -337,7 +269,8 @@ def censor(
     Notes
     -----
     Paper 004, section 3, with SOUNDNESS 2.2 on centres and shapes. That records enter one another's likelihood is seen
-    only where the graph does it; what was worked out before the model was built can't be seen.
+    only where the graph does it; what was worked out before the model was built can't be seen. So make the model of
+    stand-ins (``columns.stand_ins``), whose refusals tell nothing, and give it the table by ``Censored.update``.
     """
     choice(clip, CLIPS, "clip")
     choice(neighbours, RELATIONS, "neighbours")
@@ -353,7 +286,9 @@ def censor(
     check_records(looked_at, points)
     own = record_parameters(looked_at, points[0], parts)
     check_record_parameters(own, parts, n, neighbours)
-    made = _rebuilt(model, parts, own, clip, n, None if correction is None else _vector(correction, n, "correction"))
+    made = _rebuilt(
+        model, parts, own, clip, n, None if correction is None else checked_vector(correction, n, "correction")
+    )
     return made.update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
     )
@@ -393,17 +328,17 @@ def _rebuilt(
     return Censored(new, clip, own, tuple(node.op.name for node in reading), parts, hoisted, function)
 
 
-def _hoist(parts: Parts) -> tuple[Any, dict[str, Any], Any]:
+def _hoist(parts: Parts) -> tuple[Any, list[Any], Any]:
     """Put what no parameter enters into shared variables, which a function works out from the data."""
     graph, front = constant_parts(total(list(parts.terms.values())), parts.parameters)
     front = [each for each in front if each.ndim and not all(each.type.broadcastable)]
     function = pytensor.function(list(parts.data), front, mode="FAST_COMPILE", on_unused_input="ignore")
     values = function(*(shared.get_value(borrow=True) for shared in parts.data.values()))
-    hoisted = {
-        f"{HOISTED}{place}": pytensor.shared(value, name=f"{HOISTED}{place}", shape=variable.type.shape)
+    hoisted = [
+        pytensor.shared(value, name=f"{HOISTED}{place}", shape=variable.type.shape)
         for place, (variable, value) in enumerate(zip(front, values, strict=True))
-    }
-    [graph] = graph_replace([graph], dict(zip(front, hoisted.values(), strict=True)), strict=False)
+    ]
+    [graph] = graph_replace([graph], dict(zip(front, hoisted, strict=True)), strict=False)
     return graph, hoisted, function
 
 

@@ -1,7 +1,9 @@
 """The analyst's model: where it comes from, which columns it describes, and records drawn from it."""
 
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +13,27 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor.shape import Shape, Shape_i
 
 from pdips.bayes import gallery
 from pdips.bayes.columns import Columns, Values, check_column, stand_ins
+from pdips.bayes.terms import inputs_of
 from pdips.errors import InputError
 from pdips.schema import Schema
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyMC's log lines from the terminal."""
+    logger = logging.getLogger("pymc")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
 
 BuildModel = Callable[[Columns, Schema], pm.Model]
 
@@ -102,6 +120,7 @@ class Blueprint:
         for name, column in self.schema.columns.items():
             check_column(name, column)
         _check_columns(self.observed, self.schema)
+        _check_covariates(self.model, self.synthesized)
 
     @cached_property
     def model(self) -> pm.Model:
@@ -166,7 +185,7 @@ class Blueprint:
         model = self.build(stand_ins(self.schema, n, known=public))
         posterior = {name: np.asarray(value)[None, None] for name, value in parameters.items()}
         tree = xr.DataTree.from_dict({"posterior": _dataset(posterior)})
-        with model:
+        with quiet(), model:
             drawn = pm.sample_posterior_predictive(
                 tree,
                 var_names=list(self.observed),
@@ -215,3 +234,20 @@ def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> N
             raise InputError(
                 f"column {name!r} is neither public nor observed in the model; observe it, or take it out of the schema"
             )
+
+
+def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
+    """Refuse a column that the model both synthesizes and reads as data for another: that one would see stand-ins."""
+    columns = {variable: name for name, variable in inputs_of(model).items() if name in synthesized}
+    for variable in model.observed_RVs:
+        for read in ancestors(variable.owner.inputs, blockers=_sizes(variable)):
+            if read in columns:
+                raise InputError(
+                    f"the model observes {columns[read]!r} and reads it as data for {variable.name!r}; use the random "
+                    "variable there, so that synthetic records hang together"
+                )
+
+
+def _sizes(variable: Any) -> set[Any]:
+    """Return what only tells how many records there are."""
+    return {each for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, (Shape, Shape_i))}

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes import chains, prices, reference, stages, statements
+from pdips.bayes import chains, prices, reference, sampling, stages, statements
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
@@ -47,6 +47,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
+Backend = sampling.Sampler
 Drawing = dict[str, Any]
 
 USELESS = 8
@@ -79,7 +80,8 @@ class CensoredPosterior:
         Public: a table (.csv, .parquet) such as an earlier release, "prior" for the prior predictive, or values of the
         model's parameters, as a mapping or as "name=value,name=value".
     share : int, float, str or Fraction
-        Share of the budget that the private reference gets.
+        Share of the budget that the private reference gets: at least half of it is well spent there, more if records
+        are few or the budget is small (``docs/mechanisms/censored-posterior.md``).
     weights : {"none", "public"}
         Whether terms that could leave the window are scaled down first, by weights from public parameter values. The
         published form also has "confidential": the paper's weights.
@@ -94,6 +96,8 @@ class CensoredPosterior:
         (experimental) are exact for any number of parameters, but only feasible for few records.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
         Of NUTS.
     variant : {"sound", "published"}
@@ -128,12 +132,13 @@ class CensoredPosterior:
     variant: Variant = "sound"
     centre: Centre | None = None
     reference: str | Path | Mapping[str, Any] | None = None
-    share: Number = "1/2"
+    share: Number = "3/4"
     weights: Literal["none", "public", "confidential"] = "none"
     clip: Clip = "hard"
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
     sampler: Sampler = "auto"
+    nuts: Backend = "auto"
     n_records: int | None = None
     draws: int = 1_000
     tune: int = 1_000
@@ -147,6 +152,7 @@ class CensoredPosterior:
         choice(self.clip, ("hard", "tanh", "algebraic"), "clip")
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection", "atoms"), "sampler")
+        choice(self.nuts, sampling.SAMPLERS, "nuts")
         prices.check_share(self.share)
         if self.centre is not None:
             choice(self.centre, ("staged", "reference", "zero") if sound else ("zero",), "centre")
@@ -186,7 +192,7 @@ class CensoredPosterior:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
-            text = statement(self, schema, statements.published(self.epsilon, self.weights))
+            text = statement(self, schema, statements.published(epsilon, self.weights))
             return PrivacyLoss(
                 epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text
             )
@@ -203,8 +209,7 @@ class CensoredPosterior:
         text = statement(self, schema, law)
         sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
         if self.kind == "zcdp":
-            loss = zcdp(self.price.rho, self.delta, self.neighbours, text)
-            return PrivacyLoss(**{**vars(loss), "sampling": sampling})
+            return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
         return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
@@ -214,11 +219,10 @@ class CensoredPosterior:
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
+        space.check()
         self._sampler(schema)
         if space.blueprint.has_record_parameters:
-            raise InputError(
-                "the model has parameters for single records; integrate them out, for example as a mixture"
-            )
+            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
         if self.centred_on == "staged":
             reference.check_schema(schema, self.price.stage, self.neighbours)
         if self.centred_on == "reference":
@@ -238,8 +242,8 @@ class CensoredPosterior:
         few = n_parameters <= max(NODES)
         if self.sampler == "grid" and not few:
             raise InputError(
-                f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, or "
-                "rejection for few records"
+                f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, "
+                "or rejection for few records"
             )
         if self.sampler == "auto":
             return "grid" if few else "nuts"
@@ -369,8 +373,8 @@ class CensoredPosterior:
         nats = self._n_public(table) * float(self.window(table.schema))
         if nats < USELESS and self.variant == "sound":
             warnings.warn(
-                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what is "
-                "released says next to nothing beyond the prior or the reference",
+                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
+                "is released says next to nothing beyond the prior or the reference",
                 stacklevel=3,
             )
 
@@ -381,11 +385,14 @@ class CensoredPosterior:
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
         if sampler == "nuts":
             rng = bits.generator()
-            settings: dict[str, Any] = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
+            settings: dict[str, Any] = {
+                "draws": self.draws,
+                "tune": self.tune,
+                "chains": self.n_chains,
+                "nuts": self.nuts,
+            }
             values = record_values(table)
-            drawn, tree, found = chains.draw_chains(
-                space, stage, censoring, values, n=self.n_draws, rng=rng, **settings
-            )
+            drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
             return drawn, {"sampler": "nuts", "convergence": found.describe()}
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":

@@ -14,7 +14,7 @@ from pdips.bayes.columns import Values, distinct, record_values
 from pdips.bayes.model_file import Blueprint, BuildModel, Source, as_source
 from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.quadrature import Quadrature
-from pdips.bayes.synthesis import quiet, synthetic_sets
+from pdips.bayes.synthesis import synthetic_sets
 from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.errors import InputError
 from pdips.ledger import Ledger
@@ -272,8 +272,7 @@ class _Chains:
         """Fit with some weights and return the largest log-likelihood of each record."""
         self._censored.update(weights=1.0 if weights is None else weights)
         sampling = _module("sampling")
-        with quiet():
-            tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
+        tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
         found = sampling.converged(tree, self._watch)
         sampling.require(found)
         self.convergence = {"chains": found.describe()}

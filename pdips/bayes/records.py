@@ -184,14 +184,14 @@ def _inline(fgraph: Any) -> tuple[dict[Any, Any], list[Any]]:
 
 
 def _check_observed(node: Any, axis: Axis) -> None:
-    name, variable, value = node.op.name, *node.inputs
+    name, (variable, value) = node.op.name, node.inputs
     draws = [each for each in ancestors([value]) if each.owner and isinstance(each.owner.op, RandomVariable)]
     if isinstance(variable.owner.op, MinibatchRandomVariable) or draws:
         raise InputError(f"{name!r} is observed in minibatches, which rescale its likelihood; observe all records")
     if isinstance(variable.owner.op, PartialObservedRV):
         raise InputError(
-            f"{name!r} has rows with some values missing, which PyMC imputes in one go with the others; fill them in, or "
-            "leave them out, by a rule that looks at one record only"
+            f"{name!r} has rows with some values missing, which PyMC imputes in one go with the others; fill them in, "
+            "or leave them out, by a rule that looks at one record only"
         )
 
 
@@ -203,8 +203,8 @@ def _on_records(op: Any, elements: Any, axis: Axis) -> Any:
         return pt.inc_subtensor(pt.zeros((axis.n,))[ids.ravel()], by_element)
     if elements.ndim == 0:
         raise InputError(
-            f"{op.name!r} has one log-likelihood for all records together (a time series, a marginal Gaussian process); "
-            "records must be independent given the parameters"
+            f"{op.name!r} has one log-likelihood for all records together (a time series, a marginal Gaussian "
+            "process); records must be independent given the parameters"
         )
     numbered = [place for place, dim in enumerate(op.dims or ()) if dim in axis.dims]
     place = axis.axes.get(op.name, numbered[0] if numbered else 0)

@@ -1,15 +1,15 @@
 """The first stage of a posterior mechanism: a private table, and the parameters that fit it best."""
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import Values, record_values
+from pdips.bayes.columns import Values, distinct, record_values
 from pdips.mechanisms.tree import Steps
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance
 from pdips.privacy import Neighbours
@@ -60,24 +60,22 @@ class Cells:
 def binned(schema: Schema) -> Schema:
     """Return the schema with bins for every numeric column."""
     columns = {
-        name: column
-        if column.is_categorical or column.is_binned
-        else column.model_copy(update={"bins": bins_of(column)})
+        name: column if column.is_categorical or column.is_binned else column.model_copy(update=bins_of(column))
         for name, column in schema.columns.items()
     }
     return schema.model_copy(update={"columns": columns})
 
 
-def bins_of(column: Column) -> int:
-    """Return how many bins to cut a column into: no more than an integer column has values."""
+def bins_of(column: Column) -> dict[str, int]:
+    """Return into how many bins to cut a column: no more than an integer column has values."""
     width = int((column.upper or 0) - (column.lower or 0)) + 1
-    return min(BINS, width) if column.integer else BINS
+    return {"bins": min(BINS, width) if column.integer else BINS}
 
 
 def counts_cells(schema: Schema) -> bool:
     """Whether the first stage counts every cell, rather than synthesizing a table by ``Steps``."""
     cut = binned(schema).columns.values()
-    return not schema.public_columns and np.prod([float(column.n_levels) for column in cut]) <= MOST_CELLS
+    return not schema.public_columns and math.prod(column.n_levels for column in cut) <= MOST_CELLS
 
 
 def check_schema(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> None:
@@ -112,13 +110,9 @@ def cells_of_table(table: Table) -> Cells:
     """Return the cells that a public or synthetic table has records in."""
     public = {name: values for name, values in record_values(table).items() if table.schema.columns[name].public}
     codes = {name: table.codes[name] for name in table.schema.columns if name not in public}
-    rows = pd.DataFrame({**codes, **public})
-    rows["records in all"] = 1 if table.counts is None else table.counts
-    found = rows.groupby(list(rows.columns[:-1]), sort=True)["records in all"].sum()
-    kept = found.index.to_frame(index=False)
-    taken = {name: kept[name].to_numpy() for name in kept}
+    taken, counts = distinct({**codes, **public}, table.counts)
     values, volumes = _inside(table.schema, {name: taken[name] for name in codes}, {n: taken[n] for n in public})
-    return Cells(values, found.to_numpy(dtype=np.float64), volumes, 0.0, int(found.sum()))
+    return Cells(values, counts.astype(np.float64), volumes, 0.0, int(counts.sum()))
 
 
 def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[dict[str, NDArray[Any]], FloatArray]:

@@ -15,7 +15,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
-from pdips.bayes.records import Parts, read_by
+from pdips.bayes.records import Parts, read_by, total
 from pdips.errors import InputError
 from pdips.privacy import Neighbours
 
@@ -35,14 +35,14 @@ def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:
         base = node.op.name.removesuffix("_observed")
         if base != node.op.name and f"{base}_unobserved" in names and node.op.name not in parts.axis.ids:
             raise InputError(
-                f"{base!r} has missing values, which PyMC imputes; say in record_ids[{node.op.name!r}] which record each "
-                "known value belongs to, or leave such records out by a rule that looks at one record only"
+                f"{base!r} has missing values, which PyMC imputes; say in record_ids[{node.op.name!r}] which record "
+                "each known value belongs to, or leave such records out by a rule that looks at one record only"
             )
     for node in parts.of_kind(ModelPotential):
         if node.op.name not in public_potentials:
             raise InputError(
-                f"potential {node.op.name!r} may read records outside the window; if it is public knowledge, name it in "
-                "public_potentials"
+                f"potential {node.op.name!r} may read records outside the window; if it is public knowledge, name it "
+                "in public_potentials"
             )
         if any(isinstance(each.owner.op, (ModelNamed, ModelObservedRV)) for each in _variables(node.inputs[0])):
             raise InputError(f"potential {node.op.name!r} is called public but reads data; make them constants")
@@ -60,8 +60,8 @@ def _check_prior(node: Any) -> None:
     for each in _variables(variable):
         if isinstance(each.owner.op, (ModelNamed, ModelObservedRV)):
             raise InputError(
-                f"the prior of {name!r} reads {each.owner.op.name!r}; no window bounds what records do through a prior, "
-                "so make it a constant that is public"
+                f"the prior of {name!r} reads {each.owner.op.name!r}; no window bounds what records do through a "
+                "prior, so make it a constant that is public"
             )
 
 
@@ -122,12 +122,14 @@ def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
         If observed variables don't agree on it.
     """
     inputs = {**{each: point[each.name] for each in parts.parameters}, **_values(parts)}
-    found = lengths_function(parts, list(inputs))(*inputs.values())
+    graphs = [rewrite_graph(term, include=("local_remove_check_parameter",)) for term in parts.terms.values()]
+    lengths = [graph.shape[0] for graph in graphs]
+    found = pytensor.function(list(inputs), lengths, mode="FAST_COMPILE", on_unused_input="ignore")(*inputs.values())
     by_name = dict(zip(parts.terms, map(int, found), strict=True))
     if len(set(by_name.values())) > 1:
         raise InputError(
-            f"observed variables {', '.join(map(repr, by_name))} differ in length; say in record_ids which record each of "
-            "their values belongs to, or in record_axis which axis numbers records"
+            f"observed variables {', '.join(map(repr, by_name))} differ in length; say in record_ids which record each "
+            "of their values belongs to, or in record_axis which axis numbers records"
         )
     n = next(iter(by_name.values()))
     if parts.axis.n is not None and n != parts.axis.n:
@@ -138,13 +140,6 @@ def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
     return n
 
 
-def lengths_function(parts: Parts, inputs: list[Any]) -> Any:
-    """Compile the lengths of the terms as a function of free variables and data."""
-    graphs = [rewrite_graph(term, include=("local_remove_check_parameter",)) for term in parts.terms.values()]
-    lengths = [graph.shape[0] for graph in graphs]
-    return pytensor.function(inputs, lengths, mode="FAST_COMPILE", on_unused_input="ignore")
-
-
 def _values(parts: Parts) -> dict[Any, Any]:
     return {held: shared.get_value(borrow=True) for held, shared in parts.data.items()}
 
@@ -153,7 +148,7 @@ def probe(parts: Parts, n: int) -> Probe:
     """Compile a model's terms as a function of what holds records."""
     owners = {n: np.arange(n)} | {np.asarray(ids).size: np.asarray(ids).ravel() for ids in parts.axis.ids.values()}
     owners |= {len(ids): np.asarray(ids) for ids in parts.axis.ids.values()}
-    graph = sum(list(parts.terms.values())[1:], next(iter(parts.terms.values())))
+    graph = total(list(parts.terms.values()))
     given = _values(parts)
     found = {held: value for held, value in given.items() if _record_axis(value, owners) is not None}
     columns = parts.of_kind(ModelObservedRV)
@@ -204,8 +199,8 @@ def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]]
             after = looked_at.terms(point, looked_at.replaced(which, rng))
             if not np.allclose(before[~which], after[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
                 raise InputError(
-                    "the log-likelihood of a record depends on other records (standardising, lags, ranks, or means over "
-                    "the data); work such numbers out from public knowledge and make them constants"
+                    "the log-likelihood of a record depends on other records (standardising, lags, ranks, or means "
+                    "over the data); work such numbers out from public knowledge and make them constants"
                 )
 
 
@@ -222,28 +217,28 @@ def _halves(n: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
 
 def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts) -> tuple[str, ...]:
     """Return the free variables that are there once for each record."""
-    n, found = looked_at.n, []
+    found = []
     before = looked_at.terms(point)
     for node in parts.of_kind(ModelFreeRV):
-        name, value = node.op.name, point[node.op.name]
-        imputed = name.endswith("_unobserved") and f"{name.removesuffix('_unobserved')}_observed" in parts.terms
-        if (
-            imputed
-            or set(node.op.dims or ()) & set(parts.axis.dims)
-            or (n > 1 and n in value.shape and _each_its_own(looked_at, point, before, name))
-        ):
+        name = node.op.name
+        base = name.removesuffix("_unobserved")
+        imputed = base != name and f"{base}_observed" in parts.terms
+        numbered = bool(set(node.op.dims or ()) & set(parts.axis.dims))
+        if imputed or numbered or _each_its_own(looked_at, point, before, name):
             found.append(name)
     return tuple(found)
 
 
 def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: NDArray[np.float64], name: str) -> bool:
     """Whether element i of a variable, out of as many as there are records, moves the term of record i alone."""
-    value = point[name]
-    for which in _halves(looked_at.n, np.random.default_rng(0)):
-        along = which.reshape([-1 if axis == value.shape.index(looked_at.n) else 1 for axis in range(value.ndim)])
-        moved = looked_at.terms(
-            {**point, name: np.where(along, np.roll(value, 1, value.shape.index(looked_at.n)), value)}
-        )
+    value, n = np.asarray(point[name]), looked_at.n
+    if n < 2 or n not in value.shape:
+        return False
+    axis = value.shape.index(n)
+    others = np.roll(value, 1, axis)
+    for which in _halves(n, np.random.default_rng(0)):
+        along = which.reshape([-1 if each == axis else 1 for each in range(value.ndim)])
+        moved = looked_at.terms({**point, name: np.where(along, others, value)})
         if not np.allclose(before[~which], moved[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
             return False
     return True
@@ -257,8 +252,8 @@ def check_record_parameters(names: Collection[str], parts: Parts, n: int, neighb
             continue
         if neighbours == "add-remove":
             raise InputError(
-                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it out, "
-                "or take neighbours='replace-one'"
+                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it "
+                "out, or take neighbours='replace-one'"
             )
         constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
         if any(n in value.shape and value.dtype != bool and len(np.unique(value)) > 1 for value in constants):

@@ -43,7 +43,7 @@ class Terms:
 
     Notes
     -----
-    Paper 004, equation 3.5, with a centre; alpha and c depend on their record and on public values only (SOUNDNESS 2.2).
+    Paper 004, equation 3.5, with a centre; alpha and c depend on their record and public values (SOUNDNESS 2.2).
     """
 
     density: Density
@@ -71,7 +71,8 @@ class Terms:
         found = np.zeros(len(self.points[0]), dtype=np.int64)
         for count, (_, term) in zip(counts, self._each(values), strict=True):
             share = squash(term / float(self.window), self.clip)
-            found += int(count) * np.floor(STEPS * share + 0.5).astype(np.int64)
+            steps = np.floor(STEPS * share + 0.5).astype(np.int64)
+            found += steps if count == 1 else int(count) * steps
         return found
 
     def excess(self, values: Values) -> FloatArray:
@@ -80,9 +81,8 @@ class Terms:
         rows = len(next(iter(values.values())))
         for whole, term in self._each(values):
             lost = whole - window * squash(term / window, self.clip)
-            if not np.isfinite(lost).all():
-                lost = np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE)
-            found += lost
+            usual = np.isfinite(lost.sum())
+            found += lost if usual else np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE)
         return found / rows
 
     def _each(self, values: Values) -> Iterator[tuple[FloatArray, FloatArray]]:
@@ -105,12 +105,13 @@ class Terms:
 
 def squash(share: FloatArray, clip: Clip) -> FloatArray:
     """Map terms, in windows, into [-1, 1]; what isn't a number counts as impossible, which is -1."""
-    share = np.where(np.isnan(share), -np.inf, share)
+    if np.isnan(share).any():
+        share = np.where(np.isnan(share), -np.inf, share)
     if clip == "tanh":
         return np.tanh(share)
     if clip == "algebraic":
         return np.where(np.isinf(share), np.sign(share), share / (1.0 + np.abs(share)))
-    return np.clip(share, -1.0, 1.0)
+    return np.minimum(np.maximum(share, -1.0), 1.0)
 
 
 def _log_mean(logs: FloatArray) -> float:

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.bayes import anchors
-from pdips.bayes.columns import Values, record_values, stand_ins
+from pdips.bayes.columns import ENDS, Values, record_values, stand_ins
 from pdips.bayes.grid import Anchor, split
 from pdips.bayes.reference import binned, cells_of_table, measure
-from pdips.bayes.synthesis import quiet
 from pdips.bayes.workspace import Workspace
 from pdips.errors import InputError
 from pdips.files import read_frame
@@ -59,9 +58,8 @@ class Stage:
 def staged(space: Workspace, table: Table, epsilon: Fraction, neighbours: Neighbours, bits: RandomBits) -> Stage:
     """Spend ``epsilon`` on a private reference, and centre on the parameters that fit it best."""
     cells = measure(table, epsilon, neighbours, bits)
-    with quiet():
-        place = anchors.fit(space.density, cells, space.prior)
-        simulated = simulate(space, place, _public_rows(table, bits))
+    place = anchors.fit(space.density, cells, space.prior)
+    simulated = simulate(space, place, _public_rows(table, bits))
     anchor = anchors.anchor_at(space.density, place, simulated, cells.n_records)
     centre = split(space.model, place[None])
     return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)
@@ -98,8 +96,7 @@ def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
         )
     else:
         place = _place(space, reference)
-        with quiet():
-            simulated = simulate(space, place, stand_ins_public(space))
+        simulated = simulate(space, place, stand_ins_public(space))
         near = anchors.anchor_at(space.density, place, simulated, n_records)
         anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
         stage = Stage(anchor=anchor, n_records=n_records, centre=split(space.model, place[None]))
@@ -124,8 +121,7 @@ def _place(space: Workspace, reference: Reference) -> FloatArray:
             f"reference {str(reference)!r} is no file; give a public table (.csv, .parquet), 'prior', or name=value,..."
         )
     table = Table(read_frame(reference), binned(space.blueprint.schema))
-    with quiet():
-        return anchors.fit(space.density, cells_of_table(table), space.prior)
+    return anchors.fit(space.density, cells_of_table(table), space.prior)
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -142,7 +138,7 @@ def _parse(text: str) -> dict[str, Any]:
 def _check_density(space: Workspace, stage: Stage) -> None:
     """Refuse, on stand-ins, a reference under which what the schema allows can't occur."""
     space.density.at(stage.centre)
-    probes = stand_ins(space.blueprint.schema, PROBED)
+    probes = {name: values[len(ENDS) :] for name, values in stand_ins(space.blueprint.schema, PROBED).items()}
     with np.errstate(all="ignore"):
         dead = [bool(np.isneginf(space.density(row)).all()) for row in space.density.rows(probes)]
     if any(dead):

@@ -1,5 +1,7 @@
 """What a censored posterior tells a disclosure board."""
 
+from fractions import Fraction
+
 from pdips.privacy import spell
 from pdips.schema import Schema
 
@@ -13,12 +15,12 @@ CENTRES = {
 SAMPLING = {
     "grid": "Parameters are one of finitely many public cells, chosen exactly with the probabilities that the proof is "
     "about, and a point inside the cell that depends on no record.",
-    "rejection": "Parameters are exact draws by rejection from the prior; how long that takes depends on the records, so "
-    "the running time must not be shown.",
+    "rejection": "Parameters are exact draws by rejection from the prior; how long that takes depends on the records, "
+    "so the running time must not be shown.",
     "atoms": "Parameters are exact draws from the posterior with an atom beside it, for which a draw from the prior is "
     "given.",
-    "nuts": "ASSUMPTION THAT NOTHING CERTIFIES: Markov chains (NUTS) have converged, so that a draw of theirs is one from "
-    "the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
+    "nuts": "ASSUMPTION THAT NOTHING CERTIFIES: Markov chains (NUTS) have converged, so that a draw of theirs is one "
+    "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
     "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agreed was "
     "looked at on the confidential table, and nothing is released if they don't, which is itself an observation "
     "that nobody paid for.",
@@ -32,7 +34,7 @@ def law(
     drawn = "one draw" if n_draws == 1 else f"{n_draws} independent draws, one for each set,"
     parts = [
         f"Synthetic records come from the analyst's model at {drawn} of its parameters from a posterior in which each "
-        "record's term is kept inside a window, so that no record can change the log density by more than its share.",
+        "record's term is kept inside a window, so that no record can move the log density by more than its share.",
         CENTRES[centre],
     ]
     if weights:
@@ -42,33 +44,24 @@ def law(
         parts.append("Draws and reference are added up as zero-concentrated losses and read at delta.")
     if n_sets > 1 and n_draws == 1:
         parts.append(
-            f"All {n_sets} sets share one draw: what differs between them does not show how uncertain the parameters are."
+            f"All {n_sets} sets share one draw: what differs between them does not show how uncertain parameters are."
         )
     if schema is not None:
         names = ", ".join(name for name, column in schema.columns.items() if not column.public)
-        parts.append(
-            f"The model, its priors and grid are public, and were not chosen by looking at the table ({names})."
-        )
+        parts.append(f"The model of {names}, its priors and its grid are public, and were not chosen by the table.")
     return " ".join(parts)
 
 
-def published(epsilon_of: str, weights: str) -> str:
+def published(epsilon: Fraction, weights: str) -> str:
     """Return what the form in the paper does, and what is wrong with it."""
     wrong = (
-        "its weights come from a fit to the confidential table, so replacing one record moves the weights of all others, "
-        "and no finite epsilon holds"
+        "its weights come from a fit to the confidential table, so replacing one record moves the weights of all "
+        "others, and no finite epsilon holds"
         if weights == "confidential"
-        else f"its window of half-width epsilon / 2 bounds what removing a record does, but replacing one loses up to "
-        f"{epsilon_of}"
+        else "its window of half-width epsilon / 2 bounds what removing a record does, but the true loss when one is "
+        f"replaced is up to {spell(2 * epsilon)}"
     )
     return (
-        "As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, and the paper calls "
-        f"that epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point. There is no guarantee."
+        "NO GUARANTEE. As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, which "
+        f"it calls epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point."
     )
-
-
-def twice(epsilon: object) -> str:
-    """Spell twice a rational."""
-    from fractions import Fraction
-
-    return spell(2 * Fraction(str(epsilon)))

@@ -1,8 +1,6 @@
 """Synthetic sets from released parameter values: post-processing of these, beside the public columns."""
 
-import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -59,7 +57,7 @@ def synthetic_sets(
     Raises
     ------
     InputError
-        If the number of records or of parameter values doesn't fit, or the model draws something that is no number.
+        If the number of records or of parameter values doesn't fit.
     """
     each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
     if len(each) != n_sets:
@@ -70,7 +68,7 @@ def synthetic_sets(
     public, covariates = _public(table, names)
     rng, sets, free = bits.generator(), list[pd.DataFrame](), [rv.name for rv in blueprint.model.free_RVs]
     for number, values in enumerate(each, start=1):
-        with clock.step(f"drawing synthetic set {number} of {n_sets}"), quiet():
+        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
             drawn = blueprint.draw({name: values[name] for name in free}, n_records, covariates, rng)
             sets.append(to_frame(table.schema, drawn, public, rng))
     return sets
@@ -86,7 +84,8 @@ def to_frame(
     schema : Schema
         Says what each column may hold.
     drawn : mapping of str to ndarray, shape (records,)
-        Codes of levels, or numbers; what lies outside is moved to the nearest that may be.
+        Codes of levels, or numbers; what lies outside is moved to the nearest that may be, what is no number to the
+        lower end: nothing may fail once the draw is paid for.
     public : DataFrame
         The public columns, in the same order.
     rng : numpy.random.Generator
@@ -99,8 +98,8 @@ def to_frame(
 
 
 def _column(name: str, column: Column, values: NDArray[Any], schema: Schema, rng: np.random.Generator) -> Any:
-    if np.isnan(values).any():
-        raise InputError(f"the model drew something in column {name!r} that is no number; its parameters allow that")
+    if np.isnan(values.astype(np.float64)).any():
+        values = np.where(np.isnan(values), float(column.lower or 0), values)
     if column.is_categorical:
         codes = np.clip(np.rint(values), 0, column.n_levels - 1).astype(np.int64)
         return decode(schema, {name: codes}, rng)[name].array
@@ -114,15 +113,3 @@ def _public(table: Table, names: list[str]) -> tuple[pd.DataFrame, dict[str, NDA
         return pd.DataFrame(), {}
     order = public_order(table, names)
     return public_records(table, names), {name: values[order] for name, values in record_values(table, names).items()}
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PyMC's log lines from the terminal."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -43,8 +43,9 @@ def log_prior(model: pm.Model) -> Any:
 
 
 def inputs_of(model: pm.Model) -> dict[str, Any]:
-    """Return the columns that a model reads, each with its shared variable."""
-    return {variable.name.removesuffix(SUFFIX): variable for variable in model.data_vars}
+    """Return the columns that a model reads, each with its shared variable; other data of the model are constants."""
+    found = {variable.name: variable for variable in model.data_vars}
+    return {name.removesuffix(SUFFIX): variable for name, variable in found.items() if name.endswith(SUFFIX)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,19 +130,17 @@ def open_checks(log_density: Any, holds_records: Callable[[Any], bool]) -> Any:
     holds_records : callable
         Whether a variable holds one value a record.
     """
-    opened = {}
-    for node in toposort([log_density]):
-        if isinstance(node.op, CheckParameterValue):
-            expression, output = node.inputs[0], node.outputs[0]
-            for condition in _conditions(node.inputs[1:]):
-                inner = condition.ndim - expression.ndim
-                if not any(map(holds_records, ancestors([condition]))):
-                    condition = pt.all(condition)
-                elif inner > 0:  # several parameters an element
-                    condition = pt.all(condition, axis=tuple(range(-inner, 0)))
-                expression = pt.switch(condition, expression, -np.inf)
-            opened[output] = pt.as_tensor(expression).astype(output.dtype)
-    return graph_replace([log_density], opened, strict=False)[0] if opened else log_density
+    while checks := [node for node in toposort([log_density]) if isinstance(node.op, CheckParameterValue)]:
+        expression, output = checks[0].inputs[0], checks[0].outputs[0]
+        for condition in _conditions(checks[0].inputs[1:]):
+            inner = condition.ndim - expression.ndim
+            if not any(map(holds_records, ancestors([condition]))):
+                condition = pt.all(condition)
+            elif inner > 0:  # several parameters an element
+                condition = pt.all(condition, axis=tuple(range(-inner, 0)))
+            expression = pt.switch(condition, expression, -np.inf)
+        [log_density] = graph_replace([log_density], {output: pt.as_tensor(expression).astype(output.dtype)})
+    return log_density
 
 
 def _conditions(found: Sequence[Any]) -> Iterator[Any]:

@@ -1,6 +1,5 @@
 """All that a model of one schema needs compiled, kept for the next release of the same kind."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -10,7 +9,8 @@ from numpy.typing import NDArray
 
 from pdips.bayes.anchors import prior_draws, unconstrained
 from pdips.bayes.density import Density
-from pdips.bayes.grid import constraint
+from pdips.bayes.grid import constrained
+from pdips.bayes.likelihood import censor
 from pdips.bayes.model_file import Blueprint, Source
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -37,6 +37,16 @@ class Workspace:
         """The ``pm.Model`` of stand-ins."""
         return self.blueprint.model
 
+    def check(self) -> None:
+        """Refuse, on stand-ins, a model whose likelihood can't be censored record by record (``likelihood.censor``)."""
+        if not self._checked:
+            censor(self.model, window=1.0)
+            self._checked.append(True)
+
+    @cached_property
+    def _checked(self) -> list[bool]:
+        return []
+
     @cached_property
     def density(self) -> Density:
         """The log density of one record, compiled."""
@@ -49,11 +59,7 @@ class Workspace:
 
     def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
         """Return parameters as values of the free variables, in the model's own units."""
-        return self._constrain(flat)
-
-    @cached_property
-    def _constrain(self) -> Callable[[FloatArray], list[dict[str, FloatArray]]]:
-        return constraint(self.model)
+        return constrained(self.model, flat)
 
     def parameters_of(self, values: dict[str, Any]) -> FloatArray:
         """Return values of the free variables as parameters in unconstrained space.
