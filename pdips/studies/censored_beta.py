@@ -30,7 +30,11 @@ class CensoredBeta:
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each replicate."""
-        arguments = {"n": N_RECORDS, "claimed": list(options.epsilons or CLAIMED), "true": list(options.epsilons or TRUE)}
+        arguments = {
+            "n": N_RECORDS,
+            "claimed": list(options.epsilons or CLAIMED),
+            "true": list(options.epsilons or TRUE),
+        }
         return [Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:

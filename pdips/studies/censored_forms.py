@@ -82,7 +82,7 @@ def censored_count(weights: FloatArray, largest: FloatArray, window: float) -> i
     window : float
         epsilon / 2.
     """
-    return int((weights * largest > window).sum())
+    return int((weights * np.where(weights == 0, 0.0, largest) > window).sum())
 
 
 @lru_cache(maxsize=1)

@@ -59,6 +59,9 @@ DOWNSCALED = {
     "15th percentile": "figure 8",
 }
 
+OUTSIDE = "centre: zero"
+"""Limits of pictures are made without it."""
+
 type Values = Mapping[tuple[str, str], NDArray[np.float64]]
 """By row and column: one value a replicate."""
 
@@ -76,11 +79,13 @@ def pictures(measurements: pd.DataFrame) -> list[Picture]:
     return found
 
 
-def _limits(drawn: Sequence[Sequence[Violin]], marks: Sequence[float] = (), low: float | None = None) -> tuple[float, float]:
+def _limits(
+    drawn: Sequence[Sequence[Violin]], marks: Sequence[float] = (), low: float | None = None
+) -> tuple[float, float]:
     """Return limits that hold nearly all values of all panels, so that a few outliers don't flatten the rest."""
     every = [np.asarray(each.values, dtype=float) for panel in drawn for each in panel]
-    high = max(*(float(np.quantile(values, 0.98)) for values in every), *marks, 0.0)
-    least = min(float(np.quantile(values, 0.02)) for values in every) if low is None else low
+    high = max([*(float(np.quantile(values, 0.98)) for values in every), *marks])
+    least = min([*(float(np.quantile(values, 0.02)) for values in every), *marks]) if low is None else low
     margin = 0.04 * (high - least) or 0.1
     return least - (0.0 if low is not None else margin), high + margin
 
@@ -110,7 +115,8 @@ def _bounds(values: Values, epsilons: Sequence[str]) -> Picture:
     return Picture(
         title="Lipschitz bounds (figures 2 and 10)",
         panels=panels,
-        caption="Distribution over replicates of the largest weighted and censored log-likelihood of any record and draw; "
+        caption="Distribution over replicates of the largest weighted and censored log-likelihood of any record and "
+        "draw; "
         "the dashed line is ϵ / 2. Dots are means, lines reach from the least to the greatest value.",
         key=dict(list(KEY.items())[:2]),
     )
@@ -132,14 +138,19 @@ def _forms(epsilon: str) -> list[tuple[str, str, int]]:
 
 
 def _utility(values: Values, epsilons: Sequence[str], column: str) -> Picture:
+    powers = column == "avg-ECDF"
+    if powers:
+        values = {place: np.log10(found) for place, found in values.items() if place[1] == column}
     drawn = {epsilon: _present(values, column, _forms(epsilon)) for epsilon in epsilons}
     marks = [TRUE_VALUES[column]] if column in TRUE_VALUES else []
-    limits = _limits(list(drawn.values()), marks, low=None if marks else 0.0)
-    truth = " The dashed line is the value of Beta(0.5, 3)." if marks else ""
+    usual = [[each for each in rows if each.label != OUTSIDE] for rows in drawn.values()]
+    limits = _limits(usual, marks, low=None if marks or powers else 0.0)
+    truth = " The dashed line is the value of Beta(0.5, 3)." if marks else " The axis is logarithmic." if powers else ""
     return Picture(
         title=f"{column} ({FIGURES[column]})",
-        panels=[violins(f"ϵ = {epsilon}", rows, limits, marks) for epsilon, rows in drawn.items()],
-        caption=f"Distribution over replicates.{truth} At the same ϵ the true loss of Censor_uw is 2 ϵ, and Weighted, "
+        panels=[violins(f"ϵ = {epsilon}", rows, limits, marks, powers=powers) for epsilon, rows in drawn.items()],
+        caption=f"Distribution over replicates; where centre zero lies to the right of the picture, the table has it."
+        f"{truth} At the same ϵ the true loss of Censor_uw is 2 ϵ, and Weighted, "
         "Weighted-e and Censor_w have none; PH and the forms named by their centre keep ϵ.",
         key=KEY,
     )
@@ -154,7 +165,9 @@ def _downscaled(values: Values) -> Picture:
             for scale, colour in ((1.0, PUBLISHED), (SCALE, 2))
         ]
         rows = _present(values, column, wanted)
-        marks = [float(DOWNSCALED_AT) / 2] if column == BOUND else [TRUE_VALUES[column]] if column in TRUE_VALUES else []
+        marks = (
+            [float(DOWNSCALED_AT) / 2] if column == BOUND else [TRUE_VALUES[column]] if column in TRUE_VALUES else []
+        )
         low = None if column in TRUE_VALUES else 0.0
         panels.append(violins(f"{column} ({figure})", rows, _limits([rows], marks, low), marks))
     return Picture(

@@ -116,26 +116,37 @@ class Violin:
 
 
 def violins(
-    title: str, drawn: Sequence[Violin], limits: tuple[float, float], marks: Sequence[float] = (), label: str = ""
+    title: str,
+    drawn: Sequence[Violin],
+    limits: tuple[float, float],
+    marks: Sequence[float] = (),
+    *,
+    powers: bool = False,
 ) -> "Figure":
-    """Return a panel of violins lying one below the other, with dashed lines at ``marks``."""
+    """Return a panel of violins lying one below the other, with dashed lines at ``marks``.
+
+    With ``powers`` values and limits are logs to base 10, and the axis says what they are logs of.
+    """
     from matplotlib.figure import Figure
 
-    width, row, top, bottom = SIZE[0] * 72, 20, 28, 40
+    width, row, top, bottom = SIZE[0] * 72, 20, 28, 24
     height = top + row * len(drawn) + bottom
     figure = Figure(figsize=(width / 72, height / 72), dpi=72)
     axes = figure.add_axes((0.37, bottom / height, 0.60, row * len(drawn) / height))
-    places = np.arange(len(drawn), 0, -1)
-    for place, each in zip(places, drawn, strict=True):
+    lines = np.arange(len(drawn), 0, -1)
+    for place, each in zip(lines, drawn, strict=True):
         _violin(axes, float(place), each)
     for mark in marks:
         axes.axvline(mark, color=INK, linewidth=1.0, linestyle="--")
-    axes.set_yticks(places, [each.label for each in drawn])
+    axes.set_yticks(lines, [each.label for each in drawn])
     axes.set_ylim(0.4, len(drawn) + 0.6)
     axes.set_xlim(*limits)
-    axes.locator_params(axis="x", nbins=5)
+    if powers:
+        places = np.arange(np.ceil(limits[0]), np.floor(limits[1]) + 1)
+        axes.set_xticks(places, [f"{10.0**place:g}" for place in places])
+    else:
+        axes.locator_params(axis="x", nbins=5)
     figure.text(0.0, 1 - 15 / height, title, fontsize=10, color=INK)
-    axes.set_xlabel(label, fontsize=9, color=QUIET)
     _dress(axes, "x")
     axes.tick_params(axis="y", length=0)
     return figure

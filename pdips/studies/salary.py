@@ -11,7 +11,16 @@ import pandas as pd
 
 from pdips.errors import InputError
 from pdips.schema import Schema
-from pdips.studies.censored_forms import CENSOR_UW, CENSOR_W, CONFIDENTIAL, PH, WEIGHTED, WEIGHTED_E, ecdf_distances
+from pdips.studies.censored_forms import (
+    CENSOR_UW,
+    CENSOR_W,
+    CONFIDENTIAL,
+    PH,
+    UNWEIGHTED,
+    WEIGHTED,
+    WEIGHTED_E,
+    ecdf_distances,
+)
 from pdips.studies.censored_paper import SALARY, SALARY_ROWS
 from pdips.studies.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task, summarise
 from pdips.studies.salary_findings import findings
@@ -24,7 +33,7 @@ MOST_RECORDS = 2_000
 
 TRUE, RHAT, KEPT = "True ϵ", "R-hat", "Sets released"
 PRINTED = ("Lipschitz", "Privacy", TRUE, *SALARY_ROWS[2:])
-ORDER = (CONFIDENTIAL, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH, *STAGED)
+ORDER = (CONFIDENTIAL, UNWEIGHTED, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH, *STAGED)
 
 
 class Salary:
@@ -78,7 +87,12 @@ class Salary:
         checks = {row: row for row in (RHAT, KEPT) if row in set(table["row"])}
         return [
             Block(title=title, rows=rows, columns=columns),
-            Block(title="Chains: the worst R-hat, and share of sets that were released", rows=checks, columns=columns, headline=False),
+            Block(
+                title="Chains: the worst R-hat, and share of sets that were released",
+                rows=checks,
+                columns=columns,
+                headline=False,
+            ),
         ]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:

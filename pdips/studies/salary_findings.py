@@ -26,7 +26,9 @@ def findings(table: pd.DataFrame) -> list[Finding]:
         return at(row, column) if "ECDF" in row else abs(at(row, column) - at(row, CONFIDENTIAL))
 
     columns = (*PUBLISHED, PH)
-    ranks = {column: [sum(off(row, other) <= off(row, column) for other in columns) for row in RANKED] for column in columns}
+    ranks = {
+        column: [sum(off(row, other) <= off(row, column) for other in columns) for row in RANKED] for column in columns
+    }
     return [
         _bounds({column: at("Lipschitz", column) for column in PUBLISHED}),
         _order(ranks),
@@ -46,8 +48,10 @@ def _judged(parts: Sequence[bool]) -> str:
 def _bounds(bounds: dict[str, float]) -> Finding:
     target = EPSILON / 2
     return Finding(
-        claim="Censor_w and Censor_uw achieve the target ϵ = 5; Weighted and Weighted-e exceed it somewhat (5.24, 5.22).",
-        found=f"Mean Lipschitz bounds: {_text(bounds)}; ϵ / 2 is {number(target)}. A bound of one table is no guarantee: true "
+        claim="Censor_w and Censor_uw achieve the target ϵ = 5; Weighted and Weighted-e exceed it somewhat (5.24, "
+        "5.22).",
+        found=f"Mean Lipschitz bounds: {_text(bounds)}; ϵ / 2 is {number(target)}. A bound of one table is no "
+        "guarantee: true "
         "ϵ is 10 for Censor_uw, and none is shown for the others.",
         verdict=PARTLY if min(bounds[WEIGHTED], bounds[WEIGHTED_E]) > target else FAILS,
     )
@@ -67,7 +71,8 @@ def _inferior(values: dict[str, float]) -> Finding:
     others = max(values[column] for column in (WEIGHTED, WEIGHTED_E, CENSOR_W))
     return Finding(
         claim="Censor_uw and PH are inferior: more records are censored, and PH uses neither model nor covariates.",
-        found=f"Mean max-ECDF: {_text(values)}. Both measures look at the number alone, not at how it goes with the covariates, "
+        found=f"Mean max-ECDF: {_text(values)}. Both measures look at the number alone, not at how it goes with the "
+        "covariates, "
         "which PH destroys.",
         verdict=_judged([values[column] > others for column in (CENSOR_UW, PH)]),
     )
@@ -78,7 +83,8 @@ def _ours(values: dict[str, float]) -> Finding:
     published = min(values[column] for column in PUBLISHED)
     return Finding(
         claim="(Ours) The default form of censored-posterior is at true ϵ = 5 and 1 no worse than any published form.",
-        found=f"Mean max-ECDF: {_text({column: values[column] for column in STAGED})}; the best published {number(published)}. "
+        found=f"Mean max-ECDF: {_text({column: values[column] for column in STAGED})}; the best published "
+        f"{number(published)}. "
         "A dash: the chains did not agree, so nothing was released.",
         verdict=_judged([value <= published for value in staged]),
     )

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.bayes.columns import record_values
@@ -15,12 +16,11 @@ from pdips.bayes.likelihood import Censored, censor
 from pdips.bayes.model_file import Blueprint, as_source
 from pdips.bayes.posterior import CensoredPosterior
 from pdips.bayes.sampling import converged, sample
-from pdips.bayes.synthesis import quiet
 from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.errors import InputError, RefusedError
 from pdips.mechanisms.histograms import PerturbedHistogram
 from pdips.schema import Schema
-from pdips.studies.censored_forms import CENSOR_UW, CENSOR_W, PH, WEIGHTED, WEIGHTED_E
+from pdips.studies.censored_forms import CENSOR_UW, CENSOR_W, PH, UNWEIGHTED, WEIGHTED, WEIGHTED_E
 from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
@@ -73,7 +73,8 @@ def confidential_column(schema: Schema) -> str:
     numeric = [name for name in names if not schema.columns[name].is_categorical and not schema.columns[name].integer]
     if len(names) != 1 or numeric != names or not schema.public_columns:
         raise InputError(
-            "study salary needs a schema with one confidential column, a number that isn't integer, and public columns; "
+            "study salary needs a schema with one confidential column, a number that isn't integer, and public "
+            "columns; "
             f"confidential in this one: {', '.join(names) or 'none'}"
         )
     return names[0]
@@ -98,7 +99,7 @@ class Published:
         self, table: Table, rng: np.random.Generator, *, chains: int = CHAINS, draws: int = DRAWS, tune: int = TUNE
     ) -> None:
         self._table, self._rng = table, rng
-        self._settings = {"chains": chains, "draws": draws, "tune": tune}
+        self._settings = (chains, draws, tune)
         self._name = confidential_column(table.schema)
         column = table.schema.columns[self._name]
         self._lower, self._upper = float(column.lower or 0), float(column.upper or 0)
@@ -116,25 +117,25 @@ class Published:
     def refit(self, weights: FloatArray, window: float) -> tuple[FloatArray, FloatArray, float]:
         """Return the largest log-likelihoods, shape (records,), a synthetic set from one draw, and the worst R-hat."""
         self._censored.update(weights=weights, window=window)
-        with quiet():
-            tree = sample(self._censored, rng=self._rng, **self._settings)
+        chains, draws, tune = self._settings
+        tree = sample(self._censored, rng=self._rng, chains=chains, draws=draws, tune=tune)
         posterior = tree["posterior"].to_dataset()
         largest = np.abs(self._censored.log_likelihood(posterior) - self._centre).max(axis=0)
         chain, draw = (int(self._rng.integers(posterior.sizes[each])) for each in ("chain", "draw"))
         one = posterior.isel(chain=chain, draw=draw)
         values = {rv.name: one[rv.name].to_numpy() for rv in self._blueprint.model.free_RVs}
-        return largest, self._drawn(values), max(converged(tree).rhat.values())
+        return largest, self._drawn(values), worst_rhat(tree)
 
     def _drawn(self, values: Mapping[str, NDArray[Any]]) -> FloatArray:
         public = record_values(self._table, self._table.schema.public_columns)
-        with quiet():
-            drawn = self._blueprint.draw(values, self._table.n_records, public, self._rng)[self._name]
+        drawn = self._blueprint.draw(values, self._table.n_records, public, self._rng)[self._name]
         return np.clip(np.asarray(drawn, dtype=np.float64), self._lower, self._upper)
 
     def all(self) -> Iterator[Answer]:
-        """Make the four published forms."""
+        """Make the posterior without privacy and the four published forms."""
         ones, window = np.ones(self._table.n_records), EPSILON / 2
-        risks, _, _ = self.refit(ones, math.inf)
+        risks, synthetic, rhat = self.refit(ones, math.inf)
+        yield Answer(column=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()), rhat=rhat)
         alpha = linear_weights(risks)
         dropped = weighted_e(alpha, risks, EPSILON)
         for column, weights, half in (
@@ -150,6 +151,11 @@ class Published:
             yield Answer(column=column, synthetic=synthetic, bound=bound, claimed=claimed, true=true, rhat=rhat)
 
 
+def worst_rhat(tree: xr.DataTree) -> float:
+    """Return the largest R-hat of any parameter."""
+    return max(converged(tree).rhat.values())
+
+
 def sound(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
     """Make the perturbed histogram of the number alone, and our default at the paper's target and at 1."""
     name = confidential_column(table.schema)
@@ -159,7 +165,7 @@ def sound(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
     histogram, _ = PerturbedHistogram(epsilon=EPSILON).release(Table(table.frame[[name]], alone), rng=rng)
     yield Answer(column=PH, synthetic=_values(histogram.sets[0], name), claimed=EPSILON, true=EPSILON)
     for label, epsilon in STAGED.items():
-        mechanism = CensoredPosterior(epsilon=epsilon, model="beta_regression")
+        mechanism = CensoredPosterior(epsilon=epsilon, model="beta_regression", draws=DRAWS, tune=TUNE)
         try:
             release, _ = mechanism.release(table, rng=rng)
             synthetic = _values(release.sets[0], name)
