@@ -98,10 +98,10 @@ def _concentration(seen: Seen) -> Finding:
     spread, above, most = (seen.each(WEIGHTED_E, BOUNDS[place]) for place in (1, 4, 3))
     weighted = seen.at(WEIGHTED, BOUNDS[1])
     return Finding(
-        claim="(4.2) Weighted-e has more concentrated bounds than Weighted at every ϵ, and cannot keep them below ϵ / "
-        "2.",
-        found=f"Standard deviation at ϵ = {', '.join(seen.claimed)}: {_series(spread)}; Weighted {number(weighted)}. "
-        f"Share of replicates above ϵ / 2: {_series(above)}; greatest bound {_series(most)}.",
+        claim="(4.2) Weighted-e has more concentrated bounds than Weighted at every ϵ, and cannot keep them below "
+        "ϵ / 2.",
+        found=f"Standard deviation at ϵ = {', '.join(seen.claimed)}: {_series(spread)}; Weighted "
+        f"{number(weighted)}. Share of replicates above ϵ / 2: {_series(above)}; greatest bound {_series(most)}.",
         verdict=_judged([all(value < weighted for value in spread), max(above) > 0]),
     )
 
@@ -112,8 +112,7 @@ def _strict(seen: Seen) -> Finding:
     return Finding(
         claim="(4.2) Censor_w and Censor_uw keep the bounds at or below ϵ / 2; at ϵ = 5 many of Censor_w's are below.",
         found=f"None is above, by construction. Least bound of Censor_w at ϵ = {seen.claimed[0]}: {number(least)}, "
-        "mean "
-        f"{number(seen.at(row_of(CENSOR_W, seen.claimed[0]), BOUND))}.",
+        f"mean {number(seen.at(row_of(CENSOR_W, seen.claimed[0]), BOUND))}.",
         verdict=_judged([max(above) == 0, least < target]),
     )
 
@@ -121,16 +120,13 @@ def _strict(seen: Seen) -> Finding:
 def _counts(seen: Seen) -> Finding:
     dropped, weighted, plain = (seen.each(form, MEAN_COUNT) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW))
     printed = [COUNTS.get(row_of(CENSOR_W, epsilon), (np.nan,) * 4)[3] for epsilon in seen.claimed]
-    fewer = "hold here too" if _all_below(weighted, plain) else "do not all hold here"
     return Finding(
-        claim="(4.2) Censor_uw censors more records than Censor_w, Weighted-e truncates fewer than Censor_w censors; "
-        "all more as ϵ falls.",
+        claim="(4.2) Censor_uw censors more records than Censor_w, Weighted-e truncates fewer than Censor_w "
+        "censors; all more as ϵ falls.",
         found=f"Means at ϵ = {', '.join(seen.claimed)}: Censor_uw {_series(plain)}; Censor_w {_series(weighted)}; "
-        f"Weighted-e {_series(dropped)}. Orders of the first two {fewer}. Censor_w's own counts ({_series(printed)} in "
-        "the "
-        "paper) could not be matched: its weights must carry a scale and shift that the paper doesn't name. With "
-        "weights as "
-        "it defines them fewer are censored.",
+        f"Weighted-e {_series(dropped)}. Censor_w's own counts ({_series(printed)} in the paper) could not be "
+        "matched: its weights must carry a scale and shift that the paper doesn't name. With weights as it defines "
+        "them fewer are.",
         verdict=_judged(
             [
                 _all_below(weighted, plain),
@@ -149,10 +145,9 @@ def _guarantee(seen: Seen) -> Finding:
     return Finding(
         claim="(3, 4.2) Censor_uw and Censor_w are ϵ-differentially private, with one record replaced.",
         found="They aren't. Terms censored at ±ϵ / 2 bound the posterior's ratio by 2 ϵ, and a table exists that "
-        "attains it: "
-        "Censor_uw spends 2 ϵ. Censor_w's weights come from a fit to all records, so that one record moves the weights "
-        "of "
-        "all others: no finite ϵ is shown. Bounds of one table at 1,000 draws say nothing of either.",
+        "attains it: Censor_uw spends 2 ϵ. Censor_w's weights come from a fit to all records, so that one record "
+        "moves the weights of all others: no finite ϵ is shown. Bounds of one table at 1,000 draws say nothing of "
+        "either.",
         verdict=FAILS,
     )
 
@@ -168,8 +163,7 @@ def _weighted_first(seen: Seen) -> Finding:
     return Finding(
         claim="(4.3) Weighted has the lowest max-ECDF and avg-ECDF of all synthesizers.",
         found=f"Means {_series(figures)}, the lowest in {sum(better)} of {len(better)} comparisons over ϵ and both "
-        "measures. "
-        "The unweighted posterior, which the paper leaves out: "
+        "measures. The unweighted posterior, which the paper leaves out: "
         f"{_series(seen.at(UNWEIGHTED, c) for c in UTILITY[:2])}.",
         verdict=_judged(better),
     )
@@ -187,8 +181,7 @@ def _censor_w(seen: Seen) -> Finding:
     return Finding(
         claim="(4.3) Of the others Censor_w has the lowest max-ECDF at every ϵ, and the lowest avg-ECDF at 4 and 3.",
         found=f"Mean max-ECDF at ϵ = {', '.join(seen.claimed)}: {text}. Lowest in {sum(better)} of {len(better)} "
-        "comparisons "
-        "over ϵ and both measures.",
+        "comparisons over ϵ and both measures.",
         verdict=_judged(better),
     )
 
@@ -219,10 +212,9 @@ def _histogram(seen: Seen) -> Finding:
     ]
     return Finding(
         claim="(4.3) PH clearly performs worse than almost all proposed Bayesian synthesizers.",
-        found=f"Mean max-ECDF of PH with 45 bins at ϵ = {', '.join(seen.claimed)}: {_series(histogram)}; the best of "
-        f"Weighted-e, Censor_w and Censor_uw: {_series(best)}; Weighted {number(seen.at(WEIGHTED, UTILITY[0]))}. PH's "
-        "ϵ is "
-        "true, theirs isn't.",
+        found=f"Mean max-ECDF of PH with 45 bins at ϵ = {', '.join(seen.claimed)}: {_series(histogram)}; the best "
+        f"of Weighted-e, Censor_w and Censor_uw: {_series(best)}; Weighted {number(seen.at(WEIGHTED, UTILITY[0]))}. "
+        "PH's ϵ is true, theirs isn't.",
         verdict=_judged([b < a for a, b in zip(histogram, best, strict=True)]),
     )
 
@@ -235,12 +227,10 @@ def _statistics(seen: Seen) -> Finding:
     worse = float((off[CENSOR_UW] > off[CENSOR_W]).mean())
     best = float((off[WEIGHTED] <= np.min([off[form] for form in forms], axis=0)).mean())
     return Finding(
-        claim="(4.3) Weighted is best for mean, median and quantiles, Censor_w next for the median; Censor_uw is worse "
-        "than "
-        "Censor_w in all.",
-        found=f"Distance of the mean statistic from fresh samples': Weighted is nearest in {number(100 * best)} % of "
-        "the cases "
-        f"(four statistics, ϵ = {', '.join(seen.claimed)}); Censor_uw is farther off than Censor_w in "
+        claim="(4.3) Weighted is best for mean, median and quantiles, Censor_w next for the median; Censor_uw is "
+        "worse than Censor_w in all.",
+        found=f"Distance of the mean statistic from fresh samples': Weighted is nearest in {number(100 * best)} % "
+        f"of the cases (four statistics, ϵ = {', '.join(seen.claimed)}); Censor_uw is farther off than Censor_w in "
         f"{number(100 * worse)} %; Censor_w has the nearest median of the rest at {sum(best_median)} of "
         f"{len(best_median)} ϵ.",
         verdict=_judged([best == 1, worse == 1, all(best_median)]),
@@ -261,9 +251,8 @@ def _downscaling(seen: Seen) -> Finding:
     )
     fewer = "; ".join(f"{form} {number(a)} to {number(b)}" for form, (a, b) in zip(forms[1:], counts, strict=True))
     return Finding(
-        claim="(4.4) Down-scaling (c1 = 0.8, ϵ = 4) gives lower, more concentrated bounds, fewer censored records and "
-        "better "
-        "utility.",
+        claim="(4.4) Down-scaling (c1 = 0.8, ϵ = 4) gives lower, more concentrated bounds, fewer censored records "
+        "and better utility.",
         found=f"Mean bound and mean avg-ECDF: {text}. Counts: {fewer}.",
         verdict=_judged([b < a for pairs in (bounds, spreads, average, counts) for a, b in pairs]),
     )
@@ -285,11 +274,9 @@ def _targets(seen: Seen) -> list[Finding]:
     return [
         Finding(
             claim="(Ours) The default, centred on a private reference, has a mean max-ECDF of at most "
-            f"{_series(limits)} at "
-            f"true ϵ = {', '.join(wanted)}.",
-            found=f"{text[0].upper()}{text[1:]}; PH {_series(seen.at(row_of(PH, e), UTILITY[0]) for e in wanted)}. A "
-            "fresh sample "
-            f"and the posterior without privacy have {references}.",
+            f"{_series(limits)} at true ϵ = {', '.join(wanted)}.",
+            found=f"{text[0].upper()}{text[1:]}; PH {_series(seen.at(row_of(PH, e), UTILITY[0]) for e in wanted)}. "
+            f"A fresh sample and the posterior without privacy have {references}.",
             verdict=_judged([a <= b for a, b in zip(found["staged"], limits, strict=True)]),
         )
     ]

@@ -59,8 +59,8 @@ def _counts(rows: set[str], epsilons: Iterable[str]) -> Block:
     wanted = [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
     wanted += [row for row in COUNTS if "c1" in row]
     return Block(
-        title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w and "
-        "Censor_uw",
+        title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w "
+        "and Censor_uw",
         rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
         columns={f"{COUNT}: {name}": name for name in COUNTED},
         group="Counts (4.2)",

@@ -115,9 +115,8 @@ def _bounds(values: Values, epsilons: Sequence[str]) -> Picture:
     return Picture(
         title="Lipschitz bounds (figures 2 and 10)",
         panels=panels,
-        caption="Distribution over replicates of the largest weighted and censored log-likelihood of any record and "
-        "draw; "
-        "the dashed line is ϵ / 2. Dots are means, lines reach from the least to the greatest value.",
+        caption="Distribution over replicates of the largest weighted and censored log-likelihood of any record "
+        "and draw; the dashed line is ϵ / 2. Dots are means, lines reach from the least to the greatest value.",
         key=dict(list(KEY.items())[:2]),
     )
 
@@ -149,9 +148,9 @@ def _utility(values: Values, epsilons: Sequence[str], column: str) -> Picture:
     return Picture(
         title=f"{column} ({FIGURES[column]})",
         panels=[violins(f"ϵ = {epsilon}", rows, limits, marks, powers=powers) for epsilon, rows in drawn.items()],
-        caption=f"Distribution over replicates; where centre zero lies to the right of the picture, the table has it."
-        f"{truth} At the same ϵ the true loss of Censor_uw is 2 ϵ, and Weighted, "
-        "Weighted-e and Censor_w have none; PH and the forms named by their centre keep ϵ.",
+        caption="Distribution over replicates; where centre zero lies to the right of the picture, the table has "
+        f"it.{truth} At the same ϵ the true loss of Censor_uw is 2 ϵ, and Weighted, Weighted-e and Censor_w have "
+        "none; PH and the forms named by their centre keep ϵ.",
         key=KEY,
     )
 

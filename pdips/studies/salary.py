@@ -44,8 +44,8 @@ class Salary:
     default_replicates: ClassVar[int] = 4
     data: ClassVar[Data] = "required"
     needs: ClassVar[str] = (
-        ", a .csv or .parquet file with its schema T.toml beside it: one confidential number and public columns, as "
-        "examples/earnings.parquet of the source has"
+        ", a .csv or .parquet file with its schema T.toml beside it: one confidential number and public columns, "
+        "as examples/earnings.parquet of the source has"
     )
 
     def tasks(self, options: Options) -> list[Task]:

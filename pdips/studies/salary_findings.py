@@ -51,8 +51,7 @@ def _bounds(bounds: dict[str, float]) -> Finding:
         claim="Censor_w and Censor_uw achieve the target ϵ = 5; Weighted and Weighted-e exceed it somewhat (5.24, "
         "5.22).",
         found=f"Mean Lipschitz bounds: {_text(bounds)}; ϵ / 2 is {number(target)}. A bound of one table is no "
-        "guarantee: true "
-        "ϵ is 10 for Censor_uw, and none is shown for the others.",
+        "guarantee: true ϵ is 10 for Censor_uw, and none is shown for the others.",
         verdict=PARTLY if min(bounds[WEIGHTED], bounds[WEIGHTED_E]) > target else FAILS,
     )
 
@@ -72,8 +71,7 @@ def _inferior(values: dict[str, float]) -> Finding:
     return Finding(
         claim="Censor_uw and PH are inferior: more records are censored, and PH uses neither model nor covariates.",
         found=f"Mean max-ECDF: {_text(values)}. Both measures look at the number alone, not at how it goes with the "
-        "covariates, "
-        "which PH destroys.",
+        "covariates, which PH destroys.",
         verdict=_judged([values[column] > others for column in (CENSOR_UW, PH)]),
     )
 
@@ -84,7 +82,6 @@ def _ours(values: dict[str, float]) -> Finding:
     return Finding(
         claim="(Ours) The default form of censored-posterior is at true ϵ = 5 and 1 no worse than any published form.",
         found=f"Mean max-ECDF: {_text({column: values[column] for column in STAGED})}; the best published "
-        f"{number(published)}. "
-        "A dash: the chains did not agree, so nothing was released.",
+        f"{number(published)}. A dash: the chains did not agree, so nothing was released.",
         verdict=_judged([value <= published for value in staged]),
     )

@@ -74,8 +74,7 @@ def confidential_column(schema: Schema) -> str:
     if len(names) != 1 or numeric != names or not schema.public_columns:
         raise InputError(
             "study salary needs a schema with one confidential column, a number that isn't integer, and public "
-            "columns; "
-            f"confidential in this one: {', '.join(names) or 'none'}"
+            f"columns; confidential in this one: {', '.join(names) or 'none'}"
         )
     return names[0]
 
