@@ -96,7 +96,7 @@ class Salary:
         ]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw nothing: the paper's figure 9 has densities of single records' values."""
+        """Draw nothing; the quantiles of table 2 stand for the densities of figure 9."""
         return []
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
