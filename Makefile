@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test clone-test lint benchmarks audit lock clean
+.PHONY: setup demo test test-long clone-test lint benchmarks audit lock clean
 
 setup: $(READY)
 
@@ -20,9 +20,17 @@ demo: setup
 	$(BIN)/pdips synthesize examples/youth.parquet --schema examples/youth.toml --mechanism steps \
 	    --epsilon $(or $(EPSILON),1) --sets 5 \
 	    --ledger demo/youth.sqlite --out demo/youth --overwrite
+	@test -f demo/earnings.sqlite || $(BIN)/pdips ledger set-total demo/earnings.sqlite 10
+	$(BIN)/pdips synthesize examples/earnings.parquet --schema examples/earnings.toml \
+	    --mechanism censored-posterior --model beta_regression --option draws=500 --option tune=250 \
+	    --epsilon $(or $(EPSILON),1) \
+	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -m "not clone"
+	$(BIN)/python -m pytest -m "not clone and not long"
+
+test-long: setup
+	$(BIN)/python -m pytest -m long
 
 clone-test: setup
 	$(BIN)/python -m pytest -m clone

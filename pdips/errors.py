@@ -11,3 +11,7 @@ class InputError(ValueError):
 
 class RefusedError(RuntimeError):
     """The request was understood and is refused: it would overspend, or publish what no guarantee covers."""
+
+
+class UselessWarning(UserWarning):
+    """What was asked for will be of little use. Said from public facts alone, before anything is spent."""

@@ -17,7 +17,7 @@ from pdips.large import LargeSet
 from pdips.ledger import Ledger
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
-from pdips.release import MarginError, Noise, Release, RunRecord
+from pdips.release import Closer, MarginError, Noise, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table, check_representable
 
@@ -88,7 +88,7 @@ class Mechanism(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
-    """What a mechanism hands over: the synthetic sets, and the noisy statistics that they were made from."""
+    """What a mechanism hands over: the sets, the noisy statistics that they were made from, and what stays inside."""
 
     sets: Sequence[pd.DataFrame]
     statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
@@ -96,6 +96,7 @@ class Drawn:
     margin_errors: Sequence[MarginError] = ()
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     large_sets: Sequence[LargeSet] = ()
+    closer: Closer | None = None
 
     @classmethod
     def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
@@ -227,7 +228,9 @@ def run(
         reproducible=bits.reproducible,
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return release, RunRecord(seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics)
+    return release, RunRecord(
+        seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics, closer=drawn.closer
+    )
 
 
 def statement(mechanism: Mechanism, schema: Schema | None, law: str) -> str:

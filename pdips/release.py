@@ -1,7 +1,7 @@
 """What goes out, and what stays: a release is paid for, a run record is not."""
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -17,6 +17,7 @@ from pdips.privacy import PrivacyLoss, Spend, as_float, spell
 from pdips.schema import Schema
 
 Format = Literal["parquet", "csv"]
+Closer = Callable[[], tuple[Mapping[str, Any], Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,11 +169,21 @@ class RunRecord:
         Largest resident size of the process, in MiB.
     diagnostics : dict
         Whatever the mechanism wants its curator to see.
+    closer : callable, optional
+        Works out what takes longer, when somebody asks: more diagnostics, and an ``xarray.DataTree`` or None.
     """
 
     seconds: Mapping[str, float]
     peak_memory: float
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    closer: Closer | None = None
+
+    def look_closer(self) -> tuple[Mapping[str, Any], Any]:
+        """Return all diagnostics, with those that take time, and a tree of draws and bounds, or None."""
+        if self.closer is None:
+            return self.diagnostics, None
+        more, tree = self.closer()
+        return {**self.diagnostics, **more}, tree
 
     def __repr__(self) -> str:
         return "RunRecord(confidential)"

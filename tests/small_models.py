@@ -1,9 +1,14 @@
 """Models of one to four parameters that tests fit, and the schemas of their tables."""
 
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
 import numpy as np
 import pymc as pm
 
 from pdips.bayes.model_file import Blueprint, Source
+from pdips.registry import find
 from pdips.schema import Schema
 
 UNIT = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
@@ -54,3 +59,39 @@ def blueprint(build, schema: Schema) -> Blueprint:
 def beta_records(n: int, seed: int = 1) -> np.ndarray:
     """Records of the simulation of paper 004."""
     return np.clip(np.random.default_rng(seed).beta(0.5, 3, n), 1e-12, 1 - 1e-12)
+
+
+def generic(data, schema):
+    """One parameter for any schema: with it rise the levels and numbers of all columns that aren't public."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        for name, column in schema.columns.items():
+            if column.public:
+                continue
+            if column.is_categorical:
+                pm.Binomial(name, n=column.n_levels - 1, logit_p=theta, observed=data[name])
+            elif column.integer:
+                pm.BetaBinomial(name, n=int(column.upper), alpha=pm.math.exp(theta), beta=1, observed=data[name])
+            else:
+                low, high = float(column.lower), float(column.upper)
+                middle = (low + high) / 2 + theta * (high - low) / 4
+                pm.TruncatedNormal(name, middle, high - low, lower=low, upper=high, observed=data[name])
+    return model
+
+
+@cache
+def with_model(mechanism: type, build=generic) -> type:
+    """Return a mechanism that has a model unless told otherwise; one that needs none as it is."""
+    if "model" not in mechanism.__dataclass_fields__:
+        return mechanism
+
+    @dataclass(frozen=True, kw_only=True)
+    class WithModel(mechanism):
+        model: Any = build
+
+    return WithModel
+
+
+def ready(name: str) -> type:
+    """Return a registered mechanism that can be built from epsilon alone."""
+    return with_model(find(name))

@@ -13,15 +13,18 @@ from typing import ClassVar
 import numpy as np
 import pandas as pd
 import pytest
+from small_models import ready
 from tables import schema_of
 
 from pdips import InputError, LaplaceSanitizer, PrivacyLoss, Schema, Steps, Table, registry
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases, worst_by_pair
-from pdips.audit.engines import clopper_pearson, log_ratio_bound
+from pdips.audit.engines import clopper_pearson, counts_bound, log_ratio_bound
 from pdips.audit.membership import attack, permitted
+from pdips.bayes import stages
+from pdips.bayes.audits import Staged
 from pdips.mechanism import Law, Outcome
 from pdips.mechanisms.elections import one_way_aic
-from pdips.noise import discrete_laplace
+from pdips.noise import RandomBits, discrete_laplace
 from pdips.pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 
 RUNS = 40_000
@@ -39,7 +42,12 @@ def accused(found) -> set[str]:
 def test_no_mechanism_without_its_audit():
     assert set(registry.AUDITS) == set(registry.MECHANISMS)
     for name in registry.MECHANISMS:
-        assert {case.engine for case in registered_cases(name)} >= {"exact", "counts"}
+        assert {case.engine for case in registered_cases(name)} >= engines_of(name)
+
+
+def engines_of(name: str) -> set[str]:
+    """What a mechanism must be audited by: with a guarantee, or a price by formula, also exactly."""
+    return {"exact", "counts"} if "sound" in registry.find(name).variants else {"counts"}
 
 
 URN_OF_SIX = math.log(math.e * (5 + 2 / (math.e - 1)) / (6 + 2 / (math.e - 1)))
@@ -53,7 +61,8 @@ LOOSE: dict[tuple[str, str], float] = {
 
 
 def every_relation():
-    return [(name, relation) for name in sorted(registry.AUDITS) for relation in registry.find(name).relations]
+    found = {name: registry.find(name) for name in sorted(registry.AUDITS)}
+    return [(name, relation) for name, made in found.items() if "sound" in made.variants for relation in made.relations]
 
 
 def every_claim():
@@ -75,9 +84,9 @@ def test_a_sound_mechanism_is_consistent(name, relation, settings):
 @pytest.mark.parametrize("name", [n for n in sorted(registry.AUDITS) if "published" in registry.find(n).variants])
 def test_a_published_variant_is_a_violation(name):
     found = worst_by_pair(findings(registered_cases(name, variant="published")))
-    assert accused(found) == {"exact", "counts"}
+    assert accused(found) == engines_of(name)
     assert max(finding.bound for finding in found) >= 2
-    assert {finding.kind for finding in found} == {"none"}
+    assert {finding.kind for finding in found} == {"none" if "sound" in registry.find(name).variants else "asymptotic"}
 
 
 @pytest.mark.parametrize(("name", "relation"), every_relation())
@@ -101,6 +110,55 @@ def test_the_flaws_of_the_published_variants_are_found_at_their_size():
     assert bound_on(tree, "outlier", "exact") == pytest.approx(3)
     assert bound_on(tree, "observed levels", "exact") == pytest.approx(1.956, abs=0.01)
     assert bound_on(tree, "observed levels", "counts") > 1.3
+
+
+def test_the_flaws_of_censored_and_weighted_posteriors_are_found_at_their_size():
+    # SOUNDNESS section 8: .0146 against .0021 for a window of epsilon / 2; nothing bounds weights from the table's fit
+    censored = findings(registered_cases("censored-posterior", variant="published"))
+    assert 1 < bound_on(censored, "three shares", "counts") < math.log(0.0146 / 0.0021)
+    assert bound_on(censored, "three shares", "exact") == pytest.approx(1.94, abs=0.01)
+    assert bound_on(censored, "an outlier beside two crowds", "counts") > 5
+    assert bound_on(findings(registered_cases("pseudo-posterior", variant="published")), "an outlier", "counts") > 5
+    sound = findings(registered_cases("censored-posterior"))
+    assert 0.97 < bound_on(sound, "three shares", "exact") < 1
+
+
+def test_the_probabilities_of_the_published_window():
+    # 400,000 draws: within 6 standard errors of the figures of SOUNDNESS section 8, and not of twice or half as much
+    case = registered_cases("censored-posterior", variant="published")[0]
+    bits = RandomBits(np.random.default_rng(0))
+    for table, figure in ((case.pair.first, 0.0146), (case.pair.second, 0.0021)):
+        share = case.pair.event(case.mechanism.observe(table, 400_000, bits)).mean()
+        assert abs(share - figure) < 6 * math.sqrt(figure / 400_000) + 5e-5
+
+
+def test_a_whole_release_in_two_stages_by_counts(monkeypatch):
+    # noisy counts, then a cell on the grid that follows from them; 2,000 runs, wrong with probability 1e-6
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+    cases = registered_cases("censored-posterior", epsilon=4)
+    case = next(case for case in cases if isinstance(case.mechanism, Staged) and case.engine == "exact")
+
+    def whole(mechanism):
+        laws = {}
+
+        def observe(table, n_runs, bits):
+            noisy = mechanism.observe(table, n_runs, bits)
+            cells = np.zeros(n_runs, dtype=np.int64)
+            for outcome in {tuple(row) for row in noisy.tolist()}:
+                rows = (noisy == outcome).all(axis=1)
+                key = (outcome, table.codes["x"].sum())
+                laws[key] = laws.get(key) or mechanism.at_outcome(table, np.array(outcome))
+                found = laws[key].grid.at(laws[key].index[laws[key].observe(int(rows.sum()), bits)[:, 0]])
+                cells[rows] = np.round(1e6 * found[:, 0])
+            return np.column_stack([noisy, cells])
+
+        return observe
+
+    bounds = [
+        counts_bound(whole(made), case.pair, n_runs=2_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
+        for made in (case.mechanism, overspending(case.mechanism, 4))
+    ]
+    assert 1 < bounds[0] <= 4 < bounds[1]  # the broken twin spends 16
 
 
 # The flaws of section 8 that no variant of ours has, as mechanisms of their own.
@@ -410,9 +468,10 @@ def test_a_forgotten_cap_is_found_out(schema, relation, monkeypatch):
     assert max(audit(mechanism, pair, engine="exact").bound for pair in pairs) == pytest.approx(2)
 
 
-@pytest.mark.parametrize("name", sorted(registry.MECHANISMS))
+@pytest.mark.parametrize("name", [n for n in sorted(registry.MECHANISMS) if "exact" in engines_of(n)])
 def test_public_columns_keys_and_impossible_cells_can_be_audited(name):
-    mechanism = registry.find(name)(epsilon=1)
+    public = {"reference": "prior"} if "reference" in registry.find(name).__dataclass_fields__ else {}
+    mechanism = ready(name)(epsilon=1, **public)
     rules = Schema.model_validate(
         {"columns": {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1]}}, "impossible": [{"a": 1, "b": 0}]}
     )

@@ -318,7 +318,7 @@ def test_options_that_make_no_sense(pdips, here, more, message):
 
 
 def test_an_unknown_mechanism(pdips, here):
-    complains(pdips, here, "mechanism must be one of laplace-sanitizer, ", *words(here, mechanism="magic"))
+    complains(pdips, here, "mechanism must be one of censored-posterior, ", *words(here, mechanism="magic"))
 
 
 def test_no_ledger_to_show(pdips, here):

@@ -6,13 +6,21 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from small_models import ready as find
 from tables import random_table, schema_of
 
 from pdips import InputError, Ledger, RefusedError, Schema
-from pdips.registry import MECHANISMS, find
+from pdips.bayes import stages
+from pdips.registry import MECHANISMS
 
 SCHEMA = schema_of(2, 3, 2)
 ALL = sorted(MECHANISMS)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning")  # tables here have 5 to 50 records
+
+VIEWS = {"pdips.bayes.audits"}
+"""Modules with what audits see of a registered mechanism."""
 
 
 def offering(what: str, *wanted: str):
@@ -39,19 +47,36 @@ def mechanism(request):
     return find(request.param)
 
 
+@pytest.fixture(params=[name for name in ALL if "sound" in find(name).variants])
+def sound(request):
+    """A mechanism that gives a guarantee."""
+    return find(request.param)
+
+
+@pytest.fixture(autouse=True)
+def few_simulated(monkeypatch):
+    """What censoring takes away is worked out on few simulated records, which is quicker and as private."""
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+
+
 def test_the_list_is_complete():
     import pkgutil
 
+    import pdips.bayes
     import pdips.mechanisms
 
     homes = {home.partition(":")[0] for home in MECHANISMS.values() if isinstance(home, str)}
-    for module in pkgutil.iter_modules(pdips.mechanisms.__path__, "pdips.mechanisms."):
+    modules = [
+        *pkgutil.iter_modules(pdips.mechanisms.__path__, "pdips.mechanisms."),
+        *pkgutil.iter_modules(pdips.bayes.__path__, "pdips.bayes."),
+    ]
+    for module in modules:
         classes = [
             name
             for name, value in vars(__import__(module.name, fromlist=["x"])).items()
             if hasattr(value, "release") and hasattr(value, "name") and getattr(value, "__module__", "") == module.name
         ]
-        assert not classes or module.name in homes
+        assert not classes or module.name in homes or module.name in VIEWS
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -98,7 +123,7 @@ def test_published_needs_a_public_number_of_records(mechanism):
 
 
 def every_price():
-    for name in ALL:
+    for name in (name for name in ALL if "sound" in find(name).variants):
         mechanism = find(name)
         for neighbours in mechanism.relations:
             for split in mechanism.splits:
@@ -154,7 +179,7 @@ def test_one_noisy_table_serves_all_sets_unless_split(mechanism):
     assert len(each.statistics) == 4
 
 
-def test_the_ledger_is_charged_before_any_noise(mechanism, tmp_path, monkeypatch):
+def test_the_ledger_is_charged_before_any_noise(sound, tmp_path, monkeypatch):
     import pdips.mechanism
 
     class BrokenError(Exception):
@@ -166,26 +191,26 @@ def test_the_ledger_is_charged_before_any_noise(mechanism, tmp_path, monkeypatch
     ledger = Ledger(tmp_path / "l.sqlite")
     monkeypatch.setattr(pdips.mechanism, "RandomBits", no_bits)
     with pytest.raises(BrokenError):
-        mechanism(epsilon="1/3").release(random_table(SCHEMA, 5), ledger=ledger)
+        sound(epsilon="1/3").release(random_table(SCHEMA, 5), ledger=ledger)
     assert ledger.summary().spent_epsilon == Fraction(1, 3)
 
 
-def test_the_ledger_refuses_to_overspend(mechanism, tmp_path):
+def test_the_ledger_refuses_to_overspend(sound, tmp_path):
     ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
     ledger.set_total(1)
-    mechanism(epsilon="0.6").release(table, ledger=ledger)
+    sound(epsilon="0.6").release(table, ledger=ledger)
     with pytest.raises(RefusedError):
-        mechanism(epsilon="0.6").release(table, ledger=ledger)
+        sound(epsilon="0.6").release(table, ledger=ledger)
     assert len(ledger.entries()) == 1
 
 
 @offering("variants", "published")
 def test_a_ledger_takes_no_release_without_guarantee(mechanism, tmp_path):
-    with pytest.raises(InputError, match="none"):
+    with pytest.raises(InputError, match="none" if "sound" in mechanism.variants else "asymptotic"):
         mechanism(epsilon=1, variant="published").release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
 
 
-@offering("variants", "published")
+@offering("variants", "sound", "published")
 def test_published_is_never_published(mechanism, tmp_path):
     release, _ = mechanism(epsilon=1, variant="published").release(
         random_table(SCHEMA, 20), rng=np.random.default_rng(0)
@@ -197,8 +222,8 @@ def test_published_is_never_published(mechanism, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_seeded_release_is_published_only_by_name(mechanism, tmp_path):
-    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
+def test_a_seeded_release_is_published_only_by_name(sound, tmp_path):
+    release, _ = sound(epsilon=1).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
     with pytest.raises(RefusedError, match="seed"):
         release.publish(tmp_path / "out")
     release.publish(tmp_path / "out", allow=["reproducible"])
@@ -232,8 +257,8 @@ def test_a_seeded_release_says_so_in_its_statement(mechanism):
     assert release.loss.statement.startswith("MADE FROM A SEED")
 
 
-def test_releases_do_not_mix_in_a_folder(mechanism, tmp_path):
-    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 5))
+def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
+    release, _ = sound(epsilon=1).release(random_table(SCHEMA, 5))
     release.publish(tmp_path / "out")
     with pytest.raises(InputError, match="would mix"):
         release.publish(tmp_path / "out")
@@ -255,12 +280,11 @@ def test_a_release_says_how_much_noise_it_has(mechanism):
     assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.02)
 
 
-def test_the_statement_names_the_declared_cap(mechanism):
+def test_the_statement_names_the_declared_cap(sound):
     capped = SCHEMA.model_copy(update={"records": Schema.model_fields["records"].annotation(max_per_person=4)})
-    assert "up to 4 records" in mechanism(epsilon=1).privacy_loss(capped).statement
+    assert "up to 4 records" in sound(epsilon=1).privacy_loss(capped).statement
     assert (
-        "no person has more than 4 records is declared, not checked"
-        in mechanism(epsilon=1).privacy_loss(capped).statement
+        "no person has more than 4 records is declared, not checked" in sound(epsilon=1).privacy_loss(capped).statement
     )
 
 

@@ -27,6 +27,20 @@ def test_the_schema_shown_is_valid():
     assert Schema.from_toml(text).records.max_per_person == 2
 
 
+def test_the_model_shown_can_be_built():
+    import pymc as pm
+
+    from pdips import Schema
+    from pdips.bayes.model_file import Blueprint, Source
+
+    block = re.search(r"(?ms)^    def build_model.*?return model$", README)
+    assert block is not None
+    names = {"pm": pm}
+    exec(re.sub(r"(?m)^    ", "", block.group()), names)
+    schema = Schema.from_toml("[columns.salary]\nlower = 1000\nupper = 500000")
+    assert Blueprint(Source(names["build_model"], "readme"), schema).n_parameters == 2
+
+
 def test_the_schema_page_is_valid():
     from pdips import Schema
 
@@ -63,6 +77,8 @@ def test_a_newcomer_gets_through_the_readme(tmp_path):
         assert line.strip() in shown
     assert (clone / "demo/youth/public/card.html").exists()
     assert (clone / "demo/youth/confidential/report.html").exists()
+    assert "released  1 synthetic set of 5 columns by censored-posterior" in shown
+    assert "The posterior" in (clone / "demo/earnings/confidential/report.html").read_text()
     shell(clone, "make demo EPSILON=3")
     assert json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
     assert "epsilon 4 of 10 spent, 6 left" in shell(clone, ".venv/bin/pdips ledger show demo/youth.sqlite")

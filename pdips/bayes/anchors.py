@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
@@ -14,7 +15,7 @@ from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
 from scipy.optimize import minimize
 
-from pdips.bayes.columns import Values
+from pdips.bayes.columns import Values, distinct
 from pdips.bayes.density import Density
 from pdips.bayes.grid import Anchor, join, shapes, split, start
 from pdips.bayes.reference import WITHIN, Cells
@@ -49,10 +50,14 @@ def fit(density: Density, cells: Cells, prior: FloatArray) -> FloatArray:
     low, high = np.quantile(prior, [0.001, 0.999], axis=0)
     if len(low) > max(ZOOM):
         return _climb(density.model, cells)
-    return _zoom(lambda flat: _fitness(density, cells, flat), low, high)
+    frame = pd.DataFrame(dict(cells.values))
+    once = {str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()}
+    place = frame.groupby(list(frame.columns), sort=False).ngroup().to_numpy()  # in the order of first appearance
+    rows = density.rows(once)
+    return _zoom(lambda flat: _fitness(density, cells, rows, place, flat), low, high)
 
 
-def _fitness(density: Density, cells: Cells, flat: FloatArray) -> FloatArray:
+def _fitness(density: Density, cells: Cells, distinct_rows: Any, place: Any, flat: FloatArray) -> FloatArray:
     """Return log prior plus log-likelihood of the counts, shape (points,).
 
     Noisy counts are taken as normal around their expectation, with the variance of sampling plus that of the noise;
@@ -61,7 +66,7 @@ def _fitness(density: Density, cells: Cells, flat: FloatArray) -> FloatArray:
     points = split(density.model, flat)
     density.at(points)
     with np.errstate(all="ignore"):
-        rows = np.array([density(row) for row in density.rows(cells.values)])
+        rows = np.array([density(row) for row in distinct_rows])[place]
         rows = np.where(np.isfinite(rows), rows, IMPOSSIBLE).reshape(len(cells.counts), WITHIN, -1)
         inside = _log_mean(rows)
         prior = density.log_prior(points)
@@ -141,10 +146,12 @@ def anchor_at(density: Density, place: FloatArray, records: Values, n_records: i
         split(density.model, np.concatenate([place + step * np.eye(len(place)), place - step * np.eye(len(place))]))
     )
     with np.errstate(all="ignore"):
-        moved = np.array([density(row) for row in density.rows(records)])
+        rows, counts = distinct(records, None)
+        moved = np.array([density(row) for row in density.rows(rows)])
     slopes = (moved[:, : len(place)] - moved[:, len(place) :]) / (2 * step)
-    slopes = slopes[np.isfinite(slopes).all(axis=1)]
-    information = slopes.T @ slopes / max(len(slopes), 1)
+    fine = np.isfinite(slopes).all(axis=1)
+    slopes, counts = slopes[fine], counts[fine]
+    information = (slopes.T * counts) @ slopes / max(counts.sum(), 1)
     values, vectors = np.linalg.eigh(information)
     single = vectors / np.sqrt(np.maximum(values, max(values.max() * 1e-6, 1e-12)))
     return Anchor(place, single / np.sqrt(n_records), reach=6.0)

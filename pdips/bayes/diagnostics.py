@@ -10,6 +10,7 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import xarray as xr
+from numpy.typing import NDArray
 
 from pdips.bayes.bounds import Bounds, FloatArray
 from pdips.bayes.columns import Values
@@ -31,6 +32,7 @@ def stream_bounds(
     weights: FloatArray | None = None,
     centre: FloatArray | None = None,
     limit: float | None = None,
+    counts: NDArray[np.int64] | None = None,
     independent: bool = False,
     mode: str | None = None,
 ) -> Bounds:
@@ -52,6 +54,8 @@ def stream_bounds(
         ``c``, nats, 0 by default.
     limit : float, optional
         Half-width of the window of a censored posterior, nats.
+    counts : ndarray of int, shape (records,), optional
+        How many records each row stands for, where equal ones were put together.
     independent : bool
         Whether the draws are independent draws from the posterior, as those on a grid are.
     mode : str, optional
@@ -64,7 +68,7 @@ def stream_bounds(
     """
     pieces = stream(model, values, draws, mode=mode)
     chains = draws["posterior"].sizes["chain"] if isinstance(draws, xr.DataTree) else 1
-    tally = Tally(pieces.n_records, pieces.n_draws, weights, centre, limit)
+    tally = Tally(pieces.n_records, pieces.n_draws, weights, centre, limit, counts)
     for records, some, found in pieces.pieces():
         tally.add(records, some, found)
     return tally.bounds(chains, independent)

@@ -27,6 +27,9 @@ NOWHERE = np.iinfo(np.int64).min
 LOWEST = -1e6
 """Log prior densities below this count as this."""
 
+BLOCK = 1_000
+"""Draws made at a time for audits."""
+
 WEIGHT_DRAWS = 32
 WEIGHT_SPREAD = 3.0
 
@@ -101,8 +104,9 @@ class Scored:
 
     def observe(self, n: int, bits: RandomBits) -> IntArray:
         """Return the cells of n independent draws, shape (n, 1)."""
-        cells = [exponential_mechanism(self.scores[None], self.unit, bits) for _ in range(n)]
-        return np.array(cells, dtype=np.int64).reshape(n, 1)
+        blocks = [min(BLOCK, n - start) for start in range(0, n, BLOCK)]
+        rows = (np.broadcast_to(self.scores, (block, len(self.scores))) for block in blocks)
+        return np.concatenate([exponential_mechanism(each, self.unit, bits) for each in rows])[:, None]
 
     def log_probabilities(self) -> FloatArray:
         """Return the log probability of each cell."""

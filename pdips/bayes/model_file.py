@@ -63,6 +63,9 @@ class Source:
     text: str = field(default="", repr=False)
     watch: tuple[str, ...] = ()
 
+    def __str__(self) -> str:
+        return self.name
+
 
 def as_source(model: "str | Path | BuildModel | Source") -> Source:
     """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`.
@@ -119,6 +122,11 @@ class Blueprint:
     def __post_init__(self) -> None:
         for name, column in self.schema.columns.items():
             check_column(name, column)
+        if self.schema.impossible:
+            raise InputError(
+                "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
+                "steps, or describe the combined column by one column with levels"
+            )
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
 

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes import chains, prices, reference, sampling, stages, statements
+from pdips.bayes import chains, prices, published, reference, sampling, stages, statements
+from pdips.bayes.closer import look
 from pdips.bayes.columns import distinct, record_values
 from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
@@ -20,8 +21,8 @@ from pdips.bayes.rejection import check_proposals
 from pdips.bayes.scores import Clip
 from pdips.bayes.stages import Reference, Stage
 from pdips.bayes.synthesis import synthetic_sets
-from pdips.bayes.workspace import Workspace, workspace
-from pdips.errors import InputError
+from pdips.bayes.workspace import ONE_AT_A_TIME, Workspace, workspace
+from pdips.errors import InputError, UselessWarning
 from pdips.ledger import Ledger
 from pdips.mechanism import (
     MOST_SETS,
@@ -38,8 +39,8 @@ from pdips.mechanism import (
 )
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive, zcdp
-from pdips.release import Release, RunRecord
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
+from pdips.release import Closer, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -48,7 +49,7 @@ IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
 Backend = sampling.Sampler
-Drawing = dict[str, Any]
+Drawing = tuple[list[dict[str, FloatArray]], dict[str, Any], Closer | None]
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
@@ -281,39 +282,39 @@ class CensoredPosterior:
         values, counts = distinct(record_values(table), table.counts)
         return score_grid(self._space(table.schema), stage, self.censoring(table.schema), values, counts)
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the cells of independent draws on the grid, shape (runs, 1), for audits; not with centre staged."""
-        return self.scored(table, self._fixed(table, bits)).observe(n_runs, bits)
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
+        """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.
+
+        The published form gives parameters, shape (runs, numbers); centre staged is audited by ``audits.Staged``.
+        """
+        with ONE_AT_A_TIME:
+            if self.variant == "published":
+                blueprint, window = self._space(table.schema).blueprint, self.window(table.schema)
+                return published.observe(blueprint, table, window, self.weights, n=n_runs, rng=bits.generator())
+            scored = self.scored(table, self._fixed(table, bits))
+        return scored.observe(n_runs * self.n_draws, bits).reshape(n_runs, self.n_draws)
 
     def law(self, table: Table) -> Law:
-        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged."""
-        found = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0)))).log_probabilities()
+        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged.
+
+        That of the published form without weights is the paper's formula on the grid.
+        """
+        with ONE_AT_A_TIME:
+            scored = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0))))
+        found = scored.log_probabilities()
         outcomes = [Outcome(key=(cell,), log_probability=float(p)) for cell, p in enumerate(found) if np.isfinite(p)]
         return Law(outcomes=outcomes, repeats=self.n_draws)
 
     def _fixed(self, table: Table, bits: RandomBits) -> Stage:
         if self.centred_on == "staged":
-            raise InputError("the second stage is audited at a fixed reference: give one")
+            raise InputError("the second stage is audited at a fixed outcome of the first: pdips.bayes.audits.Staged")
+        if self.weights == "confidential":
+            raise InputError("weights from a fit to the table leave no law that could be spelt out")
         return self.stage(table, bits)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values, with the text of the model, which is public."""
-        source = None if self.model is None else as_source(self.model)
-        given = self.reference
-        plain = {
-            name: getattr(self, name)
-            for name in ("n_sets", "neighbours", "split", "variant", "weights", "clip", "kind", "sampler", "n_records")
-        }
-        return {
-            "epsilon": as_float(exact(self.epsilon, "epsilon")),
-            **plain,
-            "centre": self.centred_on,
-            "reference": dict(given) if isinstance(given, Mapping) else given if given is None else Path(given).name,
-            "share": as_float(exact(self.share, "share")) if self.centred_on == "staged" else None,
-            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
-            "model": None if source is None else source.name,
-            "model_source": None if source is None else source.text,
-        }
+        return statements.settings(self)
 
     def release(
         self,
@@ -353,14 +354,13 @@ class CensoredPosterior:
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             space = self._space(table.schema)
-            with clock.step("finding where to look"):
+            with ONE_AT_A_TIME, clock.step("finding where to look"):
                 stage = self.stage(table, bits)
-            with clock.step("drawing the parameters"):
-                drawn, diagnostics = self._draw(space, table, stage, bits)
-            n_records = self.n_records or table.n_records
-            each = drawn if self.n_draws > 1 else drawn[0]
-            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics)
+            with ONE_AT_A_TIME, clock.step("drawing the parameters"):
+                drawn, diagnostics, closer = self._draw(space, table, stage, bits)
+            n, each = self.n_records or table.n_records, drawn if self.n_draws > 1 else drawn[0]
+            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n, bits, clock)
+            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
@@ -375,29 +375,30 @@ class CensoredPosterior:
             warnings.warn(
                 f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
                 "is released says next to nothing beyond the prior or the reference",
+                UselessWarning,
                 stacklevel=3,
             )
 
-    def _draw(
-        self, space: Workspace, table: Table, stage: Stage, bits: RandomBits
-    ) -> tuple[list[dict[str, FloatArray]], Drawing]:
-        """Return the values of the parameters of each draw, and what the curator may see."""
+    def _draw(self, space: Workspace, table: Table, stage: Stage, bits: RandomBits) -> Drawing:
+        """Return the parameters of each draw, what the curator may see, and what looks closer."""
         sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
+        if self.variant == "published":
+            window, rng = censoring.window, bits.generator()
+            drawn, facts = published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
+            return drawn, facts, None
         if sampler == "nuts":
-            rng = bits.generator()
-            settings: dict[str, Any] = {
-                "draws": self.draws,
-                "tune": self.tune,
-                "chains": self.n_chains,
-                "nuts": self.nuts,
-            }
             values = record_values(table)
-            drawn, _, found = chains.draw_chains(space, stage, censoring, values, n=self.n_draws, rng=rng, **settings)
-            return drawn, {"sampler": "nuts", "convergence": found.describe()}
+            settings = {name: getattr(self, name) for name in ("draws", "tune", "nuts")}
+            settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": bits.generator()}
+            drawn, tree, found = chains.draw_chains(space, stage, censoring, values, **settings)
+            closer = look("at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
+            return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":
-            flat = score_grid(space, stage, censoring, values, counts).draw(self.n_draws, bits)
-        else:
-            atom = ATOM if sampler == "atoms" else None
-            flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
-        return space.values_of(flat), {"sampler": sampler}
+            scored = score_grid(space, stage, censoring, values, counts)
+            drawn = space.values_of(scored.draw(self.n_draws, bits))
+            closer = look("at_grid", space, stage, censoring, values, counts, drawn, scored)
+            return drawn, {"sampler": "grid"}, closer
+        atom = ATOM if sampler == "atoms" else None
+        flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
+        return space.values_of(flat), {"sampler": sampler}, None

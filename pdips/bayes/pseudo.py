@@ -1,27 +1,25 @@
 """pseudo-posterior: the weighted synthesizers of paper 004, which bound nothing for any table."""
 
-import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import xarray as xr
 from numpy.typing import NDArray
-from pymc.model.transform.conditioning import remove_value_transforms
 
-from pdips.bayes import lattice
-from pdips.bayes.columns import Values, distinct, record_values
+from pdips.bayes.columns import record_values
+from pdips.bayes.fits import ByLattice, Chains, has_few
 from pdips.bayes.model_file import Blueprint, BuildModel, Source, as_source
-from pdips.bayes.pointwise import Likelihoods
-from pdips.bayes.quadrature import Quadrature
 from pdips.bayes.synthesis import synthetic_sets
 from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.bayes.workspace import ONE_AT_A_TIME
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
-from pdips.release import Release, RunRecord
+from pdips.release import Closer, Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -29,10 +27,6 @@ FloatArray = NDArray[np.float64]
 Weights = Literal["weighted", "weighted-e"]
 WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
 
-COMPILED = 200_000
-"""Distinct records from which on it pays to compile the log-likelihood for speed."""
-
-CHAINS, TUNE, LEAST_DRAWS = 4, 1_000, 1_000
 QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")
 
 
@@ -50,6 +44,8 @@ class PseudoPosterior:
         The number of records is public.
     model : path, callable or Source
         The model: a file with ``build_model(data, schema)``, or that function.
+    variant : {"published"}
+        There is no sound form of it.
     weights : {"weighted", "weighted-e"}
         Which of the paper's two rules gives the weights.
     scale, shift : float
@@ -74,7 +70,7 @@ class PseudoPosterior:
 
     name: ClassVar[str] = "pseudo-posterior"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
     splits: ClassVar[tuple[Split, ...]] = ("once",)
     most_sets: ClassVar[int] = MOST_SETS
 
@@ -82,13 +78,14 @@ class PseudoPosterior:
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
     model: str | Path | BuildModel | Source | None = None
+    variant: Variant = "published"
     weights: Weights = "weighted"
     scale: float = 1.0
     shift: float = 0.0
     n_draws: int = 1_000
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        check_settings(self, variant=self.variant)
         choice(self.weights, WEIGHTS, "weights")
         linear_weights([1.0], scale=self.scale, shift=self.shift)
         if isinstance(self.n_draws, bool) or not isinstance(self.n_draws, int) or not 1 <= self.n_draws <= 100_000:
@@ -125,7 +122,9 @@ class PseudoPosterior:
             "epsilon": as_float(exact(self.epsilon, "epsilon")),
             "n_sets": self.n_sets,
             "neighbours": self.neighbours,
+            "variant": self.variant,
             "model": None if self.model is None else as_source(self.model).name,
+            "model_source": None if self.model is None else as_source(self.model).text,
             "weights": self.weights,
             "scale": self.scale,
             "shift": self.shift,
@@ -143,10 +142,11 @@ class PseudoPosterior:
         The draws over which risks are taken are made once for all runs, which are independent given these.
         """
         blueprint = self.blueprint(table.schema)
-        if not _has_few(blueprint):
+        if not has_few(blueprint):
             raise InputError(f"{self.name} is audited with models of one to three continuous parameters only")
-        fits = _ByLattice(blueprint, record_values(table), self.n_draws, bits.generator())
-        fits.largest(self.record_weights(fits.largest(None)))
+        with ONE_AT_A_TIME:
+            fits = ByLattice(blueprint, record_values(table), self.n_draws, bits.generator())
+            fits.largest(self.record_weights(fits.largest(None)))
         return np.column_stack([value.reshape(n_runs, -1) for value in fits.several(n_runs).values()])
 
     def release(
@@ -185,17 +185,17 @@ class PseudoPosterior:
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             blueprint = self.blueprint(table.schema)
-            parameters, diagnostics = self._fit(blueprint, table, bits.generator(), clock)
+            parameters, diagnostics, closer = self._fit(blueprint, table, bits.generator(), clock)
             sets = synthetic_sets(blueprint, table, parameters, self.n_sets, table.n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics)
+            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
     def _fit(
         self, blueprint: Blueprint, table: Table, rng: np.random.Generator, clock: Clock
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
-        """Return one draw of the parameters from the pseudo posterior, and what the curator may see."""
-        kind = _ByLattice if _has_few(blueprint) else _Chains
+    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], Closer]:
+        """Return one draw of the parameters from the pseudo posterior, what the curator may see, what looks closer."""
+        kind = ByLattice if has_few(blueprint) else Chains
         fits = kind(blueprint, record_values(table), self.n_draws, rng)
         with clock.step("fitting the model"):
             bounds = fits.largest(None)
@@ -214,82 +214,18 @@ class PseudoPosterior:
             "draws": self.n_draws,
             "convergence": fits.convergence,
         }
-        return fits.one(), diagnostics
+        released = fits.one()
 
+        def closer() -> Any:
+            from pdips.bayes import inspection as look
 
-def _has_few(blueprint: Blueprint) -> bool:
-    """Whether a lattice takes the parameters of a model."""
-    continuous = all(value.dtype.startswith("float") for value in blueprint.model.value_vars)
-    return continuous and blueprint.n_parameters <= lattice.MOST_DIMENSIONS
+            draws = fits.tree()
+            tree = draws if isinstance(draws, xr.DataTree) else look.tree_of(draws)
+            posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.independent)
+            held = {"model": blueprint.model, "values": fits.values, "counts": fits.counts, "limit": None}
+            return look.inspect(look.Records(**held, terms=lambda _: (weights, None)), posterior)
 
-
-class _ByLattice:
-    """Posteriors of a model with few parameters, by quadrature; equal records are one row."""
-
-    name = "quadrature"
-
-    def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
-        rows, self.counts = distinct(values, None)
-        mode = "NUMBA" if len(self.counts) > COMPILED else "FAST_COMPILE"
-        self._quadrature = Quadrature(blueprint.model, rows, counts=self.counts, mode=mode)
-        self._names = [variable.name for variable in blueprint.model.free_RVs]
-        self._n_draws, self._rng = n_draws, rng
-
-    def largest(self, weights: FloatArray | None) -> FloatArray:
-        """Fit with some weights and return the largest log-likelihood of each row."""
-        self._quadrature.update(weights=weights)
-        return self._quadrature.largest(self._quadrature.draws(self._n_draws, self._rng))
-
-    def several(self, n: int) -> dict[str, NDArray[Any]]:
-        """Return fresh draws of the free variables from the last fit."""
-        draws = self._quadrature.draws(n, self._rng)
-        return {name: draws[name] for name in self._names}
-
-    def one(self) -> dict[str, NDArray[Any]]:
-        """Return a fresh draw from the last fit."""
-        return {name: value[0] for name, value in self.several(1).items()}
-
-    @property
-    def convergence(self) -> dict[str, float]:
-        """Return how good the last fit is."""
-        return {"total variation distance to half the lattice": self._quadrature.error}
-
-
-class _Chains:
-    """Posteriors of a model with more parameters, by NUTS."""
-
-    name = "NUTS"
-
-    def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
-        model = blueprint.build(values)
-        self._censored = _module("likelihood").censor(model, window=np.inf)
-        self._likelihoods = Likelihoods(remove_value_transforms(model), values)
-        self._watch, self._rng = blueprint.source.watch, rng
-        self._n_draws, self._n_each = n_draws, max(-(-n_draws // CHAINS), LEAST_DRAWS)
-        self.counts = np.ones(self._likelihoods.n_rows, dtype=np.int64)
-
-    def largest(self, weights: FloatArray | None) -> FloatArray:
-        """Fit with some weights and return the largest log-likelihood of each record."""
-        self._censored.update(weights=1.0 if weights is None else weights)
-        sampling = _module("sampling")
-        tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
-        found = sampling.converged(tree, self._watch)
-        sampling.require(found)
-        self.convergence = {"chains": found.describe()}
-        posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-        self._draws = {str(name): posterior[name].to_numpy() for name in posterior.data_vars}
-        places = np.linspace(0, CHAINS * self._n_each - 1, self._n_draws).astype(np.int64)
-        return self._likelihoods.largest({name: value[places] for name, value in self._draws.items()})
-
-    def one(self) -> dict[str, NDArray[Any]]:
-        """Return one draw of the last fit."""
-        place = int(self._rng.integers(CHAINS * self._n_each))
-        return {name: value[place] for name, value in self._draws.items()}
-
-
-def _module(name: str) -> Any:
-    """Import a module only when it is used: NUTS brings much along."""
-    return importlib.import_module(f"pdips.bayes.{name}")
+        return released, diagnostics, closer
 
 
 def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:

@@ -95,15 +95,36 @@ def measure(table: Table, epsilon: Fraction, neighbours: Neighbours, bits: Rando
         rng = bits.generator() if bits.reproducible else None
         release, _ = _steps(epsilon, neighbours).release(cut, rng=rng)
         return cells_of_table(Table(release.sets[0], schema.without_person()))
+    counts = counts_of(table)
+    noisy = counts + discrete_laplace(scale_of(schema, epsilon, neighbours), len(counts), bits)
+    n_records = table.n_records if neighbours == "replace-one" else max(int(noisy.sum()), 1)
+    return cells_of_counts(table.schema, noisy, epsilon, neighbours, n_records)
+
+
+def counts_of(table: Table) -> IntArray:
+    """Return the true count of every cell."""
+    schema = binned(table.schema)
+    cut = Table(table.frame, schema)
     sizes = [column.n_levels for column in schema.columns.values()]
     place = np.ravel_multi_index([cut.codes[name] for name in schema.columns], sizes)
-    scale = (2 if neighbours == "replace-one" else 1) * schema.records.max_per_person / epsilon
-    n_cells = int(np.prod(sizes))
-    noisy = cut.count(place, n_cells) + discrete_laplace(scale, n_cells, bits)
-    codes = np.unravel_index(np.arange(n_cells), sizes)
-    n_records = table.n_records if neighbours == "replace-one" else max(int(noisy.sum()), 1)
-    values, volumes = _inside(schema, dict(zip(schema.columns, codes, strict=True)), {})
-    return Cells(values, noisy.astype(np.float64), volumes, discrete_laplace_variance(scale), n_records)
+    return np.asarray(cut.count(place, int(np.prod(sizes))))
+
+
+def scale_of(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
+    """Return the scale of the noise on a count."""
+    return (2 if neighbours == "replace-one" else 1) * schema.records.max_per_person / epsilon
+
+
+def cells_of_counts(
+    schema: Schema, noisy: IntArray, epsilon: Fraction, neighbours: Neighbours, n_records: int
+) -> Cells:
+    """Return the cells with their noisy counts."""
+    cut = binned(schema)
+    sizes = [column.n_levels for column in cut.columns.values()]
+    codes = np.unravel_index(np.arange(len(noisy)), sizes)
+    values, volumes = _inside(cut, dict(zip(cut.columns, codes, strict=True)), {})
+    variance = discrete_laplace_variance(scale_of(cut, epsilon, neighbours))
+    return Cells(values, noisy.astype(np.float64), volumes, variance, n_records)
 
 
 def cells_of_table(table: Table) -> Cells:

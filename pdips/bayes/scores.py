@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import Values
+from pdips.bayes.columns import Values, distinct
 from pdips.bayes.density import Density, Points
 
 Clip = Literal["hard", "tanh", "algebraic"]
@@ -78,12 +78,12 @@ class Terms:
     def excess(self, values: Values) -> FloatArray:
         """Return the mean over public records of what weighing and censoring take from their terms, shape (points,)."""
         window, found = float(self.window), np.zeros(len(self.points[0]))
-        rows = len(next(iter(values.values())))
-        for whole, term in self._each(values):
+        rows, counts = distinct(values, None)
+        for count, (whole, term) in zip(counts, self._each(rows), strict=True):
             lost = whole - window * squash(term / window, self.clip)
             usual = np.isfinite(lost.sum())
-            found += lost if usual else np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE)
-        return found / rows
+            found += count * (lost if usual else np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE))
+        return found / counts.sum()
 
     def _each(self, values: Values) -> Iterator[tuple[FloatArray, FloatArray]]:
         """Yield log p - c and alpha (log p - c) of each row, 0 everywhere if its centre isn't finite."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pdips.bayes import anchors
 from pdips.bayes.columns import ENDS, Values, record_values, stand_ins
 from pdips.bayes.grid import Anchor, split
-from pdips.bayes.reference import binned, cells_of_table, measure
+from pdips.bayes.reference import Cells, binned, cells_of_table, measure
 from pdips.bayes.workspace import Workspace
 from pdips.errors import InputError
 from pdips.files import read_frame
@@ -58,8 +58,13 @@ class Stage:
 def staged(space: Workspace, table: Table, epsilon: Fraction, neighbours: Neighbours, bits: RandomBits) -> Stage:
     """Spend ``epsilon`` on a private reference, and centre on the parameters that fit it best."""
     cells = measure(table, epsilon, neighbours, bits)
+    return after(space, cells, _public_rows(table, bits))
+
+
+def after(space: Workspace, cells: Cells, public: Values) -> Stage:
+    """Return what follows from the outcome of the first stage: post-processing, with the public columns of records."""
     place = anchors.fit(space.density, cells, space.prior)
-    simulated = simulate(space, place, _public_rows(table, bits))
+    simulated = simulate(space, place, public)
     anchor = anchors.anchor_at(space.density, place, simulated, cells.n_records)
     centre = split(space.model, place[None])
     return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)

@@ -1,9 +1,14 @@
 """What a censored posterior tells a disclosure board."""
 
+from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
+from typing import Any
 
-from pdips.privacy import spell
+from pdips.privacy import as_float, exact, spell
 from pdips.schema import Schema
+
+PLAIN = ("n_sets", "neighbours", "split", "variant", "weights", "clip", "kind", "sampler", "n_records")
 
 CENTRES = {
     "staged": "Terms are centred on the log density at parameters that fit a private reference best: noisy counts or a "
@@ -65,3 +70,18 @@ def published(epsilon: Fraction, weights: str) -> str:
         "NO GUARANTEE. As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, which "
         f"it calls epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point."
     )
+
+
+def settings(mechanism: Any) -> dict[str, Any]:
+    """Return the settings of a censored posterior as plain values, with the text of the model."""
+    model, given, staged = mechanism.model, mechanism.reference, mechanism.centred_on == "staged"
+    return {
+        "epsilon": as_float(exact(mechanism.epsilon, "epsilon")),
+        **{name: getattr(mechanism, name) for name in PLAIN},
+        "centre": mechanism.centred_on,
+        "reference": dict(given) if isinstance(given, Mapping) else given if given is None else Path(given).name,
+        "share": as_float(exact(mechanism.share, "share")) if staged else None,
+        "delta": as_float(exact(mechanism.delta, "delta")) if mechanism.kind == "zcdp" else 0.0,
+        "model": None if model is None else model.name,
+        "model_source": None if model is None else model.text,
+    }

@@ -45,6 +45,8 @@ class Stream:
     of_records, of_draws, joint : callable
         Compiled: what can be worked out from records alone, from draws alone, and the log-likelihoods from both,
         shape (draws, records).
+    names : tuple of str
+        What the draws are called.
     n_records, n_draws : int
         How many there are.
     block, chunk : int
@@ -56,6 +58,7 @@ class Stream:
     of_records: Any
     of_draws: Any
     joint: Any
+    names: tuple[str, ...]
     n_records: int
     n_draws: int
     block: int
@@ -63,6 +66,11 @@ class Stream:
 
     def __repr__(self) -> str:
         return "Stream()"
+
+    def at(self, draws: Mapping[str, Any]) -> "Stream":
+        """Return the same log-likelihoods at other draws, shape (draws, ...) by name; nothing is compiled again."""
+        arrays = tuple(np.asarray(draws[name], old.dtype) for name, old in zip(self.names, self.draws, strict=True))
+        return replace(self, draws=arrays, n_draws=_common_length(arrays, "draws"))
 
     def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:
         """Yield records, draws and their log-likelihoods, shape (draws, records); all draws of a block in a row."""
@@ -146,7 +154,15 @@ def stream(
     by_draw = dict(zip(symbols.values(), known, strict=True))
     functions = _compile(graph, list(columns), list(by_draw), mode)
     arrays = tuple(columns.values()), tuple(by_draw.values())
-    whole = Stream(*arrays, *functions, n_records, n_draws, n_records, max(1, min(chunk, MOST_AT_ONCE // n_records)))
+    whole = Stream(
+        *arrays,
+        *functions,
+        tuple(symbols),
+        n_records,
+        n_draws,
+        n_records,
+        max(1, min(chunk, MOST_AT_ONCE // n_records)),
+    )
     blocked = replace(whole, block=block, chunk=chunk)
     return blocked if n_records <= block or _same_at_one_draw(blocked, whole) else whole
 

@@ -15,6 +15,10 @@ TILE = 512
 """Records whose running extremes stay in a core's innermost cache while the draws of a piece pass over them."""
 
 
+SMALL = 20_000_000
+"""Log-likelihoods in all, up to which it takes longer to compile what is below than to do without."""
+
+
 class Tally:
     """Bounds in the making.
 
@@ -28,6 +32,8 @@ class Tally:
         ``alpha``, by default 1, and ``c``, nats, by default 0.
     limit : float or None
         Nats; None for no limit.
+    counts : ndarray of int, shape (records,), optional
+        How many records each stands for.
 
     Raises
     ------
@@ -36,10 +42,18 @@ class Tally:
     """
 
     def __init__(
-        self, n: int, n_draws: int, weights: FloatArray | None, centre: FloatArray | None, limit: float | None
+        self,
+        n: int,
+        n_draws: int,
+        weights: FloatArray | None,
+        centre: FloatArray | None,
+        limit: float | None,
+        counts: NDArray[np.int64] | None = None,
     ) -> None:
+        self.counts = np.ones(n, np.int64) if counts is None else counts
         self.weights, self.centre, self.limit = _weights(weights, n), _centre(centre, n), _limit(limit)
         self.weighted = weights is not None
+        self.compiled = n * n_draws > SMALL
         self.lowest, self.highest, self.total = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
         self.draws_beyond = np.zeros(n)
         self.largest_by_draw, self.records_beyond = np.zeros(n_draws), np.zeros(n_draws, np.int64)
@@ -47,18 +61,36 @@ class Tally:
     def add(self, records: slice, draws: slice, found: FloatArray) -> None:
         """Take in the log-likelihoods of some records at some draws, shape (draws, records), which are overwritten."""
         limit = np.inf if self.limit is None else self.limit
+        if not self.compiled:
+            self._add_plainly(records, draws, found, limit)
+            return
         by_record = (self.lowest, self.highest, self.total, self.draws_beyond)
         _by_record(found, self.centre[records], self.weights[records], limit, *(kept[records] for kept in by_record))
-        _by_draw(found, limit, self.largest_by_draw[draws], self.records_beyond[draws])
+        _by_draw(found, self.counts[records], limit, self.largest_by_draw[draws], self.records_beyond[draws])
+
+    def _add_plainly(self, records: slice, draws: slice, found: FloatArray, limit: float) -> None:
+        weights = self.weights[records]
+        with np.errstate(all="ignore"):
+            terms = (np.where(np.isnan(found), -np.inf, found) - self.centre[records]) * weights
+        terms[:, weights == 0] = 0.0
+        sizes = np.abs(terms)
+        beyond = sizes > limit
+        self.lowest[records] = np.minimum(self.lowest[records], terms.min(axis=0))
+        self.highest[records] = np.maximum(self.highest[records], terms.max(axis=0))
+        self.total[records] += terms.sum(axis=0)
+        self.draws_beyond[records] += beyond.sum(axis=0)
+        self.largest_by_draw[draws] = np.maximum(self.largest_by_draw[draws], sizes.max(axis=1))
+        self.records_beyond[draws] += beyond @ self.counts[records]
 
     def bounds(self, chains: int, independent: bool) -> Bounds:
-        """Return what was found."""
+        """Return what was found, of each record."""
+        each = np.repeat(np.arange(len(self.counts)), self.counts)
         return Bounds(
-            np.maximum(self.highest, -self.lowest),
-            self.lowest,
-            self.highest,
-            self.total / len(self.largest_by_draw),
-            self.draws_beyond.astype(np.int64),
+            np.maximum(self.highest, -self.lowest)[each],
+            self.lowest[each],
+            self.highest[each],
+            (self.total / len(self.largest_by_draw))[each],
+            self.draws_beyond.astype(np.int64)[each],
             self.largest_by_draw.reshape(chains, -1),
             self.records_beyond.reshape(chains, -1),
             self.limit,
@@ -93,7 +125,7 @@ def _by_record(terms, centre, weights, limit, lowest, highest, total, beyond):  
 
 
 @numba.njit(error_model="numpy")
-def _by_draw(terms, limit, largest, beyond):  # type: ignore[no-untyped-def]
+def _by_draw(terms, counts, limit, largest, beyond):  # type: ignore[no-untyped-def]
     """Update what is kept by draw. Eight running maxima, since the processor can't reorder one."""
     n_draws, n = terms.shape
     lanes = np.empty(8)
@@ -109,7 +141,7 @@ def _by_draw(terms, limit, largest, beyond):  # type: ignore[no-untyped-def]
         largest[draw] = lanes.max()
         count = 0
         for i in range(n):
-            count += abs(row[i]) > limit
+            count += counts[i] * (abs(row[i]) > limit)
         beyond[draw] += count
 
 

@@ -1,5 +1,6 @@
 """All that a model of one schema needs compiled, kept for the next release of the same kind."""
 
+import threading
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,6 +19,9 @@ from pdips.schema import Schema
 FloatArray = NDArray[np.float64]
 
 MOST_KEPT = 4
+
+ONE_AT_A_TIME = threading.RLock()
+"""Compiled functions hold numbers between calls, and audits run side by side."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +42,19 @@ class Workspace:
         return self.blueprint.model
 
     def check(self) -> None:
-        """Refuse, on stand-ins, a model whose likelihood can't be censored record by record (``likelihood.censor``)."""
+        """Refuse, on stand-ins, discrete parameters and a likelihood that can't be censored record by record.
+
+        Raises
+        ------
+        InputError
+            If the model is one of these; see also ``likelihood.censor``.
+        """
+        discrete = [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
+        if discrete:
+            raise InputError(
+                f"parameter {discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
+                "pm.Mixture does"
+            )
         if not self._checked:
             censor(self.model, window=1.0)
             self._checked.append(True)
@@ -84,8 +100,9 @@ _kept: dict[tuple[Any, ...], Workspace] = {}
 def workspace(source: Source, schema: Schema) -> Workspace:
     """Return the workspace of a model and a schema, made once."""
     key = (source.build if not source.text else source.text, schema.to_toml())
-    if key not in _kept:
-        while len(_kept) >= MOST_KEPT:
-            _kept.pop(next(iter(_kept)))
-        _kept[key] = Workspace(Blueprint(source, schema))
-    return _kept[key]
+    with ONE_AT_A_TIME:
+        if key not in _kept:
+            while len(_kept) >= MOST_KEPT:
+                _kept.pop(next(iter(_kept)))
+            _kept[key] = Workspace(Blueprint(source, schema))
+        return _kept[key]

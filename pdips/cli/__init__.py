@@ -13,6 +13,7 @@ from pdips.cli.ledgers import ledger
 from pdips.cli.models import models
 from pdips.cli.release import report, synthesize
 from pdips.cli.schemas import schema
+from pdips.cli.staging import UnfinishedError
 from pdips.cli.studies import study
 from pdips.errors import InputError, RefusedError
 
@@ -42,6 +43,10 @@ def main() -> None:
         _stop(" ".join(message.split()), 2)
     except RefusedError as error:
         _stop(f"refused: {error}", 3)
+    except UnfinishedError as error:
+        if os.environ.get("PDIPS_TRACEBACK"):
+            raise
+        _stop(str(error), error.code)
     except OSError as error:
         _stop(
             f"{error.strerror or 'a file could not be written'}; nothing was released, a spend on record stays charged",

@@ -47,11 +47,12 @@ def audit(
 ) -> None:
     """Bound the epsilon of MECHANISM from below on neighbouring tables, and say whether it spends more than it claims.
 
-    Exit code 1 if a mechanism that claims a guarantee violates it; a published variant, which claims none, may.
+    Exit code 1 if a mechanism that claims a guarantee violates it; a published form, which claims none, may.
     """
     import json
 
     from pdips.audit import audit_cases, registered_cases, worst_by_pair
+    from pdips.privacy import FINITE_KINDS
     from pdips.registry import AUDITS
 
     if every == (mechanism_name is not None):
@@ -77,7 +78,7 @@ def audit(
         click.echo(json.dumps(content, indent=2))
     else:
         _print_findings([finding.describe() for finding in findings], attacks)
-    if any(finding.verdict == "VIOLATION" and finding.kind != "none" for finding in findings):
+    if any(finding.verdict == "VIOLATION" and finding.kind in FINITE_KINDS for finding in findings):
         sys.exit(1)
 
 
@@ -88,7 +89,7 @@ def _offered(mechanism: type[Any], neighbours: str, variant: str | None) -> list
     wanted = mechanism.variants if variant is None else (variant,)
     kinds = [kind for kind in mechanism.variants if kind in wanted]
     if variant is None and neighbours != "replace-one":
-        kinds = ["sound"]
+        kinds = [kind for kind in kinds if kind == "sound"]
     return [() if kind == "sound" else (f"variant={kind}",) for kind in kinds]
 
 

@@ -1,17 +1,16 @@
 """The commands ``synthesize`` and ``report``."""
 
-import shutil
-import tempfile
 import typing
-from collections.abc import Iterator
-from contextlib import contextmanager
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pdips.cli.common import ledger_line, settings_of, show_progress
-from pdips.errors import InputError
+from pdips.cli.staging import staging
 from pdips.privacy import spell
 from pdips.registry import MECHANISMS, find
 
@@ -20,6 +19,8 @@ if TYPE_CHECKING:
     from pdips.mechanism import Clock, Mechanism
     from pdips.release import Release, RunRecord
     from pdips.table import Table
+
+FileFormat = typing.Literal["parquet", "csv"]
 
 
 @click.command()
@@ -44,6 +45,12 @@ if TYPE_CHECKING:
     metavar="N",
     help="For tests and studies only: makes the release unfit to publish.",
 )
+@click.option(
+    "--allow",
+    type=click.Choice(["asymptotic"]),
+    multiple=True,
+    help="Publish although the guarantee is only asymptotic, which bounds nothing. By default such sets stay inside.",
+)
 @click.option("--format", "file_format", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
@@ -58,7 +65,8 @@ def synthesize(
     options: tuple[str, ...],
     ledger_path: str | None,
     seed: int | None,
-    file_format: typing.Literal["parquet", "csv"],
+    allow: tuple[str, ...],
+    file_format: FileFormat,
     out: str,
     overwrite: bool,
 ) -> None:
@@ -77,67 +85,54 @@ def synthesize(
     mechanism: Mechanism = build(**settings_of(build, options, common))
     schema = Schema.load(schema_path)
     mechanism.spends(schema)
-    with _staging(Path(out), overwrite) as folder, show_progress() as progress:
+    with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
         clock = Clock(progress)
         with clock.step("reading the table"):
             checked = Table.read(table, schema, counted=None if takes_counts(mechanism) else False)
         ledger = None if ledger_path is None else Ledger(ledger_path)
         rng = None if seed is None else np.random.default_rng(seed)
         release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
-        published = _write_release(folder, release, file_format, clock)
-        _write_inside(folder, checked, release, record, ledger, clock, published=published)
+        published = _goes_out(release, allow)
+        with clock.step("writing the synthetic sets"):
+            if published:
+                _write_public(place.part("public"), release, file_format, allow)
+                place.place("public")
+        with place.besides() if published else nullcontext():
+            inside = place.part("confidential")
+            if not published:
+                release.write(inside, file_format=file_format)
+            _write_inside(inside, checked, release, record, ledger, clock, published=published)
+            place.place("confidential")
     _tell(Path(out), release, ledger, published=published, file_format=file_format)
 
 
 @contextmanager
-def _staging(out: Path, overwrite: bool) -> Iterator[Path]:
-    """Lend a folder that becomes ``out`` when all went well, and vanishes when not."""
-    if out.exists() and not out.is_dir():
-        raise InputError(f"{out} is a file; name a folder")
-    if out.is_dir() and any(out.iterdir()):
-        if not overwrite:
-            raise InputError(f"{out} is not empty; name another folder, or say --overwrite to replace a release there")
-        if not {entry.name for entry in out.iterdir()} <= {"public", "confidential"}:
-            raise InputError(f"{out} holds more than a release; --overwrite won't replace it")
-    home = next(folder for folder in out.absolute().parents if folder.exists())
-    if not home.is_dir():
-        raise InputError(f"{home} is no folder, so {out} can't be made")
-    try:
-        staged = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=home))
-    except OSError:
-        raise InputError(f"can't write in {home}, where {out} would be") from None
-    try:
-        yield staged
-        _replace(out, staged)
-    finally:
-        shutil.rmtree(staged, ignore_errors=True)
+def _warnings_in_a_line() -> Iterator[None]:
+    """Show our own warnings, which come before anything is spent, as one line each, and nobody else's."""
+    from pdips.errors import UselessWarning
+
+    def show(message: Warning | str, category: type[Warning], *_: Any) -> None:
+        if issubclass(category, UselessWarning):
+            click.echo(f"WARNING   {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", UselessWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
-def _replace(out: Path, staged: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    staged.chmod(0o755)
-    if out.is_dir() and any(out.iterdir()):
-        old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
-        out.rename(old)
-        staged.rename(out)
-        shutil.rmtree(old)
-    else:
-        staged.rename(out)
+def _goes_out(release: "Release", allow: Collection[str]) -> bool:
+    """Whether the synthetic sets belong into the public folder."""
+    kind = release.loss.kind
+    return kind != "none" and (kind != "asymptotic" or kind in allow)
 
 
-def _write_release(
-    folder: Path, release: "Release", file_format: typing.Literal["parquet", "csv"], clock: "Clock"
-) -> bool:
-    """Write the synthetic sets where they belong, and return whether that is the public folder."""
-    published = release.loss.kind != "none"
-    inside = folder / "confidential"
-    inside.mkdir(mode=0o700)
-    with clock.step("writing the synthetic sets"):
-        if published:
-            release.publish(folder / "public", file_format=file_format, allow=["reproducible"])
-        else:
-            release.write(inside, file_format=file_format)
-    return published
+def _write_public(folder: Path, release: "Release", file_format: FileFormat, allow: Collection[str]) -> None:
+    from pdips.report.pages import write_card
+
+    folder.rmdir()  # publish makes it
+    release.publish(folder, file_format=file_format, allow=["reproducible", *allow])
+    write_card(folder)
 
 
 def _write_inside(
@@ -151,22 +146,26 @@ def _write_inside(
     published: bool,
 ) -> None:
     from pdips.release import write_json
-    from pdips.report.pages import rewrite
+    from pdips.report.pages import write_report
+    from pdips.report.posterior import write_tree
     from pdips.utility.margins import compare
 
     with clock.step("comparing with the confidential table"):
         comparison = compare(table, [*release.sets, *release.large_sets])
+    with clock.step("looking closer at the run"):
+        diagnostics, tree = record.look_closer()
+    if tree is not None:
+        write_tree(tree, folder / "diagnostics")
     run = {
         "published": published,
         "seconds": {**clock.seconds, **record.seconds},
         "peak_memory_mib": record.peak_memory,
         "ledger": None if ledger is None else _account(ledger),
-        "diagnostics": dict(record.diagnostics),
+        "diagnostics": dict(diagnostics),
         "comparison": comparison,
     }
-    write_json(folder / "confidential" / "run.json", run)
-    with clock.step("writing the pages"):
-        rewrite(folder)
+    write_json(folder / "run.json", run)
+    write_report(folder, release.describe())
 
 
 def _account(ledger: "Ledger") -> dict[str, Any]:
@@ -193,12 +192,17 @@ def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: 
         seeded = " (from a seed: not to be published)" if release.reproducible else ""
         price = f"epsilon = {spell(loss.epsilon)} in total, {loss.neighbours} neighbours, kind {loss.kind}"
         click.echo(f"price     {price}{seeded}")
+    elif loss.kind == "asymptotic":
+        figure = f"the paper's epsilon = {spell(loss.epsilon)} bounds nothing"
+        click.echo(f"price     NO BOUND (kind asymptotic): {figure}")
     else:
-        click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, never to be published")
+        click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, kept inside")
     click.echo(f"ledger    {ledger_line(ledger)}")
     if published:
         files = f"card.html, privacy.json, synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
         click.echo(f"public    {out / 'public'}: {files}")
+    elif loss.kind == "asymptotic":
+        click.echo("public    nothing: the synthetic sets stay inside unless you say --allow asymptotic")
     click.echo(f"inside    {out / 'confidential' / 'report.html'}: for the curator only")
     if release.reproducible:
         click.echo("WARNING   made from a seed: whoever knows it can subtract the noise. Do not publish.", err=True)

@@ -1,6 +1,7 @@
 """Pictures of bounds over posterior draws, for the inside report only: each dot is a confidential record."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -11,14 +12,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from pdips.bayes.bounds import Bounds
-
 WIDTH, HEIGHT = 340, 220
+BARS = 30
 PLACES = 170, 110
 """Places across and up: records that share one share a dot, so that a picture of a million stays small."""
 
 
-def bound_against_value(bounds: "Bounds", values: ArrayLike, name: str, key: str) -> str:
+class Bounds(Protocol):
+    """What the pictures need of :class:`pdips.bayes.bounds.Bounds`."""
+
+    @property
+    def largest(self) -> NDArray[Any]: ...
+    @property
+    def limit(self) -> float | None: ...
+    @property
+    def share_by_draw(self) -> NDArray[Any]: ...
+
+
+def bound_against_value(bounds: Bounds, values: ArrayLike, name: str, key: str) -> str:
     """Draw each record's bound against its value of a column, and the limit as a dashed line.
 
     Parameters
@@ -51,7 +62,7 @@ def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key:
     return as_svg(figure, f"Weight of each record against {name}", key)
 
 
-def censored_by_draw(bounds: "Bounds", key: str) -> str:
+def censored_by_draw(bounds: Bounds, key: str) -> str:
     """Draw the share of records beyond the limit at each draw, a line for each chain."""
     figure, axes = _panel("draw", "share of records censored")
     for chain, shares in enumerate(bounds.share_by_draw):
@@ -59,6 +70,33 @@ def censored_by_draw(bounds: "Bounds", key: str) -> str:
         axes.plot(np.arange(len(shares)), shares, color=colour, linewidth=0.75)
     axes.set_ylim(0, None)
     return as_svg(figure, "Share of records censored at each draw, a line for each chain", key)
+
+
+def draws_of_parameter(draws: NDArray[Any], released: Sequence[float], name: str, key: str) -> str:
+    """Draw the draws of one parameter as a histogram, a line for each chain, and the released values as dashed lines.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (chains, draws)
+        Of the parameter.
+    released : sequence of float
+        What was released.
+    name : str
+        Of the parameter.
+    key : str
+        Unlike any other picture's on the page.
+    """
+    figure, axes = _panel(name, "share of draws")
+    low, high = np.quantile(draws, [0.0005, 0.9995])
+    edges = np.linspace(low, high if high > low else low + 1, BARS + 1)
+    for chain, row in enumerate(draws):
+        shares = np.histogram(row, edges)[0] / draws.shape[1]
+        axes.stairs(shares, edges, color=SERIES[chain % len(SERIES)], linewidth=1)
+    for value in released:
+        axes.axvline(value, color=INK, linewidth=1, linestyle="--")
+    axes.set_ylim(0, None)
+    lines = "a line for each chain; " if len(draws) > 1 else ""
+    return as_svg(figure, f"Draws of {name}, {lines}the dashed line is what was released", key)
 
 
 def places(x: ArrayLike, y: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:

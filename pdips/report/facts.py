@@ -160,6 +160,59 @@ class Comparison(BaseModel):
         return sorted(self.one_way, key=lambda margin: -(margin.distance or 0))
 
 
+class Parameter(BaseModel):
+    """What is known of one parameter of a posterior, and the values that were released."""
+
+    name: str
+    mean: NumberOrNone
+    sd: NumberOrNone
+    rhat: NumberOrNone = None
+    ess_bulk: NumberOrNone = None
+    ess_tail: NumberOrNone = None
+    released: list[NumberOrNone] = []
+
+
+class Window(BaseModel):
+    """How many records are cut off at the window: at one of the draws at least, and at each that was released."""
+
+    limit: Number
+    any: int
+    any_share: Number
+    released: list[int]
+    released_share: list[Number]
+
+
+class BoundFacts(BaseModel):
+    """What was found of records' terms before they are cut off."""
+
+    failed: str | None = None
+    draws: int = 0
+    bound: NumberOrNone = None
+    rhat: NumberOrNone = None
+    ess_tail: NumberOrNone = None
+    certifies: str = ""
+    window: Window | None = None
+
+
+class PosteriorFacts(BaseModel):
+    """What :func:`pdips.bayes.inspection.inspect` found."""
+
+    sampler: str
+    draws: int
+    chains: int
+    convergence: str | None = None
+    edge: NumberOrNone = None
+    parameters: list[Parameter]
+    more: int = 0
+    bounds: BoundFacts
+
+
+class Diagnostics(BaseModel):
+    """What a mechanism tells its curator, as far as the pages show it."""
+
+    posterior: PosteriorFacts | None = None
+
+
 class Run(BaseModel):
     """``run.json``: how the run went and how well the sets match the table."""
 
@@ -168,6 +221,7 @@ class Run(BaseModel):
     ledger: Account | None
     published: bool
     comparison: Comparison
+    diagnostics: Diagnostics = Diagnostics()
 
 
 def mean(values: Any) -> float | None:

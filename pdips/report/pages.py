@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError, RefusedError
-from pdips.report import pictures
+from pdips.report import pictures, posterior
 from pdips.report.facts import Comparison, PublicFacts, Run, check, mean, read
 from pdips.report.formats import number, percent, plural, price
 from pdips.report.meaning import belief_bound, detection_bound, odds_factor, round_up
@@ -20,6 +20,7 @@ from pdips.schema import Column, Schema
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
 
@@ -110,7 +111,13 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
         "card.html.j2",
         facts=facts,
         schema=facts.table_schema,
-        settings={name: _spell(value) for name, value in facts.settings.items() if value is not None},
+        settings={
+            name: _spell(value)
+            for name, value in facts.settings.items()
+            if value is not None and name not in (MODEL_SOURCE, "n_sets")
+        },
+        model=facts.settings.get("model"),
+        model_source=facts.settings.get(MODEL_SOURCE),
         columns={name: _values(column) for name, column in facts.table_schema.columns.items()},
         price_sum=_price_sum(facts),
         adds_up_otherwise=facts.privacy.kind != "pure"
@@ -138,7 +145,17 @@ def _report(confidential: Path, content: Mapping[str, Any]) -> str:
         two_way_mean=mean(distance for distance, _, _ in pairs),
         two_way_reference=comparison.two_way.reference_mean(),
         **_pictures(comparison),
+        posterior=run.diagnostics.posterior,
+        **_posterior(confidential, run, facts.table_schema),
     )
+
+
+def _posterior(confidential: Path, run: Run, schema: Schema) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    found = posterior.pictures(confidential / "diagnostics", run.diagnostics.posterior, schema)
+    marked = {kind: [(title, Markup(picture)) for title, picture in each] for kind, each in found.items()}
+    return {"parameter_pictures": marked["parameters"], "bound_pictures": marked["bounds"]}
 
 
 def _pictures(comparison: Comparison) -> dict[str, Any]:
@@ -189,6 +206,8 @@ def _spell(value: Any) -> str:
     """Return a public setting as a person would write it."""
     if isinstance(value, (list, tuple)):
         return ", ".join(_spell(one) for one in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {_spell(one)}" for name, one in value.items())
     if value is None:
         return "not set"
     if isinstance(value, bool):

@@ -1,0 +1,16 @@
+"""A closer look at a posterior, taken when somebody asks: what it needs takes seconds to import."""
+
+import importlib
+from functools import partial
+from typing import Any
+
+from pdips.release import Closer
+
+
+def look(how: str, *facts: Any) -> Closer:
+    """Return what finds, when it is called, what a function of :mod:`pdips.bayes.inspection` finds."""
+    return partial(_look, how, *facts)
+
+
+def _look(how: str, *facts: Any) -> Any:
+    return getattr(importlib.import_module("pdips.bayes.inspection"), how)(*facts)

@@ -1,0 +1,119 @@
+"""The folder of a release: made beside its place, and moved there part by part, each complete or not at all."""
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from pdips.errors import InputError
+
+PARTS = {"public", "confidential"}
+
+
+class UnfinishedError(Exception):
+    """A release is in its place, and what was to come beside it is not.
+
+    Parameters
+    ----------
+    message : str
+        One line.
+    code : int
+        How the program ends.
+    """
+
+    def __init__(self, message: str, code: int) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Staging:
+    """A hidden folder whose parts move to their place in another folder.
+
+    Parameters
+    ----------
+    out : Path
+        Where they go.
+    hidden : Path
+        Where they are made; whatever is left in it vanishes.
+    """
+
+    def __init__(self, out: Path, hidden: Path) -> None:
+        self.out = out
+        self._hidden = hidden
+        self._placed = False
+
+    def part(self, name: str) -> Path:
+        """Return where to make ``public`` or ``confidential``; the latter is closed to others."""
+        folder = self._hidden / name
+        folder.mkdir(mode=0o755 if name == "public" else 0o700)
+        return folder
+
+    def place(self, name: str) -> None:
+        """Move a part, complete, to its place. The first one takes the place of an earlier release."""
+        if self._placed:
+            (self._hidden / name).rename(self.out / name)
+            return
+        new = self._hidden / "new"
+        new.mkdir()
+        (self._hidden / name).rename(new / name)
+        _replace(self.out, new)
+        self._placed = True
+
+    @contextmanager
+    def besides(self) -> Iterator[None]:
+        """Say of anything that goes wrong inside that the public part is in its place all the same."""
+        try:
+            yield
+        except (Exception, KeyboardInterrupt) as error:
+            there = f"{self.out / 'public'} holds the whole release, which is paid for, and its card; missing is"
+            what = f"{self.out / 'confidential'} with the report"
+            if isinstance(error, KeyboardInterrupt):
+                raise UnfinishedError(f"interrupted; {there} {what}", 130) from error
+            # A message from deep inside may quote a value of the table, so only its type is shown.
+            raise UnfinishedError(f"{there} {what}, which failed by {type(error).__name__}", 1) from error
+
+
+@contextmanager
+def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
+    """Lend a :class:`Staging` for a folder that may take a release.
+
+    Raises
+    ------
+    InputError
+        If it may not, or can't be written.
+    """
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out} is a file; name a folder")
+    if out.is_dir() and any(out.iterdir()):
+        if not overwrite:
+            raise InputError(f"{out} is not empty; name another folder, or say --overwrite to replace a release there")
+        if not {entry.name for entry in out.iterdir()} <= PARTS:
+            raise InputError(f"{out} holds more than a release; --overwrite won't replace it")
+    home = next(folder for folder in out.absolute().parents if folder.exists())
+    if not home.is_dir():
+        raise InputError(f"{home} is no folder, so {out} can't be made")
+    try:
+        hidden = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=home))
+    except OSError:
+        raise InputError(f"can't write in {home}, where {out} would be") from None
+    try:
+        yield Staging(out, hidden)
+    finally:
+        shutil.rmtree(hidden, ignore_errors=True)
+
+
+def _replace(out: Path, new: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    new.chmod(0o755)
+    if not (out.is_dir() and any(out.iterdir())):
+        new.rename(out)
+        return
+    old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
+    out.rename(old)
+    try:
+        new.rename(out)
+    except OSError:
+        old.rename(out)
+        raise
+    shutil.rmtree(old)

@@ -1,0 +1,122 @@
+"""The pictures of a posterior on the curator's report, from the folder ``diagnostics``: all of it confidential."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+from pdips.report import bounds as drawing
+from pdips.report.facts import PosteriorFacts
+from pdips.schema import Column, Schema
+
+if TYPE_CHECKING:
+    import xarray as xr
+
+MOST_PARAMETERS = 12
+MOST_COLUMNS = 6
+MOST_DOTS = 2_000
+DOT_SEED = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """Bounds as they were stored: of some records, and by draw."""
+
+    largest: NDArray[Any]
+    limit: float | None
+    share_by_draw: NDArray[Any]
+
+
+def write_tree(tree: "xr.DataTree", folder: Path) -> None:
+    """Write the groups of a tree into a new folder, a netCDF file each, which needs no library beyond scipy."""
+    folder.mkdir(mode=0o700)
+    for name, group in tree.children.items():
+        dataset = group.to_dataset()
+        kept = {key: array.astype(_classic(array)) for key, array in dataset.variables.items()}
+        kept = {key: array for key, array in kept.items() if key in dataset.data_vars}
+        dataset.assign(kept).to_netcdf(folder / f"{name}.nc", engine="scipy")
+
+
+def read_tree(folder: Path) -> "xr.DataTree":
+    """Return the tree that :func:`write_tree` wrote: confidential."""
+    import xarray as xr
+
+    return xr.DataTree.from_dict({file.stem: xr.load_dataset(file, engine="scipy") for file in folder.glob("*.nc")})
+
+
+def _classic(array: Any) -> Any:
+    """Return a type that classic netCDF has."""
+    if array.dtype.kind == "b":
+        return np.int8
+    if array.dtype.kind in "iu":
+        return np.int32 if np.abs(array.values.astype(float)).max(initial=0) < 2**31 else np.float64
+    return array.dtype
+
+
+def pictures(path: Path, facts: PosteriorFacts | None, schema: Schema) -> dict[str, list[tuple[str, str]]]:
+    """Return titles and pictures: of ``parameters``, and of ``bounds``; none where nothing was stored.
+
+    Columns that the model describes come before public ones.
+
+    Raises
+    ------
+    InputError
+        If the file is damaged.
+    """
+    if facts is None or not path.is_dir():
+        return {"parameters": [], "bounds": []}
+    try:
+        tree = read_tree(path)
+        return {"parameters": _parameters(tree, facts), "bounds": _bounds(tree, schema)}
+    except (OSError, KeyError, TypeError, ValueError, RuntimeError, StopIteration):
+        raise InputError(f"{path} is damaged") from None
+
+
+def _parameters(tree: "xr.DataTree", facts: PosteriorFacts) -> list[tuple[str, str]]:
+    posterior, found = tree["posterior"].to_dataset(), []
+    arrays = {str(name): array.transpose("chain", "draw", ...).to_numpy() for name, array in posterior.items()}
+    elements = {name: iter(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1)) for name, array in arrays.items()}
+    for place, parameter in enumerate(facts.parameters[:MOST_PARAMETERS]):
+        draws = next(elements[parameter.name.partition("[")[0]])
+        released = [value for value in parameter.released if value is not None]
+        found.append(
+            (parameter.name, drawing.draws_of_parameter(draws, released, parameter.name, f"parameter {place}"))
+        )
+    return found
+
+
+def _bounds(tree: "xr.DataTree", schema: Schema) -> list[tuple[str, str]]:
+    if "pdips" not in tree.children:
+        return []
+    group, found = tree["pdips"].to_dataset(), []
+    kept = _some(group["largest"].to_numpy())
+    shares = group["share_by_draw"].to_numpy() if "share_by_draw" in group else np.zeros((1, 0))
+    limit = float(group.attrs["limit"]) if "limit" in group.attrs else None
+    stored = Stored(group["largest"].to_numpy()[kept], limit, shares)
+    columns = sorted(schema.columns.items(), key=lambda item: item[1].public)[:MOST_COLUMNS]
+    values = {_axis(name, column): group[f"value_{name}"].to_numpy()[kept] for name, column in columns}
+    for title, across in values.items():
+        found.append((f"bound against {title}", drawing.bound_against_value(stored, across, title, f"bound {title}")))
+    if "weights" in group:
+        weights = group["weights"].to_numpy()[kept]
+        for title, across in values.items():
+            picture = drawing.weights_against_value(weights, across, title, f"weight {title}")
+            found.append((f"weight against {title}", picture))
+    if shares.size:
+        found.append(("records cut off, by draw", drawing.censored_by_draw(stored, "censored")))
+    return found
+
+
+def _axis(name: str, column: Column) -> str:
+    return f"{name} (number of the level)" if column.is_categorical else name
+
+
+def _some(largest: NDArray[Any]) -> NDArray[np.int64]:
+    """Return which records are drawn: all, or some with the one whose bound is largest."""
+    if len(largest) <= MOST_DOTS:
+        return np.arange(len(largest))
+    chosen = np.random.default_rng(DOT_SEED).choice(len(largest), MOST_DOTS - 1, replace=False)
+    return np.unique(np.append(chosen, np.argmax(largest)))
