@@ -9,8 +9,10 @@ if TYPE_CHECKING:
     from pdips.studies.framework import Study
 
 STUDIES: dict[str, str] = {
+    "censored-beta": "pdips.studies.censored_beta:CensoredBeta",
     "normal-moments": "pdips.studies.normal_moments:NormalMoments",
     "proportions": "pdips.studies.proportions:Proportions",
+    "salary": "pdips.studies.salary:Salary",
     "steps-regression": "pdips.studies.steps_regression:StepsRegression",
     "voter": "pdips.studies.voter:Voter",
 }

@@ -1,4 +1,4 @@
-"""Line and box panels in the colours of the page, for the pictures of studies."""
+"""Line, box and violin panels in the colours of the page, for the pictures of studies."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,13 +48,7 @@ def panel(title: str, ticks: Sequence[str], label: str) -> tuple["Figure", "Axes
     axes.set_xlabel(label, fontsize=9, color=QUIET)
     axes.set_xticks(range(len(ticks)), list(ticks))
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    axes.tick_params(labelsize=8.5, labelcolor=QUIET, color=RULE)
-    axes.patch.set_visible(False)
-    for side, spine in axes.spines.items():
-        spine.set_visible(side in ("left", "bottom"))
-        spine.set_color(RULE)
-    axes.grid(axis="y", color=RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
+    _dress(axes, "y")
     return figure, axes
 
 
@@ -100,3 +94,81 @@ def boxes(
     if limits is not None:
         axes.set_ylim(*limits)
     return figure
+
+
+@dataclass(frozen=True)
+class Violin:
+    """A violin of a panel.
+
+    Parameters
+    ----------
+    label : str
+        Written at its left.
+    values : array-like
+        What its width shows the density of; a dot marks the mean.
+    colour : int
+        Number of the series colour, from 1.
+    """
+
+    label: str
+    values: ArrayLike
+    colour: int
+
+
+def violins(
+    title: str,
+    drawn: Sequence[Violin],
+    limits: tuple[float, float],
+    marks: Sequence[float] = (),
+    *,
+    powers: bool = False,
+) -> "Figure":
+    """Return a panel of violins lying one below the other, with dashed lines at ``marks``.
+
+    With ``powers`` values and limits are logs to base 10, and the axis says what they are logs of.
+    """
+    from matplotlib.figure import Figure
+
+    width, row, top, bottom = SIZE[0] * 72, 20, 28, 24
+    height = top + row * len(drawn) + bottom
+    figure = Figure(figsize=(width / 72, height / 72), dpi=72)
+    axes = figure.add_axes((0.37, bottom / height, 0.60, row * len(drawn) / height))
+    lines = np.arange(len(drawn), 0, -1)
+    for place, each in zip(lines, drawn, strict=True):
+        _violin(axes, float(place), each)
+    for mark in marks:
+        axes.axvline(mark, color=INK, linewidth=1.0, linestyle="--")
+    axes.set_yticks(lines, [each.label for each in drawn])
+    axes.set_ylim(0.4, len(drawn) + 0.6)
+    axes.set_xlim(*limits)
+    if powers:
+        places = np.arange(np.ceil(limits[0]), np.floor(limits[1]) + 1)
+        axes.set_xticks(places, [f"{10.0**place:g}" for place in places])
+    else:
+        axes.locator_params(axis="x", nbins=5)
+    figure.text(0.0, 1 - 15 / height, title, fontsize=10, color=INK)
+    _dress(axes, "x")
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+def _violin(axes: "Axes", place: float, violin: Violin) -> None:
+    values, ink = np.asarray(violin.values, dtype=float), SERIES[violin.colour - 1]
+    body = axes.violinplot([values], positions=[place], orientation="horizontal", widths=0.85, showextrema=False)
+    for part in body["bodies"]:  # type: ignore[attr-defined]
+        part.set_facecolor(ink)
+        part.set_edgecolor(ink)
+        part.set_alpha(0.45)
+    axes.plot([values.min(), values.max()], [place, place], color=ink, linewidth=1.0)
+    axes.plot([values.mean()], [place], color=ink, marker="o", markersize=4)
+
+
+def _dress(axes: "Axes", along: Any) -> None:
+    """Draw ticks, spines and grid in the colours of the page."""
+    axes.tick_params(labelsize=8.5, labelcolor=QUIET, color=RULE)
+    axes.patch.set_visible(False)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(RULE)
+    axes.grid(axis=along, color=RULE, linewidth=0.5)
+    axes.set_axisbelow(True)
