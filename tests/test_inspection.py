@@ -7,16 +7,14 @@ import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
-from small_models import PAIRS, WIDE, four, normal
+from small_models import WIDE, normal
 
 from pdips.bayes import tally
 from pdips.bayes.drawing import Censoring, around
 from pdips.bayes.grid import Anchor, split
 from pdips.bayes.inspection import Posterior, Records, censored_terms, inspect, tree_of
-from pdips.bayes.likelihood import censor
 from pdips.bayes.model_file import Blueprint, Source
 from pdips.bayes.stages import Stage
-from pdips.bayes.whitening import ROUND, axes_at, whitened
 from pdips.bayes.workspace import Workspace
 
 Y = np.array([-3.0, 0.0, 0.5, 4.0])
@@ -112,34 +110,3 @@ def test_the_compiled_tally_agrees_with_the_plain_one(monkeypatch, limit):
     for name in ("largest", "lowest", "highest", "mean", "draws_beyond", "largest_by_draw", "records_beyond"):
         np.testing.assert_allclose(getattr(made[0], name), getattr(made[1], name), rtol=1e-12, err_msg=name)
     assert made[0].n_records == counts.sum()
-
-
-def test_the_turned_model_has_the_same_density():
-    space = space_of(four, PAIRS)
-    rng = np.random.default_rng(2)
-    x = rng.uniform(-3, 3, 30)
-    values = {"x": x, "y": 1 + 2 * x + rng.normal(0, 1, 30)}
-    model = censor(space.blueprint.build(values), window=0.5).model
-    names = [value.name for value in space.model.value_vars]
-    place, axes = np.array([0.5, -0.2, 0.3, 0.1]), rng.normal(0, 0.3, (4, 4))
-    turned = whitened(model, space.model, place, axes)
-    density = model.compile_logp(mode="FAST_COMPILE")
-    again = turned.compile_logp(mode="FAST_COMPILE")
-    known = {variable.name: variable for variable in turned.unobserved_value_vars}
-    natural = turned.compile_fn([known["b"], known["sigma"]], inputs=turned.value_vars, mode="FAST_COMPILE")
-    for z in rng.normal(0, 1, (5, 4)):
-        parts = split(space.model, (place + axes @ z)[None])
-        point = {name: part[0] for name, part in zip(names, parts, strict=True)}
-        assert again({ROUND: z}) == pytest.approx(density(point), rel=1e-10)
-        b, sigma = natural({ROUND: z})
-        np.testing.assert_allclose(b, point["b"])
-        assert sigma == pytest.approx(np.exp(point["sigma_log__"]))
-
-
-def test_axes_are_those_of_likelihood_and_prior_together():
-    rng = np.random.default_rng(6)
-    prior = rng.normal(0, [2.0, 5.0], (200_000, 2))
-    shape = np.array([[0.3, 0.1], [0.2, 40.0]])
-    axes = axes_at(Anchor(np.zeros(2), shape, reach=6.0), prior)
-    wanted = np.linalg.inv(np.linalg.inv(shape @ shape.T) + np.diag([1 / 4, 1 / 25]))
-    np.testing.assert_allclose(axes @ axes.T, wanted, rtol=0.03, atol=1e-3)

@@ -14,7 +14,6 @@ from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.sampling import Convergence, Sampler, converged, require, sample
 from pdips.bayes.stages import Stage
 from pdips.bayes.terms import inputs_of
-from pdips.bayes.whitening import ROUND, axes_at, whitened
 from pdips.bayes.workspace import Workspace
 
 FloatArray = NDArray[np.float64]
@@ -100,7 +99,9 @@ def draw_chains(
         If the chains don't agree.
     """
     model = censored_model(space, stage, censoring, values)
-    tree = _sampled(space, stage, model, draws=draws, tune=tune, chains=chains, rng=rng, sampler=nuts)
+    place = split(space.model, stage.anchor.place[None])
+    start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
+    tree = sample(model, start=start, draws=draws, tune=tune, chains=chains, rng=rng, sampler=nuts)
     found = converged(tree, space.blueprint.source.watch)
     require(found)
     posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
@@ -109,16 +110,3 @@ def draw_chains(
     names = [variable.name for variable in space.model.free_RVs]
     each = [{name: posterior[name].to_numpy()[row] for name in names} for row in taken]
     return each, tree, found
-
-
-def _sampled(space: Workspace, stage: Stage, model: Censored, **settings: Any) -> xr.DataTree:
-    """Sample in coordinates in which the posterior is nearly round, as far as public and paid facts tell."""
-    place = stage.anchor.place
-    if any(value.dtype.kind != "f" for value in map(np.asarray, model.model.initial_point().values())):
-        each = split(space.model, place[None])
-        start = {value.name: part[0] for value, part in zip(space.model.value_vars, each, strict=True)}
-        return sample(model, start=start, **settings)
-    turned = whitened(model.model, space.model, place, axes_at(stage.anchor, space.prior))
-    tree = sample(turned, start={ROUND: np.zeros(len(place))}, **settings)
-    tree["posterior"] = tree["posterior"].to_dataset().drop_vars(ROUND)
-    return tree
