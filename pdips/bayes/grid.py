@@ -76,7 +76,8 @@ class Grid:
     @cached_property
     def finest(self) -> float:
         """Distance of neighbouring nodes at the anchor, in standard deviations."""
-        return 2 * self.anchor.reach / (self.n_nodes - 1) if self.anchor.even else FINEST[self.n_axes]
+        even = 2 * self.anchor.reach / (self.n_nodes - 1)
+        return even if self.anchor.even else min(even, FINEST[self.n_axes])
 
     @cached_property
     def growth(self) -> float:

@@ -58,7 +58,7 @@ class Source:
         parameters can be relabelled.
     """
 
-    build: BuildModel
+    build: BuildModel = field(repr=False)
     name: str
     text: str = field(default="", repr=False)
     watch: tuple[str, ...] = ()

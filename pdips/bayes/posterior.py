@@ -113,9 +113,10 @@ class CensoredPosterior:
     -----
     One draw from prior(theta) exp(sum_i s(alpha_i (log p(x_i | theta) - c_i))) with s in [-w, w] costs 4 w under
     replace-one and 2 w under add-remove, both attained, if alpha and c depend on their record and on public values only
-    (paper 004, equation 3.6, with SOUNDNESS theorem 2.1; the paper itself takes 4 w for 2 w). With ``centre="staged"``
-    the base measure takes back, on records simulated from the fitted model, what censoring would take away, so that the
-    posterior has the right place and width even where the window is narrow. Proof:
+    (paper 004, equation 3.6, with SOUNDNESS theorem 2.1; the paper itself takes 4 w for 2 w). With a centre
+    at one parameter value the base measure takes back, on records simulated there, what censoring would take away, so
+    that the posterior keeps its place and width where the window is narrow, the better the nearer the centre is.
+    Proof:
     ``docs/proofs/censored-posterior.md``.
     """
 
@@ -194,21 +195,11 @@ class CensoredPosterior:
         epsilon = exact(self.epsilon, "epsilon")
         if self.variant == "published":
             text = statements.published(epsilon, self.weights)
-            return PrivacyLoss(
-                epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text
-            )
+            loss = PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=text)
+            return replace(loss, sampling="mcmc")
         sampler = self._sampler(schema)
-        law = statements.law(
-            sampler=sampler,
-            centre=self.centred_on,
-            n_sets=self.n_sets,
-            n_draws=self.n_draws,
-            zcdp=self.kind == "zcdp",
-            weights=self.weights == "public",
-            schema=schema,
-        )
         delta = exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0)
-        text = statement(self, schema, law, delta=delta)
+        text = statement(self, schema, statements.law(self, sampler, schema), delta=delta)
         sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
         if self.kind == "zcdp":
             return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
@@ -251,9 +242,7 @@ class CensoredPosterior:
                 f"the model has {n_parameters} parameters and a grid takes at most {max(NODES)}; take sampler = nuts, "
                 "or rejection for few records"
             )
-        if self.sampler == "auto":
-            return "grid" if few else "nuts"
-        return self.sampler
+        return ("grid" if few else "nuts") if self.sampler == "auto" else self.sampler
 
     def window(self, schema: Schema) -> Fraction:
         """Return the half-width of the window of one draw, in nats."""
@@ -268,7 +257,7 @@ class CensoredPosterior:
     def _reference(self, space: Workspace, n_records: int) -> Stage:
         wanted: Reference = "prior" if self.reference is None else self.reference
         with ONE_AT_A_TIME:
-            return stages.referenced(space, wanted, n_records)
+            return space.remembered((str(wanted), n_records), lambda: stages.referenced(space, wanted, n_records))
 
     def stage(self, table: Table, bits: RandomBits) -> Stage:
         """Return what is known before the draw, and spend the first stage's share on it if there is one."""

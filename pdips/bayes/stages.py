@@ -104,7 +104,8 @@ def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
         simulated = simulate(space, place, stand_ins_public(space))
         near = anchors.anchor_at(space.density, place, simulated, n_records)
         anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
-        stage = Stage(anchor=anchor, n_records=n_records, centre=split(space.model, place[None]))
+        centre = split(space.model, place[None])
+        stage = Stage(anchor=anchor, n_records=n_records, centre=centre, simulated=simulated)
     _check_density(space, stage)
     return stage
 

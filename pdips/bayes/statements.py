@@ -32,20 +32,19 @@ SAMPLING = {
 }
 
 
-def law(
-    *, sampler: str | None, centre: str, n_sets: int, n_draws: int, zcdp: bool, weights: bool, schema: Schema | None
-) -> str:
-    """Return what the mechanism does, for :func:`pdips.mechanism.statement`."""
+def law(mechanism: Any, sampler: str | None, schema: Schema | None) -> str:
+    """Return what a ``CensoredPosterior`` does, for :func:`pdips.mechanism.statement`."""
+    n_sets, n_draws = mechanism.n_sets, mechanism.n_draws
     drawn = "one draw" if n_draws == 1 else f"{n_draws} independent draws, one for each set,"
     parts = [
         f"Synthetic records come from the analyst's model at {drawn} of its parameters from a posterior in which each "
         "record's term is kept inside a window, so that no record can move the log density by more than its share.",
-        CENTRES[centre],
+        CENTRES[mechanism.centred_on],
     ]
-    if weights:
+    if mechanism.weights == "public":
         parts.append("Terms are weighed by weights that depend on their record and on public values only.")
     parts.append(SAMPLING[sampler] if sampler else f"Depending on the model: {SAMPLING['grid']} Or: {SAMPLING['nuts']}")
-    if zcdp:
+    if mechanism.kind == "zcdp":
         parts.append("Draws and reference are added up as zero-concentrated losses and read at delta.")
     if n_sets > 1 and n_draws == 1:
         parts.append(

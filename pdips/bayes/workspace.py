@@ -1,6 +1,7 @@
 """All that a model of one schema needs compiled, kept for the next release of the same kind."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -78,6 +79,17 @@ class Workspace:
     def prior(self) -> FloatArray:
         """Draws from the prior, shape (draws, parameters), in unconstrained space."""
         return prior_draws(self.model)
+
+    def remembered[T](self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
+        """Return what was made for a key of public settings, or make it."""
+        if key not in self._memory:
+            self._memory[key] = make()
+        found: T = self._memory[key]
+        return found
+
+    @cached_property
+    def _memory(self) -> dict[tuple[Any, ...], Any]:
+        return {}
 
     def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
         """Return parameters as values of the free variables, in the model's own units."""
