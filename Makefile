@@ -27,7 +27,7 @@ demo: setup
 	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -m "not clone and not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not clone and not long"
 
 test-long: setup
 	$(BIN)/python -m pytest -m long

@@ -25,8 +25,6 @@ def build_model(data, schema):
     names = [name for name, column in schema.columns.items() if not column.public]
     if numeric or not names:
         raise InputError(f"dpmpm.py describes columns with levels, not all of them public; numeric: {numeric}")
-    if schema.impossible:
-        raise InputError("dpmpm.py gives every combination of levels some probability; take [[impossible]] out")
     with pm.Model(coords={"record": range(data.n_records), "column": names, "class": range(CLASSES)}) as model:
         # The classes' shares, by breaking a stick: class k takes 1 - exp(-breaks[k] / concentration), which is
         # beta(1, concentration) distributed, of what the classes before it left.

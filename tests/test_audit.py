@@ -78,7 +78,8 @@ def test_a_sound_mechanism_is_consistent(name, relation, settings):
     found = findings(registered_cases(name, neighbours=relation, **settings))
     assert accused(found) == set()
     largest = max(finding.bound for finding in found if finding.engine == "exact")
-    assert largest == pytest.approx(LOOSE.get((name, relation), 1), abs=1e-9)
+    in_a_limit = 1e-6 if name == "censored-posterior" else 1e-9  # of a prior that leaves one side next to nothing
+    assert largest == pytest.approx(LOOSE.get((name, relation), 1), abs=in_a_limit)
 
 
 @pytest.mark.parametrize("name", [n for n in sorted(registry.AUDITS) if "published" in registry.find(n).variants])
@@ -475,14 +476,15 @@ def test_public_columns_keys_and_impossible_cells_can_be_audited(name):
     rules = Schema.model_validate(
         {"columns": {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1]}}, "impossible": [{"a": 1, "b": 0}]}
     )
-    pairs = [
-        *worst_pairs(PUBLIC, "replace-one"),
-        *worst_pairs(KEYED, "replace-one"),
-        *small_pairs(rules, "replace-one", 2),
-    ]
+    pairs = [*worst_pairs(PUBLIC, "replace-one"), *worst_pairs(KEYED, "replace-one")]
+    if "model" in mechanism.__dataclass_fields__:  # a model would draw what can't be
+        with pytest.raises(InputError, match="impossible"):
+            mechanism.spends(rules)
+    else:
+        pairs += small_pairs(rules, "replace-one", 2)
+        assert len(pairs) > 15
     found = audit_cases([Case(mechanism, pair, "exact") for pair in pairs])
     assert {finding.verdict for finding in found} == {"consistent"}
-    assert len(pairs) > 15
 
 
 def test_a_pair_of_two_schemas():

@@ -66,13 +66,14 @@ def test_a_model_by_chains_end_to_end(monkeypatch, tmp_path, name):
 @pytest.mark.parametrize("name", BY_CHAINS)
 def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, name):
     """All but the sampler: draws near the private reference stand in for its chains."""
+    import arviz as az
+
     from pdips.bayes import chains, sampling, stages
+    from pdips.bayes.grid import constrained
 
-    def near(space, stage, model, *, chains, rng, **_):
-        import arviz as az
-
-        flat = stage.anchor.place + 0.01 * rng.standard_normal((chains * 50, len(stage.anchor.place)))
-        each = space.values_of(flat)
+    def near(model, *, chains, rng, start, **_):
+        place = np.concatenate([np.ravel(start[value.name]) for value in model.model.value_vars])
+        each = constrained(model.model, place + 0.01 * rng.standard_normal((chains * 50, len(place))))
         stacked = {
             key: np.stack([one[key] for one in each]).reshape(chains, 50, *each[0][key].shape) for key in each[0]
         }
@@ -80,7 +81,7 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
         return az.from_dict({"posterior": stacked, "sample_stats": stats})
 
     monkeypatch.setattr(stages, "SIMULATED", 128)
-    monkeypatch.setattr(chains, "_sampled", near)
+    monkeypatch.setattr(chains, "sample", near)
     monkeypatch.setattr(chains, "converged", lambda tree, _: sampling.converged(tree))
     monkeypatch.setattr(chains, "require", lambda _: None)
     check(run(monkeypatch, tmp_path, name, n_records=RECORDS), name)
