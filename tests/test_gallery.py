@@ -9,22 +9,36 @@ from pathlib import Path
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import pytest
 from click.testing import CliRunner
 from gallery_by_hand import ByHand, observed_of
 from gallery_tables import EXAMPLE
+from pytensor.graph.replace import clone_replace
 from scipy import stats
 
 from pdips.bayes import gallery
 from pdips.bayes.columns import record_values, stand_ins
 from pdips.bayes.model_file import Blueprint, as_source
-from pdips.bayes.terms import log_likelihoods, record_terms
+from pdips.bayes.terms import inputs_of, record_terms
 from pdips.cli import program
 from pdips.errors import InputError
 from pdips.schema import Schema
 from pdips.table import Table
 
 MODELS = sorted(EXAMPLE)
+
+
+def log_likelihoods(model, values, point) -> np.ndarray:
+    """Return the log-likelihood of each record at one value of the model's value variables, shape (records,)."""
+    columns = inputs_of(model)
+    inputs = {name: shared.type.clone(shape=(None,))() for name, shared in columns.items()}
+    replaced = {shared: inputs[name] for name, shared in columns.items()}
+    replaced |= {value: pt.as_tensor(np.asarray(point[value.name], value.dtype)) for value in model.value_vars}
+    [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
+    function = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
+    return function(*(np.asarray(values[name], inputs[name].dtype) for name in inputs))
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
-from pdips.bayes.terms import inputs_of, log_prior, record_terms
+from pdips.bayes.terms import constant_parts, inputs_of, log_prior, record_terms
 
 FloatArray = NDArray[np.float64]
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
@@ -46,8 +46,7 @@ class Density:
         [single] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
         points = [value.type.clone(shape=(None, *value.type.shape))(name=value.name) for value in model.value_vars]
         graph = vectorize_graph(single[0], dict(zip(model.value_vars, points, strict=True)))
-        graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
-        front = _front(graph, list(self._record.values()))
+        graph, front = constant_parts(graph, list(self._record.values()), leaves=True)
         self._held = [pytensor.shared(_zeros(v.type), shape=v.type.shape) for v in front]
         held = {v: pt.as_tensor(h) for v, h in zip(front, self._held, strict=True)}
         graph = graph_replace([graph], held, strict=False)[0] if held else graph
@@ -95,17 +94,3 @@ class Density:
 
 def _zeros(kind: Any) -> NDArray[Any]:
     return np.zeros([1 if size is None else size for size in kind.shape], kind.dtype)
-
-
-def _front(graph: Any, kept: Sequence[Any]) -> list[Any]:
-    """Return the inner variables of a graph that don't depend on ``kept`` but are read by some that do."""
-    depends = set(kept)
-    nodes = list(toposort([graph]))
-    for node in nodes:
-        if depends & set(node.inputs):
-            depends |= set(node.outputs)
-    read = (variable for node in nodes if depends & set(node.outputs) for variable in node.inputs)
-    inner = (
-        variable for variable in read if not isinstance(variable, (pt.TensorConstant,)) and variable not in depends
-    )
-    return list(dict.fromkeys(variable for variable in inner if isinstance(variable.type, pt.TensorType)))

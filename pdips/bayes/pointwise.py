@@ -10,10 +10,9 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import toposort
 
 from pdips.bayes.columns import Values
-from pdips.bayes.terms import inputs_of, log_prior, record_terms
+from pdips.bayes.terms import constant_parts, inputs_of, log_prior, record_terms
 from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -118,8 +117,7 @@ class Likelihoods:
         self._columns = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
         replaced = {shared: self._columns[name] for name, shared in columns.items()}
         [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
-        graph = rewrite_graph(vectorize_graph(graph, self.parameters.batched()), include=SIMPLER)
-        front = _front(graph, matrix)
+        graph, front = constant_parts(vectorize_graph(graph, self.parameters.batched()), [matrix])
         self._front = _compile(list(self._columns.values()), front, "FAST_COMPILE")
         held = [variable.type() for variable in front]
         [graph] = graph_replace([graph], dict(zip(front, held, strict=True)), strict=False)
@@ -165,23 +163,6 @@ class Likelihoods:
         for _, terms in self.blocks(self.parameters.points(draws)):
             np.maximum(found, np.abs(terms, out=terms).max(axis=0), out=found)
         return np.where(np.isnan(found), np.inf, found)
-
-
-def _front(graph: Any, points: Any) -> list[Any]:
-    """Return the variables that depend on no point and that something reads which does."""
-    depends = {points}
-    nodes = list(toposort([graph]))
-    for node in nodes:
-        if depends & set(node.inputs):
-            depends |= set(node.outputs)
-    found = {
-        variable: None
-        for node in nodes
-        if depends & set(node.outputs)
-        for variable in node.inputs
-        if variable.owner is not None and variable not in depends and isinstance(variable.type, pt.TensorType)
-    }
-    return list(found)
 
 
 def _compile(inputs: list[Any], outputs: Any, mode: str) -> Any:

@@ -32,7 +32,7 @@ def prior_of(model: pm.Model) -> Prior:
     -------
     callable
         See :data:`Prior`. The draws are in value space, that is transformed as ``model.value_vars`` are: a scale is
-        given as its logarithm, as ``terms.AtPoints`` wants it.
+        given as its logarithm, as ``density.Density`` wants it.
 
     Raises
     ------
