@@ -87,6 +87,8 @@ class PseudoPosterior:
     def __post_init__(self) -> None:
         check_settings(self, variant=self.variant)
         choice(self.weights, WEIGHTS, "weights")
+        if self.model is not None:
+            object.__setattr__(self, "model", as_source(self.model))
         linear_weights([1.0], scale=self.scale, shift=self.shift)
         if isinstance(self.n_draws, bool) or not isinstance(self.n_draws, int) or not 1 <= self.n_draws <= 100_000:
             raise InputError(f"n_draws must be a whole number from 1 to 100,000, got {self.n_draws}")
