@@ -299,3 +299,19 @@ def test_nothing_of_a_record_or_a_seed_is_shown(tmp_path):
         assert secret not in shown.replace(release.loss.statement, "")
     stage = made.stage(table, RandomBits(np.random.default_rng(0)))
     assert "31.4" not in repr(stage.centre)
+
+
+def test_chains_are_refused_where_the_number_of_records_is_protected():
+    made = CensoredPosterior(epsilon=1, model=beta, sampler="nuts", neighbours="add-remove", n_records=50)
+    with pytest.raises(InputError, match="NUTS takes a model of as many records as there are"):
+        made.spends(UNIT)
+    CensoredPosterior(epsilon=1, model=beta, sampler="nuts").spends(UNIT)
+    CensoredPosterior(epsilon=1, model=beta, neighbours="add-remove", n_records=50).spends(UNIT)
+
+
+def test_impossible_combinations_are_refused():
+    rules = Schema.from_toml(
+        "[columns.y]\nlower = 0.0\nupper = 1.0\n[columns.a]\nlevels = [0, 1]\n[columns.b]\nlevels = [0, 1]\n[[impossible]]\na = 1\nb = 0\n"
+    )
+    with pytest.raises(InputError, match=r"\[\[impossible\]\] combinations"):
+        CensoredPosterior(epsilon=1, model=beta).spends(rules)
