@@ -310,8 +310,8 @@ def test_chains_are_refused_where_the_number_of_records_is_protected():
 
 
 def test_impossible_combinations_are_refused():
-    rules = Schema.from_toml(
-        "[columns.y]\nlower = 0.0\nupper = 1.0\n[columns.a]\nlevels = [0, 1]\n[columns.b]\nlevels = [0, 1]\n[[impossible]]\na = 1\nb = 0\n"
-    )
+    pair = {"levels": [0, 1]}
+    columns = {"y": {"lower": 0, "upper": 1}, "a": pair, "b": pair}
+    rules = Schema.model_validate({"columns": columns, "impossible": [{"a": 1, "b": 0}]})
     with pytest.raises(InputError, match=r"\[\[impossible\]\] combinations"):
         CensoredPosterior(epsilon=1, model=beta).spends(rules)
