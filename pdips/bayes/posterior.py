@@ -257,7 +257,9 @@ class CensoredPosterior:
     def _reference(self, space: Workspace, n_records: int) -> Stage:
         wanted: Reference = "prior" if self.reference is None else self.reference
         with ONE_AT_A_TIME:
-            return space.remembered((str(wanted), n_records), lambda: stages.referenced(space, wanted, n_records))
+            return space.remembered(
+                (stages.key_of(wanted), n_records), lambda: stages.referenced(space, wanted, n_records)
+            )
 
     def stage(self, table: Table, bits: RandomBits) -> Stage:
         """Return what is known before the draw, and spend the first stage's share on it if there is one."""
@@ -366,10 +368,9 @@ class CensoredPosterior:
             if self.neighbours == "add-remove":
                 raise InputError(f"sampler = {self.sampler} needs a public number of records: neighbours = replace-one")
             check_proposals(table.n_records, self.window(table.schema), n_draws=self.n_draws)
-        nats = self._n_public(table) * float(self.window(table.schema))
-        if nats < USELESS and self.variant == "sound":
+        if self.variant == "sound" and self._n_public(table) * self.window(table.schema) < USELESS:
             warnings.warn(
-                f"epsilon is so small that all records together move the log density by {nats:.2g} nats at most: what "
+                f"epsilon is so small that all records together move the log density by less than {USELESS} nats: what "
                 "is released says next to nothing beyond the prior or the reference",
                 UselessWarning,
                 stacklevel=3,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import Values, distinct, record_values
+from pdips.bayes.columns import Values, distinct, record_values, stand_ins
 from pdips.mechanisms.tree import Steps
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance
 from pdips.privacy import Neighbours
@@ -94,6 +94,8 @@ def measure(table: Table, epsilon: Fraction, neighbours: Neighbours, bits: Rando
     if not counts_cells(table.schema):
         rng = bits.generator() if bits.reproducible else None
         release, _ = _steps(epsilon, neighbours).release(cut, rng=rng)
+        if not len(release.sets[0]):  # under add-remove noise may leave no record
+            return no_cells(schema)
         return cells_of_table(Table(release.sets[0], schema.without_person()))
     counts = counts_of(table)
     noisy = counts + discrete_laplace(scale_of(schema, epsilon, neighbours), len(counts), bits)
@@ -125,6 +127,12 @@ def cells_of_counts(
     values, volumes = _inside(cut, dict(zip(cut.columns, codes, strict=True)), {})
     variance = discrete_laplace_variance(scale_of(cut, epsilon, neighbours))
     return Cells(values, noisy.astype(np.float64), volumes, variance, n_records)
+
+
+def no_cells(schema: Schema) -> Cells:
+    """Return a table of no records: one cell that counts nothing, so that the prior is all there is."""
+    values = {name: np.repeat(column, WITHIN) for name, column in stand_ins(schema, 1).items()}
+    return Cells(values, np.zeros(1), np.zeros(1), 0.0, 1)
 
 
 def cells_of_table(table: Table) -> Cells:

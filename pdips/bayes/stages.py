@@ -110,6 +110,13 @@ def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
     return stage
 
 
+def key_of(reference: Reference) -> str:
+    """Return a text that differs wherever references do, to the last digit."""
+    if isinstance(reference, Mapping):
+        return repr({name: np.asarray(value).tolist() for name, value in reference.items()})
+    return str(reference)
+
+
 def stand_ins_public(space: Workspace) -> dict[str, NDArray[Any]]:
     """Return public columns of simulated records where the table's own aren't at hand."""
     schema = space.blueprint.schema
