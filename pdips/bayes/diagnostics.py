@@ -106,7 +106,7 @@ def from_log_likelihood(
     sizes = arrays[0].sizes
     n_records, chains, n_draws = sizes[records], sizes["chain"], sizes["draw"]
     tally = Tally(n_records, chains * n_draws, weights, centre, limit)
-    for chain, start, stop in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // n_records)):
+    for chain, start, stop in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // (2 * n_records))):
         found = sum(_piece(array.isel(chain=chain, draw=slice(start, stop)), records) for array in arrays)
         tally.add(
             slice(0, n_records), slice(chain * n_draws + start, chain * n_draws + stop), np.ascontiguousarray(found)
