@@ -22,7 +22,7 @@ demo: setup
 	    --ledger demo/youth.sqlite --out demo/youth --overwrite
 	@test -f demo/earnings.sqlite || $(BIN)/pdips ledger set-total demo/earnings.sqlite 10
 	$(BIN)/pdips synthesize examples/earnings.parquet --schema examples/earnings.toml \
-	    --mechanism censored-posterior --model beta_regression --option draws=500 --option tune=250 \
+	    --mechanism censored-posterior --model beta_regression --option draws=500 --option tune=500 \
 	    --epsilon $(or $(EPSILON),1) \
 	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite
 

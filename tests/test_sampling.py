@@ -199,3 +199,20 @@ def test_a_sampler_that_is_not_there_is_refused(monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="numpyro and jax are not installed"):
         sample(normal(Y), rng=np.random.default_rng(0), sampler="numpyro")
+
+
+def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkeypatch):
+    from pdips.bayes import chains
+
+    asked: list[tuple[int, int]] = []
+    stuck = Convergence(rhat={"a": 1.2}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)
+    good = Convergence(rhat={"a": 1.0}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)
+    monkeypatch.setattr(chains, "sample", lambda _, *, draws, tune: asked.append((draws, tune)))
+    answers = iter([stuck, good])
+    monkeypatch.setattr(chains, "converged", lambda *_: next(answers))
+    assert chains.agreeing(None, (), draws=10, tune=30)[1] is good
+    assert asked == [(10, 30), (20, 60)]
+    monkeypatch.setattr(chains, "converged", lambda *_: stuck)
+    with pytest.raises(RefusedError, match="did not converge"):
+        chains.agreeing(None, (), draws=10, tune=30)
+    assert asked[2:] == [(10, 30), (20, 60), (40, 120)]

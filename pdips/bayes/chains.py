@@ -1,5 +1,6 @@
 """Parameters drawn from a censored posterior by NUTS: nearly, not exactly, and only if the chains agree."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,9 @@ from pdips.bayes.terms import inputs_of
 from pdips.bayes.workspace import Workspace
 
 FloatArray = NDArray[np.float64]
+
+ROUNDS = 3
+"""Chains that disagree are run again, twice as long each time; only then is a release refused."""
 
 
 def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values: Values) -> Censored:
@@ -96,17 +100,46 @@ def draw_chains(
     Raises
     ------
     RefusedError
-        If the chains don't agree.
+        If the chains don't agree in any of ``ROUNDS`` rounds.
     """
     model = censored_model(space, stage, censoring, values)
     place = split(space.model, stage.anchor.place[None])
     start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
-    tree = sample(model, start=start, draws=draws, tune=tune, chains=chains, rng=rng, sampler=nuts)
-    found = converged(tree, space.blueprint.source.watch)
-    require(found)
+    settings = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
+    tree, found = agreeing(model, space.blueprint.source.watch, draws=draws, tune=tune, **settings)
     posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = posterior.sizes["sample"]
     taken = (rng.integers(total) + np.arange(n) * max(total // n, 1)) % total
     names = [variable.name for variable in space.model.free_RVs]
     each = [{name: posterior[name].to_numpy()[row] for name in names} for row in taken]
     return each, tree, found
+
+
+def agreeing(
+    model: Censored, watch: Sequence[str], *, draws: int, tune: int, **settings: Any
+) -> tuple[xr.DataTree, Convergence]:
+    """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't.
+
+    Parameters
+    ----------
+    model : Censored
+        What to sample.
+    watch : sequence of str
+        The variables that have to agree; all where there are none.
+    draws, tune : int
+        Lengths of the first round.
+    **settings
+        Of :func:`pdips.bayes.sampling.sample`.
+
+    Raises
+    ------
+    RefusedError
+        If they disagree in the last round too.
+    """
+    for longer in (2**i for i in range(ROUNDS)):
+        tree = sample(model, draws=draws * longer, tune=tune * longer, **settings)
+        found = converged(tree, watch)
+        if found.passed:
+            break
+    require(found)
+    return tree, found
