@@ -127,7 +127,7 @@ class Table:
         column = self.schema.columns[name]
         if column.is_categorical:
             return _level_array(column).take(self.codes[name])
-        return _number_array(column, numbers(name, self.frame[name], column))
+        return number_array(column, numbers(name, self.frame[name], column))
 
     def sort_key(self, name: str) -> NDArray[np.float64]:
         """Return numbers that sort a column: codes of levels, and within bins the values themselves."""
@@ -318,10 +318,10 @@ def _decode(column: Column, codes: IntArray, rng: np.random.Generator) -> Any:
     if column.is_categorical:
         return _level_array(column).take(codes)
     drawn = _draw_inside(column, np.minimum(codes, column.n_values - 1), rng)
-    return _number_array(column, np.where(codes == column.n_values, np.nan, drawn))
+    return number_array(column, np.where(codes == column.n_values, np.nan, drawn))
 
 
-def _number_array(column: Column, drawn: NDArray[np.float64]) -> Any:
+def number_array(column: Column, drawn: NDArray[np.float64]) -> Any:
     """Give numbers, NaN where missing, the type that the schema calls for, whether or not any is missing."""
     missing = np.isnan(drawn)
     code = next((code for code in column.missing_codes if not isinstance(code, str)), None)

@@ -1,0 +1,345 @@
+"""Lines of a quantile regression, chosen one after the other by exponential mechanisms on public candidates.
+
+A line is an array (b_0, b_1, ..., b_p): its value at predictors x in [-1, 1]^p is b_0 + b_1 x_1 + ... + b_p x_p.
+Coefficients are whole multiples of a power of two, so that their sums and differences are exact.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from itertools import product
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.mechanisms.choosing import Chooser
+from pdips.mechanisms.gradients import UNITS, Gradient, Norm
+from pdips.privacy import Neighbours
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+Base = Literal["log", "uniform"]
+BASES: tuple[Base, ...] = ("log", "uniform")
+
+FINEST_BITS = 36
+"""Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
+
+UNAVAILABLE = np.iinfo(np.int64).min
+
+
+@dataclass(frozen=True, kw_only=True)
+class Records:
+    """What a regression reads of a table.
+
+    Parameters
+    ----------
+    outcome : ndarray of float64, shape (records,)
+        Within the public bounds.
+    predictors : ndarray of float64, shape (records, p)
+        What lines are lines in.
+    instruments : ndarray of int64, shape (records, p)
+        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are the
+        predictors. Both depend on their record and on released values only.
+    lower, upper : float
+        Public bounds of the outcome.
+    frame : ndarray of float64, shape (p + 1, p + 1), optional
+        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
+    """
+
+    outcome: FloatArray
+    predictors: FloatArray
+    instruments: IntArray
+    lower: float
+    upper: float
+    frame: FloatArray | None = None
+
+    @property
+    def n_predictors(self) -> int:
+        """Number of predictors beside the intercept."""
+        return int(self.predictors.shape[1])
+
+    @property
+    def span(self) -> float:
+        """Length of the outcome's public range."""
+        return self.upper - self.lower
+
+    @cached_property
+    def total(self) -> IntArray:
+        """Sums of (1, z), z the instruments, over all records, in units."""
+        return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
+
+    @property
+    def step(self) -> float:
+        """The power of two that coefficients are multiples of."""
+        return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
+
+    def start(self) -> FloatArray:
+        """Return a public line: flat, at the lower bound."""
+        return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
+
+    def residuals(self, line: FloatArray) -> FloatArray:
+        """Return the distance of each outcome above a line."""
+        away = self.outcome - line[0]
+        for slope, column in zip(line[1:], self.predictors.T, strict=True):
+            away = away - slope * column
+        return away
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Public offsets that are dense about 0 and grow like sinh: number k is about scale * sinh(rate * k).
+
+    Parameters
+    ----------
+    scale, rate : float
+        See above.
+    first, last : int
+        The numbers k run from one to the other.
+    step : float
+        Offsets are rounded to multiples of it.
+    """
+
+    scale: float
+    rate: float
+    first: int
+    last: int
+    step: float
+
+    @classmethod
+    def of(cls, reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> "Spread":
+        """Return offsets up to ``reach``, ``finest`` from 0 to the next, on one side or both."""
+        low, high, ratio = 1e-9, 40.0, max(finest, 2 * step) / reach
+        for _ in range(200):
+            middle = (low + high) / 2
+            larger = math.sinh(middle / n_each_side) > ratio * math.sinh(middle)
+            low, high = (middle, high) if larger else (low, middle)
+        return cls(reach / math.sinh(low), low / n_each_side, 0 if upwards else -n_each_side, n_each_side, step)
+
+    @cached_property
+    def offsets(self) -> FloatArray:
+        """All of them, increasing."""
+        exact = self.scale * np.sinh(self.rate * np.arange(self.first, self.last + 1))
+        return np.asarray(np.rint(exact / self.step) * self.step)
+
+    @cached_property
+    def log_widths(self) -> FloatArray:
+        """Logarithm of the length of the interval that each stands for."""
+        return np.asarray(np.log(np.gradient(self.offsets)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """Public lines around a public or released one.
+
+    Parameters
+    ----------
+    around : ndarray, shape (p + 1,)
+        The line in the middle.
+    slopes : ndarray, shape (slopes, p)
+        What is added to its slopes.
+    intercepts : Spread
+        What is added to its intercept.
+    log_base : ndarray, shape (slopes,) or 0
+        Log weight of each slope in the base measure.
+    uniform : bool
+        Whether intercepts weigh as much as the interval that they stand for, or all the same.
+    """
+
+    around: FloatArray
+    slopes: FloatArray
+    intercepts: Spread
+    log_base: FloatArray | float = 0.0
+    uniform: bool = False
+
+    def line(self, index: int) -> FloatArray:
+        """Return a candidate."""
+        k, j = divmod(index, len(self.intercepts.offsets))
+        return self.around + np.concatenate([[self.intercepts.offsets[j]], self.slopes[k]])
+
+    def margin(self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None) -> FloatArray:
+        """Return how far candidates are above a line (below it for sign -1) where they are nearest in the box.
+
+        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j abs(d_j) (SOUNDNESS 3.4).
+        """
+        moved = np.concatenate([np.zeros((len(self.slopes), 1)), self.slopes], axis=1)
+        away = sign * (self.around - floor + moved)
+        if frame is not None:
+            away = away @ frame.T
+        least = away[:, 0] - np.abs(away[:, 1:]).sum(axis=1)
+        return np.asarray(least[:, None] + sign * self.intercepts.offsets[None, :])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitter:
+    """How lines are chosen; all of it public.
+
+    Parameters
+    ----------
+    norm, base, neighbours
+        The norm of the gradient, the base measure of the quantiles' intercepts, and which tables are to look alike.
+    cap : int
+        Most records of a person.
+    within : bool
+        Whether lines must stay within the outcome's bounds all over the box.
+    n_intercepts : int
+        Number of intercepts to choose from.
+    """
+
+    norm: Norm = "hull"
+    base: Base = "log"
+    neighbours: Neighbours = "replace-one"
+    cap: int = 1
+    within: bool = True
+    n_intercepts: int = 2_000
+
+    def choose(
+        self,
+        records: Records,
+        candidates: Candidates,
+        tau: Fraction,
+        epsilon: Fraction,
+        chooser: Chooser,
+        floor: FloatArray | None = None,
+        ceiling: FloatArray | None = None,
+        below: IntArray | None = None,
+    ) -> FloatArray:
+        """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
+        below = sums(records, candidates) if below is None else below
+        gradient = Gradient(tau, records.n_predictors, self.norm)
+        unit = gradient.unit(epsilon / self.cap, self.neighbours)
+        scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
+        allowed = self._allowed(records, candidates, floor, ceiling)
+        return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
+
+    def _base(self, candidates: Candidates, unit: Fraction) -> IntArray:
+        """Return the log weights of the base measure, in steps; they are public and add to every table's scores alike."""
+        log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
+        log_weights += np.reshape(candidates.log_base, (-1, 1))
+        if candidates.uniform:
+            log_weights += candidates.intercepts.log_widths
+        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+
+    def _allowed(
+        self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
+    ) -> NDArray[np.bool_]:
+        """Say which candidates may be chosen, from public and released values alone; if none, the line in the middle."""
+        flat = np.zeros(records.n_predictors)
+        allowed = np.ones((len(candidates.slopes), len(candidates.intercepts.offsets)), dtype=bool)
+        if floor is not None:
+            allowed &= candidates.margin(floor) >= 0
+        if ceiling is not None:
+            allowed &= candidates.margin(ceiling, -1) >= 0
+        if self.within:
+            allowed &= candidates.margin(np.array([records.lower, *flat]), 1, records.frame) >= 0
+            allowed &= candidates.margin(np.array([records.upper, *flat]), -1, records.frame) >= 0
+        if not allowed.any():  # rounding, at lines that touch the bounds
+            allowed[~candidates.slopes.any(axis=1), -candidates.intercepts.first] = True
+        return allowed
+
+    def search(self, records: Records, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
+        """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon."""
+        line = records.start()
+        if not records.n_predictors:
+            return self.choose(records, self.beside(records, line, upwards=True), tau, epsilon, chooser)
+        for each in rounds(records.n_predictors):
+            line = self.choose(records, self.around(records, line, each), tau, epsilon * each.share, chooser)
+        return line
+
+    def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
+        """Return the candidates of one round of a search."""
+        slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
+        spread = Spread.of(records.span, records.span * 1e-5, each.n_intercepts, records.step)
+        return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
+
+    def beside(self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False) -> Candidates:
+        """Return candidates parallel to a line, or with other slopes too."""
+        n = self.n_intercepts if upwards else self.n_intercepts // 2
+        finest = records.span * 1e-5
+        if slopes and records.n_predictors:
+            some = Round(Fraction(1), 1 / 2, 8, uniform=False, grid=records.n_predictors <= 2)
+            steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
+            n = max(n // 8, 1)
+        else:
+            steeper = np.zeros((1, records.n_predictors))
+        spread = Spread.of(records.span, finest, n, records.step, upwards=upwards)
+        return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
+
+
+def sums(records: Records, candidates: Candidates) -> IntArray:
+    """Return the sums of (1, z) over the records on or below each candidate, shape (slopes, intercepts, p + 1)."""
+    from pdips.mechanisms.lattice_kernels import sums_below
+
+    residuals = records.residuals(candidates.around)
+    slopes, offsets = candidates.slopes, candidates.intercepts.offsets
+    found: IntArray = sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS)
+    return found
+
+
+@dataclass(frozen=True)
+class Round:
+    """One round of a search: its share of epsilon, how far candidates reach as a share of the range, and how many."""
+
+    share: Fraction
+    reach: float
+    n_slopes: int
+    n_intercepts: int = 400
+    uniform: bool = False
+    grid: bool = False
+
+
+def rounds(n_predictors: int) -> tuple[Round, ...]:
+    """Return the rounds of a search for a line with so many predictors."""
+    if n_predictors == 1:
+        return Round(Fraction(4, 5), 1, 250, 500), Round(Fraction(1, 5), 1 / 100, 32)
+    if n_predictors == 2:
+        wide = Round(Fraction(1, 3), 1, 192, 250)
+        return wide, wide, Round(Fraction(1, 3), 1 / 50, 14, grid=True)
+    n_rounds = 3 * n_predictors
+    return tuple(Round(Fraction(1, n_rounds), 0.6**number, 96) for number in range(n_rounds))
+
+
+def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
+    """Return offsets of slopes, shape (slopes, p), and their log weights in the base measure.
+
+    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two.
+    """
+    reach = span * each.reach
+    spread = Spread.of(reach, reach * (3e-3 if each.grid or each.uniform else 2e-3), each.n_slopes, step)
+    if n_predictors == 1 or each.grid:
+        grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
+        weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
+        return grid, weights if each.uniform else np.zeros(len(grid))
+    unit = np.eye(n_predictors)
+    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i)]
+    directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
+    moved = spread.offsets[spread.offsets != 0]
+    grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
+    return grid, np.zeros(len(grid))
+
+
+def parallel(records: Records, line: FloatArray) -> Records:
+    """Return residuals from the slopes of a released line as outcomes without predictors.
+
+    Their bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
+    """
+    slopes = np.concatenate([[0.0], line[1:]])
+    steep = float(np.abs(line[1:]).sum())
+    none = np.zeros((len(records.outcome), 0))
+    return replace(
+        records,
+        outcome=records.residuals(slopes),
+        predictors=none,
+        instruments=none.astype(np.int64),
+        lower=records.lower - steep,
+        upper=records.upper + steep,
+    )
+
+
+def nearest(taus: Sequence[Fraction], tau: Fraction, side: int) -> Fraction | None:
+    """Return the nearest of some quantiles below (side -1) or above (1) another."""
+    beyond = [other for other in taus if (other - tau) * side > 0]
+    return min(beyond, key=lambda other: abs(other - tau)) if beyond else None
