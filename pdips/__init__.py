@@ -36,6 +36,8 @@ _HOMES = {
     "CensoredPosterior": "pdips.bayes.posterior",
     "Column": "pdips.schema",
     "InputError": "pdips.errors",
+    "KNG": "pdips.mechanisms.quantile",
+    "KNGResidual": "pdips.mechanisms.residual",
     "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
     "Ledger": "pdips.ledger",
     "McClureReiter": "pdips.mechanisms.dirichlet",

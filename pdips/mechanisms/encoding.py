@@ -72,8 +72,8 @@ class Box:
     schema : Schema
         Of the table.
     names : tuple of str
-        The columns, each one predictor if numeric, one for each level but the first if not, and one more where it may be
-        missing.
+        The columns, each one predictor if numeric, one for each level but the first if not, and one more where it may
+        be missing.
     caps : mapping of str to float
         Public ends of numeric ranges below the schema's upper bound; larger values count as this.
     """

@@ -1,7 +1,8 @@
 """The K-norm gradient of quantile regression in whole numbers: norms, their sensitivities, the nats of a step.
 
 A record with predictors x = (1, x_1, ..., x_p), each x_j in [-1, 1], adds x (1{y <= x'theta} - tau) to the gradient at
-theta. Predictors are read in ``UNITS`` steps and tau = a / q, so q UNITS times the gradient is a vector of whole numbers.
+theta. Predictors are read in ``UNITS`` steps and tau = a / q, so q UNITS times the gradient is a vector of whole
+numbers.
 """
 
 from dataclasses import dataclass

@@ -25,8 +25,9 @@ def _guesses(offsets, low, high):  # type: ignore[no-untyped-def]
 def sums_below(residual, predictors, instruments, slopes, offsets, units):  # type: ignore[no-untyped-def]
     """Return the sums of (1, z) over the records on or below each line, in units, shape (slopes, offsets, p + 1).
 
-    A line is ``offsets[j] + slopes[k] @ x`` beside the one that residuals are counted from; ``offsets`` increase. Whether
-    a record is below a line depends on this record and the line alone: tables of guesses only tell where to look first.
+    A line is ``offsets[j] + slopes[k] @ x`` beside the one that residuals are counted from; ``offsets`` increase.
+    Whether a record is below a line depends on this record and the line alone: tables of guesses only tell where to
+    look first.
     """
     n, p = predictors.shape
     n_slopes, n_offsets = slopes.shape[0], offsets.shape[0]

@@ -42,8 +42,8 @@ class Records:
     predictors : ndarray of float64, shape (records, p)
         What lines are lines in.
     instruments : ndarray of int64, shape (records, p)
-        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are the
-        predictors. Both depend on their record and on released values only.
+        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are
+        the predictors. Both depend on their record and on released values only.
     lower, upper : float
         Public bounds of the outcome.
     frame : ndarray of float64, shape (p + 1, p + 1), optional
@@ -86,7 +86,7 @@ class Records:
         away = self.outcome - line[0]
         for slope, column in zip(line[1:], self.predictors.T, strict=True):
             away = away - slope * column
-        return away
+        return np.asarray(away)
 
 
 @dataclass(frozen=True)
@@ -158,7 +158,7 @@ class Candidates:
     def line(self, index: int) -> FloatArray:
         """Return a candidate."""
         k, j = divmod(index, len(self.intercepts.offsets))
-        return self.around + np.concatenate([[self.intercepts.offsets[j]], self.slopes[k]])
+        return np.asarray(self.around + np.concatenate([[self.intercepts.offsets[j]], self.slopes[k]]))
 
     def margin(self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None) -> FloatArray:
         """Return how far candidates are above a line (below it for sign -1) where they are nearest in the box.
@@ -216,7 +216,8 @@ class Fitter:
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
 
     def _base(self, candidates: Candidates, unit: Fraction) -> IntArray:
-        """Return the log weights of the base measure, in steps; they are public and add to every table's scores alike."""
+        """Return the log weights of the base measure, in steps; they are public and add to every table's scores
+        alike."""
         log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
@@ -226,7 +227,8 @@ class Fitter:
     def _allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> NDArray[np.bool_]:
-        """Say which candidates may be chosen, from public and released values alone; if none, the line in the middle."""
+        """Say which candidates may be chosen, from public and released values alone; if none, the line in the
+        middle."""
         flat = np.zeros(records.n_predictors)
         allowed = np.ones((len(candidates.slopes), len(candidates.intercepts.offsets)), dtype=bool)
         if floor is not None:

@@ -1,0 +1,166 @@
+"""What the mechanisms that synthesize column by column share: settings by column, the release, the audit's view."""
+
+import dataclasses
+import itertools
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+from pdips.mechanism import Clock, Drawn, Law
+from pdips.mechanisms.choosing import Chooser, Exact, Recording, outcomes
+from pdips.mechanisms.draws import Draw
+from pdips.mechanisms.encoding import to_frame, values_of
+from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, named, plan
+from pdips.mechanisms.synthesis import public_order, public_records
+from pdips.noise import RandomBits
+from pdips.privacy import Neighbours, Number, Spend, as_float, exact, positive
+from pdips.schema import Schema
+from pdips.table import Table
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+ByColumn = Mapping[str, Any] | tuple[str, ...]
+
+
+def column_plan(
+    schema: Schema,
+    *,
+    epsilon: Number,
+    neighbours: Neighbours,
+    order: tuple[str, ...] | None,
+    predictors: ByColumn | None,
+    caps: ByColumn | None,
+    budget: ByColumn | None,
+    by: tuple[str, ...],
+    n_records: int | None,
+) -> ColumnPlan:
+    """Return the plan of a table from the settings as they are written; the errors are those of :func:`plan`."""
+    if schema.public_columns and (neighbours == "add-remove" or n_records is not None):
+        raise InputError(
+            "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
+        )
+    return plan(
+        schema,
+        epsilon=exact(epsilon, "epsilon"),
+        neighbours=neighbours,
+        order=order,
+        predictors={
+            name: tuple(each.strip() for each in words.split("+") if each.strip())
+            for name, words in named(predictors, "predictors").items()
+        },
+        caps={name: float(exact(value, f"caps of {name!r}")) for name, value in named(caps, "caps").items()},
+        budget={name: positive(value, f"budget of {name!r}") for name, value in named(budget, "budget").items()},
+        by=by,
+    )
+
+
+def check_by_column(mechanism: Any) -> None:
+    """Check the spelling of the settings by column, before there is a schema."""
+    for setting in ("predictors", "caps", "budget"):
+        named(getattr(mechanism, setting), setting)
+
+
+def settings(mechanism: Any) -> dict[str, Any]:
+    """Return the settings of a mechanism as plain values."""
+    plain = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}
+    plain |= {setting: named(plain[setting], setting) or None for setting in ("predictors", "caps", "budget")}
+    plain = {name: str(value) if isinstance(value, Fraction) else value for name, value in plain.items()}
+    plain = {
+        name: [str(each) for each in value] if isinstance(value, tuple) else value for name, value in plain.items()
+    }
+    return plain | {"epsilon": as_float(exact(mechanism.epsilon, "epsilon"))}
+
+
+def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
+    """Return the items of a price: one a column, its strata together."""
+    return tuple(
+        Spend(
+            step=f"column {name}{', all strata' if columns.by else ''}", epsilon=columns.epsilon * columns.shares[name]
+        )
+        for name in columns.order
+    )
+
+
+def fit(
+    columns: ColumnPlan, table: Table, fit_numbers: FitNumbers, chooser: Chooser, rng: np.random.Generator
+) -> dict[str, Draw]:
+    """Make all private choices for a table and return what draws its columns."""
+    public = list(columns.schema.public_columns)
+    pilot = values_of(table, public)
+    order = public_order(table, public) if public else None
+    on_the_way = {name: each[order] for name, each in pilot.items()}
+    return columns.fit(values_of(table, list(columns.schema.columns)), on_the_way, fit_numbers, chooser, rng)
+
+
+def release(
+    columns: ColumnPlan,
+    table: Table,
+    fit_numbers: FitNumbers,
+    n_sets: int,
+    n_records: int,
+    bits: RandomBits,
+    clock: Clock,
+) -> Drawn:
+    """Spend the budget once and draw all sets from what that released."""
+    schema, rng = columns.schema, bits.generator()
+    with clock.step("fitting the columns"):
+        draws = fit(columns, table, fit_numbers, Exact(bits), rng)
+    public = list(schema.public_columns)
+    beside = public_records(table, public) if public else pd.DataFrame()
+    known = values_of(table, public)
+    order = public_order(table, public) if public else None
+    sets = []
+    for number in range(1, n_sets + 1):
+        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
+            values: dict[str, FloatArray] = {name: each[order] for name, each in known.items()}
+            for name in columns.order:
+                values[name] = draws[name].draw(values, n_records, rng)
+            sets.append(to_frame(schema, values, beside, rng))
+    return Drawn(sets=sets)
+
+
+def observe(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers, n_runs: int, bits: RandomBits) -> IntArray:
+    """Return all private choices and noisy counts of independent releases, shape (runs, numbers), for audits."""
+    runs = []
+    for _ in range(n_runs):
+        recording = Recording(Exact(bits))
+        fit(columns, table, fit_numbers, recording, np.random.default_rng(0))
+        runs.append(recording.seen)
+    return np.array(runs, dtype=np.int64)
+
+
+def law(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers) -> Law:
+    """Return the exact law of all private choices and noisy counts, for audits of tables with one free column."""
+    if len(columns.order) > 1:
+        raise InputError("the exact law is spelt out for tables with one column that isn't public")
+    return Law(outcomes=list(outcomes(lambda each: fit(columns, table, fit_numbers, each, np.random.default_rng(0)))))
+
+
+def quantiles_of(given: int | Sequence[Number]) -> list[Any]:
+    """Return quantiles as exact rationals, increasing.
+
+    Raises
+    ------
+    InputError
+        If one isn't in (0, 1), they aren't increasing, or one has more than three decimals.
+    """
+    if isinstance(given, int):
+        if isinstance(given, bool) or not 1 <= given <= 499:
+            raise InputError(f"quantiles must be a number from 1 to 499, or a list, got {given}")
+        return [Fraction(k, given + 1) for k in range(1, given + 1)]
+    found = [exact(each, "quantiles") for each in given]
+    if not found:
+        raise InputError("quantiles must name at least one")
+    if not all(0 < tau < 1 for tau in found):
+        raise InputError("quantiles must be above 0 and below 1")
+    if any(b <= a for a, b in itertools.pairwise(found)):
+        raise InputError("quantiles must increase: sort them, and give each once")
+    if any(tau.denominator > 1_000 for tau in found):
+        raise InputError("quantiles must be whole thousandths, or fractions with a denominator of at most 1,000")
+    return found
