@@ -32,8 +32,8 @@ def standardised_differences(
     Returns
     -------
     Series of float
-        |theta_original - theta_synthetic| / SE(theta_original) by coefficient: ``"intercept"``, ``"x1"``, ``"a=level"``.
-        NaN for a coefficient that the synthetic set can't tell (a constant predictor).
+        |theta_original - theta_synthetic| / SE(theta_original) by coefficient: ``"intercept"``, ``"x1"``,
+        ``"a=level"``. NaN for a coefficient that the synthetic set can't tell (a constant predictor).
 
     Raises
     ------
@@ -90,7 +90,7 @@ def normalised_rmse(synthetic: Records, holdout: Records, outcome: str, predicto
     synthetic set can't tell from those before it has coefficient 0, as with R's ``predict``. Compare with the same for
     the original in the place of the synthetic set.
     """
-    names, theirs, ours = _both(synthetic, holdout, outcome, predictors)
+    _, theirs, ours = _both(synthetic, holdout, outcome, predictors)
     deviation = float(np.std(ours[1], ddof=1)) if len(ours[1]) > 1 else 0.0
     if not deviation > _SAME * np.abs(ours[1]).max(initial=0.0):
         raise InputError(f"the outcome {outcome!r} must take at least two values in the hold-out")
@@ -101,9 +101,7 @@ def normalised_rmse(synthetic: Records, holdout: Records, outcome: str, predicto
 Fitted = tuple[FloatArray, FloatArray]
 
 
-def _both(
-    first: Records, second: Records, outcome: str, predictors: Sequence[str]
-) -> tuple[list[str], Fitted, Fitted]:
+def _both(first: Records, second: Records, outcome: str, predictors: Sequence[str]) -> tuple[list[str], Fitted, Fitted]:
     """Return the coefficients' names, and predictors (an intercept first) and outcome of each table."""
     if not len(predictors):
         raise InputError("a regression needs at least one predictor")

@@ -1,5 +1,6 @@
 """Logistic regression on a dense design: maximum likelihood that survives separation, LASSO and ridge paths."""
 
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -96,7 +97,7 @@ def _shortened(eta: FloatArray, step: FloatArray, value: float, y: FloatArray) -
 
 
 def _deviance(eta: FloatArray, y: FloatArray) -> float:
-    return float(2 * (np.logaddexp(0, eta).sum() - y @ eta))
+    return float(2 * (np.log(1 + np.exp(-np.abs(eta))).sum() + np.maximum(eta, 0).sum() - y @ eta))
 
 
 def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:
@@ -125,6 +126,18 @@ def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.G
     column in (a thousand times that for ridge) to 1e-4 of it, or until the deviance hardly falls; take the lambda with
     the smallest deviance over the folds left out, and all records.
     """
+    with _without_checks():
+        return _chosen(x, y, penalty, rng)
+
+
+def _without_checks() -> AbstractContextManager[None]:
+    from sklearn import config_context
+
+    context: AbstractContextManager[None] = config_context(assume_finite=True, skip_parameter_validation=True)
+    return context
+
+
+def _chosen(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:
     path = _path(x, y, penalty, _penalties(x, y, penalty))
     if len(path.penalties) == 1:
         return path.chances(x, 0)
@@ -203,7 +216,9 @@ def penalised(
         goal = _quadratic(gram, product, penalty, size, beta)
         step = (float(weight @ target / weight.sum() - centre @ goal) - intercept, goal - beta)
         move, part = step[0] + x @ step[1], 1.0
-        while (new := _objective(eta + part * move, y, beta + part * step[1], penalty, size)) > value + _ROUNDING and part > 1e-6:
+        while (
+            new := _objective(eta + part * move, y, beta + part * step[1], penalty, size)
+        ) > value + _ROUNDING and part > 1e-6:
             part /= 2
         if new > value + _ROUNDING:
             break
@@ -222,13 +237,13 @@ def _objective(eta: FloatArray, y: FloatArray, beta: FloatArray, penalty: str, s
 def _quadratic(gram: FloatArray, product: FloatArray, penalty: str, size: float, start: FloatArray) -> FloatArray:
     """Minimise b' gram b / 2 - product' b + size * penalty(b)."""
     k = len(product)
-    if penalty == "ridge":
+    if penalty == "ridge" or not k:
         solved: FloatArray = np.linalg.solve(gram + size * np.eye(k), product)
         return solved
     from sklearn.linear_model import lasso_path
 
     root = np.linalg.cholesky(gram + 1e-10 * np.eye(k)).T
     pseudo = np.linalg.solve(root.T, product)
-    found = lasso_path(root, pseudo, alphas=[size / k], precompute=gram, Xy=product, coef_init=start, tol=1e-8)
+    found = lasso_path(root, pseudo, alphas=[size / k], precompute=gram, Xy=product, coef_init=start.copy(), tol=1e-8)
     result: FloatArray = found[1][:, 0]
     return result
