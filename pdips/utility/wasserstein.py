@@ -163,14 +163,14 @@ class _Line:
     def distance(self, chosen: Split) -> float:
         """Return the integral of the distance of distribution functions: both grow in steps of whole numbers."""
         side = chosen if self.order is None else chosen[self.order]
-        heights = self._heights(side)
-        return float(np.abs(heights, out=heights)[:-1].astype(np.float64) @ self.gaps) / self.unit
+        heights = self._heights(side)[:-1]
+        area = np.einsum("i,i->", np.abs(heights, out=heights).astype(np.float64), self.gaps)
+        return float(area) / self.unit
 
     def _heights(self, side: Split) -> NDArray[Any]:
-        if self.first_step == self.second_step:
-            return np.cumsum((side.view(np.int8) << 1) - 1, dtype=np.int32)
-        kind = np.int32 if max(self.first_step, self.second_step) * len(side) < 2**31 else np.int64
-        return np.cumsum(np.where(side, kind(self.first_step), kind(-self.second_step)), dtype=kind)
+        step = self.first_step + self.second_step
+        kind = np.int32 if step * len(side) < 2**31 else np.int64
+        return np.cumsum(side.view(np.int8) * kind(step) - kind(self.second_step), dtype=kind)
 
 
 def _pooled(pairs: list[Pair]) -> tuple[Split, Distance]:
