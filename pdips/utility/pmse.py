@@ -106,11 +106,11 @@ def standardised_pmse(
     original, synthetic, interactions, penalty
         As in :func:`pmse`.
     null : {"formula", "permutation", "resample"}, optional
-        ``"formula"`` (the default without a penalty, and only then): the synthetic records come from the distribution
-        that made the original, which is fixed. ``"resample"`` (the default with a penalty): the same by simulation, the
-        synthetic set replaced by draws from the original with replacement. ``"permutation"``: both tables are samples
-        of one population, records dealt out anew; its mean is 1 / (1 - c) times the formula's, twice for tables of one
-        size, for it has the sampling error of both tables. Use it where the original stands for a hold-out.
+        ``"formula"`` (the default without a penalty, and only then): the set is drawn from a right model that was
+        fitted to the original, which is fixed. ``"resample"`` (the default with a penalty): the same by simulation, the
+        synthetic set replaced by draws from the original with replacement. ``"permutation"``: both tables are
+        independent samples of one population, records dealt out anew; its mean is 1 / (1 - c) times the formula's,
+        twice for tables of one size, for it has the sampling error of both tables. Use it against a hold-out.
     n_draws : int
         Permutations or resamples, at least 2. Mean and standard deviation have relative standard errors of
         sqrt(2 / ((k - 1) n_draws)) and about sqrt(1 / (2 n_draws)) for k coefficients.
