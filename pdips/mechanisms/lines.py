@@ -296,10 +296,10 @@ class Round:
 def rounds(n_predictors: int) -> tuple[Round, ...]:
     """Return the rounds of a search for a line with so many predictors."""
     if n_predictors == 1:
-        return Round(Fraction(4, 5), 1, 250, 500), Round(Fraction(1, 5), 1 / 100, 32)
+        return Round(Fraction(9, 10), 1, 500, 250), Round(Fraction(1, 10), 1 / 400, 32)
     if n_predictors == 2:
-        wide = Round(Fraction(1, 3), 1, 192, 250)
-        return wide, wide, Round(Fraction(1, 3), 1 / 50, 14, grid=True)
+        wide = Round(Fraction(1, 3), 1, 192, 200)
+        return wide, wide, Round(Fraction(1, 3), 1 / 100, 16, 150, grid=True)
     n_rounds = 3 * n_predictors
     return tuple(Round(Fraction(1, n_rounds), 0.6**number, 96) for number in range(n_rounds))
 
@@ -310,7 +310,7 @@ def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> t
     A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two.
     """
     reach = span * each.reach
-    spread = Spread.of(reach, reach * (3e-3 if each.grid or each.uniform else 2e-3), each.n_slopes, step)
+    spread = Spread.of(reach, reach * (3e-3 if each.grid else 2e-4), each.n_slopes, step)
     if n_predictors == 1 or each.grid:
         grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
         weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
