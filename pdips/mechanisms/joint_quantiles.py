@@ -1,7 +1,7 @@
 """All quantiles of one numeric column in one draw: the exponential mechanism on ordered tuples of public grid points.
 
-Gillenwater, Joseph and Kulesza (2021), *Differentially private quantiles*, with tight prices, on a public grid, and with every
-probability that is not exact paid for. Proofs: ``docs/proofs/kng.md``.
+Gillenwater, Joseph and Kulesza (2021), *Differentially private quantiles*, with tight prices, on a public grid, and
+with every probability that is not exact paid for. Proofs: ``docs/proofs/kng.md``.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from pdips.privacy import Neighbours
 IntArray = NDArray[np.int64]
 
 ERRORS_A_LEVEL = 64
-"""Relative error of one step of the forward pass in units of ``ROUNDING``, for each doubling of the grid: at most 45."""
+"""Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 45 at most."""
 
 MOST_TUPLES = 200_000
 
@@ -60,7 +60,8 @@ def joint_quantiles(
     base : ndarray of integers, shape (points,), optional
         Public base measure of each grid point, 1 to 2^52; 1 if left out.
     parts : int, default 1
-        Parts into which each cell is cut, with its records spread evenly over them. Take 8 or more where many records may share a value.
+        Parts into which each cell is cut, with its records spread evenly over them. Take 8 or more where many records
+        may share a value.
     runs : int, default 1
         Independent runs, each at the full price: for audits and studies.
 
@@ -76,8 +77,9 @@ def joint_quantiles(
 
     Notes
     -----
-    With gaps c_j between neighbouring quantiles and their targets t_j = n (tau_j - tau_(j-1)), a tuple has probability proportional to
-    exp(-unit * sum_j abs(c_j - t_j)) and its base weights. The unit is :func:`joint_unit`. Cost: O(m G log G).
+    With gaps c_j between neighbouring quantiles and their targets t_j = n (tau_j - tau_(j-1)), a tuple has probability
+    proportional to exp(-unit * sum_j abs(c_j - t_j)) and its base weights. The unit is :func:`joint_unit`. Cost: O(m G
+    log G).
     """
     problem = _problem(cumulative, n, taus, epsilon, neighbours, base, parts, runs)
     return problem.draw(runs, bits) // parts
@@ -86,8 +88,8 @@ def joint_quantiles(
 def joint_unit(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, size: int) -> Fraction:
     """Return nats for one record of misfit: the tight oscillation is 4 under replace-one, 4 (1 - w) under add-remove.
 
-    Here w is the smallest of the m + 1 gaps between neighbouring quantiles, 0 and 1. What rounding can add to the privacy loss
-    is taken off epsilon first: :func:`rounding_price`.
+    Here w is the smallest of the m + 1 gaps between neighbouring quantiles, 0 and 1. What rounding can add to the
+    privacy loss is taken off epsilon first: :func:`rounding_price`.
 
     Raises
     ------

@@ -29,15 +29,17 @@ def check_public(
     Raises
     ------
     InputError
-        If quantiles don't increase strictly within (0, 1) or aren't fractions with a common denominator of at most a million,
-        or the budget, the relation, the grid, the number of parts or of runs is out of range.
+        If quantiles don't increase strictly within (0, 1) or aren't fractions with a common denominator of at most a
+        million, or the budget, the relation, the grid, the number of parts or of runs is out of range.
     """
     if not 0 < len(taus) <= MOST_QUANTILES or not all(isinstance(tau, Fraction) and 0 < tau < 1 for tau in taus):
         raise InputError(f"quantiles must be 1 to {MOST_QUANTILES} fractions above 0 and below 1")
     if any(low >= high for low, high in pairwise(taus)):
         raise InputError("quantiles must be in increasing order, each once")
     if np.lcm.reduce([tau.denominator for tau in taus], dtype=object) > FINEST_QUANTILE:
-        raise InputError("quantiles must have a common denominator of at most 1,000,000: give them as decimal fractions")
+        raise InputError(
+            "quantiles must have a common denominator of at most 1,000,000: give them as decimal fractions"
+        )
     if not 0 < epsilon <= LARGEST_EPSILON:
         raise InputError(f"epsilon of joint quantiles must be above 0 and at most {LARGEST_EPSILON}")
     if neighbours not in get_args(Neighbours):
@@ -74,7 +76,11 @@ def check_base(base: NDArray[Any] | None, n_points: int) -> IntArray:
         If they aren't whole numbers from 1 to 2^52, one for each grid point.
     """
     weights = np.ones(n_points, dtype=np.int64) if base is None else np.asarray(base)
-    if weights.shape != (n_points,) or weights.dtype.kind not in "iu" or not ((weights >= 1) & (weights <= 2**52)).all():
+    if (
+        weights.shape != (n_points,)
+        or weights.dtype.kind not in "iu"
+        or not ((weights >= 1) & (weights <= 2**52)).all()
+    ):
         raise InputError("base weights must be whole numbers from 1 to 2^52, one for each grid point")
     return weights.astype(np.int64)
 
@@ -82,8 +88,8 @@ def check_base(base: NDArray[Any] | None, n_points: int) -> IntArray:
 def spread(cumulative: IntArray, parts: int) -> IntArray:
     """Return cumulative counts, in units of 1/parts record, on a grid whose every cell is cut into ``parts`` parts.
 
-    Each record counts as spread evenly over its cell, which divides the values that many records share: without it, quantiles
-    next to such an atom have no rank near their target. A record still weighs 1 in total, so no price changes
+    Each record counts as spread evenly over its cell, which divides the values that many records share: without it,
+    quantiles next to such an atom have no rank near their target. A record still weighs 1 in total, so no price changes
     (``docs/proofs/kng.md``).
 
     Parameters

@@ -1,7 +1,7 @@
 """Quantiles of one numeric column by halving: the middle one first, then each half from its own records.
 
-Kaplan, Schnapp and Stemmer (2022), *Differentially private approximate quantiles*, with the true price of a level, exact rational
-targets and weak order. Proofs: ``docs/proofs/kng.md``.
+Kaplan, Schnapp and Stemmer (2022), *Differentially private approximate quantiles*, with the true price of a level,
+exact rational targets and weak order. Proofs: ``docs/proofs/kng.md``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -31,7 +31,8 @@ class Split:
     Parameters
     ----------
     quantile, lower, upper : int
-        Positions in the list of quantiles; ``lower`` is -1 at the lower end, ``upper`` the number of quantiles at the upper one.
+        Positions in the list of quantiles; ``lower`` is -1 at the lower end, ``upper`` the number of quantiles at the
+        upper one.
     share : Fraction
         The part of the records between the two that should lie at or below the quantile.
     unit : Fraction
@@ -81,7 +82,8 @@ def recursive_quantiles(
     allocation : sequence of Fraction, optional
         Parts of epsilon for the levels, the middle quantile's first; they sum to 1. Equal if left out.
     parts : int, default 1
-        Parts into which each cell is cut, with its records spread evenly over them. Take 8 or more where many records may share a value.
+        Parts into which each cell is cut, with its records spread evenly over them. Take 8 or more where many records
+        may share a value.
     runs : int, default 1
         Independent runs, each at the full price: for audits and studies.
 
@@ -97,8 +99,8 @@ def recursive_quantiles(
 
     Notes
     -----
-    A split between grid points lo <= hi chooses among lo, ..., hi with the misfit abs(N(lo, b] - share * N(lo, hi]): the records in
-    (lo, hi] alone. There always is a candidate, and a split without records is drawn like any other.
+    A split between grid points lo <= hi chooses among lo, ..., hi with the misfit abs(N(lo, b] - share * N(lo, hi]):
+    the records in (lo, hi] alone. There always is a candidate, and a split without records is drawn like any other.
     """
     levels = recursive_splits(taus, epsilon, neighbours, allocation)
     check_public(taus, epsilon, neighbours, len(cumulative), parts, runs)
@@ -121,8 +123,9 @@ def recursive_splits(
 ) -> list[list[Split]]:
     """Return the splits of each level, with units that spend exactly what the level is allotted; all of it is public.
 
-    Under add-remove a record is in one split of a level, which costs 2 * unit * reach. Under replace-one it may leave one and enter
-    another, so each may cost half of the level's part; where a level has one split, a record replaced within it costs 2 * unit.
+    Under add-remove a record is in one split of a level, which costs 2 * unit * reach. Under replace-one it may leave
+    one and enter another, so each may cost half of the level's part; where a level has one split, a record replaced
+    within it costs 2 * unit.
 
     Raises
     ------
@@ -202,10 +205,8 @@ def _halves(n_quantiles: int) -> Iterator[list[tuple[int, int, int]]]:
         open_ = [(low, high) for low, high in halves if high - low > 1]
 
 
-def _scores(
-    split: Split, drawn: IntArray, heights: IntArray, n: int, parts: int
-) -> tuple[IntArray, int, Fraction]:
-    """Return one row of whole scores for each row of earlier choices, the position of the first column, and nats a step.
+def _scores(split: Split, drawn: IntArray, heights: IntArray, n: int, parts: int) -> tuple[IntArray, int, Fraction]:
+    """Return whole scores, a row for each row of earlier choices, the position of their first column, and nats a step.
 
     The misfit is counted in units of 1 / (parts * q) record, q the denominator of the split's share.
     """

@@ -1,7 +1,8 @@
 """Nonnegative numbers with 53 bits and an exponent of their own: sums of products that no double could hold.
 
-A number is ``mantissa * 2**exponent`` with the mantissa in [1/2, 1), or 0. Sums and products of nonnegative numbers never cancel, so
-each operation costs a relative error of at most ``2 * ROUNDING``, whatever the range; nothing becomes 0 that isn't.
+A number is ``mantissa * 2**exponent`` with the mantissa in [1/2, 1), or 0. Sums and products of nonnegative numbers
+never cancel, so each operation costs a relative error of at most ``2 * ROUNDING``, whatever the range; nothing becomes
+0 that isn't.
 """
 
 from fractions import Fraction
@@ -90,8 +91,8 @@ def _shifted(a: Wide, top: IntArray | int) -> NDArray[np.float64]:
 class Powers:
     """Numbers exp(-rate * k) for whole k, as products of table entries: one for each group of ten binary digits of k.
 
-    Relative error at most ``12 * ROUNDING``: an entry is cut off after 53 bits of one that is right to 200 (at most ``2 * ROUNDING``),
-    and four of them are multiplied.
+    Relative error at most ``12 * ROUNDING``: an entry is cut off after 53 bits of one that is right to 200 (at most ``2
+    * ROUNDING``), and four of them are multiplied.
 
     Parameters
     ----------
@@ -110,7 +111,9 @@ class Powers:
         if not 0 < rate <= LARGEST_RATE:
             raise InputError(f"the exponential mechanism of a quantile needs a rate above 0 and at most {LARGEST_RATE}")
         if not 0 <= largest < LARGEST_POWER:
-            raise InputError("too many records, or parts of a cell, for joint quantiles: their product must be below 2^40")
+            raise InputError(
+                "too many records, or parts of a cell, for joint quantiles: their product must be below 2^40"
+            )
         self._tables = _power_tables(rate, max(1, -(-largest.bit_length() // RADIX_BITS)))
 
     def at(self, k: IntArray) -> Wide:
@@ -178,8 +181,9 @@ def choose(weights: Wide, n: int, bits: RandomBits) -> IntArray:
 
     Notes
     -----
-    Doubles decide where they can: they are within 2^-31 of the cumulative probabilities. The few draws within ``FILTER`` of a
-    threshold are decided by rationals that enclose it ever more tightly (``docs/proofs/noise.md``, lemma 0).
+    Doubles decide where they can: they are within 2^-31 of the cumulative probabilities. The few draws within
+    ``FILTER`` of a threshold are decided by rationals that enclose it ever more tightly (``docs/proofs/noise.md``,
+    lemma 0).
     """
     cumulative = np.cumsum(_shifted(weights, int(weights.exponent.max())))
     cumulative /= cumulative[-1]
