@@ -260,6 +260,7 @@ def test_parts_keep_quantiles_near_an_atom_where_they_belong():
         ({"taus": [Fraction(1, 2), Fraction(1, 2)]}, "increasing order"),
         ({"taus": [Fraction(1, 10**6 + 3)]}, "common denominator"),
         ({"epsilon": Fraction(0)}, "epsilon of joint quantiles"),
+        ({"epsilon": 0.5}, "must be a fraction"),
         ({"epsilon": Fraction(101)}, "epsilon of joint quantiles"),
         ({"epsilon": Fraction(1, 10**13)}, "too small"),
         ({"neighbours": "both"}, "neighbours must be"),

@@ -23,8 +23,8 @@ from pdips.privacy import Neighbours
 
 IntArray = NDArray[np.int64]
 
-ERRORS_A_LEVEL = 64
-"""Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 45 at most."""
+ERRORS_A_LEVEL = 32
+"""Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 17 at most."""
 
 MOST_TUPLES = 200_000
 

@@ -40,8 +40,8 @@ def check_public(
         raise InputError(
             "quantiles must have a common denominator of at most 1,000,000: give them as decimal fractions"
         )
-    if not 0 < epsilon <= LARGEST_EPSILON:
-        raise InputError(f"epsilon of joint quantiles must be above 0 and at most {LARGEST_EPSILON}")
+    if not isinstance(epsilon, Fraction | int) or not 0 < epsilon <= LARGEST_EPSILON:
+        raise InputError(f"epsilon of joint quantiles must be a fraction above 0 and at most {LARGEST_EPSILON}")
     if neighbours not in get_args(Neighbours):
         raise InputError(f"neighbours must be one of {', '.join(get_args(Neighbours))}")
     if not 1 <= parts <= MOST_PARTS or runs < 1:
