@@ -127,6 +127,17 @@ def test_the_price_is_attained_and_half_the_sensitivity_is_caught(neighbours, ta
             assert worst_loss(law, n, n_points, neighbours) <= 1 + 1e-12
 
 
+@pytest.mark.parametrize("size", [1, 2, 5, 64, 100])
+def test_compiled_sums_are_those_of_numpy_to_the_last_bit(size, monkeypatch):
+    counts = np.sort(np.random.default_rng(size).integers(0, 5001, size))
+    in_numpy = problem(counts, 5000, FIFTIETHS[::5], base=1 + np.arange(size) ** 3).forward
+    monkeypatch.setattr(joint, "COMPILED_FROM", 1)
+    compiled = problem(counts, 5000, FIFTIETHS[::5], base=1 + np.arange(size) ** 3).forward
+    for ours, theirs in zip(compiled, in_numpy, strict=True):
+        assert ours.mantissa.tolist() == theirs.mantissa.tolist()
+        assert ours.exponent.tolist() == theirs.exponent.tolist()
+
+
 def test_units_are_those_of_single_quantiles_where_there_is_one():
     assert float(joint_unit([Fraction(99, 100)], Fraction(1), "replace-one", 8)) == pytest.approx(1 / 4, rel=1e-9)
     unit = joint_unit([Fraction(99, 100)], Fraction(1), "add-remove", 8)

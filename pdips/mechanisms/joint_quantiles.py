@@ -28,6 +28,9 @@ ERRORS_A_LEVEL = 32
 
 MOST_TUPLES = 200_000
 
+COMPILED_FROM = 4096
+"""Positions from which the sums are worth compiling."""
+
 
 def joint_quantiles(
     cumulative: NDArray[Any],
@@ -229,6 +232,8 @@ class _Gaps:
 
     def _prefixes(self, reached: Wide) -> Wide:
         """Return sum over g' <= g of reached(g') exp(-unit (N_g - N_g')), by doubling."""
+        if len(self.heights) >= COMPILED_FROM:
+            return self._compiled(reached, None)
         total = reached
         for k, decay in enumerate(self.decays[: (len(self.heights) - 1).bit_length()]):
             total = plus(total, times(decay, total.later(2**k)))
@@ -237,6 +242,8 @@ class _Gaps:
     def _windows(self, reached: Wide, lengths: IntArray) -> Wide:
         """Return sum over g - length < g' <= g of reached(g') exp(-unit (N_g' - N_(g - length + 1)))."""
         size = len(self.heights)
+        if size >= COMPILED_FROM:
+            return self._compiled(reached, lengths)
         left, total, block = np.arange(1, size + 1), zeros(size), reached
         for k, decay in enumerate(self.decays):
             used = (lengths >> k) & 1 == 1
@@ -247,6 +254,22 @@ class _Gaps:
             right = np.minimum(np.arange(size) + 2**k, size - 1)
             beyond = np.arange(size) + 2**k < size
             block = plus(block, times(decay.take(right), block.take(right)).where(beyond))
+        return total
+
+    @cached_property
+    def _stacked(self) -> Wide:
+        return Wide(*(np.stack(part) for part in zip(*self.decays, strict=True)))
+
+    def _compiled(self, reached: Wide, lengths: IntArray | None) -> Wide:
+        """Return prefix sums, or sums over windows, by the compiled twins of the numpy code above."""
+        from pdips.mechanisms import wide_kernels
+
+        copy = Wide(reached.mantissa.copy(), reached.exponent.copy())
+        if lengths is None:
+            wide_kernels.prefixes(*copy, *self._stacked, wide_kernels.SHIFTS)
+            return copy
+        total = zeros(len(self.heights))
+        wide_kernels.windows(*copy, *self._stacked, lengths, *total, wide_kernels.SHIFTS)
         return total
 
     def _candidates(self, j: int, following: int | None) -> Wide:

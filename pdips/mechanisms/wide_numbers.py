@@ -136,6 +136,7 @@ def _power_tables(rate: Fraction, n_levels: int) -> tuple[Wide, ...]:
     return tuple(tables)
 
 
+@lru_cache(maxsize=256)
 def exponential(exponent: Fraction) -> Wide:
     """Return exp(-exponent) as an array of one, ``exponent`` in [0, 100]; relative error at most ``2 * ROUNDING``."""
     return _rounded([_long(exponent)])
