@@ -63,8 +63,8 @@ def joint_quantiles(
     base : ndarray of integers, shape (points,), optional
         Public base measure of each grid point, 1 to 2^52; 1 if left out.
     parts : int, default 1
-        Parts into which each cell is cut, with its records spread evenly over them. Take 8 or more where many records
-        may share a value.
+        Parts into which each cell is cut, with its records spread evenly over them. Where many records may share a
+        value, a part should hold fewer of them than the smallest gap is to hold: 32 or more for fifty gaps.
     runs : int, default 1
         Independent runs, each at the full price: for audits and studies.
 
