@@ -13,7 +13,7 @@ IntArray = NDArray[np.int64]
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _bin(value: float, edges: FloatArray) -> int:
+def bin_of(value: float, edges: FloatArray) -> int:
     """Return how many edges are at or below the value."""
     low, high = 0, len(edges)
     while low < high:
@@ -31,8 +31,8 @@ def _cell(
 ) -> int:
     residual_2 = x2 - (lines[0] + lines[1] * x1)
     residual_3 = x3 - (lines[2] + lines[3] * x1 + lines[4] * x2)
-    cell = _bin(x1, edges_1) * (len(edges_2) + 1) + _bin(residual_2, edges_2)
-    return cell * (len(edges_3) + 1) + _bin(residual_3, edges_3)
+    cell = bin_of(x1, edges_1) * (len(edges_2) + 1) + bin_of(residual_2, edges_2)
+    return cell * (len(edges_3) + 1) + bin_of(residual_3, edges_3)
 
 
 @numba.njit(cache=True, error_model="numpy")
