@@ -112,5 +112,6 @@ def draw_table(theta: FloatArray, n: int, bits: RandomBits) -> pd.DataFrame:
     """Draw ``n`` records of the model at ``theta``, shape (8,): post-processing."""
     from pdips.studies.pmse_kernels import synthesise
 
-    made = synthesise(np.asarray(theta, dtype=np.float64), bits.generator().exponential(size=(n, len(COLUMNS))))
+    waits = -np.log1p(-bits.generator().random((n, len(COLUMNS))))
+    made = synthesise(np.asarray(theta, dtype=np.float64), waits)
     return pd.DataFrame(made, columns=list(COLUMNS))

@@ -29,7 +29,7 @@ FloatArray = NDArray[np.float64]
 PRIOR_VARIANCE = 100_000
 """Of each parameter, as in the paper's code."""
 
-MOST_TREES = 512
+MOST_TREES = 400
 """Candidates of a round: each needs a tree."""
 
 N_BINS = 64

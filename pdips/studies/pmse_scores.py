@@ -10,7 +10,7 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 RATIO = 2
-"""Synthetic records for each confidential one. 2 makes pMSE sharpest for its sensitivity: k^2/(1+k)^3 is largest there."""
+"""Synthetic records for each confidential one: k^2 / (1 + k)^3, how sharp pMSE is for its sensitivity, peaks at 2."""
 
 STEPS = 64
 """Whole score steps for each unit of N pMSE, times (m + 1)."""
@@ -36,9 +36,9 @@ def sensitivity(n_synthetic: int) -> Fraction:
 
     Notes
     -----
-    A cell with d confidential and s synthetic records adds h(d, s) = (s - c (d + s))^2 / (d + s), c = m / N, to N pMSE.
-    h is convex in d with slope c^2 - (s / (d + s))^2 <= c^2, so one more record adds at most c^2 (attained at s = 0) and
-    at least h(1, m) - h(0, m) = c^2 - m / (m + 1). A replacement is one such step up and one down.
+    A cell with d confidential and s synthetic records adds h(d, s) = (s - c (d + s))^2 / (d + s), c = m / N, to
+    N pMSE. h is convex in d with slope c^2 - (s / (d + s))^2 <= c^2, so one more record adds at most c^2 (attained at
+    s = 0) and at least h(1, m) - h(0, m) = c^2 - m / (m + 1). A replacement is one such step up and one down.
     """
     return Fraction(n_synthetic, n_synthetic + 1)
 

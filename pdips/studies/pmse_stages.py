@@ -1,4 +1,4 @@
-"""Stages of the pMSE mechanism: candidates and cells chosen from public and released numbers, and one choice a stage."""
+"""Stages of the pMSE mechanism: candidates and cells from public and released numbers, and one choice a stage."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -197,7 +197,7 @@ def cells(known: Known, stage: Stage) -> Partition:
 
 
 def information(known: Known, stage: Stage) -> FloatArray:
-    """Return what one record's cell says about the free parameters: sum of (dq_i dq_j / q) over cells, by differences."""
+    """Return what one record's cell says about the free parameters: sum over cells of dq_i dq_j / q, by differences."""
     free = list(stage.free)
     widths = np.sqrt(np.diag(known.covariance))[free] / 2
     changed = np.tile(with_logs(known.theta), (2 * len(free), 1))

@@ -39,7 +39,7 @@ def _best_split(histogram: FloatArray) -> tuple[int, int]:
 
 @numba.njit(cache=True, error_model="numpy")
 def _grow(real: IntArray, made: IntArray, n_bins: int, depth: int, smallest: float) -> tuple[FloatArray, IntArray]:
-    """Grow the tree: counts of each node, shape (nodes, 2), and its feature, -1 for a leaf. Children of k: 2k+1, 2k+2."""
+    """Return each node's counts, shape (nodes, 2), and its feature, -1 for a leaf; node k has children 2k+1, 2k+2."""
     n_nodes = 2 ** (depth + 1) - 1
     counts, features = np.zeros((n_nodes, 2)), np.full(n_nodes, -1)
     cuts = np.zeros(n_nodes, dtype=np.int64)
