@@ -75,9 +75,9 @@ def published(
     Notes
     -----
     Different from the paper's code: one synthetic table of even spread for each candidate, not the mean of 25 random
-    ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates by exact weights, not the
-    end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so that few candidates carry most of
-    the weight: the draw is exact on this set, and the set follows the density roughly.
+    ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates is drawn by exact
+    weights, not the end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so few
+    candidates carry most of the weight: the draw is exact on this set, and the set follows the density roughly.
     """
     search = min(n_candidates, MOST_SEARCHED)
     found = choose_parameters(records, SEARCH * epsilon, n_candidates=search, stages=stages, bits=bits)
@@ -116,7 +116,7 @@ def _around(known: Known, n_candidates: int, number: int) -> FloatArray:
 
     points = cloud(n_candidates, len(NAMES) + 1, 100 + number)
     stretch = np.sqrt(FREEDOM / chdtri(FREEDOM, ndtr(points[:, -1:])))
-    return known.theta + stretch * points[:, :-1] @ root_of(known.covariance).T
+    return np.asarray(known.theta + stretch * points[:, :-1] @ root_of(known.covariance).T)
 
 
 def _log_cloud(known: Known, changed: FloatArray) -> FloatArray:
