@@ -4,9 +4,9 @@ For parameters theta in a public box, and optionally between public lines,
 
     f(theta) is proportional to exp(-scale * ||G(theta)||),   G(theta) = sum_i x_i (1{y_i <= x_i'theta} - tau).
 
-On a line through theta every record changes sides once, so the exponent is a step function with at most n + 1 pieces: sorted
-and added up, they give an exact draw on the line. There is no step size. A finite number of moves is not a draw from f,
-and nothing here bounds how far it is from one: releases that use this are ``sampling: "mcmc"``, uncertified.
+On a line through theta a record changes sides at most once, so the exponent is a step function of at most n + 1 pieces:
+sorted and added up, they give an exact draw on the line. There is no step size. A finite number of moves is not a draw
+from f, and nothing here bounds how far it is from one: releases that use this are ``sampling: "mcmc"``, uncertified.
 """
 
 from collections.abc import Sequence
@@ -43,8 +43,8 @@ class KNormGradient:
     scale : float
         Nats for each unit of the norm, epsilon / (2 * sensitivity) of the caller's norm and neighbours; not negative.
     norm : {"hull", "linf", "l1", "l2"}
-        "hull" is ``|g_0| + max_j max(|g_j| - |g_0|, 0) / (2 max(tau, 1 - tau))``, the gauge of the convex hull of what a
-        replaced record can change, for covariates in [-1, 1]; it is "linf" at the median.
+        "hull" is ``|g_0| + max_j max(|g_j| - |g_0|, 0) / (2 max(tau, 1 - tau))``, the gauge of the convex hull of what
+        a replaced record can change, for covariates in [-1, 1]; it is "linf" at the median.
     floors, ceilings : array_like, shape (lines, p) or (p,), optional
         Coefficients of public lines that x'theta may touch but not cross anywhere on the box of covariates.
     covariates : pair of array_like, shape (p - 1,) or ()
@@ -104,10 +104,10 @@ class KNormGradient:
         return norm_of(self.gradient(theta), self.norm, self.tau)
 
     def heights(self, theta: ArrayLike) -> FloatArray:
-        """Return by how much each floor and ceiling is kept at the worst point of the covariates' box; shape (lines,)."""
+        """Return by how much each floor and ceiling is kept where it is worst on the box of covariates; shape (lines,)."""
         lines, signs = self.lines()
         differences = signs[:, None] * (np.asarray(theta, dtype=np.float64) - lines)
-        low, high = self.covariates
+        low, high = (np.asarray(side, dtype=np.float64) for side in self.covariates)
         slopes = differences[:, 1:]
         found: FloatArray = differences[:, 0] + np.minimum(slopes * low, slopes * high).sum(axis=1)
         return found
@@ -139,9 +139,10 @@ class HitAndRun:
 
     Notes
     -----
-    Half of the moves go along a coordinate, the others along a normal direction with the box's widths as scales. No
-    direction depends on where the chain is or on records, and each line is drawn from exactly, so a move leaves the
-    density as it is. O(n log n + n p) a move.
+    Half of the moves change one parameter, the others all, by a normal direction with the box's widths as scales; most
+    that change a slope turn the plane about a random point of the box of covariates, which suits intercepts and slopes
+    that go together. No direction depends on where the chain is or on records, and each line is drawn from exactly, so
+    a move leaves the density as it is. O(n log n + n p) a move.
     """
 
     def __init__(self, density: KNormGradient, lower: ArrayLike, upper: ArrayLike) -> None:
@@ -153,10 +154,11 @@ class HitAndRun:
         low, high = (np.asarray(side, dtype=np.float64) for side in density.covariates)
         lines, signs = density.lines()
         spread = 2 * max(density.tau, 1 - density.tau)
-        code = (kernels.L1, kernels.L2, kernels.LINF, kernels.HULL)[("l1", "l2", "linf", "hull").index(density.norm)]
+        code = getattr(kernels, density.norm.upper())
         self._density: Density = kernels.Density(
             density.x, density.y, float(density.tau), float(density.scale), code, spread
         )
+        self._smooth = self._density._replace(norm=kernels.L2)
         self._region: Region = kernels.Region(self.lower, self.upper, lines, signs, low, high)
         self._work: Work = _memory(kernels, *density.x.shape)
 
@@ -177,12 +179,18 @@ class HitAndRun:
             raise InputError("start must lie in the box and between floors and ceilings; choose it from public facts")
         return theta
 
-    def draw(self, theta: FloatArray, n_draws: int, thin: int, rng: np.random.Generator) -> FloatArray:
-        """Return draws, shape (n_draws, p), each ``thin`` moves after the one before. Where they start is not checked."""
+    def draw(
+        self, theta: FloatArray, n_draws: int, thin: int, rng: np.random.Generator, *, smooth: bool = False
+    ) -> FloatArray:
+        """Return draws, shape (n_draws, p), each ``thin`` moves after the one before. The start is not checked.
+
+        With ``smooth`` the norm is l2 at the same scale, whatever the density's is: for warming up only.
+        """
         from pdips.mechanisms import hit_and_run_kernels as kernels
 
         draws = np.empty((n_draws, len(self.lower)))
-        kernels.walk(theta.copy(), self._density, self._region, self._work, thin, rng, draws)
+        density = self._smooth if smooth else self._density
+        kernels.walk(theta.copy(), density, self._region, self._work, thin, rng, draws)
         return draws
 
     def norm_at(self, theta: FloatArray) -> float:
@@ -192,7 +200,7 @@ class HitAndRun:
         return float(kernels.norm_at(theta, self._density))
 
     def interval(self, theta: FloatArray, direction: FloatArray) -> tuple[float, float]:
-        """Return the t, an interval that holds 0, for which theta + t * direction is in the box and between the lines."""
+        """Return the interval of t, which holds 0, with theta + t * direction in the box and between the lines."""
         from pdips.mechanisms import hit_and_run_kernels as kernels
 
         start, stop = kernels.feasible(theta, direction, self._region)
@@ -222,6 +230,7 @@ def hit_and_run(
     covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0),
     n_moves: int,
     thin: int = 1,
+    warm_up: int = 2000,
     rng: np.random.Generator,
 ) -> FloatArray:
     """Draw by hit-and-run from the K-norm gradient density of quantile regression.
@@ -236,14 +245,17 @@ def hit_and_run(
     lower, upper : array_like, shape (p,) or ()
         The public box of the parameters.
     n_moves, thin : int
-        Moves in all, and moves for each draw that is kept.
+        Moves after warming up, and moves for each draw that is kept.
+    warm_up : int
+        Moves before, which are not kept, under the l2 norm at the same scale: from far away the other norms have
+        ridges that keep a chain for thousands of moves. The density's own norm takes over after them.
     rng : numpy.random.Generator
         Where the randomness comes from.
 
     Returns
     -------
     ndarray, shape (n_moves // thin, p)
-        Draws of one chain, from its first moves on: the caller drops what depends on the start.
+        Draws of one chain, from its first moves under the density's own norm on.
 
     Raises
     ------
@@ -257,12 +269,15 @@ def hit_and_run(
     (:func:`pdips.bayes.sampling.converged`); neither certifies anything. SMITH, R. L. (1984), "Efficient Monte Carlo
     procedures for generating points uniformly distributed over bounded regions", Operations Research 32(6).
     """
-    for name, number in (("n_moves", n_moves), ("thin", thin)):
+    for name, number in (("n_moves", n_moves), ("thin", thin), ("warm_up", warm_up + 1)):
         if number < 1:
-            raise InputError(f"{name} must be at least 1, got {number}")
+            raise InputError(f"{name} must be at least {int(name != 'warm_up')}, got a smaller number")
     density = KNormGradient(np.asarray(x), np.asarray(y), tau, scale, norm, floors, ceilings, covariates)
     sampler = HitAndRun(density, lower, upper)
-    return sampler.draw(sampler.check_start(start), n_moves // thin, thin, rng)
+    theta = sampler.check_start(start)
+    if warm_up:
+        theta = sampler.draw(theta, 1, warm_up, rng, smooth=True)[0]
+    return sampler.draw(theta, n_moves // thin, thin, rng)
 
 
 def norm_of(gradient: ArrayLike, norm: Norm, tau: float) -> float:

@@ -7,13 +7,15 @@ from numba import njit
 
 L1, L2, LINF, HULL = range(4)
 
+WITHOUT_PIVOT = 1 / 3
+
 DIGIT_BITS = 12
-DIGITS_FROM = 512
-"""Up to so many numbers a comparison sort is as quick."""
+DIGITS_FROM = 128
+"""Up to so many numbers insertion is as quick."""
 
 
 class Density(NamedTuple):
-    """What the exponent is made of: records, quantile, nats a unit of norm, which norm, the hull's 2 max(tau, 1 - tau)."""
+    """Records, the quantile, nats a unit of norm, which norm, and the hull's 2 max(tau, 1 - tau)."""
 
     x: Any
     y: Any
@@ -157,7 +159,7 @@ def sort(m, start, stop, work):  # type: ignore[no-untyped-def]
     Where records lie so close together that insertion would take long, a comparison sort does it.
     """
     times, flips = work.times, work.flips
-    shifts, most = 0, 20 * m
+    shifts, most = 0, 40 * m
     if m > DIGITS_FROM:
         factor = (1 << (2 * DIGIT_BITS)) / (stop - start) * (1 - 1e-12)
         by_digit(times, flips, m, 0, start, factor, work.spare_times, work.spare_flips, work.counts)
@@ -243,14 +245,25 @@ def draw_time(n_pieces, scale, work, rng):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, error_model="numpy")
 def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
-    """Write a direction: half of the time along a coordinate, else normal, with the box's widths as scales."""
+    """Write a direction, from public facts alone: half of the time one coordinate, else all, scaled by the box.
+
+    Of those that change a slope, two in three then turn the plane about a point of the box of covariates, each of its
+    coordinates at the low end, at the high end or uniform.
+    """
     p = len(direction)
     if p == 1 or rng.random() < 0.5:
         direction[:] = 0.0
         direction[min(int(rng.random() * p), p - 1)] = 1.0
+    else:
+        for j in range(p):
+            direction[j] = rng.standard_normal() * (region.upper[j] - region.lower[j])
+    if direction[0] == 1.0 or rng.random() < WITHOUT_PIVOT:
         return
-    for j in range(p):
-        direction[j] = rng.standard_normal() * (region.upper[j] - region.lower[j])
+    direction[0] = 0.0
+    for j in range(1, p):
+        low, high, which = region.low[j - 1], region.high[j - 1], rng.random() * 3
+        pivot = low if which < 1.0 else high if which < 2.0 else low + (which - 2.0) * (high - low)
+        direction[0] -= pivot * direction[j]
 
 
 @njit(cache=True, error_model="numpy")
