@@ -6,9 +6,9 @@
         tree = pm.sample(step=KNormGradientStep([beta]))
 
 The gradient of this density is 0 wherever it exists, so NUTS can't move along it; the step draws whole lines exactly
-(:mod:`pdips.mechanisms.hit_and_run`). Chains are not exact draws: what is released from them is ``sampling: "mcmc"``, with
-the price of the exact law and no bound on the distance from it. Everything in the DataTree is confidential but the one
-draw that is paid for.
+(:mod:`pdips.mechanisms.hit_and_run`). Chains are not exact draws: what is released from them is ``sampling: "mcmc"``,
+with the price of the exact law and no bound on the distance from it. Everything in the DataTree is confidential but the
+one draw that is paid for.
 """
 
 import math
@@ -134,9 +134,10 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     Notes
     -----
     Nothing adapts: tuning only leaves the start behind, its first half under the l2 norm at the same scale, since from
-    far away the other norms have ridges that keep a chain for thousands of moves. The default start is the middle of the box, the same for all
-    chains, which R-hat can't see through: ``initval="prior"`` starts each chain from a draw of the box. A start that
-    depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each draw, and ``tune``.
+    far away the other norms have ridges that keep a chain for thousands of moves. The default start is the middle of
+    the box, the same for all chains, which R-hat can't see through: ``initval="prior"`` starts each chain from a draw
+    of the box. A start that depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each
+    draw, and ``tune``.
 
     A chain of any length is an approximation whose error nothing here certifies: ``sampling: "mcmc"``.
     """

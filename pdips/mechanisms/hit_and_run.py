@@ -104,7 +104,7 @@ class KNormGradient:
         return norm_of(self.gradient(theta), self.norm, self.tau)
 
     def heights(self, theta: ArrayLike) -> FloatArray:
-        """Return by how much each floor and ceiling is kept where it is worst on the box of covariates; shape (lines,)."""
+        """Return by how much each floor and ceiling is kept at the worst of the box of covariates; shape (lines,)."""
         lines, signs = self.lines()
         differences = signs[:, None] * (np.asarray(theta, dtype=np.float64) - lines)
         low, high = (np.asarray(side, dtype=np.float64) for side in self.covariates)
