@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from pdips.mechanisms.hit_and_run import KNormGradient, Norm, norm_of
+from pdips.mechanisms.hit_and_run import KNormGradient, Norm
 
 LOWER, UPPER = np.array([-1.0, -4.0]), np.array([7.0, 5.0])
 SIDE = 8
@@ -56,7 +56,7 @@ def lag_one(draws: np.ndarray) -> float:
 
 
 def slow_chain(density: KNormGradient, n_draws: int, thin: int, rng: np.random.Generator, *, broken: str = ""):
-    """Hit-and-run written plainly; ``broken`` says what is wrong with it."""
+    """Hit-and-run under the hull norm, written plainly; ``broken`` says what is wrong with it."""
     theta, kept = (LOWER + UPPER) / 2, np.empty((n_draws, 2))
     for row in range(n_draws * thin):
         direction = rng.standard_normal(2)
@@ -69,11 +69,13 @@ def slow_chain(density: KNormGradient, n_draws: int, thin: int, rng: np.random.G
         counts = times <= middles[:, None]
         if broken != "every record comes in":
             counts = np.where(speeds > 0, counts, ~counts)
-        norms = np.array([norm_of(part @ density.x, density.norm, density.tau) for part in counts - density.tau])
+        sizes = np.abs((counts - density.tau) @ density.x)
+        norms = sizes[:, 0] + np.maximum(sizes[:, 1] - sizes[:, 0], 0) / (2 * max(density.tau, 1 - density.tau))
         weights = np.exp(-density.scale * (norms - norms.min()))
         if broken != "pieces without their lengths":
             weights = weights * np.diff(ends)
-        k = rng.choice(len(weights), p=weights / weights.sum())
+        masses = np.cumsum(weights)
+        k = np.searchsorted(masses, rng.random() * masses[-1])
         theta = np.clip(theta + rng.uniform(ends[k], ends[k + 1]) * direction, LOWER, UPPER)
         kept[row // thin] = theta
     return kept
