@@ -12,15 +12,16 @@ import pytest
 from laws import ACCEPT, REJECT
 
 from pdips.errors import InputError
-from pdips.mechanisms.hit_and_run import NORMS, HitAndRun, KNormGradient, hit_and_run
+from pdips.mechanisms.hit_and_run import NORMS, HitAndRun, KNormGradient, hit_and_run, learn_directions
 
 LINES = {"floors": [[0.2, 0.5], [-0.5, 0.0]], "ceilings": [5.0, 0.4]}
 
 
-def chain(density, *, n_draws=12_000, thin=25, seed=1):
-    start = [2.5, 0.5]
-    sampler = HitAndRun(density, by_hand.LOWER, by_hand.UPPER)
-    return sampler.draw(sampler.check_start(start), n_draws, thin, np.random.default_rng(seed))
+def chain(density, *, n_draws=12_000, thin=25, warm_up=400):
+    box = {"lower": by_hand.LOWER, "upper": by_hand.UPPER, "start": [2.5, 0.5], "norm": density.norm}
+    lines = {"floors": density.floors, "ceilings": density.ceilings}
+    moves = {"n_moves": n_draws * thin, "thin": thin, "warm_up": warm_up, "rng": np.random.default_rng(1)}
+    return hit_and_run(density.x, density.y, density.tau, density.scale, **box, **lines, **moves)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -31,6 +32,21 @@ def test_draws_have_the_law_of_a_fine_grid(norm):
     assert by_hand.p_value(draws, by_hand.cells(density)) > ACCEPT
     assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(norm=norm, scale=0.6))) < REJECT
     assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(norm=norm, tau=0.4))) < REJECT
+
+
+def test_draws_without_warming_up_have_the_law_of_a_fine_grid():
+    density = by_hand.skewed()
+    assert by_hand.p_value(chain(density, thin=40, warm_up=0), by_hand.cells(density)) > ACCEPT
+
+
+def test_directions_are_learnt_from_draws_that_move():
+    rng = np.random.default_rng(2)
+    draws = rng.standard_normal((500, 2)) @ [[3.0, 1.0], [0.0, 0.1]]
+    root = learn_directions(draws)
+    np.testing.assert_allclose(root @ root.T, np.cov(draws.T))
+    assert learn_directions(draws[:39]).shape == (0, 2)
+    assert learn_directions(np.ones((500, 2))).shape == (0, 2)
+    assert learn_directions(draws[:, :1]).shape == (0, 1)
 
 
 def test_draws_between_lines_have_the_law_of_a_fine_grid():
@@ -78,7 +94,7 @@ def test_the_exponent_on_a_line_is_the_one_worked_out_directly(norm):
 
 
 def by_vertices(theta, direction, density, lower, upper):
-    """Every vertex of the covariates' box gives a linear inequality in t, and so do the sides of the parameters' box."""
+    """Every vertex of the box of covariates gives a linear inequality in t, and so does every side of the other box."""
     lines, signs = density.lines()
     vertices = np.array([[1, *each] for each in itertools.product(*np.transpose(density.covariates))])
     heights = np.concatenate([((theta - lines) * signs[:, None] @ vertices.T).ravel(), theta - lower, upper - theta])

@@ -26,7 +26,7 @@ from pymc.util import get_random_generator
 from pytensor.graph.traversal import ancestors
 
 from pdips.errors import InputError
-from pdips.mechanisms.hit_and_run import HitAndRun, KNormGradient, Norm
+from pdips.mechanisms.hit_and_run import HitAndRun, KNormGradient, Norm, learn_directions
 
 RECORDS_A_STEP = 20_000
 LEAST_MOVES = 10
@@ -108,6 +108,8 @@ class KNormGradientState(StepMethodState):  # type: ignore[misc]
     tune: bool
     started: bool
     warm_steps: int
+    seen: list[Any]
+    shape: Any
 
 
 class KNormGradientStep(BlockedStep):  # type: ignore[misc]
@@ -133,11 +135,11 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
 
     Notes
     -----
-    Nothing adapts: tuning only leaves the start behind, its first half under the l2 norm at the same scale, since from
-    far away the other norms have ridges that keep a chain for thousands of moves. The default start is the middle of
-    the box, the same for all chains, which R-hat can't see through: ``initval="prior"`` starts each chain from a draw
-    of the box. A start that depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each
-    draw, and ``tune``.
+    There is no step size. The first half of tuning is under the l2 norm at the same scale, since from far away the
+    other norms have ridges that keep a chain for thousands of moves; from the second half the step learns which
+    directions suit, and then nothing changes any more. The default start is the middle of the box, the same for all
+    chains, which R-hat can't see through: ``initval="prior"`` starts each chain from a draw of the box. A start that
+    depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each draw, and ``tune``.
 
     A chain of any length is an approximation whose error nothing here certifies: ``sampling: "mcmc"``.
     """
@@ -165,13 +167,24 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
         self.moves = max(LEAST_MOVES, math.ceil(RECORDS_A_STEP / len(density.y))) if moves is None else moves
         if self.moves < 1:
             raise InputError(f"moves must be at least 1, got {moves}")
-        self.vars, self.blocked, self.tune, self.started, self.warm_steps = known, blocked, True, False, 0
-        self.rng = get_random_generator(rng)
+        self.vars, self.blocked, self.rng = known, blocked, get_random_generator(rng)
+        self._begin(tune=0)
 
     def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
         """Get ready for a chain."""
         super().setup_chain(rng, tune, draws)
+        self._begin(tune)
+
+    def _begin(self, tune: int) -> None:
         self.tune, self.started, self.warm_steps = tune > 0, False, tune // 2
+        self.seen: list[Any] = []
+        self.shape = np.empty((0, len(self.sampler.lower)))
+
+    def stop_tuning(self) -> None:
+        """Learn directions from the second half of tuning; from here on nothing changes."""
+        super().stop_tuning()
+        if self.seen:
+            self.shape, self.seen = learn_directions(np.array(self.seen)), []
 
     def step(self, point: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """Move on from a point."""
@@ -180,7 +193,9 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
         if not self.started:
             theta, self.started = self.sampler.check_start(theta), True
         smooth, self.warm_steps = self.warm_steps > 0, max(0, self.warm_steps - 1)
-        drawn = self.sampler.draw(theta, 1, self.moves, self.rng, smooth=smooth)[0]
+        drawn = self.sampler.draw(theta, 1, self.moves, self.rng, smooth=smooth, shape=self.shape)[0]
+        if self.tune and not smooth:
+            self.seen.append(drawn)
         return {**point, name: drawn}, [{"knorm": self.sampler.norm_at(drawn), "tune": self.tune}]
 
     @staticmethod

