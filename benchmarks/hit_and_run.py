@@ -1,8 +1,8 @@
 """Hit-and-run on the K-norm gradient density and its PyMC step: ``python -m benchmarks.hit_and_run``.
 
 Records as in the simulation of paper 002: covariates exponential with mean 10, capped at 46 and scaled to [-1, 1],
-outcomes 4 + 3 times their sum plus an exponential of mean 10. Epsilon is 0.125 under replace-one, the norm is the hull's,
-so the scale is 0.0625 nats a unit. The box of the parameters is public and wide.
+outcomes 4 + 3 times their sum plus an exponential of mean 10. Epsilon is 0.125 under replace-one, the norm is the
+hull's, so the scale is 0.0625 nats a unit. The box of the parameters is public and wide.
 """
 
 import time
@@ -62,7 +62,7 @@ def through_pymc(n: int, p: int, *, draws: int = 1000, tune: int = 400) -> tuple
             inside[0] += time.process_time() - start
             return found
 
-        step.sampler.draw = timed
+        vars(step.sampler)["draw"] = timed
         start = time.process_time()
         tree = pm.sample(step=step, draws=draws, tune=tune, random_seed=1, **SETTINGS)
         return converged(tree), time.process_time() - start, inside[0], step.moves
