@@ -12,6 +12,7 @@ import pytest
 from laws import ACCEPT, REJECT
 
 from pdips.errors import InputError
+from pdips.mechanisms import hit_and_run_kernels as kernels
 from pdips.mechanisms.hit_and_run import NORMS, HitAndRun, KNormGradient, hit_and_run, learn_directions
 
 LINES = {"floors": [[0.2, 0.5], [-0.5, 0.0]], "ceilings": [5.0, 0.4]}
@@ -91,6 +92,34 @@ def test_the_exponent_on_a_line_is_the_one_worked_out_directly(norm):
             direct = [density.norm_of_gradient(theta + t * direction) for t in middles[long]]
             np.testing.assert_allclose(norms[long], direct, atol=1e-9)
             assert sampler.norm_at(theta) == pytest.approx(density.norm_of_gradient(theta))
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_leaving_out_the_far_ends_of_a_line_changes_no_draw(norm):
+    rng = np.random.default_rng(11)
+    n = kernels.NARROW_FROM
+    x = np.column_stack([np.ones(n), np.minimum(rng.exponential(0.5, n), 2) - 1])
+    sampler = HitAndRun(KNormGradient(x, 1 + 2 * x[:, 1] + rng.exponential(2, n), 0.3, 0.1, norm), -20, 60)
+    density, work = sampler._density, sampler._work
+    theta = sampler.draw(np.array([1.7, 2.0]), 1, 60, rng, smooth=True)[0]
+
+    def quantiles(n_pieces):
+        kernels.weigh(n_pieces, density.scale, work)
+        return work.ends[
+            np.searchsorted(work.masses[:n_pieces], np.linspace(0.001, 0.999, 99) * work.masses[n_pieces - 1])
+        ]
+
+    for direction in np.array([[1.0, 0.0], [-0.3, 1.0], [50.0, -20.0]]):
+        line = theta, direction, *sampler.interval(theta, direction)
+        short = kernels.weighed_line(*line, kernels.norm_at(theta, density), density, work)
+        found = quantiles(short)
+        whole = kernels.pieces(*line, np.inf, density, work)
+        assert short < 0.7 * whole
+        np.testing.assert_allclose(found, quantiles(whole), rtol=1e-7, atol=1e-12)
+        # the broken twin: ends left out that weigh something
+        quite_short = kernels.pieces(*line, kernels.norm_at(theta, density) + 1, density, work)
+        assert quite_short < short
+        assert np.abs(quantiles(quite_short) - found).max() > 1e-4 * np.ptp(found)
 
 
 def by_vertices(theta, direction, density, lower, upper):

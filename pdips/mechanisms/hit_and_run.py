@@ -237,7 +237,7 @@ class HitAndRun:
         from pdips.mechanisms import hit_and_run_kernels as kernels
 
         start, stop = self.interval(theta, direction)
-        n = kernels.pieces(theta, direction, start, stop, self._density, self._work)
+        n = kernels.pieces(theta, direction, start, stop, np.inf, self._density, self._work)
         return np.array(self._work.ends[: n + 1]), np.array(self._work.norms[:n])
 
 
@@ -365,8 +365,7 @@ def _lines(values: ArrayLike | None, p: int, name: str) -> FloatArray:
 def _memory(kernels: Any, n: int, p: int) -> "Work":
     flips, spare_flips = np.empty((2, n + 1), np.int64)
     times, spare_times, ends, norms, masses = np.empty((5, n + 2))
-    counts = np.empty(1 << kernels.DIGIT_BITS, np.int64)
-    made: Work = kernels.Work(
-        times, flips, spare_times, spare_flips, counts, ends, norms, masses, np.empty(p), np.empty(p)
-    )
+    counts, bins = np.empty(1 << kernels.DIGIT_BITS, np.int64), np.empty(kernels.BINS)
+    sides = (times, flips, spare_times, spare_flips, counts, bins)
+    made: Work = kernels.Work(*sides, ends, norms, masses, np.empty(p), np.empty(p))
     return made

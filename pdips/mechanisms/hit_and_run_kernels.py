@@ -11,6 +11,11 @@ WITHOUT_PIVOT = 1 / 3
 
 SHAPED = 0.75
 
+BINS = 1024
+NARROW_FROM = 20_000
+NEGLIGIBLE = 60.0
+"""Nats by which the far ends of a line are below where the chain is, for them to be left out."""
+
 DIGIT_BITS = 12
 DIGITS_FROM = 128
 """Up to so many numbers insertion is as quick."""
@@ -50,6 +55,7 @@ class Work(NamedTuple):
     spare_times: Any
     spare_flips: Any
     counts: Any
+    bins: Any
     ends: Any
     norms: Any
     masses: Any
@@ -77,6 +83,21 @@ def norm_of(gradient, norm, spread):  # type: ignore[no-untyped-def]
     for value in gradient[1:]:
         found = max(found, abs(value) - first)
     return first + found / spread
+
+
+@njit(cache=True, error_model="numpy")
+def norm_at(theta, density):  # type: ignore[no-untyped-def]
+    """Return the norm of the gradient at theta."""
+    p = len(theta)
+    gradient = np.zeros(p)
+    for i in range(len(density.y)):
+        residual = density.y[i]
+        for j in range(p):
+            residual -= density.x[i, j] * theta[j]
+        part = (1.0 if residual <= 0.0 else 0.0) - density.tau
+        for j in range(p):
+            gradient[j] += density.x[i, j] * part
+    return norm_of(gradient, density.norm, density.spread)
 
 
 @njit(cache=True, error_model="numpy")
@@ -210,12 +231,63 @@ def first_piece(theta, direction, start, stop, density, work):  # type: ignore[n
 
 
 @njit(cache=True, error_model="numpy")
-def pieces(theta, direction, start, stop, density, work):  # type: ignore[no-untyped-def]
+def dual_norm(direction, norm, spread):  # type: ignore[no-untyped-def]
+    """Return a bound of |gradient'direction| for gradients of norm 1."""
+    if norm == L1:
+        return np.abs(direction).max()
+    if norm == L2:
+        return np.sqrt((direction * direction).sum())
+    first = abs(direction[0])
+    return first + (np.abs(direction).sum() - first) * (spread if norm == HULL else 1.0)
+
+
+@njit(cache=True, error_model="numpy")
+def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-untyped-def]
+    """Leave out the two ends of a line where the norm is at least ``most``; the gradient moves to the new start.
+
+    Along the line gradient'direction never falls (a record's change of sides raises it by |x'direction|), and it bounds
+    the norm from below. Ends are whole bins. Returns how many records change sides in between, from where, to where.
+    """
+    bins, last, bound = work.bins, len(work.bins), most * dual_norm(direction, density.norm, density.spread)
+    factor = last / (stop - start) * (1 - 1e-12)
+    bins[:] = 0.0
+    for i in range(m):
+        speed, which = 0.0, max(work.flips[i], ~work.flips[i])
+        for j in range(len(direction)):
+            speed += density.x[which, j] * direction[j]
+        bins[np.int64((work.times[i] - start) * factor)] += abs(speed)
+    slope, first, end = (work.gradient * direction).sum(), 0, last
+    for k in range(last):
+        if slope >= bound:
+            end = k
+            break
+        slope += bins[k]
+        if slope <= -bound:
+            first = k + 1
+    if end <= first or (first == 0 and end == last):
+        return m, start, stop
+    kept = 0
+    for i in range(m):
+        place = np.int64((work.times[i] - start) * factor)
+        if place < first:
+            which, way = max(work.flips[i], ~work.flips[i]), 1.0 if work.flips[i] >= 0 else -1.0
+            for j in range(len(direction)):
+                work.gradient[j] += way * density.x[which, j]
+        work.times[kept], work.flips[kept] = work.times[i], work.flips[i]
+        kept += (place >= first) & (place < end)
+    return kept, max(start, start + first / factor), min(stop, start + end / factor)
+
+
+@njit(cache=True, error_model="numpy")
+def pieces(theta, direction, start, stop, most, density, work):  # type: ignore[no-untyped-def]
     """Write where pieces of constant exponent end (``ends``, the first is their start) and the norm on each.
 
-    Returns how many pieces there are; some may have no length.
+    Returns how many pieces there are; some may have no length. Ends of the line with a norm of at least ``most`` may be
+    left out.
     """
     m = first_piece(theta, direction, start, stop, density, work)
+    if most < np.inf:
+        m, start, stop = narrow(m, start, stop, direction, most, density, work)
     sort(m, start, stop, work)
     gradient, x = work.gradient, density.x
     work.ends[0] = start
@@ -233,20 +305,34 @@ def pieces(theta, direction, start, stop, density, work):  # type: ignore[no-unt
 
 
 @njit(cache=True, error_model="numpy")
-def draw_time(n_pieces, scale, work, rng):  # type: ignore[no-untyped-def]
-    """Return a time: a piece by length * exp(-scale * norm), then uniform in it."""
+def weigh(n_pieces, scale, work):  # type: ignore[no-untyped-def]
+    """Write the cumulative mass of pieces, length * exp(-scale * (norm - least)), and return the least norm."""
     ends, norms, masses = work.ends, work.norms, work.masses
-    least = np.inf
+    least, total = np.inf, 0.0
     for k in range(n_pieces):
         if ends[k + 1] > ends[k] and norms[k] < least:
             least = norms[k]
-    total = 0.0
     for k in range(n_pieces):
-        total += (ends[k + 1] - ends[k]) * np.exp(-scale * (norms[k] - least))
+        total += max(0.0, ends[k + 1] - ends[k]) * np.exp(-scale * (norms[k] - least))
         masses[k] = total
-    k = np.searchsorted(masses[:n_pieces], rng.random() * total, side="right")
-    k = min(k, n_pieces - 1)
-    return ends[k] + rng.random() * (ends[k + 1] - ends[k])
+    return least
+
+
+@njit(cache=True, error_model="numpy")
+def weighed_line(theta, direction, start, stop, near, density, work):  # type: ignore[no-untyped-def]
+    """Write the pieces of a line and their masses; return how many there are.
+
+    ``near`` is the norm at theta, from which far ends of the line are judged. They are left out only if all that could
+    be there is less than what rounding takes from the rest; else the line is worked out whole.
+    """
+    most = near + NEGLIGIBLE / density.scale if len(density.y) >= NARROW_FROM else np.inf
+    n_pieces = pieces(theta, direction, start, stop, most, density, work)
+    least = weigh(n_pieces, density.scale, work)
+    left_out = (stop - start) * np.exp(-density.scale * (most - least))
+    if most < np.inf and not left_out <= 1e-17 * work.masses[n_pieces - 1]:
+        n_pieces = pieces(theta, direction, start, stop, np.inf, density, work)
+        weigh(n_pieces, density.scale, work)
+    return n_pieces
 
 
 @njit(cache=True, error_model="numpy")
@@ -279,40 +365,31 @@ def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def move(theta, density, region, work, rng):  # type: ignore[no-untyped-def]
-    """Draw from the density on a random line through theta, and go there."""
-    direction = work.direction
+def move(theta, near, density, region, work, rng):  # type: ignore[no-untyped-def]
+    """Draw from the density on a random line through theta, and go there; return the norm there, ``near`` at first."""
+    direction, ends = work.direction, work.ends
     point_somewhere(region, direction, rng)
     start, stop = feasible(theta, direction, region)
     if not stop > start:
-        return
-    time = draw_time(pieces(theta, direction, start, stop, density, work), density.scale, work, rng)
+        return near
+    n_pieces = weighed_line(theta, direction, start, stop, near, density, work)
+    masses = work.masses[:n_pieces]
+    k = min(np.searchsorted(masses, rng.random() * masses[-1], side="right"), n_pieces - 1)
+    time = ends[k] + rng.random() * (ends[k + 1] - ends[k])
     there = np.empty_like(theta)
     for j in range(len(theta)):
         there[j] = min(max(theta[j] + time * direction[j], region.lower[j]), region.upper[j])
-    if keeps_lines(there, region):  # false by rounding only, at an end of the interval
-        theta[:] = there
+    if not keeps_lines(there, region):  # by rounding only, at an end of the interval
+        return near
+    theta[:] = there
+    return work.norms[k]
 
 
 @njit(cache=True, error_model="numpy")
 def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-untyped-def]
     """Fill ``draws``, shape (draws, p), each ``thin`` moves after the one before; theta ends at the last."""
+    near = norm_at(theta, density)
     for row in range(len(draws)):
         for _ in range(thin):
-            move(theta, density, region, work, rng)
+            near = move(theta, near, density, region, work, rng)
         draws[row] = theta
-
-
-@njit(cache=True, error_model="numpy")
-def norm_at(theta, density):  # type: ignore[no-untyped-def]
-    """Return the norm of the gradient at theta."""
-    p = len(theta)
-    gradient = np.zeros(p)
-    for i in range(len(density.y)):
-        residual = density.y[i]
-        for j in range(p):
-            residual -= density.x[i, j] * theta[j]
-        part = (1.0 if residual <= 0.0 else 0.0) - density.tau
-        for j in range(p):
-            gradient[j] += density.x[i, j] * part
-    return norm_of(gradient, density.norm, density.spread)
