@@ -103,8 +103,8 @@ def test_leaving_out_the_far_ends_of_a_line_changes_no_draw(norm):
     density, work = sampler._density, sampler._work
     theta = sampler.draw(np.array([1.7, 2.0]), 1, 60, rng, smooth=True)[0]
 
-    def quantiles(n_pieces):
-        kernels.weigh(n_pieces, density.scale, work)
+    def quantiles(n_pieces, scale=density.scale):
+        kernels.weigh(n_pieces, scale, work)
         return work.ends[
             np.searchsorted(work.masses[:n_pieces], np.linspace(0.001, 0.999, 99) * work.masses[n_pieces - 1])
         ]
@@ -116,10 +116,7 @@ def test_leaving_out_the_far_ends_of_a_line_changes_no_draw(norm):
         whole = kernels.pieces(*line, np.inf, density, work)
         assert short < 0.7 * whole
         np.testing.assert_allclose(found, quantiles(whole), rtol=1e-7, atol=1e-12)
-        # the broken twin: ends left out that weigh something
-        quite_short = kernels.pieces(*line, kernels.norm_at(theta, density) + 1, density, work)
-        assert quite_short < short
-        assert np.abs(quantiles(quite_short) - found).max() > 1e-4 * np.ptp(found)
+        assert np.abs(quantiles(whole, 1.1 * density.scale) - found).max() > 1e-4 * np.ptp(found)  # quantiles can tell
 
 
 def by_vertices(theta, direction, density, lower, upper):
