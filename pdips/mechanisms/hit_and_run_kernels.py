@@ -270,11 +270,12 @@ def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-u
     for i in range(m):
         place = np.int64((work.times[i] - start) * factor)
         if place < first:
-            which, way = max(work.flips[i], ~work.flips[i]), 1.0 if work.flips[i] >= 0 else -1.0
+            way = 1.0 if work.flips[i] >= 0 else -1.0
+            which = max(work.flips[i], ~work.flips[i])
             for j in range(len(direction)):
                 work.gradient[j] += way * density.x[which, j]
         work.times[kept], work.flips[kept] = work.times[i], work.flips[i]
-        kept += (place >= first) & (place < end)
+        kept += 1 if first <= place < end else 0
     return kept, max(start, start + first / factor), min(stop, start + end / factor)
 
 
