@@ -216,7 +216,7 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle
-    centred = (records.predictors - middle) @ whiten.T
+    centred = rotated(records.predictors - middle, whiten)
     changed = Records(
         outcome=records.outcome,
         predictors=centred,
@@ -226,6 +226,15 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
         frame=frame,
     )
     return changed, frame
+
+
+def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return ``values @ matrix.T``, each row by itself: BLAS lets the last bits of a row depend on how many there are."""
+    found = np.zeros(values.shape)
+    for place, weights in enumerate(matrix):
+        for column in np.flatnonzero(weights):
+            found[:, place] += weights[column] * values[:, column]
+    return found
 
 
 def residual_edges(records: Records, n_each_side: int, *, upwards: bool = False) -> FloatArray:
