@@ -30,6 +30,10 @@ FINEST_BITS = 36
 
 UNAVAILABLE = np.iinfo(np.int64).min
 
+MOST_RECORDS = 2**25
+LEAST = -(2.0**60)
+"""With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
@@ -209,7 +213,9 @@ class Fitter:
     ) -> FloatArray:
         """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
         below = sums(records, candidates) if below is None else below
-        gradient = Gradient(tau, records.n_predictors, self.norm)
+        # where records are added or removed the hull is a cube
+        norm: Norm = "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
+        gradient = Gradient(tau, records.n_predictors, norm)
         unit = gradient.unit(epsilon / self.cap, self.neighbours)
         scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
         allowed = self._allowed(records, candidates, floor, ceiling)
@@ -222,7 +228,8 @@ class Fitter:
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
             log_weights += candidates.intercepts.log_widths
-        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+        steps = np.rint((log_weights - log_weights.max()) / float(unit))
+        return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
 
     def _allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None

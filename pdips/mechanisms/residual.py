@@ -199,6 +199,7 @@ class KNGResidual:
             If the ledger's total would be overspent.
         """
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_size(table)
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
