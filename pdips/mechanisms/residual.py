@@ -230,7 +230,7 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
 
 
 def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
-    """Return ``values @ matrix.T``, each row by itself: BLAS lets the last bits of a row depend on how many there are."""
+    """Return ``values @ matrix.T``, each row by itself: by BLAS a row's last bits depend on how many rows there are."""
     found = np.zeros(values.shape)
     for place, weights in enumerate(matrix):
         for column in np.flatnonzero(weights):

@@ -89,7 +89,7 @@ def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
 
 
 def check_size(table: Table) -> None:
-    """Refuse tables whose gradients might not fit into whole numbers of 64 bits: such tables are outside the universe."""
+    """Refuse tables whose gradients might not fit into 64 bits: they are outside the universe of the guarantee."""
     if table.n_records > MOST_RECORDS:
         raise InputError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
 
