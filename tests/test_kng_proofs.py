@@ -15,6 +15,7 @@ from pdips.mechanisms.encoding import Box, in_units
 from pdips.mechanisms.gradients import NORMS, UNITS, Gradient
 from pdips.mechanisms.lines import Candidates, Fitter, Records
 from pdips.mechanisms.quantile import KNG
+from pdips.mechanisms.quantile_published import true_epsilon
 from pdips.mechanisms.residual import KNGResidual, instrumented, rotated
 from pdips.mechanisms.sequence import Task
 from pdips.noise import RandomBits
@@ -251,7 +252,7 @@ MOVES = {
 }
 MECHANISMS = {
     "residual": lambda **more: KNGResidual(epsilon=1, by=("s",), bins=8, **more),
-    "sandwich": lambda **more: KNG(epsilon=1, by=("s",), quantiles=("1/4", "1/2", "9/10"), **more),
+    "sandwich": lambda **more: KNG(epsilon=1, by=("s",), scheme="sandwich", quantiles=("1/4", "1/2", "9/10"), **more),
     "varying": lambda **more: KNG(
         epsilon=1, by=("s",), quantiles=("1/4", "1/2", "9/10"), scheme="stepwise", slopes="varying", **more
     ),
@@ -300,16 +301,14 @@ def test_a_person_with_two_records_costs_twice_as_much_if_one_is_declared():
     assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
 
 
-def test_the_published_sensitivity_is_caught(monkeypatch):
-    def published(self, neighbours):
-        return int(2 * (1 - self.tau) * UNITS * self.tau.denominator)
-
+def test_the_published_sensitivity_costs_fifty_times_epsilon_at_the_99th_percentile():
     schema = Schema.model_validate({"columns": {"y": {"lower": 0.0, "upper": 1000.0}}})
     first, second = (Table(pd.DataFrame({"y": [10.0] * 98 + [500.0, last]}), schema) for last in (900.0, 10.0))
-    mechanism = KNG(epsilon=1, quantiles=("99/100",), scheme="plain", slopes="varying")
-    assert Fraction(99, 100) < price(mechanism, first, second) <= 1
-    monkeypatch.setattr(Gradient, "sensitivity", published)
-    assert price(mechanism, first, second) == 50
+    settings = {"quantiles": ("99/100",), "scheme": "plain", "slopes": "varying"}
+    assert Fraction(99, 100) < price(KNG(epsilon=1, **settings), first, second) <= 1
+    published = KNG(epsilon=1, variant="published", **settings)
+    assert float(price(published, first, second)) == pytest.approx(true_epsilon(published.plan, 0, 1.0), rel=1e-4)
+    assert true_epsilon(published.plan, 0, 1.0) == pytest.approx(50)
 
 
 # candidate sets, non-crossing

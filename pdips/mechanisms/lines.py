@@ -213,25 +213,36 @@ class Fitter:
     ) -> FloatArray:
         """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
         below = sums(records, candidates) if below is None else below
+        steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
+        scores = self.base_steps(candidates, unit) - steps
+        allowed = self.allowed(records, candidates, floor, ceiling)
+        return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
+
+    def gradient(
+        self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
+    ) -> tuple[IntArray, Fraction]:
+        """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
         # where records are added or removed the hull is a cube
         norm: Norm = "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
         gradient = Gradient(tau, records.n_predictors, norm)
-        unit = gradient.unit(epsilon / self.cap, self.neighbours)
-        scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
-        allowed = self._allowed(records, candidates, floor, ceiling)
-        return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
+        return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
 
-    def _base(self, candidates: Candidates, unit: Fraction) -> IntArray:
+    def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they are public and add to every table's scores
         alike."""
+        log_weights = self.log_weights(candidates)
+        steps = np.rint((log_weights - log_weights.max()) / float(unit))
+        return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
+
+    def log_weights(self, candidates: Candidates) -> FloatArray:
+        """Return the log weights of the base measure, shape (slopes, intercepts)."""
         log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
             log_weights += candidates.intercepts.log_widths
-        steps = np.rint((log_weights - log_weights.max()) / float(unit))
-        return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
+        return log_weights
 
-    def _allowed(
+    def allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> NDArray[np.bool_]:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
@@ -265,8 +276,17 @@ class Fitter:
         spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def beside(self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False) -> Candidates:
-        """Return candidates parallel to a line, or with other slopes too."""
+    def parallel(self, records: Records, line: FloatArray) -> Records:
+        """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
+        return parallel(records, line)
+
+    def beside(
+        self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False, even: bool = False
+    ) -> Candidates:
+        """Return candidates parallel to a line, or with other slopes too.
+
+        With ``even`` a uniform base measure is made by even spacing, not by weights.
+        """
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
@@ -275,6 +295,7 @@ class Fitter:
             n = max(n // 8, 1)
         else:
             steeper = np.zeros((1, records.n_predictors))
+        finest = records.span / n if even and self.base == "uniform" else finest
         spread = Spread.of(records.span, finest, n, records.step, upwards=upwards)
         return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
 
