@@ -30,6 +30,10 @@ FINEST_BITS = 36
 
 UNAVAILABLE = np.iinfo(np.int64).min
 
+MOST_RECORDS = 2**25
+LEAST = -(2.0**60)
+"""With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Records:
@@ -218,14 +222,17 @@ class Fitter:
         self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
     ) -> tuple[IntArray, Fraction]:
         """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
-        gradient = Gradient(tau, records.n_predictors, self.norm)
+        # where records are added or removed the hull is a cube
+        norm: Norm = "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
+        gradient = Gradient(tau, records.n_predictors, norm)
         return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
 
     def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they are public and add to every table's scores
         alike."""
         log_weights = self.log_weights(candidates)
-        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+        steps = np.rint((log_weights - log_weights.max()) / float(unit))
+        return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the log weights of the base measure, shape (slopes, intercepts)."""

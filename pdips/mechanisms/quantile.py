@@ -212,6 +212,7 @@ class KNG:
     ) -> tuple[Release, RunRecord]:
         """Spend the budget and draw a release; parameters, results and errors as for :class:`pdips.KNGResidual`."""
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_size(table)
         if self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 

@@ -199,6 +199,7 @@ class KNGResidual:
             If the ledger's total would be overspent.
         """
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_size(table)
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
@@ -216,7 +217,7 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle
-    centred = (records.predictors - middle) @ whiten.T
+    centred = rotated(records.predictors - middle, whiten)
     changed = Records(
         outcome=records.outcome,
         predictors=centred,
@@ -226,6 +227,15 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
         frame=frame,
     )
     return changed, frame
+
+
+def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return ``values @ matrix.T``, each row by itself: by BLAS a row's last bits depend on how many rows there are."""
+    found = np.zeros(values.shape)
+    for place, weights in enumerate(matrix):
+        for column in np.flatnonzero(weights):
+            found[:, place] += weights[column] * values[:, column]
+    return found
 
 
 def residual_edges(records: Records, n_each_side: int, *, upwards: bool = False) -> FloatArray:

@@ -25,6 +25,7 @@ PILOT = 5_000
 MOST_GROUPS = 32
 MOST_STRATA = 256
 CUTS = 4
+LEAST_WIDTH = 1e-300
 MISSING_SHARE = Fraction(1, 5)
 
 
@@ -268,6 +269,10 @@ def plan(
     for name in by:
         if not schema.columns[name].is_categorical:
             raise InputError(f"by: column {name!r} is numeric; strata are made by columns with levels")
+    for name, column in schema.columns.items():
+        low, high = (0.0, 1.0) if column.is_categorical else Scale(column).bounds
+        if not high - low > LEAST_WIDTH:
+            raise InputError(f"column {name!r}: its bounds are one and the same number to a double on its scale")
     found = ColumnPlan(
         schema=schema,
         order=ordered,

@@ -15,6 +15,7 @@ from pdips.mechanism import Clock, Drawn, Law
 from pdips.mechanisms.choosing import Chooser, Exact, Recording, outcomes
 from pdips.mechanisms.draws import Draw
 from pdips.mechanisms.encoding import to_frame, values_of
+from pdips.mechanisms.lines import MOST_RECORDS
 from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, named, plan
 from pdips.mechanisms.synthesis import public_order, public_records
 from pdips.noise import RandomBits
@@ -85,6 +86,12 @@ def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
         )
         for name in columns.order
     )
+
+
+def check_size(table: Table) -> None:
+    """Refuse tables whose gradients might not fit into 64 bits: they are outside the universe of the guarantee."""
+    if table.n_records > MOST_RECORDS:
+        raise InputError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
 
 
 def fit(
