@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.errors import InputError
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.gradients import UNITS, Gradient, Norm
 from pdips.privacy import Neighbours
@@ -29,6 +30,9 @@ FINEST_BITS = 36
 """Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
 
 UNAVAILABLE = np.iinfo(np.int64).min
+
+LARGEST_BASE = 2.0**60
+"""The base measure goes down to this many steps below its largest weight, however small epsilon."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +190,7 @@ class Fitter:
     within : bool
         Whether lines must stay within the outcome's bounds all over the box.
     n_intercepts : int
-        Number of intercepts to choose from.
+        Number of intercepts to choose from, and a bound on the steps of slopes.
     """
 
     norm: Norm = "hull"
@@ -222,7 +226,8 @@ class Fitter:
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
             log_weights += candidates.intercepts.log_widths
-        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+        steps = np.rint((log_weights - log_weights.max()) / float(unit))
+        return np.maximum(steps, -LARGEST_BASE).astype(np.int64)
 
     def _allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
@@ -253,6 +258,7 @@ class Fitter:
 
     def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
         """Return the candidates of one round of a search."""
+        each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
         spread = Spread.of(records.span, records.span * 1e-5, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
@@ -262,7 +268,7 @@ class Fitter:
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
-            some = Round(Fraction(1), 1 / 2, 8, uniform=False, grid=records.n_predictors <= 2)
+            some = Round(Fraction(1), 1 / 2, 8, grid=records.n_predictors <= 2).at_most(self.n_intercepts)
             steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
             n = max(n // 8, 1)
         else:
@@ -291,6 +297,11 @@ class Round:
     n_intercepts: int = 400
     uniform: bool = False
     grid: bool = False
+
+    def at_most(self, n_intercepts: int) -> "Round":
+        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave every round as it is."""
+        few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
+        return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
 
 
 def rounds(n_predictors: int) -> tuple[Round, ...]:
@@ -339,6 +350,18 @@ def parallel(records: Records, line: FloatArray) -> Records:
         lower=records.lower - steep,
         upper=records.upper + steep,
     )
+
+
+def check_n_candidates(n_candidates: int) -> None:
+    """Check the number of candidates of a line.
+
+    Raises
+    ------
+    InputError
+        If it is out of range.
+    """
+    if isinstance(n_candidates, bool) or not isinstance(n_candidates, int) or not 2 <= n_candidates <= 10_000:
+        raise InputError(f"n_candidates must be a whole number from 2 to 10,000, got {n_candidates}")
 
 
 def nearest(taus: Sequence[Fraction], tau: Fraction, side: int) -> Fraction | None:

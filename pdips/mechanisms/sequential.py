@@ -25,6 +25,9 @@ from pdips.table import Table
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+SMALLEST_EPSILON = Fraction(1, 10**9)
+"""For a column and record; below it noise would have more digits than its samplers."""
+
 ByColumn = Mapping[str, Any] | tuple[str, ...]
 
 
@@ -78,7 +81,16 @@ def settings(mechanism: Any) -> dict[str, Any]:
 
 
 def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
-    """Return the items of a price: one a column, its strata together."""
+    """Return the items of a price: one a column, its strata together.
+
+    Raises
+    ------
+    InputError
+        If a column's share is so small that its noise would be out of range.
+    """
+    for name in columns.order:
+        if columns.epsilon * columns.shares[name] / columns.schema.records.max_per_person < SMALLEST_EPSILON:
+            raise InputError(f"epsilon is too small: column {name!r} would have less than 1e-9 for each record")
     return tuple(
         Spend(
             step=f"column {name}{', all strata' if columns.by else ''}", epsilon=columns.epsilon * columns.shares[name]
