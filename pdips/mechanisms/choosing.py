@@ -13,6 +13,9 @@ from pdips.noise import RandomBits, choice_log_probabilities, discrete_laplace, 
 
 IntArray = NDArray[np.int64]
 
+MOST_AT_ONCE = 2_000_000
+"""Scores that are held at a time where many runs choose."""
+
 
 class Chooser(Protocol):
     """Makes the private choices of a mechanism that is a sequence of exponential mechanisms and noisy counts."""
@@ -58,6 +61,54 @@ class Recording:
         noisy = self.chooser.count(counts, scale)
         self.seen += [int(each) for each in noisy]
         return noisy
+
+
+@dataclass
+class _Many:
+    """Follows one way through the first choices for many runs, then draws the next choice of each."""
+
+    prescribed: Sequence[int]
+    n_runs: int
+    bits: RandomBits
+    drawn: IntArray | None = None
+    depth: int = 0
+    columns: list[IntArray] = field(default_factory=list)
+
+    def choose(self, scores: IntArray, unit: Fraction) -> int:
+        self.depth += 1
+        if self.depth <= len(self.prescribed):
+            self.columns.append(np.full(self.n_runs, self.prescribed[self.depth - 1]))
+            return self.prescribed[self.depth - 1]
+        if self.drawn is None:
+            rows = max(MOST_AT_ONCE // len(scores), 1)
+            parts = [min(rows, self.n_runs - start) for start in range(0, self.n_runs, rows)]
+            drawn = [exponential_mechanism(np.broadcast_to(scores, (n, len(scores))), unit, self.bits) for n in parts]
+            self.drawn = np.concatenate(drawn)
+        return int((scores != np.iinfo(np.int64).min).argmax())
+
+    def count(self, counts: IntArray, scale: Fraction) -> IntArray:
+        if self.drawn is None:
+            noise = discrete_laplace(scale, self.n_runs * len(counts), self.bits)
+            self.columns += list(counts[:, None] + noise.reshape(len(counts), self.n_runs))
+        return counts
+
+
+def many(mechanism: Callable[[Chooser], object], n_runs: int, bits: RandomBits) -> IntArray:
+    """Return choices and noisy counts of independent runs, one a row, if noisy counts steer no later choice.
+
+    Runs that have chosen alike so far read the table once together; what they draw is exact and independent.
+    """
+    found: dict[int, IntArray] = {}
+    pending: list[tuple[tuple[int, ...], IntArray]] = [((), np.arange(n_runs))]
+    while pending:
+        prescribed, runs = pending.pop()
+        chooser = _Many(prescribed, len(runs), bits)
+        mechanism(chooser)
+        if chooser.drawn is None:
+            found |= dict(zip(runs.tolist(), np.stack(chooser.columns, axis=1), strict=True))
+        else:
+            pending += [((*prescribed, int(k)), runs[chooser.drawn == k]) for k in np.unique(chooser.drawn)]
+    return np.stack([found[run] for run in range(n_runs)]).astype(np.int64)
 
 
 @dataclass
