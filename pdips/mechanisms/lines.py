@@ -191,6 +191,8 @@ class Fitter:
         Whether lines must stay within the outcome's bounds all over the box.
     n_intercepts : int
         Number of intercepts to choose from, and a bound on the steps of slopes.
+    published : bool
+        Whether to take the paper's sensitivity, which is too small: for studies.
     """
 
     norm: Norm = "hull"
@@ -199,6 +201,7 @@ class Fitter:
     cap: int = 1
     within: bool = True
     n_intercepts: int = 2_000
+    published: bool = False
 
     def choose(
         self,
@@ -215,6 +218,8 @@ class Fitter:
         below = sums(records, candidates) if below is None else below
         gradient = Gradient(tau, records.n_predictors, self.norm)
         unit = gradient.unit(epsilon / self.cap, self.neighbours)
+        if self.published:
+            unit = epsilon / (2 * gradient.published())
         scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
         allowed = self._allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))

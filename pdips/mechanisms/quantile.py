@@ -183,8 +183,14 @@ class KNG:
 
     def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
         """Choose the lines of a column."""
+        published = self.variant == "published"
         fitter = Fitter(
-            norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
+            norm="linf" if published else self.norm,
+            base=self.base,
+            neighbours=task.neighbours,
+            cap=task.cap,
+            n_intercepts=self.n_candidates,
+            published=published,
         )
         lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
