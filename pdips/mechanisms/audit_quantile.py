@@ -28,6 +28,7 @@ FIRMS = Schema.model_validate({"columns": {"size": SIZE, "wage": {"lower": 0, "u
 """A numeric column that depends on a public one: lines with slopes."""
 
 MEDIAN = ("1/2",)
+HALVES = ("1/2", "3/4")
 QUARTILES = ("1/4", "1/2", "3/4")
 
 
@@ -41,13 +42,13 @@ def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
         yield Case(median, pair, "exact")
         yield Case(median, pair)
     for scheme in ("plain", "stepwise", "sandwich"):
-        several = _where_allowed(build, quantiles=QUARTILES, main=MEDIAN, scheme=scheme, n_candidates=6)
+        several = _where_allowed(build, quantiles=QUARTILES, main=MEDIAN, scheme=scheme, n_candidates=4)
         if several is not None:
             yield Case(several, worst_pairs(WAGES, several.neighbours)[1], "exact")
             yield Case(several, _missing_pair(several.neighbours), "exact")
     if asked.neighbours == "replace-one":
         for slopes in ("fixed", "varying"):
-            lines = _where_allowed(build, quantiles=QUARTILES, scheme="stepwise", slopes=slopes, n_candidates=16)
+            lines = _where_allowed(build, quantiles=HALVES, scheme="stepwise", slopes=slopes, n_candidates=8)
             if lines is not None:
                 yield Case(lines, _steep(), "exact")
     yield from _top(build)
