@@ -10,6 +10,7 @@ from pdips.mechanisms.audits import toward, with_event
 from pdips.mechanisms.lines import Fitter, Records
 from pdips.mechanisms.quantile import KNG
 from pdips.mechanisms.residual import KNGResidual
+from pdips.mechanisms.schemes import SCHEMES
 from pdips.pairs import Case, Pair, table_of, worst_pairs
 from pdips.privacy import Neighbours
 from pdips.schema import Schema
@@ -36,12 +37,12 @@ def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
     """Yield the cases of quantile lines: levels, one quantile, several, lines on a predictor, the top percentile."""
     asked = build()
     yield from _levels(asked)
-    median = _where_allowed(build, quantiles=MEDIAN, n_candidates=64)
+    median = _where_allowed(build, quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
     if median is not None:
         pair = _turning(median)
         yield Case(median, pair, "exact")
         yield Case(median, pair)
-    for scheme in ("plain", "stepwise", "sandwich"):
+    for scheme in SCHEMES:
         several = _where_allowed(build, quantiles=QUARTILES, main=MEDIAN, scheme=scheme, n_candidates=4)
         if several is not None:
             yield Case(several, worst_pairs(WAGES, several.neighbours)[1], "exact")

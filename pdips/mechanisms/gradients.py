@@ -85,10 +85,6 @@ class Gradient:
             return alone * Fraction(2 * larger, q).numerator
         return alone
 
-    def published(self) -> int:
-        """Return the sensitivity of paper 002, 2 (1 - tau) C_X with C_X the largest predictor: no bound for tau > 1/2."""
-        return 2 * UNITS * (self.tau.denominator - self.tau.numerator)
-
     def unit(self, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
         """Return the nats of a step for an exponential mechanism that costs epsilon."""
         return epsilon / (2 * self.sensitivity(neighbours))

@@ -191,8 +191,6 @@ class Fitter:
         Whether lines must stay within the outcome's bounds all over the box.
     n_intercepts : int
         Number of intercepts to choose from, and a bound on the steps of slopes.
-    published : bool
-        Whether to take the paper's sensitivity, which is too small: for studies.
     """
 
     norm: Norm = "hull"
@@ -201,7 +199,6 @@ class Fitter:
     cap: int = 1
     within: bool = True
     n_intercepts: int = 2_000
-    published: bool = False
 
     def choose(
         self,
@@ -216,25 +213,34 @@ class Fitter:
     ) -> FloatArray:
         """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
         below = sums(records, candidates) if below is None else below
-        gradient = Gradient(tau, records.n_predictors, self.norm)
-        unit = gradient.unit(epsilon / self.cap, self.neighbours)
-        if self.published:
-            unit = epsilon / (2 * gradient.published())
-        scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
-        allowed = self._allowed(records, candidates, floor, ceiling)
+        steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
+        scores = self.base_steps(candidates, unit) - steps
+        allowed = self.allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
 
-    def _base(self, candidates: Candidates, unit: Fraction) -> IntArray:
+    def gradient(
+        self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
+    ) -> tuple[IntArray, Fraction]:
+        """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
+        gradient = Gradient(tau, records.n_predictors, self.norm)
+        return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
+
+    def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they are public and add to every table's scores
         alike."""
+        log_weights = self.log_weights(candidates)
+        steps = np.rint((log_weights - log_weights.max()) / float(unit))
+        return np.maximum(steps, -LARGEST_BASE).astype(np.int64)
+
+    def log_weights(self, candidates: Candidates) -> FloatArray:
+        """Return the log weights of the base measure, shape (slopes, intercepts)."""
         log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
             log_weights += candidates.intercepts.log_widths
-        steps = np.rint((log_weights - log_weights.max()) / float(unit))
-        return np.maximum(steps, -LARGEST_BASE).astype(np.int64)
+        return log_weights
 
-    def _allowed(
+    def allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> NDArray[np.bool_]:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
@@ -269,8 +275,17 @@ class Fitter:
         spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def beside(self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False) -> Candidates:
-        """Return candidates parallel to a line, or with other slopes too."""
+    def parallel(self, records: Records, line: FloatArray) -> Records:
+        """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
+        return parallel(records, line)
+
+    def beside(
+        self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False, even: bool = False
+    ) -> Candidates:
+        """Return candidates parallel to a line, or with other slopes too.
+
+        With ``even`` a uniform base measure is made by even spacing, not by weights.
+        """
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
@@ -280,6 +295,7 @@ class Fitter:
             n = max(n // 8, 1)
         else:
             steeper = np.zeros((1, records.n_predictors))
+        finest = records.span / n if even and self.base == "uniform" else finest
         spread = Spread.of(records.span, finest, n, records.step, upwards=upwards)
         return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
 
