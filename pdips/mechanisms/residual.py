@@ -57,6 +57,15 @@ class KNGResidual:
         that depend on others have twice the share of those that don't.
     by : tuple of str
         Categorical columns whose combinations are synthesized separately.
+    panel : tuple of str, optional
+        Two public columns, the first and the last year of a record: in between it has a value in each column of a year,
+        and before and after it has none. The new of a year are synthesized by themselves, the others given their value
+        of the year before, or the predictors named for the column (see ``docs/panels.md``).
+    panel_columns : tuple of str, optional
+        What the names of the columns of years start with: ``("emp_",)`` for ``emp_1976``, ``emp_1977``.
+    births_share : "parallel", int, float, str or Fraction
+        Share of a year's budget for the new ("1/4" in paper 002), the others having the rest; by default each has all
+        of it, since no record is both.
     line_share : int, float, str or Fraction
         Share of a numeric column's budget that pays for the line, in (0, 1); the histogram has the rest.
     bins : int
@@ -90,6 +99,9 @@ class KNGResidual:
     caps: ByColumn | None = None
     budget: ByColumn | None = None
     by: tuple[str, ...] = ()
+    panel: tuple[str, ...] | None = None
+    panel_columns: tuple[str, ...] | None = None
+    births_share: Number = "parallel"
     line_share: Number = "1/2"
     bins: int = 48
     n_records: int | None = None
@@ -111,6 +123,7 @@ class KNGResidual:
             "counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are drawn from "
             "these released numbers."
         )
+        law += sequential.PANEL if self.panel else ""
         epsilon = exact(self.epsilon, "epsilon")
         return PrivacyLoss(
             epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
@@ -132,6 +145,9 @@ class KNGResidual:
             budget=self.budget,
             by=self.by,
             n_records=self.n_records,
+            panel=self.panel,
+            panel_columns=self.panel_columns,
+            births_share=self.births_share,
         )
 
     def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
@@ -199,6 +215,7 @@ class KNGResidual:
             If the ledger's total would be overspent.
         """
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_years(columns, table)
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)

@@ -15,6 +15,8 @@ from pdips.mechanism import Clock, Drawn, Law
 from pdips.mechanisms.choosing import Chooser, Exact, Recording, outcomes
 from pdips.mechanisms.draws import Draw
 from pdips.mechanisms.encoding import to_frame, values_of
+from pdips.mechanisms.panel import check_settings as check_panel
+from pdips.mechanisms.panel import panel_of
 from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, named, plan
 from pdips.mechanisms.synthesis import public_order, public_records
 from pdips.noise import RandomBits
@@ -39,6 +41,9 @@ def column_plan(
     budget: ByColumn | None,
     by: tuple[str, ...],
     n_records: int | None,
+    panel: tuple[str, ...] | None = None,
+    panel_columns: tuple[str, ...] | None = None,
+    births_share: Number = "parallel",
 ) -> ColumnPlan:
     """Return the plan of a table from the settings as they are written; the errors are those of :func:`plan`."""
     if schema.public_columns and (neighbours == "add-remove" or n_records is not None):
@@ -57,6 +62,7 @@ def column_plan(
         caps={name: float(exact(value, f"caps of {name!r}")) for name, value in named(caps, "caps").items()},
         budget={name: positive(value, f"budget of {name!r}") for name, value in named(budget, "budget").items()},
         by=by,
+        panel=panel_of(schema, panel, panel_columns, births_share),
     )
 
 
@@ -64,6 +70,20 @@ def check_by_column(mechanism: Any) -> None:
     """Check the spelling of the settings by column, before there is a schema."""
     for setting in ("predictors", "caps", "budget"):
         named(getattr(mechanism, setting), setting)
+    check_panel(mechanism.panel, mechanism.panel_columns, mechanism.births_share)
+
+
+def check_years(columns: ColumnPlan, table: Table) -> None:
+    """Hold a panel against its public years, before anything is spent."""
+    if columns.panel:
+        columns.panel.check(values_of(table, (columns.panel.first, columns.panel.last, *columns.panel.years)))
+
+
+PANEL = (
+    " Births and continuers of a year are synthesized apart, each from its own records. Which is which, and in which "
+    "years a record has values at all, follows from public columns."
+)
+"""What the statement of a panel adds."""
 
 
 def settings(mechanism: Any) -> dict[str, Any]:
@@ -81,10 +101,15 @@ def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
     """Return the items of a price: one a column, its strata together."""
     return tuple(
         Spend(
-            step=f"column {name}{', all strata' if columns.by else ''}", epsilon=columns.epsilon * columns.shares[name]
+            step=f"column {name}{_of(columns, name)}{', all strata' if columns.by else ''}",
+            epsilon=columns.epsilon * columns.shares[name],
         )
         for name in columns.order
     )
+
+
+def _of(columns: ColumnPlan, name: str) -> str:
+    return ", births and continuers" if columns.panel and name in columns.panel.before else ""
 
 
 def fit(
