@@ -254,7 +254,8 @@ class Fitter:
     def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
         """Return the candidates of one round of a search."""
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
-        spread = Spread.of(records.span, records.span * 1e-5, each.n_intercepts, records.step)
+        reach = records.span * each.reach
+        spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
     def beside(self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False) -> Candidates:
@@ -262,7 +263,7 @@ class Fitter:
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
-            some = Round(Fraction(1), 1 / 2, 8, uniform=False, grid=records.n_predictors <= 2)
+            some = Round(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=1, grid=records.n_predictors <= 2)
             steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
             n = max(n // 8, 1)
         else:
@@ -281,14 +282,28 @@ def sums(records: Records, candidates: Candidates) -> IntArray:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round of a search: its share of epsilon, how far candidates reach as a share of the range, and how many."""
+    """One round of a search for a line.
+
+    Parameters
+    ----------
+    share : Fraction
+        Of epsilon.
+    reach : float
+        How far candidates go from the line before, as a share of the outcome's range.
+    n_slopes, n_intercepts : int
+        Offsets on each side.
+    uniform : bool
+        Whether candidates weigh as much as the intervals that they stand for, or all the same.
+    grid : bool
+        Whether two slopes are changed at once.
+    """
 
     share: Fraction
     reach: float
     n_slopes: int
-    n_intercepts: int = 400
+    n_intercepts: int
     uniform: bool = False
     grid: bool = False
 
@@ -296,12 +311,19 @@ class Round:
 def rounds(n_predictors: int) -> tuple[Round, ...]:
     """Return the rounds of a search for a line with so many predictors."""
     if n_predictors == 1:
-        return Round(Fraction(4, 5), 1, 250, 500), Round(Fraction(1, 5), 1 / 100, 32)
+        first = Round(share=Fraction(1, 4), reach=1, n_slopes=250, n_intercepts=400)
+        return first, Round(share=Fraction(3, 4), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
     if n_predictors == 2:
-        wide = Round(Fraction(1, 3), 1, 192, 250)
-        return wide, wide, Round(Fraction(1, 3), 1 / 50, 14, grid=True)
+        part = Fraction(1, 6)
+        return (
+            Round(share=part, reach=1, n_slopes=192, n_intercepts=200),
+            Round(share=part, reach=1 / 4, n_slopes=96, n_intercepts=200),
+            Round(share=part, reach=1 / 30, n_slopes=96, n_intercepts=200),
+            Round(share=3 * part, reach=1 / 150, n_slopes=14, n_intercepts=150, uniform=True, grid=True),
+        )
     n_rounds = 3 * n_predictors
-    return tuple(Round(Fraction(1, n_rounds), 0.6**number, 96) for number in range(n_rounds))
+    some = Round(share=Fraction(1, n_rounds), reach=1, n_slopes=96, n_intercepts=200)
+    return tuple(replace(some, reach=0.6**number) for number in range(n_rounds))
 
 
 def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
@@ -310,7 +332,7 @@ def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> t
     A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two.
     """
     reach = span * each.reach
-    spread = Spread.of(reach, reach * (3e-3 if each.grid or each.uniform else 2e-3), each.n_slopes, step)
+    spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
     if n_predictors == 1 or each.grid:
         grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
         weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])

@@ -253,7 +253,7 @@ def residual_edges(records: Records, n_each_side: int, *, upwards: bool = False)
 
 def settle(noisy: IntArray, scale: Fraction) -> FloatArray:
     """Return weights of bins: the run of bins that holds more than noise, nonnegative, adding up to what it held."""
-    level = 0.3 * np.sqrt(discrete_laplace_variance(scale))
+    level = 1.2 * np.sqrt(discrete_laplace_variance(scale))
     sums = np.concatenate([[0.0], np.cumsum(noisy - level)])
     lowest = np.minimum.accumulate(sums)
     end = int(np.argmax(sums - lowest))

@@ -20,7 +20,7 @@ Slopes = Literal["fixed", "varying"]
 
 MEDIAN = Fraction(1, 2)
 
-WIDE = Round(Fraction(1), 1, 96, 200)
+WIDE = Round(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
 """All lines of the plain scheme are chosen from these."""
 
 
