@@ -387,28 +387,3 @@ def _shares(
     years = panel.years if panel else {}
     weights = {name: 2 if given[name] or name in years else 1 for name in ordered}
     return {name: Fraction(weight, sum(weights.values())) for name, weight in weights.items()}
-
-
-def named(given: Mapping[str, object] | Sequence[str] | None, setting: str) -> dict[str, str]:
-    """Return a setting by column, given as a mapping or as words ``column=value``.
-
-    Raises
-    ------
-    InputError
-        If a word has no equals sign, or a column comes twice.
-    """
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {str(name): _spelt(value) for name, value in given.items()}
-    found: dict[str, str] = {}
-    for word in [given] if isinstance(given, str) else given:
-        name, equals, value = str(word).partition("=")
-        if not equals or name.strip() in found:
-            raise InputError(f"{setting} is a list of column=value, each column once; got {word!r}")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _spelt(value: object) -> str:
-    return str(value) if isinstance(value, str) or not isinstance(value, Sequence) else "+".join(map(str, value))

@@ -17,7 +17,7 @@ from pdips.mechanisms.draws import Draw
 from pdips.mechanisms.encoding import to_frame, values_of
 from pdips.mechanisms.panel import check_settings as check_panel
 from pdips.mechanisms.panel import panel_of
-from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, named, plan
+from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, plan
 from pdips.mechanisms.synthesis import public_order, public_records
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, Spend, as_float, exact, positive
@@ -189,3 +189,28 @@ def quantiles_of(given: int | Sequence[Number]) -> list[Any]:
     if any(tau.denominator > 1_000 for tau in found):
         raise InputError("quantiles must be whole thousandths, or fractions with a denominator of at most 1,000")
     return found
+
+
+def named(given: Mapping[str, object] | Sequence[str] | None, setting: str) -> dict[str, str]:
+    """Return a setting by column, given as a mapping or as words ``column=value``.
+
+    Raises
+    ------
+    InputError
+        If a word has no equals sign, or a column comes twice.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {str(name): _spelt(value) for name, value in given.items()}
+    found: dict[str, str] = {}
+    for word in [given] if isinstance(given, str) else given:
+        name, equals, value = str(word).partition("=")
+        if not equals or name.strip() in found:
+            raise InputError(f"{setting} is a list of column=value, each column once; got {word!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _spelt(value: object) -> str:
+    return str(value) if isinstance(value, str) or not isinstance(value, Sequence) else "+".join(map(str, value))
