@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.mechanisms.draws import Draw
-from pdips.mechanisms.encoding import Values
+from pdips.mechanisms.encoding import Box, Scale, Values
 from pdips.privacy import Number, exact
 from pdips.schema import Column, Schema
 
@@ -112,6 +112,16 @@ class Panel:
                     "take columns of this year or the year before"
                 )
         return tuple(wanted)
+
+    def unchanged(self, name: str, box: Box) -> FloatArray | None:
+        """Return the line of last year's value, if that and nothing else is a column's predictor, on its own scale."""
+        before = self.before.get(name)
+        if before is None or box.names != (before,) or before in box.caps:
+            return None
+        old, new = Scale(self.schema.columns[before]), Scale(self.schema.columns[name])
+        low, high = old.bounds
+        same = old.column.scale == new.column.scale and old.bounds == new.bounds
+        return np.array([(low + high) / 2, (high - low) / 2]) if same else None
 
     def check(self, values: Values) -> None:
         """Hold a table against its public years.

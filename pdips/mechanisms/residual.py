@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,13 +19,18 @@ from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits, discrete_laplace_variance
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, exact
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+RECORDS_PER_BIN = 4
+"""Of a panel's histograms, in units of the scale of their noise: about three standard deviations."""
+
+Continuers = Literal["growth", "line"]
 
 KAPPA = 0.3
 """Instruments reach their bounds this many standard deviations from the middle."""
@@ -66,6 +71,9 @@ class KNGResidual:
     births_share : "parallel", int, float, str or Fraction
         Share of a year's budget for the new ("1/4" in paper 002), the others having the rest; by default each has all
         of it, since no record is both.
+    continuers : {"growth", "line"}
+        In a panel, whether last year's value itself is the line where it is the one predictor, and all of the budget
+        pays for the histogram, of changes; or the line is chosen as for other columns.
     line_share : int, float, str or Fraction
         Share of a numeric column's budget that pays for the line, in (0, 1); the histogram has the rest.
     bins : int
@@ -102,6 +110,7 @@ class KNGResidual:
     panel: tuple[str, ...] | None = None
     panel_columns: tuple[str, ...] | None = None
     births_share: Number = "parallel"
+    continuers: Continuers = "growth"
     line_share: Number = "1/2"
     bins: int = 48
     n_records: int | None = None
@@ -112,6 +121,7 @@ class KNGResidual:
         sequential.check_by_column(self)
         if not 0 < exact(self.line_share, "line_share") < 1:
             raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
+        choice(self.continuers, ("growth", "line"), "continuers")
         if isinstance(self.bins, bool) or not 2 <= self.bins <= 1_000:
             raise InputError(f"bins must be a whole number from 2 to 1,000, got {self.bins}")
 
@@ -155,12 +165,16 @@ class KNGResidual:
         records, frame = task.records(), np.eye(1 + task.box.n_predictors)
         share = exact(self.line_share, "line_share")
         line, epsilon = records.start(), task.epsilon
-        if task.box.n_predictors:
+        if task.unchanged is not None and self.continuers == "growth":
+            line, edges = task.unchanged, residual_edges(records, few(task, 8, self.bins // 2))
+        elif task.box.n_predictors:
             records, frame = instrumented(records, task)
             fitter = Fitter(neighbours=task.neighbours, cap=task.cap, within=True)
             line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
             epsilon *= 1 - share
             edges = residual_edges(records, self.bins)
+        elif task.column.scale == "log":
+            edges = np.linspace(0, records.span, few(task, 6, self.bins) + 1)
         else:
             edges = residual_edges(records, self.bins, upwards=True)
         place = np.clip(np.searchsorted(edges, records.residuals(line), side="right") - 1, 0, len(edges) - 2)
@@ -221,6 +235,14 @@ class KNGResidual:
             return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
+
+
+def few(task: Task, least: int, most: int) -> int:
+    """Return a number of bins that hold more than noise, where the number of records is public."""
+    if task.n_public is None:
+        return most
+    scale = task.cap * (2 if task.neighbours == "replace-one" else 1) / task.epsilon
+    return min(max(int(task.n_public / (RECORDS_PER_BIN * scale)), least), most)
 
 
 def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:

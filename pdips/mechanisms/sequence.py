@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,10 @@ class Task:
         The same predictors of records drawn from what is released.
     epsilon, neighbours, cap
         The price, the neighbours that it is for, and the most records of a person.
+    unchanged : ndarray, optional
+        In a panel the line, in predictors over [-1, 1]^p, on which the outcome is what it was the year before.
+    n_public : int, optional
+        In a panel the number of records, where it follows from public columns.
     """
 
     column: Column
@@ -56,6 +60,8 @@ class Task:
     epsilon: Fraction
     neighbours: Neighbours
     cap: int
+    unchanged: FloatArray | None = None
+    n_public: int | None = None
 
     def records(self) -> Records:
         """Return outcome and predictors as a K-norm gradient reads them."""
@@ -229,6 +235,7 @@ class ColumnPlan:
         public = all(self.schema.columns[each].public for each in self.by)
         for part, other in zip(PARTS, reversed(PARTS), strict=True):
             box = self._box(panel.known_schema, panel.of_part(part, name, self.given[name]))
+            unchanged = panel.unchanged(name, box)
             each: list[Draw] = []
             for rows, rows_pilot in zip(strata, strata_pilot, strict=True):
                 among = rows if public else np.ones_like(rows)
@@ -237,9 +244,9 @@ class ColumnPlan:
                     continue
                 share = panel.share(part, alone=not (here[other] & among).any())
                 mine, mine_pilot = here[part] & rows, there[part] & rows_pilot
-                each.append(
-                    self._fit(name, box, values, pilot, mine, mine_pilot, epsilon * share, fit_numbers, chooser)
-                )
+                known = {"unchanged": unchanged, "n_public": int(mine.sum()) if public else None}
+                spent = epsilon * share
+                each.append(self._fit(name, box, values, pilot, mine, mine_pilot, spent, fit_numbers, chooser, **known))
             draws[part] = ByStratum(self.strata, tuple(each)) if self.by else each[0]
         return PanelDraw(panel, name, draws)
 
@@ -263,6 +270,7 @@ class ColumnPlan:
         epsilon: Fraction,
         fit_numbers: FitNumbers,
         chooser: Chooser,
+        **panel: Any,
     ) -> Draw:
         """Spend a stratum's part of epsilon on some of its records."""
         share, neighbours = self.in_stratum()
@@ -275,6 +283,7 @@ class ColumnPlan:
             epsilon=epsilon * share,
             neighbours=neighbours,
             cap=self.schema.records.max_per_person,
+            **panel,
         )
         return fit_numbers(task, chooser)
 

@@ -33,10 +33,11 @@ def job_flows(frame: pd.DataFrame, years: Mapping[int, str]) -> pd.DataFrame:
 
     Notes
     -----
-    Davis, Haltiwanger and Schuh (1996), as in paper 002, section 5.3: with E_t the employment of a firm, 0 where it
-    doesn't exist, and Z_t the sum over firms of (E_t + E_{t-1}) / 2, creation is the sum of max(E_t - E_{t-1}, 0) / Z_t,
-    destruction that of max(E_{t-1} - E_t, 0) / Z_t, net their difference. So births are created and exits destroyed
-    jobs. The paper prints destruction with a negative sign; here it is positive, and net = creation - destruction.
+    Davis, Haltiwanger and Schuh (1998), as in paper 002, section 5.3: with E_t the employment of a firm, 0 where it
+    doesn't exist, and Z_t the sum over firms of (E_t + E_{t-1}) / 2, creation is the sum of
+    max(E_t - E_{t-1}, 0) / Z_t, destruction that of max(E_{t-1} - E_t, 0) / Z_t, net their difference. So births are
+    created and exits destroyed jobs. The paper prints destruction with a negative sign; here it is positive, and
+    net = creation - destruction.
     """
     if len(years) < 2:
         raise InputError("job flows need the columns of at least two years")
@@ -49,5 +50,10 @@ def job_flows(frame: pd.DataFrame, years: Mapping[int, str]) -> pd.DataFrame:
     size = ((levels + before) / 2).sum(skipna=False)
     size = size.where(size > 0)
     creation, destruction = (change.clip(lower=0).sum() / size, (-change).clip(lower=0).sum() / size)
-    found = {"employment": levels.sum(), "creation": creation, "destruction": destruction, "net": creation - destruction}
+    found = {
+        "employment": levels.sum(),
+        "creation": creation,
+        "destruction": destruction,
+        "net": creation - destruction,
+    }
     return pd.DataFrame(found).rename_axis("year")
