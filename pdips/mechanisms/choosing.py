@@ -63,12 +63,29 @@ class Chooser(Protocol):
         """Return the places of several quantiles on a grid, given the records on or below each point."""
         ...
 
+    def thin(self, n: int) -> NDArray[np.bool_] | None:
+        """Return a secret coin for each record: whether a coarse step reads it; None if it reads all."""
+        ...
+
 
 @dataclass(frozen=True)
 class Exact:
-    """Draws from random bits, exactly."""
+    """Draws from random bits, exactly.
+
+    Parameters
+    ----------
+    bits : RandomBits
+        Where randomness comes from.
+    keep : float
+        How likely a coarse step is to read a record; a function of public numbers.
+    """
 
     bits: RandomBits
+    keep: float = 1.0
+
+    def thin(self, n: int) -> NDArray[np.bool_] | None:
+        """See :class:`Chooser`."""
+        return self.bits.words(n, np.uint32) < self.keep * 2.0**32 if self.keep < 1 else None
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         """See :class:`Chooser`."""
@@ -89,6 +106,10 @@ class Recording:
 
     chooser: Chooser
     seen: list[int] = field(default_factory=list)
+
+    def thin(self, n: int) -> NDArray[np.bool_] | None:
+        """See :class:`Chooser`."""
+        return self.chooser.thin(n)
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         """See :class:`Chooser`."""
@@ -118,6 +139,9 @@ class _Many:
     drawn: IntArray | None = None
     depth: int = 0
     columns: list[IntArray] = field(default_factory=list)
+
+    def thin(self, n: int) -> None:
+        return None
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         self.depth += 1
@@ -176,6 +200,9 @@ class _Path:
     log_probabilities: list[NDArray[np.float64]] = field(default_factory=list)
     statistics: list[int] = field(default_factory=list)
     scales: list[Fraction] = field(default_factory=list)
+
+    def thin(self, n: int) -> None:
+        return None
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         self.log_probabilities.append(choice_log_probabilities(scores[None], unit)[0])

@@ -82,6 +82,13 @@ class Records:
         """The power of two that coefficients are multiples of."""
         return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
 
+    def some(self, kept: NDArray[np.bool_] | None) -> "Records":
+        """Return those records of which ``kept`` says so, all if it is None."""
+        if kept is None:
+            return self
+        predictors, instruments = self.predictors[kept], self.instruments[kept]
+        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
+
     def start(self) -> FloatArray:
         """Return a public line: flat, at the lower bound."""
         return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
@@ -219,13 +226,16 @@ class Fitter:
         allowed = self.allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
 
+    @property
+    def best_norm(self) -> Norm:
+        """The norm; where records are added or removed the hull is a cube."""
+        return "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
+
     def gradient(
         self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
     ) -> tuple[IntArray, Fraction]:
         """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
-        # where records are added or removed the hull is a cube
-        norm: Norm = "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
-        gradient = Gradient(tau, records.n_predictors, norm)
+        gradient = Gradient(tau, records.n_predictors, self.best_norm)
         return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
 
     def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
@@ -262,13 +272,19 @@ class Fitter:
         return allowed
 
     def search(self, records: Records, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
-        """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon."""
+        """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon.
+
+        All rounds but the last may leave records out, by secret coins that depend on nothing: given the coins, tables
+        that differ in a record do so still or are equal.
+        """
         line = records.start()
         if not records.n_predictors:
             return self.choose(records, self.beside(records, line, upwards=True), tau, epsilon, chooser)
-        for each in rounds(records.n_predictors):
-            line = self.choose(records, self.around(records, line, each), tau, epsilon * each.share, chooser)
-        return line
+        *coarse, last = rounds(records.n_predictors)
+        for each in coarse:
+            some = records.some(chooser.thin(len(records.outcome)))
+            line = self.choose(some, self.around(some, line, each), tau, epsilon * each.share, chooser)
+        return self.choose(records, self.around(records, line, last), tau, epsilon * last.share, chooser)
 
     def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
         """Return the candidates of one round of a search."""

@@ -34,6 +34,10 @@ SMALLEST_EPSILON = Fraction(1, 10**9)
 ByColumn = Mapping[str, Any] | tuple[str, ...]
 
 
+COARSE = 20_000
+"""About so many records are read by the coarse rounds of a search for a line."""
+
+
 def column_plan(
     schema: Schema,
     *,
@@ -159,7 +163,7 @@ def release(
     """Spend the budget once and draw all sets from what that released."""
     schema, rng = columns.schema, bits.generator()
     with clock.step("fitting the columns"):
-        draws = fitting(columns, table, fit_numbers)(Exact(bits), rng)
+        draws = fitting(columns, table, fit_numbers)(Exact(bits, min(1.0, COARSE / n_records)), rng)
     public = list(schema.public_columns)
     beside = public_records(table, public) if public else pd.DataFrame()
     known = values_of(table, public)
