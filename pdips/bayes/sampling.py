@@ -282,7 +282,8 @@ def converged(tree: xr.DataTree, watch: Sequence[str] = ()) -> Convergence:
     still = looked_at.std(("chain", "draw")) == 0
     with np.errstate(all="ignore"):
         rhat, bulk, tail = az.rhat(looked_at), az.ess(looked_at, method="bulk"), az.ess(looked_at, method="tail")
-    diverging = tree["sample_stats"]["diverging"] if "sample_stats" in tree else xr.DataArray(0)
+    told = tree["sample_stats"].data_vars if "sample_stats" in tree else {}
+    diverging = told.get("diverging", xr.DataArray(0))  # no divergences where nothing follows gradients
     return Convergence(
         rhat={str(name): _worst(rhat[name], still[name], np.inf, np.max) for name in looked_at},
         ess_bulk={str(name): _worst(bulk[name], still[name], 0, np.min) for name in looked_at},

@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.errors import InputError
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.gradients import UNITS, Gradient, Norm
 from pdips.privacy import Neighbours
@@ -190,7 +191,7 @@ class Fitter:
     within : bool
         Whether lines must stay within the outcome's bounds all over the box.
     n_intercepts : int
-        Number of intercepts to choose from.
+        Number of intercepts to choose from, and a bound on the steps of slopes.
     """
 
     norm: Norm = "hull"
@@ -271,6 +272,7 @@ class Fitter:
 
     def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
         """Return the candidates of one round of a search."""
+        each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
         reach = records.span * each.reach
         spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
@@ -291,6 +293,7 @@ class Fitter:
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
             some = Round(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=1, grid=records.n_predictors <= 2)
+            some = some.at_most(self.n_intercepts)
             steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
             n = max(n // 8, 1)
         else:
@@ -334,6 +337,11 @@ class Round:
     n_intercepts: int
     uniform: bool = False
     grid: bool = False
+
+    def at_most(self, n_intercepts: int) -> "Round":
+        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave every round as it is."""
+        few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
+        return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
 
 
 def rounds(n_predictors: int) -> tuple[Round, ...]:
@@ -389,6 +397,18 @@ def parallel(records: Records, line: FloatArray) -> Records:
         lower=records.lower - steep,
         upper=records.upper + steep,
     )
+
+
+def check_n_candidates(n_candidates: int) -> None:
+    """Check the number of candidates of a line.
+
+    Raises
+    ------
+    InputError
+        If it is out of range.
+    """
+    if isinstance(n_candidates, bool) or not isinstance(n_candidates, int) or not 2 <= n_candidates <= 10_000:
+        raise InputError(f"n_candidates must be a whole number from 2 to 10,000, got {n_candidates}")
 
 
 def nearest(taus: Sequence[Fraction], tau: Fraction, side: int) -> Fraction | None:

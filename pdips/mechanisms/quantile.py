@@ -13,7 +13,7 @@ from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Between, Draw, LineDraw
 from pdips.mechanisms.gradients import NORMS, Norm
-from pdips.mechanisms.lines import BASES, Base, Fitter
+from pdips.mechanisms.lines import BASES, Base, Fitter, check_n_candidates
 from pdips.mechanisms.quantile_published import PublishedFitter
 from pdips.mechanisms.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
 from pdips.mechanisms.sequence import ColumnPlan, Task
@@ -63,7 +63,7 @@ class KNG:
         Base measure of intercepts: even on a scale that grows away from the lower bound, or even.
     between : {"interpolate", "quantile"}
         Whether synthetic values lie between the quantiles too.
-    order, predictors, caps, budget, by, n_records
+    order, predictors, caps, budget, by, n_records, n_candidates
         See :class:`pdips.KNGResidual`.
     variant : {"sound", "published"}
         ``"published"`` takes the paper's sensitivity 2 (1 - tau) C_X, which is too small for tau > 1/2, and its base
@@ -106,11 +106,13 @@ class KNG:
     budget: ByColumn | None = None
     by: tuple[str, ...] = ()
     n_records: int | None = None
+    n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
         check_settings(self, variant=self.variant)
         check_n_records(self.n_records, self.neighbours)
         sequential.check_by_column(self)
+        check_n_candidates(self.n_candidates)
         choice(self.scheme, SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
         choice(self.norm, NORMS, "norm")
@@ -130,7 +132,9 @@ class KNG:
             raise InputError(f"scheme = {self.scheme} chooses intercepts only: take slopes = fixed")
         if self.variant == "published" and self.scheme in ("joint", "recursive"):
             raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
-        main = tuple(tau for tau in sequential.quantiles_of(self.main) if tau in taus or tau == MEDIAN)
+        main = tuple(tau for tau in sequential.quantiles_of(self.main) if tau in taus)
+        if self.scheme == "sandwich" and MEDIAN not in main:
+            raise InputError("scheme = sandwich starts at the median: main needs 0.5")
         for name in ("median_share", "main_share"):
             value = getattr(self, name)
             if value is not None and not 0 < exact(value, name) < 1:
@@ -183,9 +187,11 @@ class KNG:
 
     def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
         """Choose the lines of a column."""
-        fitter = Fitter(norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap)
+        fitter = Fitter(
+            norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
+        )
         if self.variant == "published":
-            fitter = PublishedFitter.of(task.box, task.cap)
+            fitter = PublishedFitter.of(task.box, task.cap, self.n_candidates)
         lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)

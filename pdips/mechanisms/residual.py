@@ -14,7 +14,7 @@ from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Draw, ResidualDraw
 from pdips.mechanisms.encoding import in_units
-from pdips.mechanisms.lines import Fitter, Records, Spread
+from pdips.mechanisms.lines import Fitter, Records, Spread, check_n_candidates
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
@@ -63,6 +63,8 @@ class KNGResidual:
         Bins of residuals on each side of the line.
     n_records : int, optional
         Number of synthetic records, from public knowledge; add-remove needs it.
+    n_candidates : int
+        Intercepts that a line is chosen from, at most; few make exact laws of tiny tables short.
 
     Raises
     ------
@@ -93,11 +95,13 @@ class KNGResidual:
     line_share: Number = "1/2"
     bins: int = 48
     n_records: int | None = None
+    n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
         check_settings(self)
         check_n_records(self.n_records, self.neighbours)
         sequential.check_by_column(self)
+        check_n_candidates(self.n_candidates)
         if not 0 < exact(self.line_share, "line_share") < 1:
             raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
         if isinstance(self.bins, bool) or not 2 <= self.bins <= 1_000:
@@ -141,7 +145,7 @@ class KNGResidual:
         line, epsilon = records.start(), task.epsilon
         if task.box.n_predictors:
             records, frame = instrumented(records, task)
-            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, within=True)
+            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates)
             line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
             epsilon *= 1 - share
             edges = residual_edges(records, self.bins)
@@ -213,7 +217,7 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
     p = task.box.n_predictors
     middle = np.median(pilot, axis=0) if len(pilot) else np.zeros(p)
     spread = np.cov(pilot.T).reshape(p, p) if len(pilot) > 1 else np.eye(p)
-    whiten = np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p)))
+    whiten = np.tril(np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p))))
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle

@@ -261,6 +261,8 @@ def plan(
         raise InputError(f"order leaves out {missing[0]!r}; it names every column that isn't public, once")
     if len(set(free)) < len(free):
         raise InputError("order names a column twice")
+    if len(set(by)) < len(by):
+        raise InputError("by names a column twice")
     if not free:
         raise InputError("every column of the schema is public: there is nothing to synthesize")
     strata = [name for name in by if name in free]
