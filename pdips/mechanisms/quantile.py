@@ -63,7 +63,7 @@ class KNG:
         Base measure of intercepts: even on a scale that grows away from the lower bound, or even.
     between : {"interpolate", "quantile"}
         Whether synthetic values lie between the quantiles too.
-    order, predictors, caps, budget, by, n_records, n_candidates
+    order, predictors, caps, budget, by, panel, panel_columns, births_share, n_records, n_candidates
         See :class:`pdips.KNGResidual`.
     variant : {"sound", "published"}
         ``"published"`` takes the paper's sensitivity 2 (1 - tau) C_X, which is too small for tau > 1/2, and its base
@@ -105,6 +105,9 @@ class KNG:
     caps: ByColumn | None = None
     budget: ByColumn | None = None
     by: tuple[str, ...] = ()
+    panel: tuple[str, ...] | None = None
+    panel_columns: tuple[str, ...] | None = None
+    births_share: Number = "parallel"
     n_records: int | None = None
     n_candidates: int = 2_000
 
@@ -160,6 +163,9 @@ class KNG:
             budget=self.budget,
             by=self.by,
             n_records=self.n_records,
+            panel=self.panel,
+            panel_columns=self.panel_columns,
+            births_share=self.births_share,
         )
 
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
@@ -177,6 +183,7 @@ class KNG:
             "lines that the K-norm gradient mechanism chose among public candidates, with exactly the probabilities of "
             "its formula. All synthetic records are drawn from these released numbers."
         )
+        law += sequential.PANEL if self.panel else ""
         return PrivacyLoss(
             epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
         )
@@ -219,6 +226,7 @@ class KNG:
         """Spend the budget and draw a release; parameters, results and errors as for :class:`pdips.KNGResidual`."""
         columns, n = self.columns(table.schema), self.n_records or table.n_records
         sequential.check_size(table)
+        sequential.check_years(columns, table)
         if self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 

@@ -16,7 +16,9 @@ from pdips.mechanisms.choosing import Chooser, Exact, Recording, many, outcomes
 from pdips.mechanisms.draws import Draw
 from pdips.mechanisms.encoding import to_frame, values_of
 from pdips.mechanisms.lines import MOST_RECORDS
-from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, named, plan
+from pdips.mechanisms.panel import check_settings as check_panel
+from pdips.mechanisms.panel import panel_of
+from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, plan
 from pdips.mechanisms.synthesis import public_order, public_records
 from pdips.noise import RandomBits
 from pdips.privacy import Neighbours, Number, Spend, as_float, exact, positive
@@ -43,6 +45,9 @@ def column_plan(
     budget: ByColumn | None,
     by: tuple[str, ...],
     n_records: int | None,
+    panel: tuple[str, ...] | None = None,
+    panel_columns: tuple[str, ...] | None = None,
+    births_share: Number = "parallel",
 ) -> ColumnPlan:
     """Return the plan of a table from the settings as they are written; the errors are those of :func:`plan`."""
     if schema.public_columns and (neighbours == "add-remove" or n_records is not None):
@@ -61,6 +66,7 @@ def column_plan(
         caps={name: float(exact(value, f"caps of {name!r}")) for name, value in named(caps, "caps").items()},
         budget={name: positive(value, f"budget of {name!r}") for name, value in named(budget, "budget").items()},
         by=by,
+        panel=panel_of(schema, panel, panel_columns, births_share),
     )
 
 
@@ -68,6 +74,20 @@ def check_by_column(mechanism: Any) -> None:
     """Check the spelling of the settings by column, before there is a schema."""
     for setting in ("predictors", "caps", "budget"):
         named(getattr(mechanism, setting), setting)
+    check_panel(mechanism.panel, mechanism.panel_columns, mechanism.births_share)
+
+
+def check_years(columns: ColumnPlan, table: Table) -> None:
+    """Hold a panel against its public years, before anything is spent."""
+    if columns.panel:
+        columns.panel.check(values_of(table, (columns.panel.first, columns.panel.last, *columns.panel.years)))
+
+
+PANEL = (
+    " Births and continuers of a year are synthesized apart, each from its own records. Which is which, and in which "
+    "years a record has values at all, follows from public columns."
+)
+"""What the statement of a panel adds."""
 
 
 def settings(mechanism: Any) -> dict[str, Any]:
@@ -94,7 +114,8 @@ def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
             raise InputError(f"epsilon is too small: column {name!r} would have less than 1e-9 for each record")
     return tuple(
         Spend(
-            step=f"column {name}{', all strata' if columns.by else ''}", epsilon=columns.epsilon * columns.shares[name]
+            step=f"column {name}{_of(columns, name)}{', all strata' if columns.by else ''}",
+            epsilon=columns.epsilon * columns.shares[name],
         )
         for name in columns.order
     )
@@ -104,6 +125,10 @@ def check_size(table: Table) -> None:
     """Refuse tables whose gradients might not fit into 64 bits: they are outside the universe of the guarantee."""
     if table.n_records > MOST_RECORDS:
         raise InputError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
+
+
+def _of(columns: ColumnPlan, name: str) -> str:
+    return ", births and continuers" if columns.panel and name in columns.panel.before else ""
 
 
 def fitting(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers) -> Callable[..., dict[str, Draw]]:
@@ -192,3 +217,28 @@ def quantiles_of(given: int | Sequence[Number]) -> list[Any]:
     if any(tau.denominator > 1_000 for tau in found):
         raise InputError("quantiles must be whole thousandths, or fractions with a denominator of at most 1,000")
     return found
+
+
+def named(given: Mapping[str, object] | Sequence[str] | None, setting: str) -> dict[str, str]:
+    """Return a setting by column, given as a mapping or as words ``column=value``.
+
+    Raises
+    ------
+    InputError
+        If a word has no equals sign, or a column comes twice.
+    """
+    if given is None:
+        return {}
+    if isinstance(given, Mapping):
+        return {str(name): _spelt(value) for name, value in given.items()}
+    found: dict[str, str] = {}
+    for word in [given] if isinstance(given, str) else given:
+        name, equals, value = str(word).partition("=")
+        if not equals or name.strip() in found:
+            raise InputError(f"{setting} is a list of column=value, each column once; got {word!r}")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def _spelt(value: object) -> str:
+    return str(value) if isinstance(value, str) or not isinstance(value, Sequence) else "+".join(map(str, value))
