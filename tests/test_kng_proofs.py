@@ -211,8 +211,7 @@ def few(monkeypatch):
 
 def path_of(mechanism, table, seed):
     path = Path(seed)
-    rng = np.random.default_rng(0)
-    sequential.fit(mechanism.columns(table.schema), table, mechanism.fit_numbers, path, rng)
+    sequential.fitting(mechanism.columns(table.schema), table, mechanism.fit_numbers)(path)
     return path
 
 
