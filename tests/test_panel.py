@@ -12,7 +12,8 @@ from pdips import InputError, Ledger
 from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Exact, outcomes
 from pdips.mechanisms.encoding import values_of
-from pdips.mechanisms.lines import Candidates, Fitter, Spread
+from pdips.mechanisms.lines import Candidates, Fitter
+from pdips.mechanisms.spreads import Spread
 from pdips.mechanisms.panel import Nobody, Panel
 from pdips.mechanisms.quantile import KNG
 from pdips.mechanisms.residual import KNGResidual
