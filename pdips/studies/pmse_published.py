@@ -2,7 +2,8 @@
 
 The density over parameters is exp(-(n epsilon / 2) pMSE(D, S_theta)) times a wide normal prior, with pMSE from a tree
 fitted to the confidential table D and the synthetic S_theta. The authors run 100 Metropolis steps from the parameters
-that made their data; here a first set of candidates finds where the density has its mass, a second one is drawn from.
+that made their data; here three clouds of candidates cover the density's mass, and one of them all is drawn, with
+weights that are the density over that of the clouds.
 """
 
 from fractions import Fraction
@@ -29,8 +30,15 @@ FloatArray = NDArray[np.float64]
 PRIOR_VARIANCE = 100_000
 """Of each parameter, as in the paper's code."""
 
+N_ROUNDS = 3
 MOST_TREES = 400
 """Candidates of a round: each needs a tree."""
+
+MOST_SEARCHED = 2000
+"""Candidates in each stage of the unpaid search."""
+
+FREEDOM = 4
+"""Degrees of freedom of the clouds: the density has wide tails."""
 
 N_BINS = 64
 SEARCH = 50
@@ -38,6 +46,9 @@ SEARCH = 50
 
 SPREAD = 48
 """Covariance of the first round's candidates, times n epsilon, in units of one record's inverse information."""
+
+FLOOR = 200.0
+"""Nats; log weights further below the best count as this far below."""
 
 STEP = Fraction(1, 2**20)
 """Nats; log weights are rounded to it."""
@@ -64,43 +75,56 @@ def published(
     Notes
     -----
     Different from the paper's code: one synthetic table of even spread for each candidate, not the mean of 25 random
-    ones; trees split at 1/64 quantiles of the confidential table; exact weights on a finite set that covers the
-    density's mass, not a chain of 100 steps.
+    ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates is drawn by exact
+    weights, not the end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so few
+    candidates carry most of the weight: the draw is exact on this set, and the set follows the density roughly.
     """
-    found = choose_parameters(records, SEARCH * epsilon, n_candidates=n_candidates, stages=stages, bits=bits)
-    joint = plan(stages)[-1]
-    per_record = information(found, joint)
-    wide = np.linalg.inv(per_record * len(records) * float(epsilon) / SPREAD + np.eye(len(NAMES)) * 1e-6)
-    centre, n_trees = with_logs(found.theta), min(n_candidates, MOST_TREES)
-    for number in range(2):
-        changed, weights = log_weights(records, epsilon, Known(theta=centre, covariance=wide), n_trees, number)
-        shares = np.exp(weights - weights.max())
-        shares /= shares.sum()
-        centre = shares @ changed
-        wide = 1.5 * ((changed - centre).T * shares) @ (changed - centre) + 0.02 * wide
-    chosen = exponential_mechanism(quantise(weights - weights.max(), STEP)[None, :], STEP, bits)[0]
-    return without_logs(changed[chosen])
+    search = min(n_candidates, MOST_SEARCHED)
+    found = choose_parameters(records, SEARCH * epsilon, n_candidates=search, stages=stages, bits=bits)
+    sharpness = information(found, plan(stages)[-1]) * len(records) * float(epsilon) / SPREAD
+    here = Known(theta=with_logs(found.theta), covariance=np.linalg.inv(sharpness + np.eye(len(NAMES)) * 1e-3))
+    clouds, tried, targets = [here], np.empty((0, len(NAMES))), np.empty(0)
+    for number in range(N_ROUNDS):
+        new = _around(clouds[-1], min(n_candidates, MOST_TREES), number)
+        tried, targets = np.concatenate([tried, new]), np.concatenate([targets, log_density(records, epsilon, new)])
+        spread = np.logaddexp.reduce([_log_cloud(cloud, tried) for cloud in clouds], axis=0)
+        weights = targets - spread
+        shares = np.exp(weights - weights.max()) / np.exp(weights - weights.max()).sum()
+        centre = shares @ tried
+        covariance = ((tried - centre).T * shares) @ (tried - centre) + clouds[-1].covariance / 4
+        clouds.append(Known(theta=centre, covariance=covariance))
+    steps = quantise(np.maximum(weights - weights.max(), -FLOOR), STEP)
+    return without_logs(tried[exponential_mechanism(steps[None, :], STEP, bits)[0]])
 
 
-def log_weights(
-    records: FloatArray, epsilon: Fraction, around: Known, n_trees: int, number: int
-) -> tuple[FloatArray, FloatArray]:
-    """Return candidates (rates as logs), shape (trees, 8), and their log weights: printed density by that of the cloud.
-
-    ``around.theta`` has the rates as logs.
-    """
+def log_density(records: FloatArray, epsilon: Fraction, changed: FloatArray) -> FloatArray:
+    """Return the printed log density at parameters with the rates as logs, shape (candidates, 8)."""
     from pdips.studies.pmse_kernels import synthesise
     from pdips.studies.pmse_tree import binned, tree_pmse
 
-    n = len(records)
-    normal = cloud(n_trees, len(NAMES), 100 + number)
-    changed = around.theta + normal @ root_of(around.covariance).T
-    thetas = without_logs(changed)
+    n, thetas = len(records), without_logs(changed)
     edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T.copy()
     real, points = binned(records, edges), -np.log1p(-_even(n))
     pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges), N_BINS) for theta in thetas])
     prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, RATES].sum(axis=1)
-    return changed, -n * float(epsilon) / 2 * pmse + prior + (normal**2).sum(axis=1) / 2
+    return np.asarray(-n * float(epsilon) / 2 * pmse + prior)
+
+
+def _around(known: Known, n_candidates: int, number: int) -> FloatArray:
+    """Return a cloud of the multivariate Student law; ``known.theta`` has the rates as logs."""
+    from scipy.special import chdtri, ndtr
+
+    points = cloud(n_candidates, len(NAMES) + 1, 100 + number)
+    stretch = np.sqrt(FREEDOM / chdtri(FREEDOM, ndtr(points[:, -1:])))
+    return np.asarray(known.theta + stretch * points[:, :-1] @ root_of(known.covariance).T)
+
+
+def _log_cloud(known: Known, changed: FloatArray) -> FloatArray:
+    """Return the log density of that law, up to a constant that all clouds share."""
+    gap = changed - known.theta
+    distance = (gap * np.linalg.solve(known.covariance, gap.T).T).sum(axis=1)
+    size = np.linalg.slogdet(known.covariance)[1]
+    return np.asarray(-(FREEDOM + len(NAMES)) / 2 * np.log1p(distance / FREEDOM) - size / 2)
 
 
 def _even(n: int) -> FloatArray:
