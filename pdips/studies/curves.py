@@ -188,7 +188,7 @@ def shares(title: str, label: str, places: ArrayLike, drawn: Sequence[Line], tic
         width = 0.75 if line.thin else 1.5
         axes.plot(powers, np.asarray(line.y, dtype=float), color=SERIES[line.colour - 1], linewidth=width, **style)
     axes.set_xticks(np.log10(np.asarray(ticks, dtype=float)), [f"{each:g}" for each in ticks])
-    axes.set_xlim(powers[0], powers[-1])
+    axes.set_xlim(powers[0], powers[-1] + 0.05 * (powers[-1] - powers[0]))
     axes.set_ylim(-0.02, 1.02)
     _dress(axes, "both")
     return figure

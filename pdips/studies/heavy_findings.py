@@ -14,7 +14,6 @@ from pdips.studies.words import FAILS, HOLDS, PARTLY
 MET, MISSED = "met", "not met"
 KNG = "KNG"
 EXTENDED = tuple(method for method in SCHEMES if method != KNG)
-FIXED, VARYING = (tuple(method for method in EXTENDED if method.endswith(word)) for word in ("Fixed", "Varying"))
 
 
 class Figures:
@@ -64,64 +63,62 @@ def _verdict(right: Sequence[bool]) -> str:
     return HOLDS if all(right) else PARTLY if any(right) else FAILS
 
 
-def _compare(seen: Figures, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> tuple[list[bool], list[str]]:
-    """Return for pairs of rows and measures whether the first is better, and where it isn't."""
-    right, wrong = [], []
-    for one, other in pairs:
-        for column in columns:
-            here, there = seen.at(one, column), seen.at(other, column)
-            right.append(better(column, here, there))
-            if not right[-1]:
-                wrong.append(f"{one}, {column} {_figure(here)} against {_figure(there)}")
-    return right, wrong
+def _compare(seen: Figures, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> tuple[str, str]:
+    """Count in how many measures the first of two rows is better; return the counts in words, and the verdict."""
+    right = [
+        [better(column, seen.at(one, column), seen.at(other, column)) for column in columns] for one, other in pairs
+    ]
+    counts = [
+        f"{one.partition(' (')[0]} {sum(each)} of {len(each)}"
+        + (f" ({', '.join(worse)} worse)" if 0 < len(worse := _worse(columns, each)) < len(each) else "")
+        for (one, _), each in zip(pairs, right, strict=True)
+    ]
+    return f"Better in: {'; '.join(counts)}.", _verdict([won for each in right for won in each])
 
 
-def _said(right: Sequence[bool], wrong: Sequence[str]) -> str:
-    text = f"Better in {sum(right)} of {len(right)} comparisons"
-    if not wrong:
-        return f"{text}."
-    return f"{text}; not in {'; '.join(wrong[:6])}{' and others' if len(wrong) > 6 else ''}."
+def _worse(columns: Sequence[str], right: Sequence[bool]) -> list[str]:
+    return [column for column, won in zip(columns, right, strict=True) if not won]
 
 
 Row = Callable[[str], str]
 
 
 def _better_than_kng(seen: Figures, name: str, row_of: Row) -> Finding:
-    right, wrong = _compare(seen, [(row_of(method), row_of(KNG)) for method in EXTENDED], MEASURES)
+    text, verdict = _compare(seen, [(row_of(method), row_of(KNG)) for method in EXTENDED], MEASURES)
     return Finding(
         claim=f"The four extended methods perform better than KNG across all measures (4.2 and 4.3); {name}.",
-        found=_said(right, wrong),
-        verdict=_verdict(right),
+        found=text,
+        verdict=verdict,
     )
 
 
 def _sandwich(seen: Figures, name: str, row_of: Row) -> Finding:
     pairs = [(row_of(f"Sandwich - {slopes}"), row_of(f"Stepwise - {slopes}")) for slopes in ("Fixed", "Varying")]
-    right, wrong = _compare(seen, pairs, GENERAL)
+    text, verdict = _compare(seen, pairs, GENERAL)
     return Finding(
         claim=f"Sandwich performs slightly better than stepwise across the measures of general utility (4.2); {name}.",
-        found=_said(right, wrong),
-        verdict=_verdict(right),
+        found=text,
+        verdict=verdict,
     )
 
 
 def _better_than_pmse(seen: Figures, name: str, row_of: Row) -> Finding:
-    right, wrong = _compare(seen, [(row_of(method), row_of(PMSE)) for method in EXTENDED], MEASURES)
+    text, verdict = _compare(seen, [(row_of(method), row_of(PMSE)) for method in EXTENDED], MEASURES)
     return Finding(
         claim="The four extended methods perform as well as the pMSE mechanism or better, but for KM of stepwise with "
         f"varying slopes (4.2 and 4.3); {name}.",
-        found=_said(right, wrong),
-        verdict=_verdict(right),
+        found=text,
+        verdict=verdict,
     )
 
 
 def _fixed_slopes(seen: Figures, name: str, row_of: Row) -> Finding:
-    pairs = [(row_of(one), row_of(other)) for one in FIXED for other in VARYING]
-    right, wrong = _compare(seen, pairs, MEASURES[4:6])
+    pairs = [(row_of(f"{scheme} - Fixed"), row_of(f"{scheme} - Varying")) for scheme in ("Stepwise", "Sandwich")]
+    text, verdict = _compare(seen, pairs, MEASURES[4:6])
     return Finding(
         claim=f"Fixed slopes are best for the intercept and the slope, as the data have fixed slopes (4.3); {name}.",
-        found=_said(right, wrong),
-        verdict=_verdict(right),
+        found=text,
+        verdict=verdict,
     )
 
 

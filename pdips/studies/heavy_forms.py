@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from pdips.mechanism import Mechanism
 from pdips.mechanisms.quantile import KNG, QUANTILES
@@ -20,6 +21,8 @@ from pdips.studies.heavy_regression import quantile_lines
 from pdips.studies.pmse_mechanism import pmse_mechanism
 from pdips.table import Table
 
+FloatArray = NDArray[np.float64]
+
 UPPER = {"x1": 1_000, "x2": 1_000, "x3": 2_000}
 SCHEMA = Schema.model_validate({"columns": {name: {"lower": 0, "upper": upper} for name, upper in UPPER.items()}})
 """Public: the paper's bounds on outcomes. No value that can be drawn in practice is beyond them; they are cut there."""
@@ -28,6 +31,9 @@ PREDICTOR_CAPS = {"x1": 46, "x2": 106}
 TAUS = np.array([float(exact(tau, "quantiles")) for tau in QUANTILES])
 CHANCES = np.diff(np.concatenate([[0.0], TAUS[:-1], [1.0]]))
 """How likely the authors' code draws each quantile: what lies between it and the one below, all of the end above."""
+
+MIDDLES = np.diff(np.concatenate([[0.0], (TAUS[1:] + TAUS[:-1]) / 2, [1.0]]))
+"""How likely they are as the paper's text has it, each in the middle of its bin."""
 
 Kind = Literal["reference", "published", "sound", "ours"]
 
@@ -118,18 +124,23 @@ def _pmse(variant: str) -> Make:
     return make
 
 
-def non_private(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-    """Return records from quantile regressions of the training table, one quantile drawn for each value."""
-    found: dict[str, Any] = {}
-    for name in case.training:
-        before = list(found)
-        lines = quantile_lines(case.training[before].to_numpy(), case.training[name].to_numpy(), tuple(TAUS))
-        chosen = lines[rng.choice(len(TAUS), len(case.training), p=CHANCES)]
-        found[str(name)] = chosen[:, 0] + sum(chosen[:, k + 1] * found[each] for k, each in enumerate(before))
-    return pd.DataFrame(found)
+def non_private(chances: FloatArray) -> Make:
+    """Return what draws records from quantile regressions of the training table, one quantile for each value."""
+
+    def make(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
+        found: dict[str, Any] = {}
+        for name in case.training:
+            before = list(found)
+            lines = quantile_lines(case.training[before].to_numpy(), case.training[name].to_numpy(), TAUS.tolist())
+            chosen = lines[rng.choice(len(TAUS), len(case.training), p=chances)]
+            found[str(name)] = chosen[:, 0] + sum(chosen[:, k + 1] * found[each] for k, each in enumerate(before))
+        return pd.DataFrame(found)
+
+    return make
 
 
 FRESH, NON_PRIVATE, PMSE, RECOMMENDED = "Fresh sample", "Non-private", "pMSE Mechanism", "kng-residual"
+CENTRED = "Non-private, bins centred"
 SCHEMES: dict[str, dict[str, str]] = {
     "Stepwise - Fixed": {"scheme": "stepwise", "slopes": "fixed"},
     "Stepwise - Varying": {"scheme": "stepwise", "slopes": "varying"},
@@ -157,7 +168,11 @@ def sound_row(method: str) -> str:
 
 def _forms() -> dict[str, Form]:
     fresh = Form(kind="reference", short="fresh sample", make=lambda case, epsilon, rng: case.fresh)
-    forms = {FRESH: fresh, NON_PRIVATE: Form(kind="reference", short="non-private", make=non_private)}
+    forms = {
+        FRESH: fresh,
+        NON_PRIVATE: Form(kind="reference", short="non-private", make=non_private(CHANCES)),
+        CENTRED: Form(kind="reference", short="non-private, centred", make=non_private(MIDDLES)),
+    }
     words = {method: method.lower().replace(" - ", ", ").replace("kng", "KNG") for method in SCHEMES}
     for method, settings in SCHEMES.items():
         forms[published_row(method)] = _kng("published", f"{words[method]}, publ.", **settings)
