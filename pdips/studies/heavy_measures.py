@@ -43,10 +43,10 @@ def measures(
     rng : numpy.random.Generator
         For re-splits.
     n_resplits : int
-        Of the paper's Wasserstein test; a fifth of them by columns.
+        Of the paper's Wasserstein test; a tenth of them by columns.
     """
     pooled = wasserstein_randomization(training, synthetic, n_permutations=n_resplits, rng=rng)
-    few = max(n_resplits // 5, 1)
+    few = max(n_resplits // 10, 1)
     by_columns = wasserstein_randomization(training, synthetic, distance="columns", n_permutations=few, rng=rng)
     differences = standardised_differences(training, synthetic, "x2", ["x1"])
     values = (
