@@ -3,15 +3,46 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Protocol
+from itertools import product
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.mechanism import Outcome
+from pdips.mechanisms.joint_quantiles import joint_law, joint_quantiles
+from pdips.mechanisms.recursive_quantiles import recursive_law, recursive_quantiles
 from pdips.noise import RandomBits, choice_log_probabilities, discrete_laplace, exponential_mechanism
+from pdips.privacy import Neighbours
 
 IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AtOnce:
+    """Several quantiles of one column that are chosen together, and the price of all of them."""
+
+    scheme: str
+    taus: tuple[Fraction, ...]
+    epsilon: Fraction
+    neighbours: Neighbours
+
+    @property
+    def parts(self) -> int:
+        """How many parts the records of a cell are spread over, so that many equal values can be told apart by rank."""
+        return 16 if self.scheme == "recursive" else 8
+
+    def draw(self, below: IntArray, n: int, bits: RandomBits) -> IntArray:
+        """Draw the places of all quantiles on the grid."""
+        function = recursive_quantiles if self.scheme == "recursive" else joint_quantiles
+        settings: dict[str, Any] = {"neighbours": self.neighbours, "parts": self.parts}
+        return np.asarray(function(below, n, self.taus, self.epsilon, bits, **settings)[0], dtype=np.int64)
+
+    def law(self, below: IntArray, n: int) -> dict[tuple[int, ...], float]:
+        """Return the log probability of each tuple of places, for tiny grids."""
+        function = recursive_law if self.scheme == "recursive" else joint_law
+        settings: dict[str, Any] = {"neighbours": self.neighbours, "parts": self.parts}
+        return dict(function(below, n, self.taus, self.epsilon, **settings))
 
 
 class Chooser(Protocol):
@@ -23,6 +54,10 @@ class Chooser(Protocol):
 
     def count(self, counts: IntArray, scale: Fraction) -> IntArray:
         """Return counts with discrete Laplace noise of a scale."""
+        ...
+
+    def quantiles(self, below: IntArray, n: int, how: AtOnce) -> IntArray:
+        """Return the places of several quantiles on a grid, given the records on or below each point."""
         ...
 
 
@@ -39,6 +74,10 @@ class Exact:
     def count(self, counts: IntArray, scale: Fraction) -> IntArray:
         """See :class:`Chooser`."""
         return counts + discrete_laplace(scale, len(counts), self.bits)
+
+    def quantiles(self, below: IntArray, n: int, how: AtOnce) -> IntArray:
+        """See :class:`Chooser`."""
+        return how.draw(below, n, self.bits)
 
 
 @dataclass
@@ -59,6 +98,12 @@ class Recording:
         self.seen += [int(each) for each in noisy]
         return noisy
 
+    def quantiles(self, below: IntArray, n: int, how: AtOnce) -> IntArray:
+        """See :class:`Chooser`."""
+        places = self.chooser.quantiles(below, n, how)
+        self.seen += [int(each) for each in places]
+        return places
+
 
 @dataclass
 class _Path:
@@ -70,15 +115,25 @@ class _Path:
     scales: list[Fraction] = field(default_factory=list)
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
-        found = choice_log_probabilities(scores[None], unit)[0]
-        self.log_probabilities.append(found)
-        depth = len(self.log_probabilities)
-        return self.prescribed[depth - 1] if depth <= len(self.prescribed) else int(np.isfinite(found).argmax())
+        self.log_probabilities.append(choice_log_probabilities(scores[None], unit)[0])
+        return self._follow()
 
     def count(self, counts: IntArray, scale: Fraction) -> IntArray:
         self.statistics += [int(each) for each in counts]
         self.scales += [scale] * len(counts)
         return counts
+
+    def quantiles(self, below: IntArray, n: int, how: AtOnce) -> IntArray:
+        found = how.law(below, n)
+        every = [*product(range(len(below)), repeat=len(how.taus))]
+        self.log_probabilities.append(np.array([found.get(places, -np.inf) for places in every]))
+        return np.array(every[self._follow()], dtype=np.int64)
+
+    def _follow(self) -> int:
+        depth = len(self.log_probabilities)
+        if depth <= len(self.prescribed):
+            return self.prescribed[depth - 1]
+        return int(np.isfinite(self.log_probabilities[-1]).argmax())
 
 
 def outcomes(mechanism: Callable[[Chooser], object]) -> Iterator[Outcome]:

@@ -209,22 +209,33 @@ class Fitter:
     ) -> FloatArray:
         """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
         below = sums(records, candidates) if below is None else below
-        gradient = Gradient(tau, records.n_predictors, self.norm)
-        unit = gradient.unit(epsilon / self.cap, self.neighbours)
-        scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
-        allowed = self._allowed(records, candidates, floor, ceiling)
+        steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
+        scores = self.base_steps(candidates, unit) - steps
+        allowed = self.allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
 
-    def _base(self, candidates: Candidates, unit: Fraction) -> IntArray:
+    def gradient(
+        self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
+    ) -> tuple[IntArray, Fraction]:
+        """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
+        gradient = Gradient(tau, records.n_predictors, self.norm)
+        return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
+
+    def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they are public and add to every table's scores
         alike."""
+        log_weights = self.log_weights(candidates)
+        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+
+    def log_weights(self, candidates: Candidates) -> FloatArray:
+        """Return the log weights of the base measure, shape (slopes, intercepts)."""
         log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
             log_weights += candidates.intercepts.log_widths
-        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+        return log_weights
 
-    def _allowed(
+    def allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> NDArray[np.bool_]:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
@@ -254,19 +265,30 @@ class Fitter:
     def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
         """Return the candidates of one round of a search."""
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
-        spread = Spread.of(records.span, records.span * 1e-5, each.n_intercepts, records.step)
+        reach = records.span * each.reach
+        spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def beside(self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False) -> Candidates:
-        """Return candidates parallel to a line, or with other slopes too."""
+    def parallel(self, records: Records, line: FloatArray) -> Records:
+        """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
+        return parallel(records, line)
+
+    def beside(
+        self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False, even: bool = False
+    ) -> Candidates:
+        """Return candidates parallel to a line, or with other slopes too.
+
+        With ``even`` a uniform base measure is made by even spacing, not by weights.
+        """
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
-            some = Round(Fraction(1), 1 / 2, 8, uniform=False, grid=records.n_predictors <= 2)
+            some = Round(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=1, grid=records.n_predictors <= 2)
             steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
             n = max(n // 8, 1)
         else:
             steeper = np.zeros((1, records.n_predictors))
+        finest = records.span / n if even and self.base == "uniform" else finest
         spread = Spread.of(records.span, finest, n, records.step, upwards=upwards)
         return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
 
@@ -281,14 +303,28 @@ def sums(records: Records, candidates: Candidates) -> IntArray:
     return found
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Round:
-    """One round of a search: its share of epsilon, how far candidates reach as a share of the range, and how many."""
+    """One round of a search for a line.
+
+    Parameters
+    ----------
+    share : Fraction
+        Of epsilon.
+    reach : float
+        How far candidates go from the line before, as a share of the outcome's range.
+    n_slopes, n_intercepts : int
+        Offsets on each side.
+    uniform : bool
+        Whether candidates weigh as much as the intervals that they stand for, or all the same.
+    grid : bool
+        Whether two slopes are changed at once.
+    """
 
     share: Fraction
     reach: float
     n_slopes: int
-    n_intercepts: int = 400
+    n_intercepts: int
     uniform: bool = False
     grid: bool = False
 
@@ -296,12 +332,19 @@ class Round:
 def rounds(n_predictors: int) -> tuple[Round, ...]:
     """Return the rounds of a search for a line with so many predictors."""
     if n_predictors == 1:
-        return Round(Fraction(4, 5), 1, 250, 500), Round(Fraction(1, 5), 1 / 100, 32)
+        first = Round(share=Fraction(1, 4), reach=1, n_slopes=250, n_intercepts=400)
+        return first, Round(share=Fraction(3, 4), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
     if n_predictors == 2:
-        wide = Round(Fraction(1, 3), 1, 192, 250)
-        return wide, wide, Round(Fraction(1, 3), 1 / 50, 14, grid=True)
+        part = Fraction(1, 6)
+        return (
+            Round(share=part, reach=1, n_slopes=192, n_intercepts=200),
+            Round(share=part, reach=1 / 4, n_slopes=96, n_intercepts=200),
+            Round(share=part, reach=1 / 30, n_slopes=96, n_intercepts=200),
+            Round(share=3 * part, reach=1 / 150, n_slopes=14, n_intercepts=150, uniform=True, grid=True),
+        )
     n_rounds = 3 * n_predictors
-    return tuple(Round(Fraction(1, n_rounds), 0.6**number, 96) for number in range(n_rounds))
+    some = Round(share=Fraction(1, n_rounds), reach=1, n_slopes=96, n_intercepts=200)
+    return tuple(replace(some, reach=0.6**number) for number in range(n_rounds))
 
 
 def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
@@ -310,7 +353,7 @@ def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> t
     A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two.
     """
     reach = span * each.reach
-    spread = Spread.of(reach, reach * (3e-3 if each.grid or each.uniform else 2e-3), each.n_slopes, step)
+    spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
     if n_predictors == 1 or each.grid:
         grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
         weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])

@@ -14,6 +14,7 @@ from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Between, Draw, LineDraw
 from pdips.mechanisms.gradients import NORMS, Norm
 from pdips.mechanisms.lines import BASES, Base, Fitter
+from pdips.mechanisms.quantile_published import PublishedFitter
 from pdips.mechanisms.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
@@ -90,7 +91,7 @@ class KNG:
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
     variant: Variant = "sound"
-    scheme: Scheme = "sandwich"
+    scheme: Scheme = "joint"
     slopes: Slopes = "fixed"
     quantiles: int | tuple[Number, ...] = QUANTILES
     main: tuple[Number, ...] = MAIN
@@ -127,6 +128,8 @@ class KNG:
             )
         if self.slopes == "varying" and self.scheme in ("joint", "recursive"):
             raise InputError(f"scheme = {self.scheme} chooses intercepts only: take slopes = fixed")
+        if self.variant == "published" and self.scheme in ("joint", "recursive"):
+            raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
         main = tuple(tau for tau in sequential.quantiles_of(self.main) if tau in taus or tau == MEDIAN)
         for name in ("median_share", "main_share"):
             value = getattr(self, name)
@@ -161,7 +164,8 @@ class KNG:
         if self.variant == "published":
             flaw = (
                 "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for "
-                "tau > 1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
+                "tau > 1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds "
+                "epsilon."
             )
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=flaw)
         law = (
@@ -180,6 +184,8 @@ class KNG:
     def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
         """Choose the lines of a column."""
         fitter = Fitter(norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap)
+        if self.variant == "published":
+            fitter = PublishedFitter.of(task.box, task.cap)
         lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)

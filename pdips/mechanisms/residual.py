@@ -106,10 +106,10 @@ class KNGResidual:
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         law = (
-            "Column by column: levels from counts with exact discrete Laplace noise; numbers from a line that the K-norm "
-            "gradient mechanism chose among public candidates, with exactly the probabilities of its formula, and from "
-            "counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are drawn from "
-            "these released numbers."
+            "Column by column: levels from counts with exact discrete Laplace noise; numbers from a line that the "
+            "K-norm gradient mechanism chose among public candidates, with exactly the probabilities of its formula, "
+            "and from counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are "
+            "drawn from these released numbers."
         )
         epsilon = exact(self.epsilon, "epsilon")
         return PrivacyLoss(
@@ -236,7 +236,7 @@ def residual_edges(records: Records, n_each_side: int, *, upwards: bool = False)
 
 def settle(noisy: IntArray, scale: Fraction) -> FloatArray:
     """Return weights of bins: the run of bins that holds more than noise, nonnegative, adding up to what it held."""
-    level = 0.3 * np.sqrt(discrete_laplace_variance(scale))
+    level = 1.2 * np.sqrt(discrete_laplace_variance(scale))
     sums = np.concatenate([[0.0], np.cumsum(noisy - level)])
     lowest = np.minimum.accumulate(sums)
     end = int(np.argmax(sums - lowest))
