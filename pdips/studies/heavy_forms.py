@@ -1,6 +1,5 @@
 """The synthesizers of the study ``heavy-tailed``, each a row of its tables."""
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,7 +15,7 @@ from pdips.mechanisms.residual import KNGResidual
 from pdips.noise import RandomBits
 from pdips.privacy import exact
 from pdips.schema import Schema
-from pdips.studies.heavy_paper import BUDGET, true_epsilon
+from pdips.studies.heavy_paper import BUDGET, spent
 from pdips.studies.heavy_regression import quantile_lines
 from pdips.studies.pmse_mechanism import pmse_mechanism
 from pdips.table import Table
@@ -93,7 +92,7 @@ class Form:
     def true_epsilon(self, epsilon: str) -> float | None:
         """Return what the row spends if it claims epsilon; None where no bound is known."""
         if self.kind == "published":
-            return float(true_epsilon(KNG(epsilon=epsilon, **self.settings))) if self.settings else None
+            return spent(KNG(epsilon=epsilon, **self.settings)) if self.settings else None
         return None if self.kind == "reference" else float(exact(epsilon, "epsilon"))
 
 
@@ -179,8 +178,7 @@ def _forms() -> dict[str, Form]:
     forms[published_row(PMSE)] = Form(kind="published", short="pMSE mech., publ.", make=_pmse("published"))
     for method, settings in SCHEMES.items():
         forms[sound_row(method)] = _kng("sound", words[method], **settings)
-    if importlib.util.find_spec("pdips.mechanisms.joint_quantiles"):
-        forms |= {sound_row(method): _kng("sound", method.lower(), **each) for method, each in BEYOND.items()}
+    forms |= {sound_row(method): _kng("sound", method.lower(), **each) for method, each in BEYOND.items()}
     forms[sound_row(PMSE)] = Form(kind="sound", short="pMSE mech.", make=_pmse("sound"))
     return forms | {RECOMMENDED: Form(kind="ours", short="kng-residual", make=_residual)}
 

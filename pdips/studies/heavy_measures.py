@@ -14,7 +14,9 @@ from pdips.utility.wasserstein import wasserstein_randomization
 
 FloatArray = NDArray[np.float64]
 
-N_RESPLITS = 1_000
+N_RESPLITS = 500
+"""The paper has 1,000; a replicate's ratio has a relative standard error of 3 % from them, the mean of 100 of 0.3 %."""
+
 BY_COLUMNS = "WRT by columns"
 """Beyond the paper: whole records change sides, and columns count alike."""
 

@@ -1,9 +1,11 @@
 """What paper 002 prints in tables 1 and 2, targets for our mechanism, and what published rows really cost."""
 
-from collections.abc import Mapping
+import math
 from fractions import Fraction
 
 from pdips.mechanisms.quantile import KNG
+from pdips.mechanisms.quantile_published import true_epsilon
+from pdips.privacy import exact
 
 MEASURES = (
     "pMSE WOI",
@@ -45,42 +47,19 @@ ERRORS: dict[str, tuple[float, ...]] = {
 TARGETS: dict[str, float] = dict(zip(MEASURES, (0.0015, 0.0025, 4.0, 900, 8, 1.8, 0.321, 0.198), strict=True))
 """What the recommended mechanism is to reach at a true epsilon of 1: at most this, for KM at least."""
 
-CAPS: dict[str, tuple[float, ...]] = {"x1": (), "x2": (46.0,), "x3": (46.0, 106.0)}
-"""Predictors of each column in the authors' code, cut at public caps; C_X is the largest, 1 without predictors."""
+PREDICTORS = {"x1": 0, "x2": 1, "x3": 2}
+"""How many each column has, in order."""
 
 BUDGET = {"x1": Fraction(1, 2), "x2": Fraction(1, 4), "x3": Fraction(1, 4)}
 """Shares of epsilon in the paper."""
 
 
-def overspending(tau: Fraction, caps: tuple[float, ...]) -> Fraction:
-    """Return how many times its epsilon a line costs that is drawn with the printed sensitivity 2 (1 - tau) C_X.
-
-    Parameters
-    ----------
-    tau : Fraction
-        The quantile.
-    caps : tuple of float
-        Predictors run from 0 to these.
-
-    Returns
-    -------
-    Fraction
-        Delta_R / (2 (1 - tau) C_X) in the maximum norm of the authors' code, for one record replaced, with
-        Delta_R = max(max(tau, 1 - tau) diameter, radius) of {1} x [0, caps] (SOUNDNESS theorem 3.1).
-    """
-    radius = max(Fraction(1), *(Fraction(cap) for cap in caps)) if caps else Fraction(1)
-    diameter = max((Fraction(cap) for cap in caps), default=Fraction(0))
-    return max(max(tau, 1 - tau) * diameter, radius) / (2 * (1 - tau) * radius)
-
-
-def true_epsilon(mechanism: KNG, caps: Mapping[str, tuple[float, ...]] | None = None) -> Fraction:
+def spent(mechanism: KNG) -> float:
     """Return what the published variant of a mechanism spends on the paper's three columns.
 
-    The sum over columns and quantiles of the epsilon that each line claims, times :func:`overspending`: what basic
-    composition guarantees when lines are drawn exactly from the printed density on public candidates.
+    The sum over columns and quantiles of the epsilon that each line claims, times Delta_R / (2 (1 - tau) C_X)
+    (SOUNDNESS theorem 3.1): what basic composition guarantees when lines are drawn exactly from the printed density on
+    public candidates.
     """
-    plan, total = mechanism.plan, Fraction(0)
-    for column, ends in (CAPS if caps is None else caps).items():
-        shares = plan.shares(len(ends))
-        total += BUDGET[column] * sum((share * overspending(tau, ends) for tau, share in shares.items()), Fraction(0))
-    return Fraction(mechanism.epsilon) * total
+    epsilon = exact(mechanism.epsilon, "epsilon")
+    return math.fsum(true_epsilon(mechanism.plan, p, float(epsilon * BUDGET[name])) for name, p in PREDICTORS.items())
