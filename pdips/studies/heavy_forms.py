@@ -39,7 +39,7 @@ Kind = Literal["reference", "published", "sound", "ours"]
 
 def draw_population(n: int, rng: np.random.Generator) -> pd.DataFrame:
     """Return records of section 4.1: x1 ~ Exp(0.1), x2 = 4 + 3 x1 + Exp(0.1), x3 = 3 + 2 x1 + x2 + Exp(0.1)."""
-    noise = rng.exponential(10, (3, n))
+    noise = 10 * rng.standard_exponential((3, n))
     x1 = noise[0]
     x2 = 4 + 3 * x1 + noise[1]
     x3 = 3 + 2 * x1 + x2 + noise[2]
