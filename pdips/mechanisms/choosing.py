@@ -17,6 +17,9 @@ from pdips.privacy import Neighbours
 
 IntArray = NDArray[np.int64]
 
+MOST_AT_ONCE = 2_000_000
+"""Scores that are held at a time where many runs choose."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class AtOnce:
@@ -32,11 +35,11 @@ class AtOnce:
         """How many parts the records of a cell are spread over, so that many equal values can be told apart by rank."""
         return 16 if self.scheme == "recursive" else 8
 
-    def draw(self, below: IntArray, n: int, bits: RandomBits) -> IntArray:
-        """Draw the places of all quantiles on the grid."""
+    def draw(self, below: IntArray, n: int, bits: RandomBits, runs: int = 1) -> IntArray:
+        """Draw the places of all quantiles on the grid, shape (runs, quantiles)."""
         function = recursive_quantiles if self.scheme == "recursive" else joint_quantiles
         settings: dict[str, Any] = {"neighbours": self.neighbours, "parts": self.parts}
-        return np.asarray(function(below, n, self.taus, self.epsilon, bits, **settings)[0], dtype=np.int64)
+        return np.asarray(function(below, n, self.taus, self.epsilon, bits, runs=runs, **settings), dtype=np.int64)
 
     def law(self, below: IntArray, n: int) -> dict[tuple[int, ...], float]:
         """Return the log probability of each tuple of places, for tiny grids."""
@@ -60,12 +63,29 @@ class Chooser(Protocol):
         """Return the places of several quantiles on a grid, given the records on or below each point."""
         ...
 
+    def thin(self, n: int) -> NDArray[np.bool_] | None:
+        """Return a secret coin for each record: whether a coarse step reads it; None if it reads all."""
+        ...
+
 
 @dataclass(frozen=True)
 class Exact:
-    """Draws from random bits, exactly."""
+    """Draws from random bits, exactly.
+
+    Parameters
+    ----------
+    bits : RandomBits
+        Where randomness comes from.
+    keep : float
+        How likely a coarse step is to read a record; a function of public numbers.
+    """
 
     bits: RandomBits
+    keep: float = 1.0
+
+    def thin(self, n: int) -> NDArray[np.bool_] | None:
+        """See :class:`Chooser`."""
+        return self.bits.words(n, np.uint32) < self.keep * 2.0**32 if self.keep < 1 else None
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         """See :class:`Chooser`."""
@@ -77,7 +97,7 @@ class Exact:
 
     def quantiles(self, below: IntArray, n: int, how: AtOnce) -> IntArray:
         """See :class:`Chooser`."""
-        return how.draw(below, n, self.bits)
+        return np.asarray(how.draw(below, n, self.bits)[0])
 
 
 @dataclass
@@ -86,6 +106,10 @@ class Recording:
 
     chooser: Chooser
     seen: list[int] = field(default_factory=list)
+
+    def thin(self, n: int) -> NDArray[np.bool_] | None:
+        """See :class:`Chooser`."""
+        return self.chooser.thin(n)
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         """See :class:`Chooser`."""
@@ -106,6 +130,69 @@ class Recording:
 
 
 @dataclass
+class _Many:
+    """Follows one way through the first choices for many runs, then draws the next choice of each."""
+
+    prescribed: Sequence[int]
+    n_runs: int
+    bits: RandomBits
+    drawn: IntArray | None = None
+    depth: int = 0
+    columns: list[IntArray] = field(default_factory=list)
+
+    def thin(self, n: int) -> None:
+        return None
+
+    def choose(self, scores: IntArray, unit: Fraction) -> int:
+        self.depth += 1
+        if self.depth <= len(self.prescribed):
+            self.columns.append(np.full(self.n_runs, self.prescribed[self.depth - 1]))
+            return self.prescribed[self.depth - 1]
+        if self.drawn is None:
+            rows = max(MOST_AT_ONCE // len(scores), 1)
+            parts = [min(rows, self.n_runs - start) for start in range(0, self.n_runs, rows)]
+            drawn = [exponential_mechanism(np.broadcast_to(scores, (n, len(scores))), unit, self.bits) for n in parts]
+            self.drawn = np.concatenate(drawn)
+        return int((scores != np.iinfo(np.int64).min).argmax())
+
+    def quantiles(self, below: IntArray, n: int, how: AtOnce) -> IntArray:
+        size, n_taus = len(below), len(how.taus)
+        self.depth += 1
+        if self.depth <= len(self.prescribed):
+            places = np.array(np.unravel_index(self.prescribed[self.depth - 1], (size,) * n_taus), dtype=np.int64)
+            self.columns += [np.full(self.n_runs, place) for place in places]
+            return places
+        if self.drawn is None:
+            drawn = how.draw(below, n, self.bits, self.n_runs)
+            self.drawn = np.ravel_multi_index(tuple(drawn.T), (size,) * n_taus)
+        return np.zeros(n_taus, dtype=np.int64)
+
+    def count(self, counts: IntArray, scale: Fraction) -> IntArray:
+        if self.drawn is None:
+            noise = discrete_laplace(scale, self.n_runs * len(counts), self.bits)
+            self.columns += list(counts[:, None] + noise.reshape(len(counts), self.n_runs))
+        return counts
+
+
+def many(mechanism: Callable[[Chooser], object], n_runs: int, bits: RandomBits) -> IntArray:
+    """Return choices and noisy counts of independent runs, one a row, if noisy counts steer no later choice.
+
+    Runs that have chosen alike so far read the table once together; what they draw is exact and independent.
+    """
+    found: dict[int, IntArray] = {}
+    pending: list[tuple[tuple[int, ...], IntArray]] = [((), np.arange(n_runs))]
+    while pending:
+        prescribed, runs = pending.pop()
+        chooser = _Many(prescribed, len(runs), bits)
+        mechanism(chooser)
+        if chooser.drawn is None:
+            found |= dict(zip(runs.tolist(), np.stack(chooser.columns, axis=1), strict=True))
+        else:
+            pending += [((*prescribed, int(k)), runs[chooser.drawn == k]) for k in np.unique(chooser.drawn)]
+    return np.stack([found[run] for run in range(n_runs)]).astype(np.int64)
+
+
+@dataclass
 class _Path:
     """Follows one way through all choices, the first candidate where none is prescribed."""
 
@@ -113,6 +200,9 @@ class _Path:
     log_probabilities: list[NDArray[np.float64]] = field(default_factory=list)
     statistics: list[int] = field(default_factory=list)
     scales: list[Fraction] = field(default_factory=list)
+
+    def thin(self, n: int) -> None:
+        return None
 
     def choose(self, scores: IntArray, unit: Fraction) -> int:
         self.log_probabilities.append(choice_log_probabilities(scores[None], unit)[0])

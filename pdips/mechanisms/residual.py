@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,18 +14,23 @@ from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Draw, ResidualDraw
 from pdips.mechanisms.encoding import in_units
-from pdips.mechanisms.lines import Fitter, Records, Spread
+from pdips.mechanisms.lines import Fitter, Records, Spread, check_n_candidates
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits, discrete_laplace_variance
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, exact
+from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact
 from pdips.release import Release, RunRecord
 from pdips.schema import Schema
 from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+RECORDS_PER_BIN = 4
+"""Of a panel's histograms, in units of the scale of their noise: about three standard deviations."""
+
+Continuers = Literal["growth", "line"]
 
 KAPPA = 0.3
 """Instruments reach their bounds this many standard deviations from the middle."""
@@ -57,12 +62,26 @@ class KNGResidual:
         that depend on others have twice the share of those that don't.
     by : tuple of str
         Categorical columns whose combinations are synthesized separately.
+    panel : tuple of str, optional
+        Two public columns, the first and the last year of a record: in between it has a value in each column of a year,
+        and before and after it has none. The new of a year are synthesized by themselves, the others given their value
+        of the year before, or the predictors named for the column (see ``docs/panels.md``).
+    panel_columns : tuple of str, optional
+        What the names of the columns of years start with: ``("emp_",)`` for ``emp_1976``, ``emp_1977``.
+    births_share : "parallel", int, float, str or Fraction
+        Share of a year's budget for the new ("1/4" in paper 002), the others having the rest; by default each has all
+        of it, since no record is both.
+    continuers : {"growth", "line"}
+        In a panel, whether last year's value itself is the line where it is the one predictor, and all of the budget
+        pays for the histogram, of changes; or the line is chosen as for other columns.
     line_share : int, float, str or Fraction
         Share of a numeric column's budget that pays for the line, in (0, 1); the histogram has the rest.
     bins : int
         Bins of residuals on each side of the line.
     n_records : int, optional
         Number of synthetic records, from public knowledge; add-remove needs it.
+    n_candidates : int
+        Intercepts that a line is chosen from, at most; few make exact laws of tiny tables short.
 
     Raises
     ------
@@ -90,16 +109,23 @@ class KNGResidual:
     caps: ByColumn | None = None
     budget: ByColumn | None = None
     by: tuple[str, ...] = ()
+    panel: tuple[str, ...] | None = None
+    panel_columns: tuple[str, ...] | None = None
+    births_share: Number = "parallel"
+    continuers: Continuers = "growth"
     line_share: Number = "1/2"
     bins: int = 48
     n_records: int | None = None
+    n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
         check_settings(self)
         check_n_records(self.n_records, self.neighbours)
         sequential.check_by_column(self)
+        check_n_candidates(self.n_candidates)
         if not 0 < exact(self.line_share, "line_share") < 1:
             raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
+        choice(self.continuers, ("growth", "line"), "continuers")
         if isinstance(self.bins, bool) or not 2 <= self.bins <= 1_000:
             raise InputError(f"bins must be a whole number from 2 to 1,000, got {self.bins}")
 
@@ -111,6 +137,7 @@ class KNGResidual:
             "and from counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are "
             "drawn from these released numbers."
         )
+        law += sequential.PANEL if self.panel else ""
         epsilon = exact(self.epsilon, "epsilon")
         return PrivacyLoss(
             epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
@@ -132,6 +159,9 @@ class KNGResidual:
             budget=self.budget,
             by=self.by,
             n_records=self.n_records,
+            panel=self.panel,
+            panel_columns=self.panel_columns,
+            births_share=self.births_share,
         )
 
     def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
@@ -139,12 +169,16 @@ class KNGResidual:
         records, frame = task.records(), np.eye(1 + task.box.n_predictors)
         share = exact(self.line_share, "line_share")
         line, epsilon = records.start(), task.epsilon
-        if task.box.n_predictors:
+        if task.unchanged is not None and self.continuers == "growth":
+            line, edges = task.unchanged, residual_edges(records, few(task, 8, self.bins // 2))
+        elif task.box.n_predictors:
             records, frame = instrumented(records, task)
-            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, within=True)
+            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates)
             line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
             epsilon *= 1 - share
             edges = residual_edges(records, self.bins)
+        elif task.column.scale == "log":
+            edges = np.linspace(0, records.span, few(task, 6, self.bins) + 1)
         else:
             edges = residual_edges(records, self.bins, upwards=True)
         place = np.clip(np.searchsorted(edges, records.residuals(line), side="right") - 1, 0, len(edges) - 2)
@@ -199,11 +233,21 @@ class KNGResidual:
             If the ledger's total would be overspent.
         """
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_size(table)
+        sequential.check_years(columns, table)
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
+
+
+def few(task: Task, least: int, most: int) -> int:
+    """Return a number of bins that hold more than noise, where the number of records is public."""
+    if task.n_public is None:
+        return most
+    scale = task.cap * (2 if task.neighbours == "replace-one" else 1) / task.epsilon
+    return min(max(int(task.n_public / (RECORDS_PER_BIN * scale)), least), most)
 
 
 def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
@@ -212,11 +256,11 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
     p = task.box.n_predictors
     middle = np.median(pilot, axis=0) if len(pilot) else np.zeros(p)
     spread = np.cov(pilot.T).reshape(p, p) if len(pilot) > 1 else np.eye(p)
-    whiten = np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p)))
+    whiten = np.tril(np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p))))
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle
-    centred = (records.predictors - middle) @ whiten.T
+    centred = rotated(records.predictors - middle, whiten)
     changed = Records(
         outcome=records.outcome,
         predictors=centred,
@@ -226,6 +270,15 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
         frame=frame,
     )
     return changed, frame
+
+
+def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return ``values @ matrix.T``, each row by itself: by BLAS a row's last bits depend on how many rows there are."""
+    found = np.zeros(values.shape)
+    for place, weights in enumerate(matrix):
+        for column in np.flatnonzero(weights):
+            found[:, place] += weights[column] * values[:, column]
+    return found
 
 
 def residual_edges(records: Records, n_each_side: int, *, upwards: bool = False) -> FloatArray:

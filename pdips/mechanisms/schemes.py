@@ -20,6 +20,8 @@ SCHEMES: tuple[Scheme, ...] = ("plain", "stepwise", "sandwich", "joint", "recurs
 Slopes = Literal["fixed", "varying"]
 
 MEDIAN = Fraction(1, 2)
+MOST = Fraction(100)
+"""Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent."""
 
 WIDE = Round(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
 """All lines of the plain scheme are chosen from these."""
@@ -163,7 +165,9 @@ def _at_once(
         grid = fitter.beside(records, median[:1], even=True)
     open_ = np.flatnonzero(fitter.allowed(records, grid, None, None)[0])
     below = sums(records, grid)[0, open_, 0] // UNITS
-    how = AtOnce(scheme=plan.scheme, taus=plan.taus, epsilon=epsilon / fitter.cap, neighbours=fitter.neighbours)
+    how = AtOnce(
+        scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours
+    )
     places = chooser.quantiles(below, len(records.outcome), how)
     return {tau: np.concatenate([grid.line(int(open_[k])), slopes]) for tau, k in zip(plan.taus, places, strict=True)}
 

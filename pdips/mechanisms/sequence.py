@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,17 +14,20 @@ from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import ByStratum, Draw, Groups, LevelDraw, MissingDraw
 from pdips.mechanisms.encoding import Box, Scale, Values, in_units
 from pdips.mechanisms.lines import Records
+from pdips.mechanisms.panel import PARTS, Nobody, Panel, PanelDraw, Part
 from pdips.privacy import Neighbours, exact
 from pdips.schema import Column, Schema
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
 
 PILOT = 5_000
 """Records drawn on the way from what is released so far: where groups are cut and predictors centred."""
 MOST_GROUPS = 32
 MOST_STRATA = 256
 CUTS = 4
+LEAST_WIDTH = 1e-300
 MISSING_SHARE = Fraction(1, 5)
 
 
@@ -44,6 +47,10 @@ class Task:
         The same predictors of records drawn from what is released.
     epsilon, neighbours, cap
         The price, the neighbours that it is for, and the most records of a person.
+    unchanged : ndarray, optional
+        In a panel the line, in predictors over [-1, 1]^p, on which the outcome is what it was the year before.
+    n_public : int, optional
+        In a panel the number of records, where it follows from public columns.
     """
 
     column: Column
@@ -54,6 +61,8 @@ class Task:
     epsilon: Fraction
     neighbours: Neighbours
     cap: int
+    unchanged: FloatArray | None = None
+    n_public: int | None = None
 
     def records(self) -> Records:
         """Return outcome and predictors as a K-norm gradient reads them."""
@@ -96,6 +105,8 @@ class ColumnPlan:
         Categorical columns whose combinations are synthesized separately.
     epsilon, neighbours
         The price in total.
+    panel : Panel, optional
+        Which columns are values of years.
     """
 
     schema: Schema
@@ -106,6 +117,7 @@ class ColumnPlan:
     by: tuple[str, ...]
     epsilon: Fraction
     neighbours: Neighbours
+    panel: Panel | None = None
 
     @cached_property
     def strata(self) -> Groups:
@@ -152,6 +164,8 @@ class ColumnPlan:
             column, epsilon = self.schema.columns[name], self.epsilon * self.shares[name]
             if column.is_categorical:
                 draws[name] = self._levels(name, values, pilot, epsilon, chooser)
+            elif self.panel and name in self.panel.years:
+                draws[name] = self._year(self.panel, name, values, pilot, epsilon, fit_numbers, chooser)
             else:
                 draws[name] = self._numbers(name, values, pilot, epsilon, fit_numbers, chooser)
             pilot[name] = draws[name].draw(pilot, n_pilot, rng)
@@ -197,30 +211,87 @@ class ColumnPlan:
         if column.missing:
             missing = self._levels(name, values, pilot, epsilon * MISSING_SHARE, chooser, missing=True)
             epsilon *= 1 - MISSING_SHARE
-        given = tuple(other for other in self.given[name] if other not in self.by)
-        box = Box(self.schema, given, self.caps)
-        share, neighbours = self.in_stratum()
-        known = ~np.isnan(values[name])
-        place = self.strata.of(values, len(known))
-        place_pilot = self.strata.of(pilot, len(next(iter(pilot.values()))) if pilot else 0)
+        box = self._box(self.schema, self.given[name])
+        known, drawn = ~np.isnan(values[name]), np.ones(_n(pilot), dtype=bool)
         each = [
-            fit_numbers(
-                Task(
-                    column=column,
-                    box=box,
-                    outcome=values[name][known & (place == k)],
-                    given={other: values[other][known & (place == k)] for other in given},
-                    pilot={other: pilot[other][place_pilot == k] for other in given},
-                    epsilon=epsilon * share,
-                    neighbours=neighbours,
-                    cap=self.schema.records.max_per_person,
-                ),
-                chooser,
-            )
-            for k in range(self.strata.n)
+            self._fit(name, box, values, pilot, known & here, drawn & there, epsilon, fit_numbers, chooser)
+            for here, there in zip(self._places(values, len(known)), self._places(pilot, len(drawn)), strict=True)
         ]
         found: Draw = ByStratum(self.strata, tuple(each)) if self.by else each[0]
         return MissingDraw(missing, found) if missing else found
+
+    def _year(
+        self,
+        panel: Panel,
+        name: str,
+        values: Values,
+        pilot: Values,
+        epsilon: Fraction,
+        fit_numbers: FitNumbers,
+        chooser: Chooser,
+    ) -> Draw:
+        """Fit births and continuers of a year apart: public columns say who is which."""
+        here, there, draws = panel.parts(name, values), panel.parts(name, pilot), dict[Part, Draw]()
+        strata, strata_pilot = self._places(values, len(values[name])), self._places(pilot, _n(pilot))
+        public = all(self.schema.columns[each].public for each in self.by)
+        for part, other in zip(PARTS, reversed(PARTS), strict=True):
+            box = self._box(panel.known_schema, panel.of_part(part, name, self.given[name]))
+            unchanged = panel.unchanged(name, box)
+            each: list[Draw] = []
+            for rows, rows_pilot in zip(strata, strata_pilot, strict=True):
+                among = rows if public else np.ones_like(rows)
+                if not (here[part] & among).any():
+                    each.append(Nobody())
+                    continue
+                share = panel.share(part, alone=not (here[other] & among).any())
+                mine, mine_pilot = here[part] & rows, there[part] & rows_pilot
+                known = {"unchanged": unchanged, "n_public": int(mine.sum()) if public else None}
+                spent = epsilon * share
+                each.append(self._fit(name, box, values, pilot, mine, mine_pilot, spent, fit_numbers, chooser, **known))
+            draws[part] = ByStratum(self.strata, tuple(each)) if self.by else each[0]
+        return PanelDraw(panel, name, draws)
+
+    def _box(self, schema: Schema, given: Sequence[str]) -> Box:
+        """Return predictors; columns that make the strata aren't among them."""
+        return Box(schema, tuple(name for name in given if name not in self.by), self.caps)
+
+    def _places(self, values: Values, n: int) -> list[BoolArray]:
+        """Say for each stratum which records are in it."""
+        place = self.strata.of(values, n)
+        return [place == k for k in range(self.strata.n)]
+
+    def _fit(
+        self,
+        name: str,
+        box: Box,
+        values: Values,
+        pilot: Values,
+        rows: BoolArray,
+        rows_pilot: BoolArray,
+        epsilon: Fraction,
+        fit_numbers: FitNumbers,
+        chooser: Chooser,
+        **panel: Any,
+    ) -> Draw:
+        """Spend a stratum's part of epsilon on some of its records."""
+        share, neighbours = self.in_stratum()
+        task = Task(
+            column=self.schema.columns[name],
+            box=box,
+            outcome=values[name][rows],
+            given={other: values[other][rows] for other in box.names},
+            pilot={other: pilot[other][rows_pilot] for other in box.names},
+            epsilon=epsilon * share,
+            neighbours=neighbours,
+            cap=self.schema.records.max_per_person,
+            **panel,
+        )
+        return fit_numbers(task, chooser)
+
+
+def _n(pilot: Values) -> int:
+    """Return the number of records drawn on the way."""
+    return len(next(iter(pilot.values()))) if pilot else 0
 
 
 def _quantiles(values: FloatArray) -> FloatArray:
@@ -241,6 +312,7 @@ def plan(
     caps: Mapping[str, float] | None = None,
     budget: Mapping[str, Fraction] | None = None,
     by: Sequence[str] = (),
+    panel: Panel | None = None,
 ) -> ColumnPlan:
     """Check the settings against a schema and return the plan; see :class:`pdips.KNG` for the settings.
 
@@ -260,35 +332,47 @@ def plan(
         raise InputError(f"order leaves out {missing[0]!r}; it names every column that isn't public, once")
     if len(set(free)) < len(free):
         raise InputError("order names a column twice")
+    if len(set(by)) < len(by):
+        raise InputError("by names a column twice")
     if not free:
         raise InputError("every column of the schema is public: there is nothing to synthesize")
     strata = [name for name in by if name in free]
     ordered = (*strata, *(name for name in free if name not in strata))
-    given = {name: _given(name, (*public, *ordered), schema, predictors or {}) for name in ordered}
+    given = {name: _given(name, (*public, *ordered), schema, predictors or {}, panel) for name in ordered}
     for name in by:
         if not schema.columns[name].is_categorical:
             raise InputError(f"by: column {name!r} is numeric; strata are made by columns with levels")
+    for name, column in schema.columns.items():
+        low, high = (0.0, 1.0) if column.is_categorical else Scale(column).bounds
+        if not high - low > LEAST_WIDTH:
+            raise InputError(f"column {name!r}: its bounds are one and the same number to a double on its scale")
     found = ColumnPlan(
         schema=schema,
         order=ordered,
         given=given,
         caps={name: _cap(name, value, schema) for name, value in (caps or {}).items()},
-        shares=_shares(ordered, given, budget),
+        shares=_shares(ordered, given, budget, panel),
         by=tuple(by),
         epsilon=epsilon,
         neighbours=neighbours,
+        panel=panel,
     )
     if found.strata.n > MOST_STRATA:
         raise InputError(f"by makes {found.strata.n:,} strata; at most {MOST_STRATA} are synthesized separately")
     return found
 
 
-def _given(name: str, ordered: Sequence[str], schema: Schema, wanted: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+def _given(
+    name: str, ordered: Sequence[str], schema: Schema, wanted: Mapping[str, Sequence[str]], panel: Panel | None
+) -> tuple[str, ...]:
     before = tuple(ordered[: ordered.index(name)])
-    for other in wanted.get(name, ()):
+    found = wanted.get(name, before)
+    if panel and name in panel.years:
+        found = panel.given(name, wanted.get(name))
+    for other in found:
         if other not in before:
             raise InputError(f"predictors: {other!r} doesn't come before {name!r}; change order")
-    return tuple(wanted.get(name, before))
+    return tuple(found)
 
 
 def _cap(name: str, value: float, schema: Schema) -> float:
@@ -304,39 +388,18 @@ def _cap(name: str, value: float, schema: Schema) -> float:
 
 
 def _shares(
-    ordered: Sequence[str], given: Mapping[str, tuple[str, ...]], budget: Mapping[str, Fraction] | None
+    ordered: Sequence[str],
+    given: Mapping[str, tuple[str, ...]],
+    budget: Mapping[str, Fraction] | None,
+    panel: Panel | None,
 ) -> dict[str, Fraction]:
-    """Return the share of each column: as asked for, or twice as much for one that depends on others."""
+    """Return the share of each column: as asked for, or twice as much for one that depends on others or is a year's."""
     if budget:
         for name in ordered:
             if budget.get(name, Fraction(0)) <= 0:
                 raise InputError(f"budget needs a share above 0 for {name!r}, as for every column that isn't public")
         total = sum((exact(budget[name], "budget") for name in ordered), Fraction(0))
         return {name: exact(budget[name], "budget") / total for name in ordered}
-    weights = {name: 2 if given[name] else 1 for name in ordered}
+    years = panel.years if panel else {}
+    weights = {name: 2 if given[name] or name in years else 1 for name in ordered}
     return {name: Fraction(weight, sum(weights.values())) for name, weight in weights.items()}
-
-
-def named(given: Mapping[str, object] | Sequence[str] | None, setting: str) -> dict[str, str]:
-    """Return a setting by column, given as a mapping or as words ``column=value``.
-
-    Raises
-    ------
-    InputError
-        If a word has no equals sign, or a column comes twice.
-    """
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        return {str(name): _spelt(value) for name, value in given.items()}
-    found: dict[str, str] = {}
-    for word in [given] if isinstance(given, str) else given:
-        name, equals, value = str(word).partition("=")
-        if not equals or name.strip() in found:
-            raise InputError(f"{setting} is a list of column=value, each column once; got {word!r}")
-        found[name.strip()] = value.strip()
-    return found
-
-
-def _spelt(value: object) -> str:
-    return str(value) if isinstance(value, str) or not isinstance(value, Sequence) else "+".join(map(str, value))
