@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import pandas as pd
 
 from pdips.studies.framework import Finding
-from pdips.studies.heavy_forms import FORMS, NON_PRIVATE, PMSE, RECOMMENDED, SCHEMES, published_row, sound_row
+from pdips.studies.heavy_forms import FORMS, FRESH, NON_PRIVATE, PMSE, RECOMMENDED, SCHEMES, published_row, sound_row
 from pdips.studies.heavy_paper import ERRORS, GENERAL, LARGER_IS_BETTER, MEASURES, PRINTED, TARGETS
 from pdips.studies.heavy_tailed import TRUE
 from pdips.studies.words import FAILS, HOLDS, PARTLY
@@ -189,6 +189,8 @@ def _targets(seen: Figures) -> list[Finding]:
         if published:
             ours = [seen.at(row, column) for row in published]
             text += f", the best published row here {_figure(max(ours) if least else min(ours))}"
+        if seen.has(FRESH):
+            text += f", a fresh sample {_figure(seen.at(FRESH, column))}"
         met = here >= target if least else here <= target
         found.append(
             Finding(

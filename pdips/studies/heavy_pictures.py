@@ -9,7 +9,17 @@ from numpy.typing import NDArray
 
 from pdips.studies.curves import Line, Violin, shares, violins
 from pdips.studies.framework import Picture
-from pdips.studies.heavy_forms import FORMS, NON_PRIVATE, PMSE, RECOMMENDED, SCHEMES, Kind, published_row, sound_row
+from pdips.studies.heavy_forms import (
+    BEYOND,
+    FORMS,
+    NON_PRIVATE,
+    PMSE,
+    RECOMMENDED,
+    SCHEMES,
+    Kind,
+    published_row,
+    sound_row,
+)
 from pdips.studies.heavy_measures import PLACES, place_name
 from pdips.studies.heavy_paper import GENERAL, LARGER_IS_BETTER, MEASURES, TARGETS
 from pdips.studies.heavy_tailed import TRAINING
@@ -24,10 +34,14 @@ KEY = {
 LINES = {**{method: number for number, method in enumerate(SCHEMES, start=2)}, PMSE: 7}
 """Colours of methods where those of one kind are drawn together."""
 
+EXTRA = {method: number for number, method in enumerate(BEYOND, start=2)}
+"""Colours of the dashed lines."""
+
 DISTRIBUTIONS = {
-    **dict.fromkeys((TRAINING,), "--series-1 dashed"),
+    TRAINING: "--series-1 dashed",
     **{method: f"--series-{number}" for method, number in LINES.items()},
-    "kng-residual, non-private": "--series-8",
+    **{method: f"--series-{number} dashed" for method, number in EXTRA.items()},
+    "kng-residual, or without privacy": "--series-8",
 }
 TICKS = (1, 10, 100, 1_000)
 FIGURES = {"x1": "figure 3", "x2": "figure 4", "x3": "figure 5"}
@@ -78,14 +92,15 @@ def _distributions(values: Values, column: str) -> Picture:
     groups = {
         "as published": {published_row(method): number for method, number in LINES.items()},
         "sound": {sound_row(method): number for method, number in LINES.items()},
-        "recommended": {RECOMMENDED: 8},
+        "beyond the paper": {RECOMMENDED: 8} | {sound_row(method): number for method, number in EXTRA.items()},
         "without privacy": {NON_PRIVATE: 8},
     }
     panels = []
     for title, rows in groups.items():
         known = {row: number for row, number in rows.items() if (row, place_name(column, 0)) in values}
         if known:
-            drawn = [Line(_shares(values, row, column), number) for row, number in known.items()]
+            dashed = {sound_row(method) for method in EXTRA}
+            drawn = [Line(_shares(values, row, column), number, paper=row in dashed) for row, number in known.items()]
             drawn.append(Line(_shares(values, TRAINING, column), 1, paper=True))
             panels.append(shares(title, column.upper(), PLACES[column], drawn, TICKS))
     return Picture(
