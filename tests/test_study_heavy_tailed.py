@@ -36,7 +36,7 @@ from pdips.studies.heavy_forms import (
 from pdips.studies.heavy_measures import BY_COLUMNS, PLACES, distributions, measures, place_name
 from pdips.studies.heavy_paper import MEASURES, PRINTED, TARGETS, spent
 from pdips.studies.heavy_regression import quantile_lines
-from pdips.studies.heavy_tailed import SECONDS, TRAINING, TRUE, HeavyTailed
+from pdips.studies.heavy_tailed import SECONDS, TRAINING, TRUE, HeavyTailed, error_of
 from pdips.studies.pages import write
 
 N = 120
@@ -167,13 +167,15 @@ def test_the_table_has_the_papers_rows_and_columns(tiny):
     study, _, _, table = tiny
     assert list(table.columns) == list(COLUMNS)
     assert set(table["row"]) == set(ROWS)
-    assert set(table["column"]) == {*MEASURES, BY_COLUMNS, SECONDS, TRUE}
+    assert set(table["column"]) == {*MEASURES, BY_COLUMNS, SECONDS, TRUE, *map(error_of, MEASURES)}
     seen = table.set_index(["row", "column"])
     assert seen["paper"][NON_PRIVATE, "WRT"] == 2.86
     assert seen["paper"][published_row("Sandwich - Fixed"), "NRMSE X3"] == 0.202
     assert np.isnan(seen["paper"][RECOMMENDED, "WRT"])
     assert seen["ours"][published_row("Sandwich - Fixed"), TRUE] > 4
-    first, second, _ = study.layout(table)
+    assert seen["paper"][NON_PRIVATE, error_of("KM")] == 0.67
+    first, second, third, *_ = study.layout(table)
+    assert [list(third.rows), list(third.columns.values())] == [list(ROWS[1:3]), list(MEASURES[:4])]
     assert [*first.columns, *list(second.columns)[1:]] == [TRUE, *MEASURES]
     assert list(first.rows) == list(ROWS)
 
@@ -194,7 +196,9 @@ def test_the_papers_figures_stand_beside_its_epsilon_only(tiny):
             measurements["row"].eq(TRAINING) & measurements["column"].str.len().lt(12), 2.0
         )
     )
-    assert study.table(other)["paper"].isna().all()
+    elsewhere = study.table(other)
+    assert elsewhere["paper"].isna().all()
+    assert [block.headline for block in study.layout(elsewhere)] == [True, True, False]
     task = study.tasks(Options(replicates=1, epsilons=("2",)))[0]
     assert task.arguments["epsilon"] == "2"
     with pytest.raises(InputError, match="takes one --epsilon"):

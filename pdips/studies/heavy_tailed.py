@@ -1,5 +1,6 @@
 """Paper 002, section 4: three heavy-tailed columns by quantile regression under the K-norm gradient mechanism."""
 
+import math
 import time
 import zlib
 from collections.abc import Mapping, Sequence
@@ -14,7 +15,7 @@ from pdips.privacy import exact
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task, summarise
 from pdips.studies.heavy_forms import FORMS, NON_PRIVATE, Case, published_row
 from pdips.studies.heavy_measures import N_RESPLITS, distributions, is_place, measures
-from pdips.studies.heavy_paper import MEASURES, PRINTED
+from pdips.studies.heavy_paper import ERRORS, MEASURES, PRINTED
 from pdips.studies.words import text_of
 
 N_RECORDS = 5_000
@@ -79,7 +80,8 @@ class HeavyTailed:
         claimed = measurements.loc[measurements["column"] == CLAIMED, "value"]
         made = set(measurements["row"]) if (claimed == float(EPSILON)).all() else set()
         paper = {place: value for place, value in paper_figures().items() if place[0] in made}
-        return summarise(measurements[(measurements["row"] != TRAINING) & ~is_place(measurements["column"])], paper)
+        found = summarise(measurements[(measurements["row"] != TRAINING) & ~is_place(measurements["column"])], paper)
+        return pd.concat([found, _errors(found)], ignore_index=True)
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """Print tables 1 and 2, then what is beyond the paper."""
@@ -104,13 +106,27 @@ class HeavyTailed:
         return text_of(self.name)
 
 
-def paper_figures() -> dict[tuple[str, str], float]:
-    """Return the paper's tables 1 and 2 by row and column of ours."""
+def paper_figures(printed: Mapping[str, Sequence[float]] = PRINTED) -> dict[tuple[str, str], float]:
+    """Return the paper's tables 1 and 2, or their standard errors, by row and column of ours."""
     return {
         (row if row == NON_PRIVATE else published_row(row), column): value
-        for row, values in PRINTED.items()
+        for row, values in printed.items()
         for column, value in zip(MEASURES, values, strict=True)
     }
+
+
+def error_of(column: str) -> str:
+    """Return the name of the standard errors of a measure, as figures of their own."""
+    return f"SE, {column}"
+
+
+def _errors(found: pd.DataFrame) -> pd.DataFrame:
+    """Return our standard errors beside the paper's, where it has figures."""
+    mine = found[found["paper"].notna()]
+    printed = paper_figures(ERRORS)
+    paper = [printed[place] for place in zip(mine["row"], mine["column"], strict=True)]
+    names = [error_of(column) for column in mine["column"]]
+    return mine.assign(column=names, ours=mine["standard_error"], standard_error=math.nan, paper=paper)
 
 
 def _generator(seed: int, use: str) -> np.random.Generator:
