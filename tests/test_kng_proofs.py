@@ -17,6 +17,7 @@ from pdips.mechanisms.lines import Candidates, Fitter, Records
 from pdips.mechanisms.quantile import KNG
 from pdips.mechanisms.quantile_published import true_epsilon
 from pdips.mechanisms.residual import KNGResidual, instrumented, rotated
+from pdips.mechanisms.schemes import WIDE, Plan, lines_of
 from pdips.mechanisms.sequence import Task
 from pdips.noise import RandomBits
 from pdips.schema import Schema
@@ -97,6 +98,16 @@ def test_no_sum_of_the_largest_table_overflows():
     )
     assert worst * lines.MOST_RECORDS < -lines.LEAST
     assert -2 * lines.LEAST <= 2**61  # what noise.exponential_mechanism takes
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8, 20, 60])
+def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
+    none = np.zeros((0, p))
+    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=1.0)
+    for fitter in (Fitter(), Fitter(n_intercepts=10_000)):
+        each = [fitter.around(records, records.start(), one) for one in {*lines.rounds(p), WIDE}]
+        for found in (*each, fitter.beside(records, records.start(), slopes=True)):
+            assert 1 < len(found.slopes) * len(found.intercepts.offsets) <= 2**22
 
 
 def test_base_weights_never_leave_the_range_of_scores():
@@ -200,8 +211,7 @@ def few(monkeypatch):
 
 def path_of(mechanism, table, seed):
     path = Path(seed)
-    rng = np.random.default_rng(0)
-    sequential.fit(mechanism.columns(table.schema), table, mechanism.fit_numbers, path, rng)
+    sequential.fitting(mechanism.columns(table.schema), table, mechanism.fit_numbers)(path)
     return path
 
 
@@ -328,8 +338,6 @@ class AnyLine:
     ("scheme", "slopes"), [("stepwise", "varying"), ("sandwich", "varying"), ("sandwich", "fixed")]
 )
 def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, slopes):
-    from pdips.mechanisms.schemes import Plan, lines_of
-
     taus = tuple(Fraction(k, 8) for k in range(1, 8))
     plan = Plan(taus=taus, scheme=scheme, slopes=slopes, main=(Fraction(1, 4), Fraction(1, 2)))
     none = np.zeros((0, 2))

@@ -31,6 +31,7 @@ FINEST_BITS = 36
 
 UNAVAILABLE = np.iinfo(np.int64).min
 
+MOST_CANDIDATES = 2**20
 MOST_RECORDS = 2**25
 LEAST = -(2.0**60)
 """With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
@@ -308,7 +309,9 @@ class Fitter:
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
-            some = Round(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=1, grid=records.n_predictors <= 2)
+            some = Round(
+                share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=records.n_predictors <= 2
+            )
             some = some.at_most(self.n_intercepts)
             steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
             n = max(n // 8, 1)
@@ -381,16 +384,21 @@ def rounds(n_predictors: int) -> tuple[Round, ...]:
 def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
     """Return offsets of slopes, shape (slopes, p), and their log weights in the base measure.
 
-    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two.
+    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two,
+    without diagonals and in fewer steps where many predictors would make more than ``MOST_CANDIDATES`` lines.
     """
     reach = span * each.reach
+    most = MOST_CANDIDATES // (2 * (2 * each.n_intercepts + 1))  # steps on one side, over all directions
+    diagonals = 2 * n_predictors**2 <= most
+    if n_predictors > 1 and not each.grid:
+        each = replace(each, n_slopes=max(min(each.n_slopes, most // n_predictors ** (1 + diagonals)), 1))
     spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
     if n_predictors == 1 or each.grid:
         grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
         weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
         return grid, weights if each.uniform else np.zeros(len(grid))
     unit = np.eye(n_predictors)
-    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i)]
+    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i) if diagonals]
     directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
     moved = spread.offsets[spread.offsets != 0]
     grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
