@@ -221,7 +221,8 @@ class KNG:
     ) -> tuple[Release, RunRecord]:
         """Spend the budget and draw a release; parameters, results and errors as for :class:`pdips.KNGResidual`."""
         columns, n = self.columns(table.schema), self.n_records or table.n_records
-        if self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
+        numeric = any(not table.schema.columns[name].is_categorical for name in columns.order)
+        if numeric and self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
