@@ -66,18 +66,16 @@ def worst_loss(law_of, universe, relation, sizes=(1, 2, 3)) -> float:
     return max(loss(known(a), known(b)) for a, b in pairs)
 
 
-def lines_law(plan, relation, *, n_candidates=4, cap=1, norm="hull", epsilon=EPSILON):
+def lines_law(plan, relation, *, n_candidates=3, n_predictors=0):
     """Return the law of the lines of records (x_1, ..., x_p, y) as a function of them."""
-    fitter = Fitter(neighbours=relation, n_intercepts=n_candidates, cap=cap, norm=norm)
+    fitter = Fitter(neighbours=relation, n_intercepts=n_candidates)
 
     def law(records):
-        rows = np.array(records, dtype=float).reshape(len(records), -1)
-        predictors = rows[:, :-1] if len(rows) else np.zeros((0, law.n_predictors))
-        outcome = rows[:, -1] if len(rows) else np.zeros(0)
+        rows = np.array(records, dtype=float).reshape(len(records), 1 + n_predictors)
+        predictors, outcome = rows[:, :-1], rows[:, -1]
         read = Records(outcome=outcome, predictors=predictors, instruments=in_units(predictors), lower=0.0, upper=1.0)
-        return list(outcomes(lambda chooser: lines_of(read, plan, fitter, epsilon, chooser)))
+        return list(outcomes(lambda chooser: lines_of(read, plan, fitter, EPSILON, chooser)))
 
-    law.n_predictors = 0
     return law
 
 
@@ -88,25 +86,25 @@ ALONE = [(value,) for value in VALUES]
 @pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
 def test_quantiles_of_a_column_cost_at_most_epsilon(scheme, relation):
     plan = Plan(taus=THIRDS, scheme=scheme, main=THIRDS[1:])
-    assert 0.4 < worst_loss(lines_law(plan, relation), ALONE, relation, (1, 2, 3)) <= EPSILON + ROUNDING
+    assert 0.3 < worst_loss(lines_law(plan, relation), ALONE, relation, (1, 2)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("scheme", ["joint", "recursive"])
 def test_quantiles_at_once_cost_at_most_epsilon(scheme, relation):
     plan = Plan(taus=THIRDS[1:], scheme=scheme)
-    assert 0.3 < worst_loss(lines_law(plan, relation, n_candidates=3), ALONE, relation, (1, 2)) <= EPSILON + ROUNDING
+    assert 0.1 < worst_loss(lines_law(plan, relation, n_candidates=2), ALONE, relation, (1,)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_quantile_attains_its_price_and_half_the_sensitivity_is_found_out(relation, monkeypatch):
     # most candidates lie where one table's score falls, one where it rises: the loss comes close to epsilon
     plan, crowd = Plan(taus=(Fraction(1, 2),), scheme="stepwise"), [(1e-9,)] * 2
-    law = lines_law(plan, relation, n_candidates=4000)
+    law = lines_law(plan, relation, n_candidates=64)
     pair = [[*crowd, (1.0,)], crowd if relation == "add-remove" else [*crowd, (0.0,)]]
     found = loss(*map(law, pair))
     whole = Gradient.sensitivity
-    assert found <= EPSILON
+    assert 0.6 * EPSILON < found <= EPSILON
     monkeypatch.setattr(Gradient, "sensitivity", lambda self, neighbours: whole(self, neighbours) // 2)
     broken = loss(*map(lines_law(plan, relation, n_candidates=64), pair))
     assert broken > EPSILON
@@ -120,9 +118,8 @@ ON_A_LINE = [(x, y) for x in (-1.0, 1.0) for y in (0.0, 1.0)]
 @pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
 def test_lines_on_a_confidential_predictor_cost_at_most_epsilon(scheme, slopes, relation):
     plan = Plan(taus=THIRDS[1:], scheme=scheme, slopes=slopes, main=THIRDS[1:2])
-    law = lines_law(plan, relation, n_candidates=8)
-    law.n_predictors = 1
-    assert 0.1 < worst_loss(law, ON_A_LINE, relation, (1, 2)) <= EPSILON + ROUNDING
+    law = lines_law(plan, relation, n_candidates=8, n_predictors=1)
+    assert 0.05 < worst_loss(law, ON_A_LINE, relation, (1,)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("norm", ["hull", "linf", "l1"])

@@ -36,9 +36,7 @@ VALUES = (3.0, 40.0, 40.0, 700.0, 950.0)
 
 def grid_of(n: int) -> np.ndarray:
     none = np.zeros((0, 0))
-    records = Records(
-        outcome=np.zeros(0), predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=1000.0
-    )
+    records = Records(outcome=np.zeros(0), predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=1000.0)
     return Fitter(n_intercepts=n).beside(records, records.start(), upwards=True).intercepts.offsets
 
 
@@ -69,9 +67,7 @@ def test_draws_follow_the_law():
 
     def pmf(epsilon):
         law = softmax(VALUES, 0.5, epsilon, grid_of(30))
-        return lambda places: np.where(
-            (places >= 0) & (places < len(law)), law[np.clip(places, 0, len(law) - 1)], 0.0
-        )
+        return lambda places: np.where((places >= 0) & (places < len(law)), law[np.clip(places, 0, len(law) - 1)], 0.0)
 
     assert chi_square(drawn, pmf(2)) > ACCEPT
     assert chi_square(drawn, pmf(2.6)) < REJECT
@@ -166,7 +162,9 @@ def test_a_stratum_without_records_costs_and_releases_like_any_other(made, by):
     frame.loc[frame["sector"] == "b", "sector"] = "a"
     empty = Table(frame.assign(region="n") if by == ("region",) else frame, MIXED)
     assert made.spends(MIXED) == made.__class__(**made.__dict__).spends(empty.schema)
-    draws = sequential.fitting(made.columns(MIXED), empty, made.fit_numbers)(Exact(RandomBits(np.random.default_rng(6))))
+    draws = sequential.fitting(made.columns(MIXED), empty, made.fit_numbers)(
+        Exact(RandomBits(np.random.default_rng(6)))
+    )
     values = {"region": np.ones(50), "sector": np.ones(50), "size": np.full(50, 7.0)}
     drawn = draws["pay"].draw(values, 50, np.random.default_rng(0))
     assert np.isfinite(drawn).any()

@@ -58,7 +58,9 @@ class PublishedFitter(Fitter):
             ends.append((low, float(Scale(column).there(np.array([box.caps[name]]))[0]) if name in box.caps else high))
             ends += [(0.0, 1.0)] * bool(column.missing)
         lower, upper = np.array(ends).reshape(-1, 2).T
-        return cls(base="uniform", cap=cap, n_intercepts=n_intercepts, middle=(lower + upper) / 2, half=(upper - lower) / 2)
+        return cls(
+            base="uniform", cap=cap, n_intercepts=n_intercepts, middle=(lower + upper) / 2, half=(upper - lower) / 2
+        )
 
     @property
     def bound(self) -> float:

@@ -165,7 +165,9 @@ def _at_once(
         grid = fitter.beside(records, median[:1], even=True)
     open_ = np.flatnonzero(fitter.allowed(records, grid, None, None)[0])
     below = sums(records, grid)[0, open_, 0] // UNITS
-    how = AtOnce(scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours)
+    how = AtOnce(
+        scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours
+    )
     places = chooser.quantiles(below, len(records.outcome), how)
     return {tau: np.concatenate([grid.line(int(open_[k])), slopes]) for tau, k in zip(plan.taus, places, strict=True)}
 
