@@ -119,7 +119,7 @@ ON_A_LINE = [(x, y) for x in (-1.0, 1.0) for y in (0.0, 1.0)]
 def test_lines_on_a_confidential_predictor_cost_at_most_epsilon(scheme, slopes, relation):
     plan = Plan(taus=THIRDS[1:], scheme=scheme, slopes=slopes, main=THIRDS[1:2])
     law = lines_law(plan, relation, n_candidates=8, n_predictors=1)
-    assert 0.05 < worst_loss(law, ON_A_LINE, relation, (1,)) <= EPSILON + ROUNDING
+    assert 0.03 < worst_loss(law, ON_A_LINE, relation, (1,)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("norm", ["hull", "linf", "l1"])
@@ -259,5 +259,5 @@ def test_a_column_named_twice_is_not_paid_once():
 
     with pytest.raises(InputError, match="by names a column twice"):
         KNGResidual(epsilon=1, by=("g", "g")).spends(SECRET_G)
-    with pytest.raises(InputError, match="main needs 0.5"):
+    with pytest.raises(InputError, match="main needs"):
         KNG(epsilon=1, scheme="sandwich", quantiles=("1/4", "1/2", "3/4"), main=("1/4", "3/4"))

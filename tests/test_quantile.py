@@ -200,7 +200,7 @@ def test_an_outcome_with_one_distinct_value_is_like_any_other():
         ({"quantiles": ("1/2", "1/4")}, "quantiles must increase: sort them, and give each once"),
         ({"quantiles": ()}, "quantiles must name at least one"),
         ({"quantiles": 0}, "quantiles must be a number from 1 to 499"),
-        ({"quantiles": ("1/2", "0.12345")}, "whole thousandths"),
+        ({"quantiles": ("0.12345", "1/2")}, "whole thousandths"),
         ({"quantiles": ("1/4", "3/4"), "scheme": "stepwise"}, "starts at the median: quantiles need 0.5"),
         ({"quantiles": ("1/4", "3/4"), "scheme": "sandwich"}, "starts at the median: quantiles need 0.5"),
         ({"scheme": "sandwich", "main": ("1/4", "3/4")}, "main needs 0.5"),
@@ -270,7 +270,7 @@ def test_bounds_and_their_width_are_the_schemas_business():
 
 def test_fewer_records_than_quantiles_are_refused_where_their_number_is_public(tmp_path):
     ledger = Ledger(tmp_path / "l.sqlite")
-    with pytest.raises(InputError, match="^there are fewer records than quantiles: take fewer quantiles$"):
+    with pytest.raises(InputError, match=r"^there are fewer records than quantiles: take fewer quantiles$"):
         KNG(epsilon=1, quantiles=9).release(wages([1.0] * 8), ledger=ledger)
     assert not ledger.path.exists()
     many = KNG(epsilon=1, quantiles=9, neighbours="add-remove", n_records=8)

@@ -343,7 +343,7 @@ class Round:
     grid: bool = False
 
     def at_most(self, n_intercepts: int) -> "Round":
-        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave every round as it is."""
+        """Return the round with fewer candidates where there are few intercepts; 2,000 leave every round as it is."""
         few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
         return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
 
