@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
@@ -12,6 +12,17 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 MOST_CANDIDATES = 2**20
+
+
+@lru_cache
+def _growth(ratio: float, n_each_side: int) -> float:
+    """Return where sinh(growth / n) is ``ratio`` of sinh(growth)."""
+    low, high = 1e-9, 40.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        larger = math.sinh(middle / n_each_side) > ratio * math.sinh(middle)
+        low, high = (middle, high) if larger else (low, middle)
+    return low
 
 
 @dataclass(frozen=True)
@@ -37,11 +48,7 @@ class Spread:
     @classmethod
     def of(cls, reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> "Spread":
         """Return offsets up to ``reach``, ``finest`` from 0 to the next, on one side or both."""
-        low, high, ratio = 1e-9, 40.0, max(finest, 2 * step) / reach
-        for _ in range(200):
-            middle = (low + high) / 2
-            larger = math.sinh(middle / n_each_side) > ratio * math.sinh(middle)
-            low, high = (middle, high) if larger else (low, middle)
+        low = _growth(max(finest, 2 * step) / reach, n_each_side)
         return cls(reach / math.sinh(low), low / n_each_side, 0 if upwards else -n_each_side, n_each_side, step)
 
     @cached_property
