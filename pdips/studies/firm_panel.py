@@ -13,11 +13,13 @@ from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.words import text_of
 from pdips.utility.job_flows import RATES, job_flows
 from pdips.utility.k_marginal import k_marginal
-from pdips.utility.pmse import pmse
+from pdips.utility.pmse import Penalty, pmse
 
 EPSILONS = ("1", "8")
 MOST_COMPARED = 2_000
 """Records of either table that pMSE compares, taken at random from larger ones."""
+
+PENALTY: Penalty = "lasso"
 
 RAW = "raw"
 PMSE, KM, LEVEL = "pMSE, LASSO", "3-marginal score", "employment, |log ratio|"
@@ -136,7 +138,7 @@ def measure(panel: FirmPanel, made: pd.DataFrame, flows: pd.DataFrame, rng: np.r
     ]
     true = job_flows(frame, panel.years)
     found = {
-        PMSE: pmse(*rows, penalty="lasso", rng=rng),
+        PMSE: pmse(*rows, penalty=PENALTY, rng=rng),
         KM: k_marginal(original, synthetic, k=min(3, len(names))).score,
         LEVEL: float(np.abs(np.log(flows["employment"] / true["employment"])).mean()),
     }

@@ -66,7 +66,7 @@ def _trend(table: pd.DataFrame) -> Finding | None:
     rates = "; ".join(f"{panel}: {rate:.1f} %" for panel, rate in true.items())
     return Finding(
         claim="Stepwise with varying slopes retains the trend of job creation, some 10 % below the raw rates (5.3).",
-        found=f"Mean error of job creation in % points at epsilon = 1, stepwise and kng-residual. {_list(pairs, 1)}. Raw "
-        f"rates, mean over years: {rates}.",
+        found=f"Mean error of job creation in % points at epsilon = 1, stepwise and kng-residual. {_list(pairs, 1)}. "
+        f"Raw rates, mean over years: {rates}.",
         verdict=_verdict([error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]),
     )
