@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from pdips.mechanisms.histograms import SmoothedHistogram as SmoothedHistogram
     from pdips.mechanisms.planning import suggest_layers as suggest_layers
     from pdips.mechanisms.privbayes import PrivBayes as PrivBayes
+    from pdips.mechanisms.quantile import KNG as KNG
+    from pdips.mechanisms.residual import KNGResidual as KNGResidual
     from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
     from pdips.mechanisms.tree import Steps as Steps
     from pdips.mechanisms.universal import UniversalHistogram as UniversalHistogram

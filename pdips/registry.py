@@ -10,6 +10,8 @@ Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
     "censored-posterior": "pdips.bayes.posterior:CensoredPosterior",
+    "kng": "pdips.mechanisms.quantile:KNG",
+    "kng-residual": "pdips.mechanisms.residual:KNGResidual",
     "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
     "mcclure-reiter": "pdips.mechanisms.dirichlet:McClureReiter",
     "multinomial-dirichlet": "pdips.mechanisms.dirichlet:MultinomialDirichlet",
@@ -23,6 +25,8 @@ MECHANISMS: dict[str, Home] = {
 
 AUDITS: dict[str, Home] = {
     "censored-posterior": "pdips.bayes.audits:censored",
+    "kng": "pdips.mechanisms.audit_quantile:quantile",
+    "kng-residual": "pdips.mechanisms.audit_quantile:residual",
     "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
     "mcclure-reiter": "pdips.mechanisms.audit_histograms:mcclure_reiter",
     "multinomial-dirichlet": "pdips.mechanisms.audit_histograms:multinomial_dirichlet",

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pdips"
 
 RANKS = [
-    ["errors", "schema", "privacy", "noise", "coins", "registry"],
+    ["errors", "schema", "privacy", "noise", "coins", "registry", "convergence"],
     ["table", "files", "counting", "large", "release", "ledger"],
     ["mechanism"],
     ["pairs"],

@@ -40,7 +40,7 @@ def sums_below(residual, predictors, instruments, slopes, offsets, units):  # ty
             r = residual[i]
             for j in range(p):
                 r -= slopes[k, j] * (predictors[i, j])
-            if r > offsets[n_offsets - 1]:
+            if not r <= offsets[n_offsets - 1]:  # not a number is below no line, and finds no bucket
                 continue
             if r <= offsets[0]:
                 place = 0

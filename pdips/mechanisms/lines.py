@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.errors import InputError
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.gradients import UNITS, Gradient, Norm
 from pdips.privacy import Neighbours
@@ -29,6 +30,11 @@ FINEST_BITS = 36
 """Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
 
 UNAVAILABLE = np.iinfo(np.int64).min
+
+MOST_CANDIDATES = 2**20
+MOST_RECORDS = 2**25
+LEAST = -(2.0**60)
+"""With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +82,13 @@ class Records:
     def step(self) -> float:
         """The power of two that coefficients are multiples of."""
         return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
+
+    def some(self, kept: NDArray[np.bool_] | None) -> "Records":
+        """Return those records of which ``kept`` says so, all if it is None."""
+        if kept is None:
+            return self
+        predictors, instruments = self.predictors[kept], self.instruments[kept]
+        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
 
     def start(self) -> FloatArray:
         """Return a public line: flat, at the lower bound."""
@@ -186,7 +199,7 @@ class Fitter:
     within : bool
         Whether lines must stay within the outcome's bounds all over the box.
     n_intercepts : int
-        Number of intercepts to choose from.
+        Number of intercepts to choose from, and a bound on the steps of slopes.
     """
 
     norm: Norm = "hull"
@@ -209,22 +222,39 @@ class Fitter:
     ) -> FloatArray:
         """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
         below = sums(records, candidates) if below is None else below
-        gradient = Gradient(tau, records.n_predictors, self.norm)
-        unit = gradient.unit(epsilon / self.cap, self.neighbours)
-        scores = -gradient.steps(below, records.total) + self._base(candidates, unit)
-        allowed = self._allowed(records, candidates, floor, ceiling)
+        steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
+        scores = self.base_steps(candidates, unit) - steps
+        allowed = self.allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
 
-    def _base(self, candidates: Candidates, unit: Fraction) -> IntArray:
+    @property
+    def best_norm(self) -> Norm:
+        """The norm; where records are added or removed the hull is a cube."""
+        return "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
+
+    def gradient(
+        self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
+    ) -> tuple[IntArray, Fraction]:
+        """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
+        gradient = Gradient(tau, records.n_predictors, self.best_norm)
+        return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
+
+    def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they are public and add to every table's scores
         alike."""
+        log_weights = self.log_weights(candidates)
+        steps = np.rint((log_weights - log_weights.max()) / float(unit))
+        return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
+
+    def log_weights(self, candidates: Candidates) -> FloatArray:
+        """Return the log weights of the base measure, shape (slopes, intercepts)."""
         log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
         log_weights += np.reshape(candidates.log_base, (-1, 1))
         if candidates.uniform:
             log_weights += candidates.intercepts.log_widths
-        return np.rint((log_weights - log_weights.max()) / float(unit)).astype(np.int64)
+        return log_weights
 
-    def _allowed(
+    def allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> NDArray[np.bool_]:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
@@ -243,31 +273,51 @@ class Fitter:
         return allowed
 
     def search(self, records: Records, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
-        """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon."""
+        """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon.
+
+        All rounds but the last may leave records out, by secret coins that depend on nothing: given the coins, tables
+        that differ in a record do so still or are equal.
+        """
         line = records.start()
         if not records.n_predictors:
             return self.choose(records, self.beside(records, line, upwards=True), tau, epsilon, chooser)
-        for each in rounds(records.n_predictors):
-            line = self.choose(records, self.around(records, line, each), tau, epsilon * each.share, chooser)
-        return line
+        *coarse, last = rounds(records.n_predictors)
+        for each in coarse:
+            some = records.some(chooser.thin(len(records.outcome)))
+            line = self.choose(some, self.around(some, line, each), tau, epsilon * each.share, chooser)
+        return self.choose(records, self.around(records, line, last), tau, epsilon * last.share, chooser)
 
     def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
         """Return the candidates of one round of a search."""
+        each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
         reach = records.span * each.reach
         spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def beside(self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False) -> Candidates:
-        """Return candidates parallel to a line, or with other slopes too."""
+    def parallel(self, records: Records, line: FloatArray) -> Records:
+        """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
+        return parallel(records, line)
+
+    def beside(
+        self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False, even: bool = False
+    ) -> Candidates:
+        """Return candidates parallel to a line, or with other slopes too.
+
+        With ``even`` a uniform base measure is made by even spacing, not by weights.
+        """
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
-            some = Round(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=1, grid=records.n_predictors <= 2)
+            some = Round(
+                share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=records.n_predictors <= 2
+            )
+            some = some.at_most(self.n_intercepts)
             steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
             n = max(n // 8, 1)
         else:
             steeper = np.zeros((1, records.n_predictors))
+        finest = records.span / n if even and self.base == "uniform" else finest
         spread = Spread.of(records.span, finest, n, records.step, upwards=upwards)
         return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
 
@@ -307,6 +357,11 @@ class Round:
     uniform: bool = False
     grid: bool = False
 
+    def at_most(self, n_intercepts: int) -> "Round":
+        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave rounds as they are."""
+        few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
+        return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
+
 
 def rounds(n_predictors: int) -> tuple[Round, ...]:
     """Return the rounds of a search for a line with so many predictors."""
@@ -329,16 +384,21 @@ def rounds(n_predictors: int) -> tuple[Round, ...]:
 def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
     """Return offsets of slopes, shape (slopes, p), and their log weights in the base measure.
 
-    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two.
+    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two,
+    without diagonals and in fewer steps where many predictors would make more than ``MOST_CANDIDATES`` lines.
     """
     reach = span * each.reach
+    most = MOST_CANDIDATES // (2 * (2 * each.n_intercepts + 1))  # steps on one side, over all directions
+    diagonals = 2 * n_predictors**2 <= most
+    if n_predictors > 1 and not each.grid:
+        each = replace(each, n_slopes=max(min(each.n_slopes, most // n_predictors ** (1 + diagonals)), 1))
     spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
     if n_predictors == 1 or each.grid:
         grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
         weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
         return grid, weights if each.uniform else np.zeros(len(grid))
     unit = np.eye(n_predictors)
-    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i)]
+    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i) if diagonals]
     directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
     moved = spread.offsets[spread.offsets != 0]
     grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
@@ -361,6 +421,18 @@ def parallel(records: Records, line: FloatArray) -> Records:
         lower=records.lower - steep,
         upper=records.upper + steep,
     )
+
+
+def check_n_candidates(n_candidates: int) -> None:
+    """Check the number of candidates of a line.
+
+    Raises
+    ------
+    InputError
+        If it is out of range.
+    """
+    if isinstance(n_candidates, bool) or not isinstance(n_candidates, int) or not 2 <= n_candidates <= 10_000:
+        raise InputError(f"n_candidates must be a whole number from 2 to 10,000, got {n_candidates}")
 
 
 def nearest(taus: Sequence[Fraction], tau: Fraction, side: int) -> Fraction | None:

@@ -1,19 +1,23 @@
 """kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
 
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.convergence import Convergence
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import sequential
+from pdips.mechanisms.chained import ChainFitter
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Between, Draw, LineDraw
 from pdips.mechanisms.gradients import NORMS, Norm
-from pdips.mechanisms.lines import BASES, Base, Fitter
+from pdips.mechanisms.lines import BASES, Base, Fitter, check_n_candidates
+from pdips.mechanisms.quantile_published import PublishedFitter
 from pdips.mechanisms.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
@@ -29,6 +33,21 @@ IntArray = NDArray[np.int64]
 QUANTILES = tuple(f"{k}/100" for k in (*range(1, 48, 2), 50, *range(53, 100, 2)))
 MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")
 """The 49 quantiles and the 6 main ones of the paper's simulation (section 4.1)."""
+
+
+UNCERTIFIED = (
+    " ASSUMPTION THAT NOTHING CERTIFIES: lines with predictors come from Markov chains (hit-and-run) that have "
+    "converged, so that the last state of one is a draw from the law of the formula. That no release is made where "
+    "chains disagree is itself an observation of the records that the guarantee leaves out."
+)
+
+
+@dataclass(frozen=True)
+class Chains:
+    """Randomness of the chains of a release, and what they say about themselves."""
+
+    rng: np.random.Generator
+    found: list[Convergence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +75,16 @@ class KNG:
     median_share, main_share : int, float, str or Fraction, optional
         Share of a column's budget (of its main quantiles' in sandwich) for the median, and share for the main
         quantiles; the paper's by default.
+    sampler : {"exact", "hit-and-run"}
+        How lines with predictors are drawn: exactly, of public candidates, or by Markov chains over a public box, which
+        are not certified and refused if they disagree. Lines that differ in their intercepts only are always exact.
     norm : {"hull", "linf", "l1"}
         Of the gradient; ``"hull"`` has the least noise.
     base : {"log", "uniform"}
         Base measure of intercepts: even on a scale that grows away from the lower bound, or even.
     between : {"interpolate", "quantile"}
         Whether synthetic values lie between the quantiles too.
-    order, predictors, caps, budget, by, panel, panel_columns, births_share, n_records
+    order, predictors, caps, budget, by, panel, panel_columns, births_share, n_records, n_candidates
         See :class:`pdips.KNGResidual`.
     variant : {"sound", "published"}
         ``"published"`` takes the paper's sensitivity 2 (1 - tau) C_X, which is too small for tau > 1/2, and its base
@@ -90,12 +112,13 @@ class KNG:
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
     variant: Variant = "sound"
-    scheme: Scheme = "sandwich"
+    scheme: Scheme = "joint"
     slopes: Slopes = "fixed"
     quantiles: int | tuple[Number, ...] = QUANTILES
     main: tuple[Number, ...] = MAIN
     median_share: Number | None = None
     main_share: Number | None = None
+    sampler: Literal["exact", "hit-and-run"] = "exact"
     norm: Norm = "hull"
     base: Base = "log"
     between: Between = "interpolate"
@@ -108,13 +131,18 @@ class KNG:
     panel_columns: tuple[str, ...] | None = None
     births_share: Number = "parallel"
     n_records: int | None = None
+    n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
         check_settings(self, variant=self.variant)
         check_n_records(self.n_records, self.neighbours)
         sequential.check_by_column(self)
+        check_n_candidates(self.n_candidates)
         choice(self.scheme, SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
+        choice(self.sampler, ("exact", "hit-and-run"), "sampler")
+        if self.variant == "published" and self.sampler != "exact":
+            raise InputError("variant = published is sampled exactly: sampler = exact")
         choice(self.norm, NORMS, "norm")
         choice(self.base, BASES, "base")
         choice(self.between, ("interpolate", "quantile"), "between")
@@ -130,7 +158,11 @@ class KNG:
             )
         if self.slopes == "varying" and self.scheme in ("joint", "recursive"):
             raise InputError(f"scheme = {self.scheme} chooses intercepts only: take slopes = fixed")
-        main = tuple(tau for tau in sequential.quantiles_of(self.main) if tau in taus or tau == MEDIAN)
+        if self.variant == "published" and self.scheme in ("joint", "recursive"):
+            raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
+        main = tuple(tau for tau in sequential.quantiles_of(self.main) if tau in taus)
+        if self.scheme == "sandwich" and MEDIAN not in main:
+            raise InputError("scheme = sandwich starts at the median: main needs 0.5")
         for name in ("median_share", "main_share"):
             value = getattr(self, name)
             if value is not None and not 0 < exact(value, name) < 1:
@@ -167,7 +199,8 @@ class KNG:
         if self.variant == "published":
             flaw = (
                 "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for "
-                "tau > 1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
+                "tau > 1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds "
+                "epsilon."
             )
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=flaw)
         law = (
@@ -176,17 +209,32 @@ class KNG:
             "its formula. All synthetic records are drawn from these released numbers."
         )
         law += sequential.PANEL if self.panel else ""
+        chained = self.sampler == "hit-and-run"
+        law += UNCERTIFIED if chained else ""
         return PrivacyLoss(
-            epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
+            epsilon=epsilon,
+            neighbours=self.neighbours,
+            kind="pure",
+            sampling="mcmc" if chained else "exact",
+            statement=statement(self, schema, law),
         )
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
         return sequential.spends(self.columns(schema))
 
-    def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
-        """Choose the lines of a column."""
-        fitter = Fitter(norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap)
+    def fit_numbers(self, task: Task, chooser: Chooser, chains: Chains | None = None) -> Draw:
+        """Choose the lines of a column; ``chains`` is where those of hit-and-run get their randomness."""
+        settings = Fitter(
+            norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
+        )
+        fitter = settings
+        if self.variant == "published":
+            fitter = PublishedFitter.of(task.box, task.cap, self.n_candidates)
+        elif self.sampler == "hit-and-run":
+            if chains is None:
+                raise InputError("hit-and-run has no law that could be spelt out or audited: take sampler = exact")
+            fitter = ChainFitter(**vars(settings), rng=chains.rng, found=chains.found)
         lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)
@@ -213,11 +261,15 @@ class KNG:
     ) -> tuple[Release, RunRecord]:
         """Spend the budget and draw a release; parameters, results and errors as for :class:`pdips.KNGResidual`."""
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_size(table)
         sequential.check_years(columns, table)
         if self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
+            chains = Chains(bits.generator())
+            fit = partial(self.fit_numbers, chains=chains)
+            drawn = sequential.release(columns, table, fit, self.n_sets, n, bits, clock)
+            return replace(drawn, diagnostics={"convergence": [each.describe() for each in chains.found]})
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)

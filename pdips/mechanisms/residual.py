@@ -14,7 +14,7 @@ from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Draw, ResidualDraw
 from pdips.mechanisms.encoding import in_units
-from pdips.mechanisms.lines import Fitter, Records, Spread
+from pdips.mechanisms.lines import Fitter, Records, Spread, check_n_candidates
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
@@ -80,6 +80,8 @@ class KNGResidual:
         Bins of residuals on each side of the line.
     n_records : int, optional
         Number of synthetic records, from public knowledge; add-remove needs it.
+    n_candidates : int
+        Intercepts that a line is chosen from, at most; few make exact laws of tiny tables short.
 
     Raises
     ------
@@ -114,11 +116,13 @@ class KNGResidual:
     line_share: Number = "1/2"
     bins: int = 48
     n_records: int | None = None
+    n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
         check_settings(self)
         check_n_records(self.n_records, self.neighbours)
         sequential.check_by_column(self)
+        check_n_candidates(self.n_candidates)
         if not 0 < exact(self.line_share, "line_share") < 1:
             raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
         choice(self.continuers, ("growth", "line"), "continuers")
@@ -128,10 +132,10 @@ class KNGResidual:
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         law = (
-            "Column by column: levels from counts with exact discrete Laplace noise; numbers from a line that the K-norm "
-            "gradient mechanism chose among public candidates, with exactly the probabilities of its formula, and from "
-            "counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are drawn from "
-            "these released numbers."
+            "Column by column: levels from counts with exact discrete Laplace noise; numbers from a line that the "
+            "K-norm gradient mechanism chose among public candidates, with exactly the probabilities of its formula, "
+            "and from counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are "
+            "drawn from these released numbers."
         )
         law += sequential.PANEL if self.panel else ""
         epsilon = exact(self.epsilon, "epsilon")
@@ -169,7 +173,7 @@ class KNGResidual:
             line, edges = task.unchanged, residual_edges(records, few(task, 8, self.bins // 2))
         elif task.box.n_predictors:
             records, frame = instrumented(records, task)
-            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, within=True)
+            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates)
             line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
             epsilon *= 1 - share
             edges = residual_edges(records, self.bins)
@@ -229,6 +233,7 @@ class KNGResidual:
             If the ledger's total would be overspent.
         """
         columns, n = self.columns(table.schema), self.n_records or table.n_records
+        sequential.check_size(table)
         sequential.check_years(columns, table)
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
@@ -251,11 +256,11 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
     p = task.box.n_predictors
     middle = np.median(pilot, axis=0) if len(pilot) else np.zeros(p)
     spread = np.cov(pilot.T).reshape(p, p) if len(pilot) > 1 else np.eye(p)
-    whiten = np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p)))
+    whiten = np.tril(np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p))))
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle
-    centred = (records.predictors - middle) @ whiten.T
+    centred = rotated(records.predictors - middle, whiten)
     changed = Records(
         outcome=records.outcome,
         predictors=centred,
@@ -265,6 +270,15 @@ def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:
         frame=frame,
     )
     return changed, frame
+
+
+def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
+    """Return ``values @ matrix.T``, each row by itself: by BLAS a row's last bits depend on how many rows there are."""
+    found = np.zeros(values.shape)
+    for place, weights in enumerate(matrix):
+        for column in np.flatnonzero(weights):
+            found[:, place] += weights[column] * values[:, column]
+    return found
 
 
 def residual_edges(records: Records, n_each_side: int, *, upwards: bool = False) -> FloatArray:

@@ -8,7 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.mechanisms.choosing import Chooser
+from pdips.mechanisms.choosing import AtOnce, Chooser
+from pdips.mechanisms.gradients import UNITS
 from pdips.mechanisms.lines import Candidates, Fitter, Records, Round, nearest, parallel, sums
 
 FloatArray = NDArray[np.float64]
@@ -19,6 +20,8 @@ SCHEMES: tuple[Scheme, ...] = ("plain", "stepwise", "sandwich", "joint", "recurs
 Slopes = Literal["fixed", "varying"]
 
 MEDIAN = Fraction(1, 2)
+MOST = Fraction(100)
+"""Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent."""
 
 WIDE = Round(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
 """All lines of the plain scheme are chosen from these."""
@@ -99,7 +102,9 @@ def lines_of(records: Records, plan: Plan, fitter: Fitter, epsilon: Fraction, ch
         In the order of ``plan.taus``; they don't cross in the box, except by ``scheme="plain"``.
     """
     shares = {tau: epsilon * share for tau, share in plan.shares(records.n_predictors).items()}
-    if plan.scheme == "plain":
+    if plan.scheme in ("joint", "recursive"):
+        found = _at_once(records, plan, fitter, epsilon, chooser)
+    elif plan.scheme == "plain":
         found = _separate(records, plan, fitter, shares, chooser)
     elif plan.slopes == "fixed" or not records.n_predictors:
         found = _side_by_side(records, plan, fitter, shares, chooser)
@@ -119,13 +124,13 @@ def _separate(
         below = sums(records, grid)
         return {tau: fitter.choose(records, grid, tau, shares[tau], chooser, below=below) for tau in plan.taus}
     median = fitter.search(records, MEDIAN, shares[MEDIAN], chooser)
-    beside = parallel(records, median)
-    grid = fitter.beside(beside, median[:1])
+    beside = fitter.parallel(records, median)
+    grid = fitter.beside(beside, median[: 1 + beside.n_predictors])
     below, found = sums(beside, grid), {MEDIAN: median}
     for tau in plan.taus:
         if tau != MEDIAN:
-            intercept = fitter.choose(beside, grid, tau, shares[tau], chooser, below=below)
-            found[tau] = np.concatenate([intercept, median[1:]])
+            line = fitter.choose(beside, grid, tau, shares[tau], chooser, below=below)
+            found[tau] = np.concatenate([line[:1], median[1:]])
     return found
 
 
@@ -135,15 +140,36 @@ def _side_by_side(
     """The median, and lines parallel to it, by the gradient of the intercept alone."""
     if records.n_predictors:
         median = fitter.search(records, MEDIAN, shares[MEDIAN], chooser)
-        records = parallel(records, median)
-        grid = fitter.beside(records, median[:1])
+        records = fitter.parallel(records, median)
+        grid = fitter.beside(records, median[: 1 + records.n_predictors])
     else:
         grid = fitter.beside(records, records.start(), upwards=True)
         median = fitter.choose(records, grid, MEDIAN, shares[MEDIAN], chooser)
-    intercepts, below = {MEDIAN: median[:1]}, sums(records, grid)
+    found, below = {MEDIAN: median[: 1 + records.n_predictors]}, sums(records, grid)
     for tau, before in plan.order()[1:]:
-        intercepts[tau] = _between(records, grid, tau, before, intercepts, fitter, shares[tau], chooser, below)
-    return {tau: np.concatenate([intercept, median[1:]]) for tau, intercept in intercepts.items()}
+        found[tau] = _between(records, grid, tau, before, found, fitter, shares[tau], chooser, below)
+    return {tau: np.concatenate([line[:1], median[1:]]) for tau, line in found.items()}
+
+
+def _at_once(
+    records: Records, plan: Plan, fitter: Fitter, epsilon: Fraction, chooser: Chooser
+) -> dict[Fraction, FloatArray]:
+    """Return lines with the slopes of the median, whose intercepts are quantiles of residuals, chosen together."""
+    slopes = np.zeros(records.n_predictors)
+    grid = fitter.beside(records, records.start(), upwards=True, even=True)
+    if records.n_predictors:
+        share = plan.median_share or Fraction(1, 2)
+        median = fitter.search(records, MEDIAN, epsilon * share, chooser)
+        slopes, epsilon = median[1:], epsilon * (1 - share)
+        records = parallel(records, median)
+        grid = fitter.beside(records, median[:1], even=True)
+    open_ = np.flatnonzero(fitter.allowed(records, grid, None, None)[0])
+    below = sums(records, grid)[0, open_, 0] // UNITS
+    how = AtOnce(
+        scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours
+    )
+    places = chooser.quantiles(below, len(records.outcome), how)
+    return {tau: np.concatenate([grid.line(int(open_[k])), slopes]) for tau, k in zip(plan.taus, places, strict=True)}
 
 
 def _one_by_one(

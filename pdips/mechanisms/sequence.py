@@ -27,6 +27,7 @@ PILOT = 5_000
 MOST_GROUPS = 32
 MOST_STRATA = 256
 CUTS = 4
+LEAST_WIDTH = 1e-300
 MISSING_SHARE = Fraction(1, 5)
 
 
@@ -331,6 +332,8 @@ def plan(
         raise InputError(f"order leaves out {missing[0]!r}; it names every column that isn't public, once")
     if len(set(free)) < len(free):
         raise InputError("order names a column twice")
+    if len(set(by)) < len(by):
+        raise InputError("by names a column twice")
     if not free:
         raise InputError("every column of the schema is public: there is nothing to synthesize")
     strata = [name for name in by if name in free]
@@ -339,6 +342,10 @@ def plan(
     for name in by:
         if not schema.columns[name].is_categorical:
             raise InputError(f"by: column {name!r} is numeric; strata are made by columns with levels")
+    for name, column in schema.columns.items():
+        low, high = (0.0, 1.0) if column.is_categorical else Scale(column).bounds
+        if not high - low > LEAST_WIDTH:
+            raise InputError(f"column {name!r}: its bounds are one and the same number to a double on its scale")
     found = ColumnPlan(
         schema=schema,
         order=ordered,

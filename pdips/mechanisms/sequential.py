@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.mechanism import Clock, Drawn, Law
-from pdips.mechanisms.choosing import Chooser, Exact, Recording, outcomes
+from pdips.mechanisms.choosing import Chooser, Exact, Recording, many, outcomes
 from pdips.mechanisms.draws import Draw
 from pdips.mechanisms.encoding import to_frame, values_of
+from pdips.mechanisms.lines import MOST_RECORDS
 from pdips.mechanisms.panel import check_settings as check_panel
 from pdips.mechanisms.panel import panel_of
 from pdips.mechanisms.sequence import ColumnPlan, FitNumbers, plan
@@ -27,7 +28,14 @@ from pdips.table import Table
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
+SMALLEST_EPSILON = Fraction(1, 10**9)
+"""For a column and record; below it noise would have more digits than its samplers."""
+
 ByColumn = Mapping[str, Any] | tuple[str, ...]
+
+
+COARSE = 20_000
+"""About so many records are read by the coarse rounds of a search for a line."""
 
 
 def column_plan(
@@ -98,7 +106,16 @@ def settings(mechanism: Any) -> dict[str, Any]:
 
 
 def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
-    """Return the items of a price: one a column, its strata together."""
+    """Return the items of a price: one a column, its strata together.
+
+    Raises
+    ------
+    InputError
+        If a column's share is so small that its noise would be out of range.
+    """
+    for name in columns.order:
+        if columns.epsilon * columns.shares[name] / columns.schema.records.max_per_person < SMALLEST_EPSILON:
+            raise InputError(f"epsilon is too small: column {name!r} would have less than 1e-9 for each record")
     return tuple(
         Spend(
             step=f"column {name}{_of(columns, name)}{', all strata' if columns.by else ''}",
@@ -108,19 +125,30 @@ def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
     )
 
 
+def check_size(table: Table) -> None:
+    """Refuse tables whose gradients might not fit into 64 bits: they are outside the universe of the guarantee."""
+    if table.n_records > MOST_RECORDS:
+        raise InputError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
+
+
 def _of(columns: ColumnPlan, name: str) -> str:
     return ", births and continuers" if columns.panel and name in columns.panel.before else ""
 
 
-def fit(
-    columns: ColumnPlan, table: Table, fit_numbers: FitNumbers, chooser: Chooser, rng: np.random.Generator
-) -> dict[str, Draw]:
-    """Make all private choices for a table and return what draws its columns."""
+def fitting(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers) -> Callable[..., dict[str, Draw]]:
+    """Return a function that makes all private choices for a table, ``chooser`` and ``rng`` given, any number of times;
+    it gives what draws the columns."""
     public = list(columns.schema.public_columns)
     pilot = values_of(table, public)
     order = public_order(table, public) if public else None
     on_the_way = {name: each[order] for name, each in pilot.items()}
-    return columns.fit(values_of(table, list(columns.schema.columns)), on_the_way, fit_numbers, chooser, rng)
+    values = values_of(table, list(columns.schema.columns))
+
+    def fit(chooser: Chooser, rng: np.random.Generator | None = None) -> dict[str, Draw]:
+        """Without ``rng`` records on the way are always the same, which is as private and easier to audit."""
+        return columns.fit(values, dict(on_the_way), fit_numbers, chooser, rng or np.random.default_rng(0))
+
+    return fit
 
 
 def release(
@@ -135,7 +163,7 @@ def release(
     """Spend the budget once and draw all sets from what that released."""
     schema, rng = columns.schema, bits.generator()
     with clock.step("fitting the columns"):
-        draws = fit(columns, table, fit_numbers, Exact(bits), rng)
+        draws = fitting(columns, table, fit_numbers)(Exact(bits, min(1.0, COARSE / n_records)), rng)
     public = list(schema.public_columns)
     beside = public_records(table, public) if public else pd.DataFrame()
     known = values_of(table, public)
@@ -152,19 +180,23 @@ def release(
 
 def observe(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers, n_runs: int, bits: RandomBits) -> IntArray:
     """Return all private choices and noisy counts of independent releases, shape (runs, numbers), for audits."""
+    fit = fitting(columns, table, fit_numbers)
+    if len(columns.order) == 1:
+        return many(fit, n_runs, bits)
     runs = []
     for _ in range(n_runs):
         recording = Recording(Exact(bits))
-        fit(columns, table, fit_numbers, recording, np.random.default_rng(0))
+        fit(recording)
         runs.append(recording.seen)
-    return np.array(runs, dtype=np.int64)
+    longest = max(map(len, runs))  # groups of levels are cut where released numbers say
+    return np.array([seen + [0] * (longest - len(seen)) for seen in runs], dtype=np.int64)
 
 
 def law(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers) -> Law:
     """Return the exact law of all private choices and noisy counts, for audits of tables with one free column."""
     if len(columns.order) > 1:
         raise InputError("the exact law is spelt out for tables with one column that isn't public")
-    return Law(outcomes=list(outcomes(lambda each: fit(columns, table, fit_numbers, each, np.random.default_rng(0)))))
+    return Law(outcomes=list(outcomes(fitting(columns, table, fit_numbers))))
 
 
 def quantiles_of(given: int | Sequence[Number]) -> list[Any]:

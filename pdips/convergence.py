@@ -1,0 +1,111 @@
+"""Whether Markov chains agree well enough to be used: a function of the records, so it stays inside."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import xarray as xr
+
+from pdips.errors import InputError, RefusedError
+
+RHAT, ESS = 1.01, 400
+"""R-hat must be below the one, bulk and tail effective draws above the other, for every element of every variable."""
+
+NOT_CONVERGED = (
+    "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing "
+    "is released; the spend stays charged, and withholding is itself an observation of the records that nobody has "
+    "paid for; reparametrise the model on public or synthetic data, or use more tuning and draws"
+)
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """What chains say about themselves. All of it is a function of the records, so it stays inside.
+
+    Parameters
+    ----------
+    rhat : dict of str to float
+        Rank-normalised R-hat, the largest over the elements of each variable.
+    ess_bulk, ess_tail : dict of str to float
+        Effective draws for the centre and the tails, the smallest over the elements.
+    divergences : int
+        Trajectories that left the energy's level.
+    """
+
+    rhat: Mapping[str, float]
+    ess_bulk: Mapping[str, float]
+    ess_tail: Mapping[str, float]
+    divergences: int
+
+    @property
+    def passed(self) -> bool:
+        """Whether R-hat < 1.01 and both effective sizes > 400 everywhere, and there are no divergences."""
+        enough = all(size > ESS for size in (*self.ess_bulk.values(), *self.ess_tail.values()))
+        return enough and all(value < RHAT for value in self.rhat.values()) and self.divergences == 0
+
+    def describe(self) -> str:
+        """Return a line for ``run.json``."""
+        rhat = max(self.rhat.values(), default=1.0)
+        bulk, tail = (min(sizes.values(), default=np.inf) for sizes in (self.ess_bulk, self.ess_tail))
+        return (
+            f"{'passed' if self.passed else 'failed'}: R-hat at most {rhat:.4f} (below {RHAT} asked for), effective "
+            f"draws at least {bulk:.0f} for the centre and {tail:.0f} for the tails (above {ESS}), {self.divergences} "
+            "divergences (none)"
+        )
+
+
+def converged(tree: xr.DataTree, watch: Sequence[str] = ()) -> Convergence:
+    """Return how well the chains of a posterior agree.
+
+    Parameters
+    ----------
+    tree : DataTree
+        Groups ``posterior`` and, for divergences, ``sample_stats``.
+    watch : sequence of str
+        The variables to look at; all where there are none.
+
+    Raises
+    ------
+    InputError
+        If a variable to look at isn't there.
+    """
+    az: Any = import_module("arviz_stats")
+    posterior = tree["posterior"].to_dataset()
+    for name in watch:
+        if name not in posterior:
+            raise InputError(
+                f"the model has no variable {name!r} to watch; it has {', '.join(map(str, posterior.data_vars))}"
+            )
+    looked_at = posterior[list(watch)] if watch else posterior
+    still = looked_at.std(("chain", "draw")) == 0
+    with np.errstate(all="ignore"):
+        rhat, bulk, tail = az.rhat(looked_at), az.ess(looked_at, method="bulk"), az.ess(looked_at, method="tail")
+    told = tree["sample_stats"].data_vars if "sample_stats" in tree else {}
+    diverging = told.get("diverging", xr.DataArray(0))  # no divergences where nothing follows gradients
+    return Convergence(
+        rhat={str(name): _worst(rhat[name], still[name], np.inf, np.max) for name in looked_at},
+        ess_bulk={str(name): _worst(bulk[name], still[name], 0, np.min) for name in looked_at},
+        ess_tail={str(name): _worst(tail[name], still[name], 0, np.min) for name in looked_at},
+        divergences=int(diverging.sum()),
+    )
+
+
+def _worst(found: xr.DataArray, still: xr.DataArray, unknown: float, worst: Any) -> float:
+    """Return the worst of some elements; those that never move are constants of the model, not chains that hang."""
+    moving = found.to_numpy()[~still.to_numpy()]
+    moving = np.where(np.isnan(moving), unknown, moving)
+    return float(worst(moving)) if moving.size else (1.0 if unknown else np.inf)
+
+
+def require(convergence: Convergence) -> None:
+    """Refuse to go on with chains that don't agree.
+
+    Raises
+    ------
+    RefusedError
+        If :attr:`Convergence.passed` is false. The message has no number in it.
+    """
+    if not convergence.passed:
+        raise RefusedError(NOT_CONVERGED)

@@ -1,0 +1,81 @@
+"""Small tables for K-norm gradient densities, and cells of their laws by brute force."""
+
+import numpy as np
+from scipy import stats
+
+from pdips.mechanisms.hit_and_run import KNormGradient, Norm
+
+LOWER, UPPER = np.array([-1.0, -4.0]), np.array([7.0, 5.0])
+SIDE = 8
+FINE = 90
+
+
+def skewed(scale: float = 0.5, tau: float = 0.3, norm: Norm = "hull", **lines) -> KNormGradient:
+    """Nine records with a long upper tail: a symmetric target would hide a wrong sign."""
+    rng = np.random.default_rng(5)
+    x = np.minimum(rng.exponential(0.5, 9), 2.0) - 1
+    return KNormGradient(np.column_stack([np.ones(9), x]), 1 + 2 * x + rng.exponential(2, 9), tau, scale, norm, **lines)
+
+
+def cells(density: KNormGradient) -> np.ndarray:
+    """Return the probability of each of SIDE x SIDE cells of the box, by FINE x FINE midpoints in each of them."""
+    steps = (np.arange(SIDE * FINE) + 0.5) / (SIDE * FINE)
+    first, second = (low + (high - low) * steps for low, high in zip(LOWER, UPPER, strict=True))
+    gradient = np.zeros((2, len(first), len(second)))
+    for x, y in zip(density.x, density.y, strict=True):
+        part = (y <= first[:, None] + x[1] * second[None, :]) - density.tau
+        gradient += x[:, None, None] * part
+    sizes = np.abs(gradient)
+    beyond = np.maximum(sizes[1] - sizes[0], 0) / (2 * max(density.tau, 1 - density.tau))
+    norms = {"l1": sizes.sum(0), "l2": np.hypot(*sizes), "linf": sizes.max(0), "hull": sizes[0] + beyond}
+    mass = np.exp(-density.scale * norms[density.norm])
+    lines, signs = density.lines()
+    for line, sign in zip(lines, signs, strict=True):
+        for end in (-1.0, 1.0):
+            mass *= sign * ((first - line[0])[:, None] + end * (second - line[1])[None, :]) >= 0
+    found = mass.reshape(SIDE, FINE, SIDE, FINE).sum((1, 3))
+    return found / found.sum()
+
+
+def p_value(draws: np.ndarray, probabilities: np.ndarray) -> float:
+    """Return the p-value of draws, shape (draws, 2), in cells; those that expect fewer than 20 are pooled."""
+    places = np.clip(((draws - LOWER) / (UPPER - LOWER) * SIDE).astype(int), 0, SIDE - 1)
+    counts = np.bincount(places @ [SIDE, 1], minlength=SIDE * SIDE)
+    expected = probabilities.ravel() * len(draws)
+    if counts[expected == 0].any():
+        return 0.0
+    few = expected < 20
+    pools = [np.append(each[~few], each[few].sum()) for each in (counts, expected)]
+    kept = pools[1] > 0
+    return float(stats.chisquare(pools[0][kept], pools[1][kept]).pvalue)
+
+
+def lag_one(draws: np.ndarray) -> float:
+    """Return the largest autocorrelation of neighbouring draws."""
+    return max(abs(np.corrcoef(column[1:], column[:-1])[0, 1]) for column in draws.T)
+
+
+def slow_chain(density: KNormGradient, n_draws: int, thin: int, rng: np.random.Generator, *, broken: str = ""):
+    """Hit-and-run under the hull norm, written plainly; ``broken`` says what is wrong with it."""
+    theta, kept = (LOWER + UPPER) / 2, np.empty((n_draws, 2))
+    for row in range(n_draws * thin):
+        direction = rng.standard_normal(2)
+        stops = np.sort([(LOWER - theta) / direction, (UPPER - theta) / direction], axis=0)
+        low, high = stops[0].max(), stops[1].min()
+        speeds = density.x @ direction
+        times = (density.y - density.x @ theta) / speeds
+        ends = np.concatenate([[low], np.sort(times[(times > low) & (times < high)]), [high]])
+        middles = (ends[1:] + ends[:-1]) / 2
+        counts = times <= middles[:, None]
+        if broken != "every record comes in":
+            counts = np.where(speeds > 0, counts, ~counts)
+        sizes = np.abs((counts - density.tau) @ density.x)
+        norms = sizes[:, 0] + np.maximum(sizes[:, 1] - sizes[:, 0], 0) / (2 * max(density.tau, 1 - density.tau))
+        weights = np.exp(-density.scale * (norms - norms.min()))
+        if broken != "pieces without their lengths":
+            weights = weights * np.diff(ends)
+        masses = np.cumsum(weights)
+        k = np.searchsorted(masses, rng.random() * masses[-1])
+        theta = np.clip(theta + rng.uniform(ends[k], ends[k + 1]) * direction, LOWER, UPPER)
+        kept[row // thin] = theta
+    return kept
