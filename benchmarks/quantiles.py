@@ -1,0 +1,132 @@
+"""Time and draw `kng` and `kng-residual`: ``python -m benchmarks.quantiles``.
+
+The simulation of paper 002: X1 ~ Exp(.1), X2 = 4 + 3 X1 + Exp(.1), X3 = 3 + 2 X1 + X2 + Exp(.1). Prints the rows of
+``docs/benchmarks.md`` and draws ``docs/mechanisms/kng.svg`` and ``kng-residual.svg``.
+"""
+
+import time
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from benchmarks.__main__ import row
+from benchmarks.pictures import DOCS
+from pdips import KNG, Column, KNGResidual, Mechanism, Schema, Table
+from pdips.utility.coefficients import standardised_differences
+from pdips.utility.k_marginal import k_marginal
+
+UPPER = {"x1": 1000.0, "x2": 1000.0, "x3": 2000.0}
+SCHEMA = Schema(columns={name: Column(lower=0.0, upper=upper) for name, upper in UPPER.items()})
+CAPS = {"x1": 46, "x2": 106}
+REPEATS = 8
+EPSILONS = (0.25, 0.5, 1, 2, 4)
+TAUS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+KINDS: dict[str, dict[str, Any]] = {
+    "kng-residual": {},
+    "kng, joint": {"scheme": "joint"},
+    "kng, recursive": {"scheme": "recursive"},
+    "kng, sandwich": {"scheme": "sandwich"},
+}
+STYLES = ("o-", "s--", "^-", "v:")
+
+
+def simulated(n: int, seed: int) -> Table:
+    """Return a table of the paper's simulation, values beyond the public bounds moved to them."""
+    rng = np.random.default_rng(seed)
+    x1, noise2, noise3 = rng.exponential(10, (3, n))
+    x2 = 4 + 3 * x1 + noise2
+    columns = {"x1": x1, "x2": x2, "x3": 3 + 2 * x1 + x2 + noise3}
+    return Table(pd.DataFrame({name: np.minimum(each, UPPER[name]) for name, each in columns.items()}), SCHEMA)
+
+
+def built(kind: str, epsilon: float) -> Mechanism:
+    """Return a mechanism by the name it has in the pictures."""
+    build: Any = KNGResidual if kind == "kng-residual" else KNG
+    made: Mechanism = build(epsilon=epsilon, caps=CAPS, **KINDS[kind])
+    return made
+
+
+def timed(mechanism: Mechanism, table: Table) -> float:
+    """Return the processor seconds of a release, compiled functions at hand."""
+    start = time.process_time()
+    mechanism.release(table)
+    return time.process_time() - start
+
+
+def times() -> None:
+    """Print how long releases take."""
+    small = simulated(5_000, 1)
+    for scheme in ("stepwise", "sandwich"):
+        for slopes, goal in (("fixed", "<= 1 s"), ("varying", "<= 5 s")):
+            mechanism = KNG(epsilon=1, caps=CAPS, scheme=scheme, slopes=slopes)
+            found = min(timed(mechanism, small) for _ in range(3))
+            row(f"kng, {scheme}, {slopes} slopes, 49 quantiles, 5,000 x 3", f"{found:.2f} s", goal)
+    for kind in ("kng, joint", "kng, recursive"):
+        row(
+            f"{kind}, 49 quantiles, 5,000 x 3", f"{min(timed(built(kind, 1), small) for _ in range(3)):.2f} s", "<= 1 s"
+        )
+    row("kng-residual, 5,000 x 3", f"{min(timed(built('kng-residual', 1), small) for _ in range(3)):.2f} s", "<= 1 s")
+    row("kng-residual, 1,000,000 x 3", f"{timed(built('kng-residual', 1), simulated(1_000_000, 1)):.1f} s", "<= 60 s")
+
+
+def finished(figure: Figure, name: str) -> None:
+    """Tidy a picture and write it."""
+    for axes in figure.axes:
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(DOCS / f"{name}.svg", metadata={"Date": None})
+
+
+def lines() -> None:
+    """Draw conditional quantiles of X2 given X1, true and of synthetic sets."""
+    figure, at = Figure(figsize=(7.2, 3.2)), np.linspace(1, 40, 14)
+    for place, kind in enumerate(("kng, joint", "kng-residual")):
+        axes = figure.add_subplot(1, 2, place + 1)
+        for tau in TAUS:
+            axes.plot(at, 4 + 3 * at - 10 * np.log(1 - tau), color="grey", linewidth=1)
+        made = built(kind, 1).release(simulated(5_000, 2))[0].sets[0]
+        for k, x in enumerate(at):
+            near = made[np.abs(made["x1"] - x) < 1.5]
+            if len(near) > 20:
+                moved = near["x2"] - 3 * (near["x1"] - x)
+                axes.plot(
+                    [x] * len(TAUS), np.quantile(moved, TAUS), "k_", markersize=7, label=None if k else "synthetic"
+                )
+        axes.set(title=f"{kind}, epsilon = 1", xlabel="x1", ylabel="x2", ylim=(0, 190))
+    finished(figure, "kng")
+
+
+def accuracy() -> None:
+    """Draw the k-marginal score and the slope's error against epsilon."""
+    figure = Figure(figsize=(7.2, 3.2))
+    panels = [figure.add_subplot(1, 2, place + 1) for place in range(2)]
+    for kind, style in zip(KINDS, STYLES, strict=True):
+        found = []
+        for epsilon in EPSILONS:
+            runs = []
+            for seed in range(REPEATS):
+                table = simulated(5_000, 10 + seed)
+                made = built(kind, epsilon).release(table)[0].sets[0]
+                slope = standardised_differences(table.frame, made, "x2", ["x1"])["x1"]
+                runs.append((k_marginal(table.frame, made).score, slope))
+            found.append(np.mean(runs, axis=0))
+            print(kind, epsilon, np.round(found[-1], 2), flush=True)
+        for axes, values in zip(panels, np.transpose(found), strict=True):
+            axes.plot(EPSILONS, values, style, color="black", markersize=5, linewidth=1, label=kind)
+    panels[0].set(xscale="log", xlabel="epsilon", ylabel="k-marginal score", title="of 1,000")
+    panels[1].set(
+        xscale="log", yscale="log", xlabel="epsilon", ylabel="standard errors", title="slope of x2 on x1, error"
+    )
+    for axes in panels:
+        axes.set_xticks(EPSILONS, [f"{epsilon:g}" for epsilon in EPSILONS])
+        axes.minorticks_off()
+    panels[0].legend(frameon=False, fontsize=8)
+    finished(figure, "kng-residual")
+
+
+if __name__ == "__main__":
+    times()
+    lines()
+    accuracy()
