@@ -146,7 +146,7 @@ def test_one_choice_on_two_predictors_costs_at_most_epsilon_in_every_norm(norm):
             logs.append(first.log_probabilities[0])
         possible = np.isfinite(logs[0])
         assert (possible == np.isfinite(logs[1])).all()
-        assert np.abs(logs[0] - logs[1])[possible].max() <= EPSILON + ROUNDING
+        assert np.abs(logs[0][possible] - logs[1][possible]).max() <= EPSILON + ROUNDING
 
 
 def frame_law(made, schema):
@@ -191,7 +191,7 @@ def test_lines_on_a_public_predictor_cost_at_most_epsilon(made):
         for place in range(2):
             others = [[(x, y if i != place else 1 - y) for i, (x, y) in enumerate(records)]]
             worst = max(worst, *(loss(law(records), law(other)) for other in others))
-    assert 0.1 < worst <= EPSILON + ROUNDING
+    assert 0.03 < worst <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("made", kinds(), ids=lambda m: f"{m.name}-{getattr(m, 'slopes', '')}")
