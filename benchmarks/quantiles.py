@@ -60,7 +60,8 @@ def times() -> None:
     small = simulated(5_000, 1)
     for scheme in ("stepwise", "sandwich"):
         for slopes, goal in (("fixed", "<= 1 s"), ("varying", "<= 5 s")):
-            mechanism = KNG(epsilon=1, caps=CAPS, scheme=scheme, slopes=slopes)
+            wanted: dict[str, Any] = {"scheme": scheme, "slopes": slopes}
+            mechanism = KNG(epsilon=1, caps=CAPS, **wanted)
             found = min(timed(mechanism, small) for _ in range(3))
             row(f"kng, {scheme}, {slopes} slopes, 49 quantiles, 5,000 x 3", f"{found:.2f} s", goal)
     for kind in ("kng, joint", "kng, recursive"):

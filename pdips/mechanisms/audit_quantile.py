@@ -1,6 +1,6 @@
 """The pairs and events on which the K-norm gradient mechanisms are audited."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from pdips.mechanisms.schemes import SCHEMES
 from pdips.pairs import Case, Pair, table_of, worst_pairs
 from pdips.privacy import Neighbours
 from pdips.schema import Schema
+from pdips.table import Table
 
 COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 """Levels only: a histogram."""
@@ -91,15 +92,15 @@ def _turning(mechanism: KNG) -> Pair:
     crowd = [(10,), (20,)]
     high, low = [(99,), *crowd], [(0,), *crowd]
     if mechanism.neighbours == "replace-one":
-        pair = Pair("turning: one moves from above the crowd to below", *_tables(high, low), "replace-one")
+        pair = Pair("turning: one moves from above the crowd to below", _wages(high), _wages(low), "replace-one")
     else:
-        pair = Pair("turning: one above the crowd leaves", *_tables(high, crowd), "add-remove")
+        pair = Pair("turning: one above the crowd leaves", _wages(high), _wages(crowd), "add-remove")
     first = _above(mechanism, 200.0)
     return with_event(pair, lambda rows: rows[:, 0] >= first, "the median is above the crowd")
 
 
-def _tables(*records: list[tuple[int, ...]]) -> Any:
-    return (table_of(each, WAGES) for each in records)
+def _wages(records: Sequence[tuple[int, ...]]) -> Table:
+    return table_of(list(records), WAGES)
 
 
 def _steep() -> Pair:
@@ -111,8 +112,9 @@ def _steep() -> Pair:
 
 def _missing_pair(neighbours: Neighbours) -> Pair:
     crowd, missing = [(10,), (20,)], (100,)
-    tables = [[*crowd, (99,)], [*crowd, missing] if neighbours == "replace-one" else crowd]
-    return Pair("missing: the highest value is no longer there", *(table_of(e, ABSENT) for e in tables), neighbours)
+    after = [*crowd, missing] if neighbours == "replace-one" else crowd
+    first, second = table_of([*crowd, (99,)], ABSENT), table_of(after, ABSENT)
+    return Pair("missing: the highest value is no longer there", first, second, neighbours)
 
 
 def _top(build: Callable[..., KNG]) -> Iterator[Case]:
@@ -121,7 +123,9 @@ def _top(build: Callable[..., KNG]) -> Iterator[Case]:
     top = _where_allowed(build, epsilon="1/10", quantiles=("99/100",), **wanted)
     if top is not None and top.neighbours == "replace-one":
         high, low = ([(1,)] * 98 + [(50,), (last,)] for last in (90, 1))
-        pair = Pair("percentile: the highest of a hundred falls to the lowest", *_tables(high, low), "replace-one")
+        pair = Pair(
+            "percentile: the highest of a hundred falls to the lowest", _wages(high), _wages(low), "replace-one"
+        )
         first = _above(top, 500.0)
         for engine in ("exact", "counts"):
             yield Case(top, with_event(pair, lambda rows: rows[:, 0] >= first, "the percentile is above 500"), engine)

@@ -1,18 +1,19 @@
 """The pairs and events on which histogram and tree mechanisms are audited (SOUNDNESS section 8)."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
-from pdips.mechanism import Mechanism
+from pdips.mechanism import Law, Mechanism
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
 from pdips.mechanisms.tree import Steps
 from pdips.mechanisms.universal import UniversalHistogram
 from pdips.pairs import Case, Event, Pair, small_pairs, table_of, worst_pairs
 from pdips.schema import Schema
+from pdips.table import Table
 
 Build = Callable[..., Mechanism]
 
@@ -28,7 +29,13 @@ TINY = Schema.model_validate(
 """A table of 12 cells with a numeric column, on which everything can be enumerated."""
 
 
-def toward(mechanism: LaplaceSanitizer | Steps | UniversalHistogram, pair: Pair) -> Pair:
+class Lawful(Protocol):
+    """A mechanism whose exact law can be spelt out."""
+
+    def law(self, table: Table) -> Law: ...
+
+
+def toward(mechanism: Lawful, pair: Pair) -> Pair:
     """Return the pair with the event that no noisy count is on the far side of the first table's true count.
 
     For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.

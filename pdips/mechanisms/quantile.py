@@ -140,8 +140,9 @@ class KNG:
         sequential.check_by_column(self)
         check_n_candidates(self.n_candidates)
         if self.scheme is None:
-            object.__setattr__(self, "scheme", "sandwich" if self.variant == "published" else "joint")
-        choice(self.scheme, SCHEMES, "scheme")
+            at_once = self.variant == "sound" and self.slopes == "fixed"
+            object.__setattr__(self, "scheme", "joint" if at_once else "sandwich")
+        choice(str(self.scheme), SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
         choice(self.sampler, ("exact", "hit-and-run"), "sampler")
         if self.variant == "published" and self.sampler != "exact":
@@ -238,7 +239,7 @@ class KNG:
             if chains is None:
                 raise InputError("hit-and-run has no law that could be spelt out or audited: take sampler = exact")
             fitter = ChainFitter(**vars(settings), rng=chains.rng, found=chains.found)
-        lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
+        lines = lines_of(task.records(), replace(self.plan, ties=task.column.integer), fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)
 

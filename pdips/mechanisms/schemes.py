@@ -42,6 +42,8 @@ class Plan:
         The quantiles that ``sandwich`` chooses first.
     median_share, main_share : Fraction, optional
         Shares of the budget; the paper's if left out.
+    ties : bool
+        Whether many records may share a value, as in whole numbers.
     """
 
     taus: tuple[Fraction, ...]
@@ -50,6 +52,7 @@ class Plan:
     main: tuple[Fraction, ...] = ()
     median_share: Fraction | None = None
     main_share: Fraction | None = None
+    ties: bool = False
 
     def shares(self, n_predictors: int) -> dict[Fraction, Fraction]:
         """Return the share of the budget of each quantile (paper 002, section 4.1)."""
@@ -167,7 +170,11 @@ def _at_once(
     open_ = np.flatnonzero(fitter.allowed(records, grid, None, None)[0])
     below = sums(records, grid)[0, open_, 0] // UNITS
     how = AtOnce(
-        scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours
+        scheme=plan.scheme,
+        ties=plan.ties,
+        taus=plan.taus,
+        epsilon=min(epsilon / fitter.cap, MOST),
+        neighbours=fitter.neighbours,
     )
     places = chooser.quantiles(below, len(records.outcome), how)
     return {tau: np.concatenate([grid.line(int(open_[k])), slopes]) for tau, k in zip(plan.taus, places, strict=True)}
