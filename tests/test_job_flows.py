@@ -1,5 +1,7 @@
 """Job flows against rates worked out by hand."""
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -40,7 +42,7 @@ def test_net_is_the_change_of_employment_over_its_mean():
     found = job_flows(frame, dict(enumerate("abcd")))
     total = found["employment"]
     assert found["net"].iloc[1:].tolist() == pytest.approx(
-        [(b - a) / ((a + b) / 2) for a, b in zip(total[:-1], total[1:], strict=True)]
+        [(b - a) / ((a + b) / 2) for a, b in itertools.pairwise(total)]
     )
     assert (found[["creation", "destruction"]].iloc[1:] <= 2).all(axis=None)
 
