@@ -11,10 +11,11 @@ import pytest
 from pdips import InputError, Ledger
 from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Exact, outcomes
-from pdips.mechanisms.lines import Candidates, Fitter, Spread
+from pdips.mechanisms.lines import Candidates, Fitter
 from pdips.mechanisms.panel import Nobody, Panel
 from pdips.mechanisms.quantile import KNG
 from pdips.mechanisms.residual import KNGResidual
+from pdips.mechanisms.spreads import Spread
 from pdips.noise import RandomBits
 from pdips.schema import Column, Schema
 from pdips.table import Table

@@ -43,7 +43,8 @@ def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
         yield Case(median, pair, "exact")
         yield Case(median, pair)
     for scheme in SCHEMES:
-        several = _where_allowed(build, quantiles=QUARTILES, main=MEDIAN, scheme=scheme, n_candidates=4)
+        taus = HALVES if scheme in ("joint", "recursive") else QUARTILES
+        several = _where_allowed(build, quantiles=taus, main=MEDIAN, scheme=scheme, n_candidates=4)
         if several is not None:
             yield Case(several, worst_pairs(WAGES, several.neighbours)[1], "exact")
             yield Case(several, _missing_pair(several.neighbours), "exact")

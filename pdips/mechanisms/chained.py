@@ -52,10 +52,11 @@ class ChainFitter(Fitter):
         floor: FloatArray | None = None,
         ceiling: FloatArray | None = None,
         below: IntArray | None = None,
+        entry: int | None = None,
     ) -> FloatArray:
         """Draw a line between two released ones; exactly, of the candidates, if all have the same slopes."""
         if len(candidates.slopes) == 1:
-            return super().choose(records, candidates, tau, epsilon, chooser, floor, ceiling, below)
+            return super().choose(records, candidates, tau, epsilon, chooser, floor, ceiling, below, entry)
         return self.draw(records, tau, epsilon, floor, ceiling)
 
     def draw(

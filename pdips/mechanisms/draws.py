@@ -126,7 +126,8 @@ class LineDraw:
         In predictors over [-1, 1]^p.
     between : {"interpolate", "quantile"}
         By inverse of the distribution function that runs straight between quantiles and exponentially beyond the last
-        (Huckett and Larsen 2007), or one of the quantiles (Pistner, Slavkovic and Vilhuber 2018).
+        (Huckett and Larsen 2007), or the first quantile that isn't below a number drawn evenly from (0, 1), as in the
+        paper's simulation (after Pistner, Slavkovic and Vilhuber 2018).
     """
 
     column: Column
@@ -147,8 +148,7 @@ class LineDraw:
         ) @ middle  # there no lines could be kept from crossing, so they run alongside the median
         scale = Scale(self.column)
         if self.between == "quantile":
-            edges = np.concatenate([(self.taus[1:] + self.taus[:-1]) / 2])
-            chosen = self.lines[np.searchsorted(edges, position, side="right")]
+            chosen = self.lines[np.minimum(np.searchsorted(self.taus, position), len(self.taus) - 1)]
             return scale.back((inside * chosen).sum(axis=1) + beyond)
         return scale.back(self._inverse(inside, position) + beyond)
 

@@ -95,3 +95,39 @@ class Gradient:
         if self.norm == "hull" and self.n_predictors:
             scale *= Fraction(2 * self._larger, self.tau.denominator).numerator
         return float(self.unit(epsilon, neighbours) * scale)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of the gradient by itself: a sum of z (1{y <= x'theta} - tau), z = 1 or anything in [-1, 1].
+
+    Parameters
+    ----------
+    tau : Fraction
+        Which quantile, in (0, 1).
+    slope : bool
+        Whether z may be anything in [-1, 1].
+
+    Notes
+    -----
+    SOUNDNESS theorem 3.1 in one dimension: exchanging a record changes it by at most max(2 max(tau, 1 - tau), 1), or 1
+    if z = 1; one more or less by max(tau, 1 - tau).
+    """
+
+    tau: Fraction
+    slope: bool
+
+    def steps(self, below: IntArray, total: int) -> IntArray:
+        """Return its distance from 0 in whole steps, given sums of z in units over records on or below the line."""
+        return np.abs(self.tau.denominator * below - self.tau.numerator * total)
+
+    def sensitivity(self, neighbours: Neighbours) -> int:
+        """Return how many steps one record can move it; attained."""
+        larger = max(self.tau.numerator, self.tau.denominator - self.tau.numerator)
+        if neighbours == "add-remove":
+            return UNITS * larger
+        return UNITS * max(self.tau.denominator, 2 * larger if self.slope else 0)
+
+    def unit(self, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
+        """Return the nats of a step for an exponential mechanism that costs epsilon."""
+        return epsilon / (2 * self.sensitivity(neighbours))

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -17,7 +16,8 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.mechanisms.choosing import Chooser
-from pdips.mechanisms.gradients import UNITS, Gradient, Norm
+from pdips.mechanisms.gradients import UNITS, Entry, Gradient, Norm
+from pdips.mechanisms.spreads import Round, Spread, around_slopes, rounds
 from pdips.privacy import Neighbours
 
 IntArray = NDArray[np.int64]
@@ -31,7 +31,6 @@ FINEST_BITS = 36
 
 UNAVAILABLE = np.iinfo(np.int64).min
 
-MOST_CANDIDATES = 2**20
 MOST_RECORDS = 2**25
 LEAST = -(2.0**60)
 """With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
@@ -102,48 +101,6 @@ class Records:
         return np.asarray(away)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Public offsets that are dense about 0 and grow like sinh: number k is about scale * sinh(rate * k).
-
-    Parameters
-    ----------
-    scale, rate : float
-        See above.
-    first, last : int
-        The numbers k run from one to the other.
-    step : float
-        Offsets are rounded to multiples of it.
-    """
-
-    scale: float
-    rate: float
-    first: int
-    last: int
-    step: float
-
-    @classmethod
-    def of(cls, reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> "Spread":
-        """Return offsets up to ``reach``, ``finest`` from 0 to the next, on one side or both."""
-        low, high, ratio = 1e-9, 40.0, max(finest, 2 * step) / reach
-        for _ in range(200):
-            middle = (low + high) / 2
-            larger = math.sinh(middle / n_each_side) > ratio * math.sinh(middle)
-            low, high = (middle, high) if larger else (low, middle)
-        return cls(reach / math.sinh(low), low / n_each_side, 0 if upwards else -n_each_side, n_each_side, step)
-
-    @cached_property
-    def offsets(self) -> FloatArray:
-        """All of them, increasing."""
-        exact = self.scale * np.sinh(self.rate * np.arange(self.first, self.last + 1))
-        return np.asarray(np.rint(exact / self.step) * self.step)
-
-    @cached_property
-    def log_widths(self) -> FloatArray:
-        """Logarithm of the length of the interval that each stands for."""
-        return np.asarray(np.log(np.gradient(self.offsets)))
-
-
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
     """Public lines around a public or released one.
@@ -198,6 +155,10 @@ class Fitter:
         Most records of a person.
     within : bool
         Whether lines must stay within the outcome's bounds all over the box.
+    slack : float
+        How far beyond them they may go, as a share of the outcome's range.
+    at_once : int
+        Up to so many slopes, 2 at most, are searched for together; more, one after the other.
     n_intercepts : int
         Number of intercepts to choose from, and a bound on the steps of slopes.
     """
@@ -207,6 +168,8 @@ class Fitter:
     neighbours: Neighbours = "replace-one"
     cap: int = 1
     within: bool = True
+    slack: float = 0.0
+    at_once: int = 2
     n_intercepts: int = 2_000
 
     def choose(
@@ -219,10 +182,19 @@ class Fitter:
         floor: FloatArray | None = None,
         ceiling: FloatArray | None = None,
         below: IntArray | None = None,
+        entry: int | None = None,
     ) -> FloatArray:
-        """Choose a line by the K-norm gradient mechanism, between two released ones; ``below`` as from :func:`sums`."""
+        """Choose a line by the K-norm gradient mechanism, between two released ones.
+
+        ``below`` is as from :func:`sums`; with ``entry`` only this entry of the gradient counts.
+        """
         below = sums(records, candidates) if below is None else below
-        steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
+        if entry is None:
+            steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
+        else:
+            alone = Entry(tau, slope=entry > 0)
+            steps = alone.steps(below[..., entry], int(records.total[entry]))
+            unit = alone.unit(epsilon / self.cap, self.neighbours)
         scores = self.base_steps(candidates, unit) - steps
         allowed = self.allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
@@ -266,8 +238,9 @@ class Fitter:
         if ceiling is not None:
             allowed &= candidates.margin(ceiling, -1) >= 0
         if self.within:
-            allowed &= candidates.margin(np.array([records.lower, *flat]), 1, records.frame) >= 0
-            allowed &= candidates.margin(np.array([records.upper, *flat]), -1, records.frame) >= 0
+            lower, upper = records.lower - self.slack * records.span, records.upper + self.slack * records.span
+            allowed &= candidates.margin(np.array([lower, *flat]), 1, records.frame) >= 0
+            allowed &= candidates.margin(np.array([upper, *flat]), -1, records.frame) >= 0
         if not allowed.any():  # rounding, at lines that touch the bounds
             allowed[~candidates.slopes.any(axis=1), -candidates.intercepts.first] = True
         return allowed
@@ -281,13 +254,39 @@ class Fitter:
         line = records.start()
         if not records.n_predictors:
             return self.choose(records, self.beside(records, line, upwards=True), tau, epsilon, chooser)
+        if records.n_predictors > self.at_once:
+            return self.by_axes(records, line, tau, epsilon, chooser)
         *coarse, last = rounds(records.n_predictors)
         for each in coarse:
             some = records.some(chooser.thin(len(records.outcome)))
             line = self.choose(some, self.around(some, line, each), tau, epsilon * each.share, chooser)
         return self.choose(records, self.around(records, line, last), tau, epsilon * last.share, chooser)
 
-    def around(self, records: Records, line: FloatArray, each: "Round") -> Candidates:
+    def by_axes(
+        self, records: Records, line: FloatArray, tau: Fraction, epsilon: Fraction, chooser: Chooser
+    ) -> FloatArray:
+        """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
+
+        Two passes, a third of epsilon and the rest. Where instruments hardly depend on each other, one pass all but
+        does it.
+        """
+        n_steps = records.n_predictors + 1
+        still = np.zeros((1, records.n_predictors))
+        for share, reach in ((Fraction(1, 3), 1.0), (Fraction(2, 3), 0.1)):
+            for place in range(n_steps):
+                away = Spread.of(
+                    records.span * reach, records.span * reach * 1e-5, self.n_intercepts // 4, records.step
+                )
+                slopes = still
+                if place:
+                    slopes = away.offsets[:, None] * np.eye(records.n_predictors)[place - 1]
+                    away = Spread(1.0, 1.0, 0, 0, records.step)
+                found = Candidates(around=line, slopes=slopes, intercepts=away)
+                some = records.some(chooser.thin(len(records.outcome))) if reach == 1 else records
+                line = self.choose(some, found, tau, epsilon * share / n_steps, chooser, entry=place)
+        return line
+
+    def around(self, records: Records, line: FloatArray, each: Round) -> Candidates:
         """Return the candidates of one round of a search."""
         each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
@@ -330,79 +329,6 @@ def sums(records: Records, candidates: Candidates) -> IntArray:
     slopes, offsets = candidates.slopes, candidates.intercepts.offsets
     found: IntArray = sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS)
     return found
-
-
-@dataclass(frozen=True, kw_only=True)
-class Round:
-    """One round of a search for a line.
-
-    Parameters
-    ----------
-    share : Fraction
-        Of epsilon.
-    reach : float
-        How far candidates go from the line before, as a share of the outcome's range.
-    n_slopes, n_intercepts : int
-        Offsets on each side.
-    uniform : bool
-        Whether candidates weigh as much as the intervals that they stand for, or all the same.
-    grid : bool
-        Whether two slopes are changed at once.
-    """
-
-    share: Fraction
-    reach: float
-    n_slopes: int
-    n_intercepts: int
-    uniform: bool = False
-    grid: bool = False
-
-    def at_most(self, n_intercepts: int) -> "Round":
-        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave rounds as they are."""
-        few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
-        return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
-
-
-def rounds(n_predictors: int) -> tuple[Round, ...]:
-    """Return the rounds of a search for a line with so many predictors."""
-    if n_predictors == 1:
-        first = Round(share=Fraction(1, 4), reach=1, n_slopes=250, n_intercepts=400)
-        return first, Round(share=Fraction(3, 4), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
-    if n_predictors == 2:
-        part = Fraction(1, 6)
-        return (
-            Round(share=part, reach=1, n_slopes=192, n_intercepts=200),
-            Round(share=part, reach=1 / 4, n_slopes=96, n_intercepts=200),
-            Round(share=part, reach=1 / 30, n_slopes=96, n_intercepts=200),
-            Round(share=3 * part, reach=1 / 150, n_slopes=14, n_intercepts=150, uniform=True, grid=True),
-        )
-    n_rounds = 3 * n_predictors
-    some = Round(share=Fraction(1, n_rounds), reach=1, n_slopes=96, n_intercepts=200)
-    return tuple(replace(some, reach=0.6**number) for number in range(n_rounds))
-
-
-def around_slopes(each: Round, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
-    """Return offsets of slopes, shape (slopes, p), and their log weights in the base measure.
-
-    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two,
-    without diagonals and in fewer steps where many predictors would make more than ``MOST_CANDIDATES`` lines.
-    """
-    reach = span * each.reach
-    most = MOST_CANDIDATES // (2 * (2 * each.n_intercepts + 1))  # steps on one side, over all directions
-    diagonals = 2 * n_predictors**2 <= most
-    if n_predictors > 1 and not each.grid:
-        each = replace(each, n_slopes=max(min(each.n_slopes, most // n_predictors ** (1 + diagonals)), 1))
-    spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
-    if n_predictors == 1 or each.grid:
-        grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
-        weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
-        return grid, weights if each.uniform else np.zeros(len(grid))
-    unit = np.eye(n_predictors)
-    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i) if diagonals]
-    directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
-    moved = spread.offsets[spread.offsets != 0]
-    grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
-    return grid, np.zeros(len(grid))
 
 
 def parallel(records: Records, line: FloatArray) -> Records:

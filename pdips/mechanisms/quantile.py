@@ -62,10 +62,11 @@ class KNG:
         Number of synthetic sets, all drawn from the same released lines.
     neighbours : {"replace-one", "add-remove"}
         With replace-one the number of records is public, and all sets have it.
-    scheme : {"plain", "stepwise", "sandwich", "joint", "recursive"}
+    scheme : {"plain", "stepwise", "sandwich", "joint", "recursive"}, optional
         Each quantile on its own; from the median outwards; main quantiles first, the others between them (paper 002);
         all intercepts at once (Gillenwater, Joseph and Kulesza 2021); or the middle one first and each half on its own
         records (Kaplan, Schnapp and Stemmer 2022).
+        By default joint; sandwich for the published variant.
     slopes : {"fixed", "varying"}
         Whether all lines of a column are parallel to the median's.
     quantiles : int or tuple of numbers
@@ -112,7 +113,7 @@ class KNG:
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
     variant: Variant = "sound"
-    scheme: Scheme = "joint"
+    scheme: Scheme | None = None
     slopes: Slopes = "fixed"
     quantiles: int | tuple[Number, ...] = QUANTILES
     main: tuple[Number, ...] = MAIN
@@ -138,6 +139,8 @@ class KNG:
         check_n_records(self.n_records, self.neighbours)
         sequential.check_by_column(self)
         check_n_candidates(self.n_candidates)
+        if self.scheme is None:
+            object.__setattr__(self, "scheme", "sandwich" if self.variant == "published" else "joint")
         choice(self.scheme, SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
         choice(self.sampler, ("exact", "hit-and-run"), "sampler")
@@ -169,7 +172,7 @@ class KNG:
                 raise InputError(f"{name} must be above 0 and below 1, got {value}")
         return Plan(
             taus=taus,
-            scheme=self.scheme,
+            scheme=self.scheme or "joint",
             slopes=self.slopes,
             main=main,
             median_share=None if self.median_share is None else exact(self.median_share, "median_share"),
@@ -263,7 +266,8 @@ class KNG:
         columns, n = self.columns(table.schema), self.n_records or table.n_records
         sequential.check_size(table)
         sequential.check_years(columns, table)
-        if self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
+        numeric = any(not table.schema.columns[name].is_categorical for name in columns.order)
+        if numeric and self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:

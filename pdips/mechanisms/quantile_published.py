@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.encoding import Box, Scale
 from pdips.mechanisms.gradients import UNITS
-from pdips.mechanisms.lines import Candidates, Fitter, Records, Round
+from pdips.mechanisms.lines import Candidates, Fitter, Records
 from pdips.mechanisms.schemes import Plan
+from pdips.mechanisms.spreads import Round
 
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]

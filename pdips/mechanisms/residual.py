@@ -14,9 +14,10 @@ from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Draw, ResidualDraw
 from pdips.mechanisms.encoding import in_units
-from pdips.mechanisms.lines import Fitter, Records, Spread, check_n_candidates
+from pdips.mechanisms.lines import Fitter, Records, check_n_candidates
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
+from pdips.mechanisms.spreads import Spread
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits, discrete_laplace_variance
 from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact
@@ -173,7 +174,9 @@ class KNGResidual:
             line, edges = task.unchanged, residual_edges(records, few(task, 8, self.bins // 2))
         elif task.box.n_predictors:
             records, frame = instrumented(records, task)
-            fitter = Fitter(neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates)
+            fitter = Fitter(
+                neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates, slack=1.0, at_once=1
+            )
             line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
             epsilon *= 1 - share
             edges = residual_edges(records, self.bins)

@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 
 from pdips.mechanisms.choosing import AtOnce, Chooser
 from pdips.mechanisms.gradients import UNITS
-from pdips.mechanisms.lines import Candidates, Fitter, Records, Round, nearest, parallel, sums
+from pdips.mechanisms.lines import Candidates, Fitter, Records, nearest, parallel, sums
+from pdips.mechanisms.spreads import Round
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

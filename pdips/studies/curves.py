@@ -172,3 +172,23 @@ def _dress(axes: "Axes", along: Any) -> None:
         spine.set_color(RULE)
     axes.grid(axis=along, color=RULE, linewidth=0.5)
     axes.set_axisbelow(True)
+
+
+def shares(title: str, label: str, places: ArrayLike, drawn: Sequence[Line], ticks: Sequence[float]) -> "Figure":
+    """Return a panel of distribution functions over a logarithmic axis, with ``ticks`` on it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE, dpi=72)
+    axes = figure.add_axes((0.13, 0.17, 0.85, 0.71))
+    axes.set_title(title, fontsize=10, color=INK, loc="left")
+    axes.set_xlabel(label, fontsize=9, color=QUIET)
+    powers = np.log10(np.asarray(places, dtype=float))
+    for line in drawn:
+        style: dict[str, Any] = {"linestyle": "--"} if line.paper else {}
+        width = 0.75 if line.thin else 1.5
+        axes.plot(powers, np.asarray(line.y, dtype=float), color=SERIES[line.colour - 1], linewidth=width, **style)
+    axes.set_xticks(np.log10(np.asarray(ticks, dtype=float)), [f"{each:g}" for each in ticks])
+    axes.set_xlim(powers[0], powers[-1] + 0.05 * (powers[-1] - powers[0]))
+    axes.set_ylim(-0.02, 1.02)
+    _dress(axes, "both")
+    return figure
