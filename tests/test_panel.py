@@ -11,7 +11,6 @@ import pytest
 from pdips import InputError, Ledger
 from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Exact, outcomes
-from pdips.mechanisms.encoding import values_of
 from pdips.mechanisms.lines import Candidates, Fitter
 from pdips.mechanisms.panel import Nobody, Panel
 from pdips.mechanisms.quantile import KNG
@@ -62,7 +61,7 @@ class Spy:
 
 def spied(mechanism, table):
     spy, columns = Spy(), mechanism.columns(table.schema)
-    sequential.fit(columns, table, spy, Exact(RandomBits(np.random.default_rng(1))), np.random.default_rng(1))
+    sequential.fitting(columns, table, spy)(Exact(RandomBits(np.random.default_rng(1))))
     return spy.tasks
 
 
@@ -84,7 +83,7 @@ def tiny_tables(schema, values):
 
 
 def law(columns, table, fit_numbers):
-    found = outcomes(lambda each: sequential.fit(columns, table, fit_numbers, each, np.random.default_rng(0)))
+    found = outcomes(sequential.fitting(columns, table, fit_numbers))
     return {outcome.key: outcome for outcome in found}
 
 
@@ -219,7 +218,10 @@ def test_much_budget_gives_the_panel_back():
     # Not a test of chance: at this epsilon nothing but the width of bins and the number of quantiles is left.
     frame = firms(400, seed=3)
     table = Table(frame, schema_of())
-    for mechanism in (KNGResidual(epsilon=30_000, **PANEL), KNG(epsilon=300_000, slopes="varying", **PANEL)):
+    for mechanism in (
+        KNGResidual(epsilon=30_000, **PANEL),
+        KNG(epsilon=300_000, scheme="sandwich", slopes="varying", **PANEL),
+    ):
         made = (
             mechanism.release(table, rng=np.random.default_rng(3))[0].sets[0].astype({f"emp_{t}": float for t in YEARS})
         )
@@ -379,4 +381,5 @@ def test_the_exact_law_of_a_panel_year():
     found = KNGResidual(epsilon=1, **PANEL).law(table).outcomes
     assert sum(math.exp(outcome.log_probability) for outcome in found) == pytest.approx(1)
     assert sum(found[0].statistics) == 2  # one birth and one that goes on
-    assert values_of(table, ["emp_1977"])["emp_1977"].shape == (3,)
+    runs = KNGResidual(epsilon=1, **PANEL).observe(table, 5, RandomBits(np.random.default_rng(9)))
+    assert runs.shape == (5, len(found[0].statistics))

@@ -212,7 +212,7 @@ class ColumnPlan:
             missing = self._levels(name, values, pilot, epsilon * MISSING_SHARE, chooser, missing=True)
             epsilon *= 1 - MISSING_SHARE
         box = self._box(self.schema, self.given[name])
-        known, drawn = ~np.isnan(values[name]), np.ones(_n(pilot), dtype=bool)
+        known, drawn = ~np.isnan(values[name]), np.ones(len(next(iter(pilot.values()), ())), dtype=bool)
         each = [
             self._fit(name, box, values, pilot, known & here, drawn & there, epsilon, fit_numbers, chooser)
             for here, there in zip(self._places(values, len(known)), self._places(pilot, len(drawn)), strict=True)
@@ -232,7 +232,10 @@ class ColumnPlan:
     ) -> Draw:
         """Fit births and continuers of a year apart: public columns say who is which."""
         here, there, draws = panel.parts(name, values), panel.parts(name, pilot), dict[Part, Draw]()
-        strata, strata_pilot = self._places(values, len(values[name])), self._places(pilot, _n(pilot))
+        strata, strata_pilot = (
+            self._places(values, len(values[name])),
+            self._places(pilot, len(next(iter(pilot.values()), ()))),
+        )
         public = all(self.schema.columns[each].public for each in self.by)
         for part, other in zip(PARTS, reversed(PARTS), strict=True):
             box = self._box(panel.known_schema, panel.of_part(part, name, self.given[name]))
@@ -243,20 +246,17 @@ class ColumnPlan:
                 if not (here[part] & among).any():
                     each.append(Nobody())
                     continue
-                share = panel.share(part, alone=not (here[other] & among).any())
+                spent = epsilon * panel.share(part, alone=not (here[other] & among).any())
                 mine, mine_pilot = here[part] & rows, there[part] & rows_pilot
                 known = {"unchanged": unchanged, "n_public": int(mine.sum()) if public else None}
-                spent = epsilon * share
                 each.append(self._fit(name, box, values, pilot, mine, mine_pilot, spent, fit_numbers, chooser, **known))
             draws[part] = ByStratum(self.strata, tuple(each)) if self.by else each[0]
         return PanelDraw(panel, name, draws)
 
     def _box(self, schema: Schema, given: Sequence[str]) -> Box:
-        """Return predictors; columns that make the strata aren't among them."""
         return Box(schema, tuple(name for name in given if name not in self.by), self.caps)
 
     def _places(self, values: Values, n: int) -> list[BoolArray]:
-        """Say for each stratum which records are in it."""
         place = self.strata.of(values, n)
         return [place == k for k in range(self.strata.n)]
 
@@ -287,11 +287,6 @@ class ColumnPlan:
             **panel,
         )
         return fit_numbers(task, chooser)
-
-
-def _n(pilot: Values) -> int:
-    """Return the number of records drawn on the way."""
-    return len(next(iter(pilot.values()))) if pilot else 0
 
 
 def _quantiles(values: FloatArray) -> FloatArray:
