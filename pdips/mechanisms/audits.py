@@ -10,7 +10,6 @@ from pdips.errors import InputError
 from pdips.mechanism import Law, Mechanism
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
 from pdips.mechanisms.tree import Steps
-from pdips.mechanisms.universal import UniversalHistogram
 from pdips.pairs import Case, Event, Pair, small_pairs, table_of, worst_pairs
 from pdips.schema import Schema
 from pdips.table import Table
