@@ -149,7 +149,8 @@ def targets(replicates: int = 100) -> None:
         found.append(measures(training.frame, testing.frame, made, np.random.default_rng(seed)))
     table = pd.DataFrame(found)
     for name, goal in GOALS.items():
-        row(name, f"{table[name].mean():.4g} ({table[name].sem():.2g})", goal)
+        mean, error = float(table[name].mean()), float(np.std(table[name], ddof=1) / np.sqrt(replicates))
+        row(name, f"{mean:.4g} ({error:.2g})", goal)
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def test_a_value_that_goes_missing_costs_at_most_epsilon(kind, relation):
         records = [(0.5,), a]
         others = [[(0.5,)]] if relation == "add-remove" else [[(0.5,), b] for b in universe if b != a]
         worst = max(worst, *(loss(law(records), law(other)) for other in others))
-    assert 0.5 < worst <= EPSILON + ROUNDING
+    assert 0.4 < worst <= EPSILON + ROUNDING
 
 
 def test_persons_with_two_records_pay_once():

@@ -23,10 +23,9 @@ MOST_AT_ONCE = 2_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class AtOnce:
-    """Quantiles of one column that are chosen together, the price of all of them, whether many may share a value."""
+    """Several quantiles of one column that are chosen together, and the price of all of them."""
 
     scheme: str
-    ties: bool
     taus: tuple[Fraction, ...]
     epsilon: Fraction
     neighbours: Neighbours
@@ -34,9 +33,7 @@ class AtOnce:
     @property
     def parts(self) -> int:
         """How many parts the records of a cell are spread over, so that many equal values can be told apart by rank."""
-        if self.scheme == "recursive":
-            return 16
-        return 8 if self.ties else 1
+        return 16 if self.scheme == "recursive" else 8
 
     def draw(self, below: IntArray, n: int, bits: RandomBits, runs: int = 1) -> IntArray:
         """Draw the places of all quantiles on the grid, shape (runs, quantiles)."""

@@ -239,7 +239,7 @@ class KNG:
             if chains is None:
                 raise InputError("hit-and-run has no law that could be spelt out or audited: take sampler = exact")
             fitter = ChainFitter(**vars(settings), rng=chains.rng, found=chains.found)
-        lines = lines_of(task.records(), replace(self.plan, ties=task.column.integer), fitter, task.epsilon, chooser)
+        lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)
 

@@ -1,7 +1,7 @@
 """The schemes of paper 002: many quantile lines, each of which may use those that are released already."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -42,8 +42,6 @@ class Plan:
         The quantiles that ``sandwich`` chooses first.
     median_share, main_share : Fraction, optional
         Shares of the budget; the paper's if left out.
-    ties : bool
-        Whether many records may share a value, as in whole numbers.
     """
 
     taus: tuple[Fraction, ...]
@@ -52,7 +50,6 @@ class Plan:
     main: tuple[Fraction, ...] = ()
     median_share: Fraction | None = None
     main_share: Fraction | None = None
-    ties: bool = False
 
     def shares(self, n_predictors: int) -> dict[Fraction, Fraction]:
         """Return the share of the budget of each quantile (paper 002, section 4.1)."""
@@ -160,6 +157,8 @@ def _at_once(
 ) -> dict[Fraction, FloatArray]:
     """Return lines with the slopes of the median, whose intercepts are quantiles of residuals, chosen together."""
     slopes = np.zeros(records.n_predictors)
+    if plan.scheme == "joint":  # each point stands for several
+        fitter = replace(fitter, n_intercepts=max(fitter.n_intercepts // 2, 2))
     grid = fitter.beside(records, records.start(), upwards=True, even=True)
     if records.n_predictors:
         share = plan.median_share or Fraction(1, 2)
@@ -171,7 +170,6 @@ def _at_once(
     below = sums(records, grid)[0, open_, 0] // UNITS
     how = AtOnce(
         scheme=plan.scheme,
-        ties=plan.ties,
         taus=plan.taus,
         epsilon=min(epsilon / fitter.cap, MOST),
         neighbours=fitter.neighbours,
