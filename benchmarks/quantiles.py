@@ -23,7 +23,7 @@ from pdips.utility.k_marginal import k_marginal
 UPPER = {"x1": 1000.0, "x2": 1000.0, "x3": 2000.0}
 SCHEMA = Schema(columns={name: Column(lower=0.0, upper=upper) for name, upper in UPPER.items()})
 CAPS = {"x1": 46, "x2": 106}
-REPEATS = 8
+REPEATS = 4
 EPSILONS = (0.25, 0.5, 1, 2, 4)
 TAUS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 KINDS: dict[str, dict[str, Any]] = {
