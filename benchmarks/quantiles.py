@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from statsmodels.regression.linear_model import OLS
 
-from benchmarks.__main__ import row
+from benchmarks.__main__ import EXAMPLES, row
 from benchmarks.pictures import DOCS
 from pdips import KNG, Column, KNGResidual, Mechanism, Schema, Table
 from pdips.studies.heavy_measures import measures
@@ -153,9 +154,28 @@ def targets(replicates: int = 100) -> None:
         row(name, f"{mean:.4g} ({error:.2g})", goal)
 
 
+def earnings(releases: int = 8) -> None:
+    """Print coefficients of hourly earnings on the public columns of the example: confidential, and of releases."""
+    schema = Schema.load(EXAMPLES / "earnings.toml")
+    table = Table.read(EXAMPLES / "earnings.parquet", schema)
+
+    def fitted(frame: pd.DataFrame) -> Any:
+        columns = [frame["gender"] == "male", frame["age"], frame["education"]]
+        regions = [frame["region"] == name for name in ("Midwest", "South", "West")]
+        design = np.column_stack([np.ones(len(frame)), *columns, *regions]).astype(np.float64)
+        return OLS(frame["earnings"].to_numpy(dtype=np.float64), design).fit()
+
+    own = fitted(table.frame)
+    made = np.array([fitted(KNGResidual(epsilon=1).release(table)[0].sets[0]).params for _ in range(releases)])
+    for place, name in enumerate(("male", "a year of age", "a year of education"), start=1):
+        mean, spread = made[:, place].mean(), made[:, place].std(ddof=1)
+        row(f"earnings, {name}", f"{mean:.2f}, from release to release {spread:.2f}", f"{own.params[place]:.2f}")
+
+
 if __name__ == "__main__":
     if "targets" in sys.argv:
         targets()
+        earnings()
         sys.exit()
     times()
     lines()

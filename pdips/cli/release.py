@@ -148,10 +148,11 @@ def _write_inside(
     from pdips.release import write_json
     from pdips.report.pages import write_report
     from pdips.report.posterior import write_tree
+    from pdips.utility.deciles import cut
     from pdips.utility.margins import compare
 
     with clock.step("comparing with the confidential table"):
-        comparison = compare(table, [*release.sets, *release.large_sets])
+        comparison = compare(cut(table), [*release.sets, *release.large_sets])
     with clock.step("looking closer at the run"):
         diagnostics, tree = record.look_closer()
     if tree is not None:

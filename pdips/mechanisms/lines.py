@@ -267,15 +267,15 @@ class Fitter:
     ) -> FloatArray:
         """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
 
-        Two passes, a third of epsilon and the rest. Where instruments hardly depend on each other, one pass all but
+        Two passes, a quarter of epsilon and the rest. Where instruments hardly depend on each other, one pass all but
         does it.
         """
         n_steps = records.n_predictors + 1
         still = np.zeros((1, records.n_predictors))
-        for share, reach in ((Fraction(1, 3), 1.0), (Fraction(2, 3), 0.1)):
+        for share, reach, n in ((Fraction(1, 4), 1.0, 4), (Fraction(3, 4), 0.1, 8)):
             for place in range(n_steps):
                 away = Spread.of(
-                    records.span * reach, records.span * reach * 1e-5, self.n_intercepts // 4, records.step
+                    records.span * reach, records.span * reach * 1e-5, max(self.n_intercepts // n, 1), records.step
                 )
                 slopes = still
                 if place:

@@ -212,6 +212,8 @@ def quantiles_of(given: int | Sequence[Number]) -> list[Any]:
             raise InputError(f"quantiles must be a number from 1 to 499, or a list, got {given}")
         return [Fraction(k, given + 1) for k in range(1, given + 1)]
     found = [exact(each, "quantiles") for each in given]
+    if len(found) == 1 and found[0] >= 1 and found[0].denominator == 1:  # a number, as the command line spells it
+        return quantiles_of(int(found[0]))
     if not found:
         raise InputError("quantiles must name at least one")
     if not all(0 < tau < 1 for tau in found):

@@ -97,14 +97,14 @@ class Round:
 def rounds(n_predictors: int) -> tuple[Round, ...]:
     """Return the rounds of a search for a line with one predictor or two."""
     if n_predictors == 1:
-        first = Round(share=Fraction(1, 4), reach=1, n_slopes=250, n_intercepts=400)
-        return first, Round(share=Fraction(3, 4), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
+        first = Round(share=Fraction(1, 8), reach=1, n_slopes=250, n_intercepts=400)
+        return first, Round(share=Fraction(7, 8), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
     if n_predictors == 2:
         part = Fraction(1, 6)
         return (
-            Round(share=part, reach=1, n_slopes=192, n_intercepts=200),
-            Round(share=part, reach=1 / 4, n_slopes=96, n_intercepts=200),
-            Round(share=part, reach=1 / 30, n_slopes=96, n_intercepts=200),
+            Round(share=part, reach=1, n_slopes=96, n_intercepts=200),
+            Round(share=part, reach=1 / 4, n_slopes=64, n_intercepts=200),
+            Round(share=part, reach=1 / 30, n_slopes=64, n_intercepts=200),
             Round(share=3 * part, reach=1 / 150, n_slopes=14, n_intercepts=150, uniform=True, grid=True),
         )
     raise ValueError("lines with more predictors are searched for along axes")
