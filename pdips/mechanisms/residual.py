@@ -13,7 +13,7 @@ from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Varia
 from pdips.mechanisms import sequential
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Draw, ResidualDraw
-from pdips.mechanisms.encoding import in_units
+from pdips.mechanisms.encoding import Scale, in_units
 from pdips.mechanisms.lines import Fitter, Records, check_n_candidates
 from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
@@ -78,7 +78,8 @@ class KNGResidual:
     line_share : int, float, str or Fraction
         Share of a numeric column's budget that pays for the line, in (0, 1); the histogram has the rest.
     bins : int
-        Bins of residuals on each side of the line.
+        Bins of residuals on each side of the line. A column that depends on no other has the schema's bins, if it has
+        any.
     n_records : int, optional
         Number of synthetic records, from public knowledge; add-remove needs it.
     n_candidates : int
@@ -180,6 +181,8 @@ class KNGResidual:
             line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
             epsilon *= 1 - share
             edges = residual_edges(records, self.bins)
+        elif task.column.is_binned:
+            edges = Scale(task.column).there(task.column.edges) - line[0]
         elif task.column.scale == "log":
             edges = np.linspace(0, records.span, few(task, 6, self.bins) + 1)
         else:
