@@ -100,7 +100,8 @@ def settings(mechanism: Any) -> dict[str, Any]:
     plain |= {setting: named(plain[setting], setting) or None for setting in ("predictors", "caps", "budget")}
     plain = {name: str(value) if isinstance(value, Fraction) else value for name, value in plain.items()}
     plain = {
-        name: [str(each) for each in value] if isinstance(value, tuple) else value for name, value in plain.items()
+        name: [str(each) for each in value] or None if isinstance(value, tuple) else value
+        for name, value in plain.items()
     }
     return plain | {"epsilon": as_float(exact(mechanism.epsilon, "epsilon"))}
 
