@@ -4,6 +4,7 @@ The exact law of the choices is enumerated by the code that releases run; counts
 scale, so the loss of an outcome is the difference of log probabilities and of counts divided by scales. No randomness.
 """
 
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 
@@ -229,13 +230,13 @@ def test_strata_at_the_full_price_each_are_found_out(monkeypatch):
 @pytest.mark.parametrize("kind", [0, 2])
 def test_a_value_that_goes_missing_costs_at_most_epsilon(kind, relation):
     universe = [(0.0,), (1.0,), (None,)]
-    made = kinds(relation)[kind]
+    made = replace(kinds(relation)[kind], n_candidates=12)
     law, worst = frame_law(made, MISSING), 0.0
     for a in universe:
         records = [(0.5,), a]
         others = [[(0.5,)]] if relation == "add-remove" else [[(0.5,), b] for b in universe if b != a]
         worst = max(worst, *(loss(law(records), law(other)) for other in others))
-    assert 0.4 < worst <= EPSILON + ROUNDING
+    assert 0.5 < worst <= EPSILON + ROUNDING
 
 
 def test_persons_with_two_records_pay_once():
