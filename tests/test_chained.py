@@ -141,3 +141,10 @@ def test_a_column_by_itself_has_the_bins_of_the_schema():
     found = np.histogram(release.sets[0]["age"], [20, 30, 40, 50, 66])[0]
     assert found == pytest.approx([100, 300, 200, 400], abs=20)
     assert release.sets[0]["age"].between(20, 65).all()
+
+
+def test_joint_quantiles_that_rounding_would_eat_up_are_refused_before_anything_is_spent():
+    mechanism = KNG(epsilon="1/400000000", scheme="joint")
+    with pytest.raises(InputError, match="too small for scheme = joint"):
+        mechanism.spends(SCHEMA)
+    assert len(KNG(epsilon="1/1000", scheme="joint").spends(SCHEMA)) == 2

@@ -1,6 +1,7 @@
 """kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
 
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar, Literal
 
@@ -16,10 +17,11 @@ from pdips.mechanisms.chained import ChainFitter
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Between, Draw, LineDraw
 from pdips.mechanisms.gradients import NORMS, Norm
+from pdips.mechanisms.joint_quantiles import rounding_price
 from pdips.mechanisms.lines import BASES, Base, Fitter, check_n_candidates
 from pdips.mechanisms.quantile_published import PublishedFitter
 from pdips.mechanisms.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
-from pdips.mechanisms.sequence import ColumnPlan, Task
+from pdips.mechanisms.sequence import MISSING_SHARE, ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
@@ -225,7 +227,15 @@ class KNG:
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
-        return sequential.spends(self.columns(schema))
+        columns = self.columns(schema)
+        if self.scheme == "joint":
+            # what a column's quantiles have at least: not the median's line, not missing values, one stratum of two
+            part = min((columns.shares[n] for n in columns.order if not schema.columns[n].is_categorical), default=None)
+            rest = (1 - (self.plan.median_share or Fraction(1, 2))) * (1 - MISSING_SHARE) / 2
+            rounding = rounding_price(len(self.plan.taus), 8 * (self.n_candidates + 2))
+            if part and columns.epsilon * part * rest / schema.records.max_per_person < 2 * rounding:
+                raise InputError("epsilon is too small for scheme = joint: its rounding would take more than half")
+        return sequential.spends(columns)
 
     def fit_numbers(self, task: Task, chooser: Chooser, chains: Chains | None = None) -> Draw:
         """Choose the lines of a column; ``chains`` is where those of hit-and-run get their randomness."""
