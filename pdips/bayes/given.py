@@ -76,7 +76,9 @@ class Given:
             return next(iter(self._counts.values())).sum()
         if not self.aware:
             return number_of_records(self.measured, self.used)
-        return self._positive(next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))).sum()
+        return self._positive(
+            next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))
+        ).sum()
 
     def noisy(self, name: str) -> FloatArray:
         """Return noisy statistics as they are published, shape (entries,)."""
@@ -103,7 +105,9 @@ class Given:
             Exact counts, which later laws may depend on; real numbers where they are unknown.
         """
         counts = self.counts(name)
-        pm.Potential(f"law of {name}", pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1))
+        pm.Potential(
+            f"law of {name}", pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1)
+        )
         return counts
 
     def counts(self, name: str) -> Any:
@@ -335,7 +339,10 @@ class Given:
         """The numbers of all ``pm.Data`` that a model may have made, by name."""
         found: dict[str, FloatArray] = {}
         for part in self.measured.parts:
-            found |= {NOISY.format(part.name): self.measured.value(part.name), USED.format(part.name): self.used[part.name]}
+            found |= {
+                NOISY.format(part.name): self.measured.value(part.name),
+                USED.format(part.name): self.used[part.name],
+            }
             found[SCALE.format(part.name)] = np.asarray(self.measured.scale(part.name))
         return found
 

@@ -109,5 +109,6 @@ def _scattered(
     values, vectors = np.linalg.eigh(about)
     nearest = (vectors * np.maximum(values, LEAST_VARIANCE * total)) @ vectors.T
     return {
-        part.name: np.array([nearest[names.index(x), names.index(y)] + of_means[x, y]]) for (x, y), part in pairs.items()
+        part.name: np.array([nearest[names.index(x), names.index(y)] + of_means[x, y]])
+        for (x, y), part in pairs.items()
     }
