@@ -297,6 +297,21 @@ class Given:
             noisy, scale = self._noisy(name)
             pm.Potential(f"noise on {name}", self._log_density((noisy - exact)[: part.n_noised], scale).sum())
 
+    def log_noise(self, name: str, exact: Any) -> FloatArray:
+        """Return the log density, up to a constant, of the noisy first entry if the exact one had these values.
+
+        For models that draw from their posterior themselves.
+
+        Parameters
+        ----------
+        name : str
+            A statistic with one noised entry, such as one of two counts.
+        exact : array_like
+            Values that it may have, in the model's unit.
+        """
+        noise = (self.noisy(name)[0] - np.asarray(exact, dtype=np.float64)) / self.measured.scale(name)
+        return -np.abs(noise) if self.measured.part(name).law == "laplace" else -(noise**2) / 2
+
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)
         if not self.aware or not part.n_noised:
