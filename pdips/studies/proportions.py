@@ -16,7 +16,16 @@ from pdips.studies.epsilon_curves import Curves, Method, batches, epsilons_for, 
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.measures import combine, combine_predictive, interval_summary, summary
 from pdips.studies.modips_words import MODIPS
-from pdips.studies.proportions_modips import MANY_SETS, N_SETS, PRIOR, Posteriors, aware_sets, noisy_counts, plug_in, published
+from pdips.studies.proportions_modips import (
+    MANY_SETS,
+    N_SETS,
+    PRIOR,
+    Posteriors,
+    aware_sets,
+    noisy_counts,
+    plug_in,
+    published,
+)
 from pdips.studies.words import proportion_findings, text_of
 
 IntArray = NDArray[np.int64]
