@@ -310,7 +310,8 @@ class Given:
             Values that it may have, in the model's unit.
         """
         noise = (self.noisy(name)[0] - np.asarray(exact, dtype=np.float64)) / self.measured.scale(name)
-        return -np.abs(noise) if self.measured.part(name).law == "laplace" else -(noise**2) / 2
+        density: FloatArray = -np.abs(noise) if self.measured.part(name).law == "laplace" else -(noise**2) / 2
+        return density
 
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from pdips.bayes.sanitizing import Plan
 from pdips.bayes.settling import LEAST_VARIANCE
-from pdips.bayes.statistics import Products, Sums
+from pdips.bayes.statistics import Products, Statistic, Sums
 from pdips.bayes.units import Unit, unit_of
 from pdips.noise import RandomBits
 from pdips.schema import Schema
@@ -83,7 +83,7 @@ def schema_of(lower: float, upper: float) -> Schema:
 def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits: RandomBits) -> Noisy:
     """Sanitize the sums of samples, shape (replicates, n), once, with all of epsilon, as ``modips`` does."""
     schema, (runs, n) = schema_of(lower, upper), x.shape
-    statistics = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
+    statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
     plan = Plan(
         schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
     )
@@ -113,7 +113,7 @@ def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
 
 
 def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw (mean, standard deviation) in units of u, shape (replicates, ``DRAWS``, 2); and what proposals were worth."""
+    """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
     from pdips.bayes.normal_sums import noise_aware as draw
 
     found: tuple[FloatArray, FloatArray] = draw(

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.privacy import positive
 from pdips.report.formats import MINUS
+from pdips.studies import normal_modips as modips
 from pdips.studies.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
-from pdips.studies import normal_modips as modips
 from pdips.studies.measures import combine, combine_predictive, interval_summary, summary
 from pdips.studies.modips_words import MODIPS
 from pdips.studies.normal_modips import MANY_SETS, N_SETS, Moments, estimates
@@ -361,8 +361,9 @@ def _from_moments(sample: Sample, mean: NDArray[Any], variance: NDArray[Any], bi
 def clamped(sample: Sample, mean: NDArray[Any], variance: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
     """Move noisy moments, means counted from the midpoint, to what is possible; return means as they are."""
     half, n = sample.range / 2, sample.n
-    variance = np.clip(variance, 0.0, half**2 * n / (n - 1))
-    return np.clip(mean, -half, half) + (sample.lower + sample.upper) / 2, variance
+    inside: FloatArray = np.clip(mean, -half, half) + (sample.lower + sample.upper) / 2
+    possible: FloatArray = np.clip(variance, 0.0, half**2 * n / (n - 1))
+    return inside, possible
 
 
 def _normal_sets(mean: NDArray[Any], variance: NDArray[Any], n: int, rng: np.random.Generator) -> FloatArray:

@@ -22,6 +22,7 @@ from pdips.studies.proportions_modips import (
     PRIOR,
     Posteriors,
     aware_sets,
+    inverted,
     noisy_counts,
     plug_in,
     published,
@@ -40,6 +41,7 @@ CURVES = Curves(
         "original": Method(label="original data", colour=1),
         "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
         **MODIPS,
+        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
         "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
         "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
         "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
@@ -49,7 +51,7 @@ CURVES = Curves(
     },
     headlines=("n=40, pi=0.25", "n=1000, pi=0.25"),
     groups={
-        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS),
+        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
         "histograms and priors": (
             "original",
             "multiple-synthesis",
@@ -138,7 +140,10 @@ def noise_aware(
     for name, n_sets in (("modips-aware", N_SETS), ("modips-aware-many", MANY_SETS)):
         sets = aware_sets(posteriors, noisy, n_sets, rng)
         rows += measured(name, sets, n, pi, suffix, rule=combine_predictive)
-    return rows + interval_summary(f"modips-posterior, n={n}, pi={pi:g}", suffix, posteriors.interval(noisy), pi)
+    intervals = {"modips-posterior": posteriors.interval(noisy), "modips-test": inverted(noisy, n, epsilon)}
+    for name, found in intervals.items():
+        rows += interval_summary(f"{name}, n={n}, pi={pi:g}", suffix, found, pi)
+    return rows
 
 
 def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:

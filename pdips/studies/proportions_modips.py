@@ -86,6 +86,41 @@ class Posteriors:
         return mean[place], ends[0], ends[1]
 
 
+def inverted(
+    noisy: IntArray, n: int, epsilon: Fraction, level: float = 0.95
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return estimates and intervals that need no prior: the proportions that a test of the noisy count doesn't reject.
+
+    The noisy count is binomial plus discrete Laplace noise; a proportion is rejected where the probability of less than
+    the noisy count plus half of that of the same (mid-p) is in a tail.
+
+    Parameters
+    ----------
+    noisy : ndarray, shape (replicates,)
+        Noisy counts.
+    n, epsilon
+        Records, and the loss of the one sanitization.
+    level : float
+        Of the interval.
+    """
+    shares, laws = _binomials(n)
+    value, place = np.unique(noisy, return_inverse=True)
+    gap, rate = value[:, None] - np.arange(n + 1), float(epsilon)
+    tail = np.exp(-rate * np.abs(gap)) / 2  # P(noise < gap) + P(noise = gap) / 2 for gap < 0
+    below = np.where(gap == 0, 0.5, np.where(gap < 0, tail, 1 - tail)) @ laws
+    ends = [
+        np.array([np.interp(p, each[::-1], shares[::-1]) for each in below]) for p in ((1 + level) / 2, (1 - level) / 2)
+    ]
+    return np.clip(noisy / n, 0, 1), ends[0][place], ends[1][place]
+
+
+@lru_cache(maxsize=3)
+def _binomials(n: int) -> tuple[FloatArray, FloatArray]:
+    """Return a grid of proportions, and the binomial laws, shape (counts, grid)."""
+    shares = np.sin(np.linspace(0, np.pi / 2, GRID // 4 + 1)) ** 2
+    return shares, stats.binom.pmf(np.arange(n + 1)[:, None], n, shares)
+
+
 @lru_cache(maxsize=3)
 def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
     """Return a grid of proportions, dense at both ends, and P(proportion <= it) for every true count."""
