@@ -205,4 +205,5 @@ def plug_in(
 def _mean(t: float, s: float, n: float, priors: FloatArray, rng: np.random.Generator) -> float:
     """Draw the mean given the exact sum and the standard deviation."""
     precision = 1 / priors[0] ** 2 + n / s**2
-    return t / s**2 / precision + rng.standard_normal() / math.sqrt(precision)
+    middle: float = t / s**2 / precision
+    return middle + rng.standard_normal() / math.sqrt(precision)

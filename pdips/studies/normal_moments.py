@@ -219,7 +219,7 @@ def moments_as_printed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> F
     return _from_moments(sample, *noisy_moments(sample, epsilon, bits), bits)
 
 
-def noisy_moments(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:
+def noisy_moments(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[NDArray[Any], NDArray[Any]]:
     """Return means, counted from the midpoint, and S^2 of each set, at epsilon / 2m each; shape (replicates, sets).
 
     Sensitivities R / n of the mean and R^2 / n of S^2 (5.5). Exact: on a grid of R / 1024, the sum changes by 1024

@@ -71,7 +71,8 @@ class Posteriors:
         row = np.clip(noisy, 0, self.n)[:, None]
         found = np.searchsorted(self._ladder, row + rng.random((len(row), n_draws)))
         count = np.clip(found - row * (self.n + 1), 0, self.n)
-        return rng.beta(PRIOR + count, PRIOR + self.n - count)
+        shares: FloatArray = rng.beta(PRIOR + count, PRIOR + self.n - count)
+        return shares
 
     def interval(self, noisy: IntArray, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Return posterior means and the ends of central intervals, each of shape (replicates,)."""
