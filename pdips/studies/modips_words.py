@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from pdips.privacy import positive
 from pdips.studies.epsilon_curves import Figures, Method, short
 from pdips.studies.framework import Finding
 
@@ -32,7 +33,8 @@ SMALLEST = math.exp(-2) - 1e-6
 
 def coverage_target(seen: Figures, cases: Sequence[str], names: Sequence[str]) -> Finding:
     """Say where noise-aware intervals cover 93 to 97 %, for epsilon from e^-2 on, and what plug-in covers there."""
-    epsilons = [epsilon for epsilon in seen.epsilons if float(epsilon) >= SMALLEST]
+    epsilons = [epsilon for epsilon in seen.epsilons if positive(epsilon, "epsilon") >= SMALLEST]
+    epsilons = epsilons or seen.epsilons[-1:]
     parts, met = [], False
     for name in names:
         values = np.array(seen.over([name], cases, "coverage", epsilons))
