@@ -25,7 +25,7 @@ def release() -> None:
     """Time one release of the normal model, five sets of 1,000 records, after compilation."""
     table = numbers(1000)
     for likelihood in ("noise-aware", "plug-in"):
-        mechanism = Modips(epsilon=1, n_sets=5, model="normal_moments", likelihood=likelihood)  # type: ignore[arg-type]
+        mechanism = Modips(epsilon=1, n_sets=5, model="normal_moments", likelihood=likelihood)
         mechanism.release(table)
         start, used = time.perf_counter(), time.process_time()
         mechanism.release(table)

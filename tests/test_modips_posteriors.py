@@ -89,6 +89,7 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
     assert errors(drawn, grid, wrong).max() > 7
 
 
+@pytest.mark.long
 def test_a_coin_has_the_posterior_of_nuts():
     given = measured_of(plan_of(without_draws("bernoulli"), COIN, "1/4"), 40, counts=[4, 36])
     found = fit(without_draws("bernoulli"), given, "noise-aware", n_draws=5, rng=np.random.default_rng(0))
@@ -109,8 +110,8 @@ def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
 def normal_density(noisy, scales, n):
     """The posterior density of the standard deviation on a grid, by brute force over sums and sums of squares."""
     sd = (np.arange(400) + 0.5) / 200
-    t = np.linspace(-1.5 * n, 1.5 * n, 1201)[:, None]
-    edges = 3 * n * (np.arange(2001) / 2000) ** 3  # fine near 0
+    t = np.linspace(-1.5 * n, 1.5 * n, 401)[:, None]
+    edges = 3 * n * (np.arange(1001) / 1000) ** 3  # fine near 0
     q = (edges[1:] + edges[:-1]) / 2
     of_t = np.exp(-np.abs(noisy[0] - t) / scales[0])
     of_q = of_t * np.exp(-np.abs(noisy[1] - q - t**2 / n) / scales[1])
