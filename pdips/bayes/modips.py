@@ -50,8 +50,8 @@ class Modips:
         One sanitization for all sets, each from a posterior draw of its own; or one for each set, which shares the
         budget among them, as in the paper.
     budget : {"optimal", "equal"} or mapping of str to number
-        How the budget is divided over the statistics: so that the sum of the relative variances of the noise is smallest
-        for records spread evenly over the schema, evenly, or as given.
+        How the budget is divided over the statistics: so that the sum of the relative variances of the noise is
+        smallest for records spread evenly over the schema, evenly, or as given.
     kind : {"pure", "zcdp"}
         Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
     delta : int, float, str or Fraction
@@ -135,6 +135,12 @@ class Modips:
         """Epsilon or rho of one sanitization."""
         return (self.rho or exact(self.epsilon, "epsilon")) / self.n_sanitizations
 
+    @property
+    def _model(self) -> StatisticModel:
+        if self.model is None:
+            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
+        return as_statistic_model(self.model)
+
     def plan(self, schema: Schema) -> Plan:
         """Return what is measured of tables of a schema, and with how much noise.
 
@@ -143,12 +149,10 @@ class Modips:
         InputError
             If there is no model, or its statistics don't fit the schema.
         """
-        if self.model is None:
-            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
         return Plan(
             schema=schema,
             neighbours=self.neighbours,
-            statistics=self.model.declared(schema, self.neighbours),
+            statistics=self._model.declared(schema, self.neighbours),
             budget=self.budget,
             amount=self.amount,
             law="laplace" if self.kind == "pure" else "gaussian",
@@ -169,11 +173,12 @@ class Modips:
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        check_model(self.model, plan.made_up(), self.likelihood)
+        check_model(self._model, plan.made_up(), self.likelihood)
         return plan.spends(self.privacy_loss(schema).epsilon, self.n_sanitizations)
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64]:
-        """Return the noisy statistics of independent releases, shape (runs, entries of all sanitizations), for audits."""
+        """Return the noisy statistics of independent releases, shape (runs, entries of all sanitizations), for
+        audits."""
         found = self.plan(table.schema).observe(table, n_runs * self.n_sanitizations, bits)
         return found.reshape(n_runs, -1)
 
@@ -236,7 +241,7 @@ class Modips:
     def _synthesis(self) -> Synthesis:
         settings = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "nuts": self.nuts}
         return Synthesis(
-            model=self.model,
+            model=self._model,
             likelihood=self.likelihood,
             n_sets=self.n_sets,
             n_records=self.n_records,

@@ -1,4 +1,4 @@
-"""Statistics of a table with noise: who gets which part of the budget, how much noise that is, and what is published."""
+"""Statistics of a table with noise: which part of the budget each gets, how much noise that is, what is published."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -116,7 +116,7 @@ class Measured:
 
     def value(self, name: str) -> FloatArray:
         """Return noisy statistics in the model's unit, shape (entries,)."""
-        return self.values[name] * self.part(name).statistic.unit(self.schema)
+        return np.asarray(self.values[name] * self.part(name).statistic.unit(self.schema))
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of the noise on each noised entry, in the model's unit."""
@@ -202,8 +202,8 @@ class Plan:
         unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
         if self.law == "laplace":
             sensitivity = statistic.l1(self.schema, self.neighbours) * unit
-            return float(sensitivity**2 * (1 / spread).sum()) ** (1 / 3)
-        return float(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum()) ** 0.5
+            return float((sensitivity**2 * (1 / spread).sum()) ** (1 / 3))
+        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum())
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -290,7 +290,7 @@ class Plan:
         sizes = {part.name: math.prod(part.statistic.shape(self.schema)) for part in self.parts}
         if {name: len(each) for name, each in noisy.items()} != sizes:
             raise InputError("the release has other statistics than the model declares")
-        if not all(np.isclose(part.scale and self._scale(part), _scales(frame, part.name)) for part in self.parts):
+        if not all(math.isclose(self._scale(part), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts):
             raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
         values = {
             part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
@@ -329,9 +329,9 @@ def to_frame(measured: Measured, used: Mapping[str, FloatArray]) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels, "; " between them), ``noisy`` and ``used`` in the model's unit
-        (records, or sums of u = (x - middle) / half of the public bounds), ``noise`` (law), ``scale`` and
-        ``standard_deviation`` of the noise in the same unit.
+        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels,
+        "; " between them), ``noisy`` and ``used`` in the model's unit (records, or sums of u = (x - middle) / half of
+        the public bounds), ``noise`` (law), ``scale`` and ``standard_deviation`` of the noise in the same unit.
     """
     frames: Sequence[pd.DataFrame] = [_one(measured, part, used[part.name]) for part in measured.parts]
     if measured.n_records is None:

@@ -215,7 +215,7 @@ class Sums:
     def measure(self, table: Table) -> IntArray:
         """Return the sums, shape (cells,), in steps."""
         values, most = steps_of(table, self.of)
-        return total_by(_place(table, self.by), values, *self.shape(table.schema), most)
+        return total_by(_place(table, self.by), values, self.shape(table.schema)[0], most)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
@@ -277,7 +277,7 @@ class Products:
     def measure(self, table: Table) -> IntArray:
         """Return the sums of products, shape (cells,), in products of steps."""
         (x, most_x), (y, most_y) = (steps_of(table, name) for name in self.of)
-        return total_by(_place(table, self.by), x * y, *self.shape(table.schema), most_x * most_y)
+        return total_by(_place(table, self.by), x * y, self.shape(table.schema)[0], most_x * most_y)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
