@@ -145,7 +145,9 @@ class Modips:
 
     @property
     def _budget(self) -> Budget | Mapping[str, Number]:
-        return self.budget if isinstance(self.budget, Mapping) else choice(self.budget, ("optimal", "equal"), "budget")
+        if isinstance(self.budget, str):
+            return "equal" if self.budget == "equal" else "optimal"
+        return self.budget
 
     def plan(self, schema: Schema) -> Plan:
         """Return what is measured of tables of a schema, and with how much noise.
