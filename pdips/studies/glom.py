@@ -43,7 +43,7 @@ COMMON = Bounds(np.zeros((CELLS, 2)), np.array([6.0, 6.0]))
 PUBLIC_BINS = 6
 """Bins of each number within a cell: the middle of the paper's 4 to 7."""
 
-BATCH = 50
+BATCH = 100
 PLACES = {"lowest": 0, "Q1": 6, "median": 12, "Q3": 17, "highest": 23}
 SHOWN = {j: {name: int(np.argsort(MEANS[:, j])[place]) for name, place in PLACES.items()} for j in (0, 1)}
 """The cells with the lowest true mean, the quartiles, the highest."""
@@ -87,7 +87,7 @@ class Glom:
 
     name = "glom"
     title = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
-    default_replicates = 1000
+    default_replicates = 2000
     data: Data = "none"
 
     def tasks(self, options: Options) -> list[Task]:
