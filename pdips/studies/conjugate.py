@@ -1,4 +1,4 @@
-"""Draws from conjugate posteriors of many data sets at once. Nothing here knows of privacy: all of it is post-processing."""
+"""Draws from conjugate posteriors of many data sets at once; post-processing, which knows nothing of privacy."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -87,7 +87,7 @@ class Glom:
 
     name = "glom"
     title = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
-    default_replicates = 2000
+    default_replicates = 5000
     data: Data = "none"
 
     def tasks(self, options: Options) -> list[Task]:
@@ -161,8 +161,7 @@ def np_dips_published(data: Records, epsilon: Fraction, bits: RandomBits) -> Rec
 
     The bins give away each cell's standard deviation and count, so no epsilon is finite (5.3).
     """
-    counts = np.bincount(mixed_moments.places(data.cell, CELLS), minlength=len(data.cell) * CELLS)
-    counts = counts.reshape(-1, CELLS)
+    counts = mixed_moments.cell_moments(data, CELLS)[0][:, 0]
     deviation = np.full((*counts.shape, 2), np.nan)
     for k in range(CELLS):
         inside = (data.cell[:, 0] == k)[..., None]

@@ -36,7 +36,12 @@ def _better(averages: Averages, cases: Sequence[str], claim: str) -> Finding:
     where = averages.above(math.exp(-2.01))
     verdicts = []
     text = []
-    for measure, label in (("bias", "mean absolute bias"), ("rmse", "RMSE"), ("coverage", "coverage"), ("width", "width")):
+    for measure, label in (
+        ("bias", "mean absolute bias"),
+        ("rmse", "RMSE"),
+        ("coverage", "coverage"),
+        ("width", "width"),
+    ):
         text.append(f"{label}: {averages.words((*PRINTED, 'np-dips', 'modips-plug-in'), cases, measure, where)}")
         histogram, model = (averages.of(name, cases, measure, where) for name in PRINTED)
         off = (abs(histogram - 0.95), abs(model - 0.95)) if measure == "coverage" else (histogram, model)

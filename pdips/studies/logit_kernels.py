@@ -63,7 +63,7 @@ def _inverse(lower: FloatArray) -> FloatArray:
 def _firth_pass(
     x: FloatArray, y: IntArray, beta: FloatArray, chance: FloatArray
 ) -> tuple[float, FloatArray, FloatArray, bool]:
-    """Return the penalised log-likelihood, the modified score, the factor of the information, and whether it has one."""
+    """Return the penalised log-likelihood, its score, the factor of the information, and whether there is one."""
     n, p = x.shape[0], len(beta)
     value, information, score = 0.0, np.zeros((p, p)), np.zeros(p)
     for i in range(n):
@@ -210,9 +210,7 @@ def log_posterior(x: FloatArray, y: IntArray, beta: FloatArray, p: int, ridge: f
 
 
 @numba.njit(cache=True, error_model="numpy")
-def _slope(
-    x: FloatArray, y: IntArray, beta: FloatArray, p: int, ridge: float
-) -> tuple[FloatArray, FloatArray]:
+def _slope(x: FloatArray, y: IntArray, beta: FloatArray, p: int, ridge: float) -> tuple[FloatArray, FloatArray]:
     """Return the gradient of the log-posterior and minus its second derivatives."""
     d = len(beta)
     classes = d // p

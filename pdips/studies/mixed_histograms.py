@@ -15,11 +15,12 @@ SCOTT = 3.5
 """Bin width over standard deviation and n^(-1/4), Scott's rule for two numbers."""
 
 
-def scotts_bins(deviation: FloatArray, n: NDArray[np.floating | np.integer], half: FloatArray) -> IntArray:
+def scotts_bins(deviation: FloatArray, n: IntArray, half: FloatArray) -> IntArray:
     """Return Scott's numbers of bins between the bounds, at least 1: read off the sample, so never private."""
     width = SCOTT * deviation * np.maximum(n, 1)[..., None] ** -0.25
     few = np.full(width.shape, 1.0)
-    return np.maximum(np.ceil(np.divide(2 * half, width, out=few, where=width > 0)), 1).astype(np.int64)
+    number: FloatArray = np.maximum(np.ceil(np.divide(2 * half, width, out=few, where=width > 0)), 1)
+    return number.astype(np.int64)
 
 
 def two_steps(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bits: RandomBits) -> Records:
@@ -91,8 +92,8 @@ def one_step(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bit
         place = cell * size + _bin_index(z, cell, bounds, np.broadcast_to(pair, z.shape))
         counts = np.bincount(places(place[:, None], cells * size), minlength=len(chosen) * cells * size)
         drawn = rng.multinomial(n, _weights(counts.reshape(len(chosen), 1, -1), scale, bits))
-        index = np.repeat(np.tile(np.arange(cells * size), len(chosen) * N_SETS), drawn.ravel())
-        index = index.reshape(len(chosen), N_SETS, n)
+        flat = np.repeat(np.tile(np.arange(cells * size), len(chosen) * N_SETS), drawn.ravel())
+        index = flat.reshape(len(chosen), N_SETS, n)
         sets.cell[chosen] = index // size
         shape = np.broadcast_to(pair, (*index.shape, 2))
         sets.z[chosen] = _spread(index % size, index // size, bounds, shape, rng)

@@ -100,7 +100,9 @@ class GroupedCurves:
         """Put the parameter into the title of a panel."""
         if not isinstance(panel, str):
             axes = panel.axes[0]
-            measure = axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
+            measure = (
+                axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
+            )
             axes.set_title(f"{label}: {measure}", fontsize=9.5, color=INK, loc="left", pad=5)
         return panel
 

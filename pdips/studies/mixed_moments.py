@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
-from pdips.studies.conjugate import draw_covariances, draw_normal, draw_shares, nearest_covariance
+from pdips.studies.conjugate import draw_covariances, draw_shares, nearest_covariance
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -135,7 +135,7 @@ def observe(data: Records, bounds: Bounds) -> Statistics:
 
 
 def sanitised(exact: Statistics, epsilon: Fraction, bits: RandomBits) -> Statistics:
-    """Add noise once, at the whole epsilon in equal shares: counts (unless there is one cell), two sums, three products.
+    """Add noise once, the whole epsilon in equal shares: counts (unless there is one cell), two sums, three products.
 
     Replacing a record changes two counts by 1, a sum over the cells by ``STEPS`` in each of two cells, a sum of squares
     by ``STEPS``^2 and the sum of products by twice that at most (SOUNDNESS 5.5, review E5); with one cell a sum changes
@@ -190,7 +190,7 @@ def _most(counts: IntArray) -> FloatArray:
 
 
 def conjugate(
-    counts: NDArray[np.floating | np.integer],
+    counts: IntArray,
     means: FloatArray,
     spread: FloatArray,
     n: int,
@@ -216,7 +216,8 @@ def conjugate(
     matrix itself, which can't be meant: its draws would be n times too small); N(mean, covariance / count).
     """
     if counts.ndim == 2:
-        counts, means, spread = (np.repeat(array[:, None], n_sets, axis=1) for array in (counts, means, spread))
+        counts = np.repeat(counts[:, None], n_sets, axis=1)
+        means, spread = (np.repeat(array[:, None], n_sets, axis=1) for array in (means, spread))
     cells = counts.shape[-1]
     covariance = draw_covariances(n * spread, n - cells, rng)
     root = np.linalg.cholesky(covariance)[:, :, None]
@@ -249,7 +250,8 @@ def as_printed(data: Records, bounds: Bounds, epsilon: Fraction, rng: np.random.
     scale of the noise on the cell means and the spread of their draws, so no epsilon is finite; the sensitivity of the
     off-diagonal entry is up to 2 times too small (5.5). Noise is continuous, as printed.
     """
-    counts, means, spread = (np.repeat(array, N_SETS, axis=1) for array in cell_moments(data, bounds.cells))
+    counts, means, spread = cell_moments(data, bounds.cells)
+    counts, means, spread = (np.repeat(counts, N_SETS, 1), np.repeat(means, N_SETS, 1), np.repeat(spread, N_SETS, 1))
     n, cells = data.n, bounds.cells
     share = float(epsilon) / (6 * N_SETS)
     noisy_counts = counts + rng.laplace(size=counts.shape) / share

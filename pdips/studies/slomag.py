@@ -18,7 +18,7 @@ from pdips.studies.mixed_histograms import one_step, scotts_bins
 from pdips.studies.mixed_measures import Group, covariance_estimates, grouped, mean_estimates, summarised
 from pdips.studies.mixed_moments import N_SETS, Bounds, Records, draw_records
 from pdips.studies.slomag_findings import slomag_findings
-from pdips.studies.slomag_model import BOUNDS, CELLS, HALF, ONE_CELL, SEQUENCE, draw_levels, in_units
+from pdips.studies.slomag_model import BOUNDS, HALF, ONE_CELL, SEQUENCE, draw_levels, in_units
 from pdips.studies.words import text_of
 
 FloatArray = NDArray[np.float64]

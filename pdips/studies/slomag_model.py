@@ -58,7 +58,7 @@ class Regression:
     @property
     def unit(self) -> FloatArray:
         """Coefficients in the original units are those of predictors in the unit ball times this, shape (p,)."""
-        return np.array([1.0, 1 / HALF, 1 / HALF, 1.0, 1.0])[: self.p] / np.sqrt(self.p)
+        return np.asarray(np.array([1.0, 1 / HALF, 1 / HALF, 1.0, 1.0])[: self.p] / np.sqrt(self.p))
 
     @property
     def reach(self) -> float:
@@ -151,9 +151,7 @@ def grown_noise(regression: Regression, scale: float, shape: tuple[int, int], rn
     return direction * (rng.standard_gamma(d, shape) * scale)[..., None]
 
 
-def noisy_modes(
-    data: Records, regression: Regression, ridge: float, epsilon: Fraction, bits: RandomBits
-) -> FloatArray:
+def noisy_modes(data: Records, regression: Regression, ridge: float, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Sanitize the modes of a regression with a public ridge, once, shape (replicates, d).
 
     Replacing a record moves the mode by ``reach`` / ridge at most (SOUNDNESS 5.6), so its coordinates by sqrt(d) times
@@ -224,7 +222,7 @@ def firth_estimates(sets: Records) -> dict[str, tuple[FloatArray, FloatArray]]:
     shape = sets.cell.shape[:2]
     w = [column.reshape(-1, sets.n) for column in levels(sets.cell)]
     x = design(sets.z.reshape(-1, sets.n, 2), w)
-    found = {}
+    found: dict[str, tuple[FloatArray, FloatArray]] = {}
     for regression in SEQUENCE:
         for level in range(1, regression.classes):
             y = np.where(w[regression.outcome] == level, 1, np.where(w[regression.outcome] == 0, 0, -1))
