@@ -228,7 +228,7 @@ def test_published_means_are_noised_at_a_scale_that_the_true_count_sets(monkeypa
     monkeypatch.setattr(mixed_moments, "conjugate", keep)
     data = glom.simulated(400, np.random.default_rng(8))
     epsilon = Fraction(3000)
-    mixed_moments.as_printed(data, glom.BY_CELL, epsilon, np.random.default_rng(0))
+    mixed_moments.as_printed(data, glom.BY_CELL, epsilon, bits())
     counts, means, _ = mixed_moments.cell_moments(data, 24)
     there = (counts > 0).all(axis=(1, 2))
     size = np.abs(seen["means"] - means)[there] * counts[there][..., None] / (8 * 30 / float(epsilon))
@@ -331,21 +331,21 @@ def test_a_replaced_record_moves_a_mode_by_no_more_than_is_paid_for():
 def test_metropolis_ends_in_the_posterior():
     data = slomag.simulated(1, np.random.default_rng(14))
     rng, regression = np.random.default_rng(0), slomag_model.SEQUENCE[0]
-    data = Records(np.repeat(data.cell, 300, axis=0), np.repeat(data.z, 300, axis=0))
+    data = Records(np.repeat(data.cell, 100, axis=0), np.repeat(data.z, 100, axis=0))
     drawn = slomag_model.posterior_draws(data, regression, 0.5, rng).reshape(-1, 3)
     from pdips.studies.logit_kernels import log_posterior, ridge_modes
 
     x, y = slomag_model.scaled_design(data, regression)
     mode, information, _ = ridge_modes(x[:1], y[:1], 3, 2, 0.5, 1e-9)
     covariance = np.linalg.inv(information[0])
-    points = rng.multivariate_normal(mode[0], 1.3 * covariance, 3000)
+    points = rng.multivariate_normal(mode[0], 1.3 * covariance, 2000)
     weight = np.array([log_posterior(x[0], y[0], point, 3, 0.5) for point in points])
     weight -= stats.multivariate_normal(mode[0], 1.3 * covariance).logpdf(points)
     weight = np.exp(weight - weight.max())
     wanted = weight @ points / weight.sum()  # by importance
-    error = np.sqrt(np.diag(covariance) * (1 / 1500 + 2 / 3000))
+    error = np.sqrt(np.diag(covariance) * (1 / 500 + 2 / 2000))
     assert (np.abs(drawn.mean(axis=0) - wanted) / error).max() < Z
-    assert (np.abs(drawn.mean(axis=0) + 0.5 * np.sqrt(np.diag(covariance)) - wanted) / error).max() > Z
+    assert (np.abs(drawn.mean(axis=0) + 0.7 * np.sqrt(np.diag(covariance)) - wanted) / error).max() > Z
     assert drawn.std(axis=0) == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.15)
 
 

@@ -181,7 +181,7 @@ def np_dips(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
 def modips_published(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do as printed, with the true counts in the scale of the noise on cell means."""
     rng = bits.generator()
-    return draw_records(mixed_moments.as_printed(data, BY_CELL, epsilon, rng), N, rng, BY_CELL)
+    return draw_records(mixed_moments.as_printed(data, BY_CELL, epsilon, bits), N, rng, BY_CELL)
 
 
 Posterior = Callable[[mixed_moments.Statistics, Bounds, int, np.random.Generator], mixed_moments.Parameters]

@@ -23,6 +23,8 @@ PRIOR = 0.5
 LEAST = 2.0**-10
 """Least eigenvalue of a noisy covariance matrix, in squared half ranges."""
 
+FINE = 2**20
+
 PAIRS = ((0, 0), (1, 1), (0, 1))
 
 
@@ -243,28 +245,34 @@ def exact_posterior(data: Records, cells: int, rng: np.random.Generator) -> Para
     return conjugate(counts[:, 0], means[:, 0], spread[:, 0], data.n, N_SETS, rng)
 
 
-def as_printed(data: Records, bounds: Bounds, epsilon: Fraction, rng: np.random.Generator) -> Parameters:
+def as_printed(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits) -> Parameters:
     """Draw parameters as the paper prints it: cell means with scale R / (n_k e), e the share of a component.
 
     Each of five sets has a sanitisation of its own at epsilon / 5 in six equal shares. The confidential counts set the
     scale of the noise on the cell means and the spread of their draws, so no epsilon is finite; the sensitivity of the
-    off-diagonal entry is up to 2 times too small (5.5). Noise is continuous, as printed.
+    off-diagonal entry is up to 2 times too small (5.5).
     """
     counts, means, spread = cell_moments(data, bounds.cells)
     counts, means, spread = (np.repeat(counts, N_SETS, 1), np.repeat(means, N_SETS, 1), np.repeat(spread, N_SETS, 1))
-    n, cells = data.n, bounds.cells
+    n, cells, rng = data.n, bounds.cells, bits.generator()
     share = float(epsilon) / (6 * N_SETS)
-    noisy_counts = counts + rng.laplace(size=counts.shape) / share
+    noisy_counts = counts + unit_noise(counts.shape, bits) / share
     size = 2 * bounds.half / np.maximum(counts, 1)[..., None] / share
-    noisy_means = bounds.clip(np.arange(cells), means + size * rng.laplace(size=means.shape))
-    noisy_spread = noisy_covariance(spread, bounds, (n - 1) / (n * (n - cells)) / share, rng)
+    noisy_means = bounds.clip(np.arange(cells), means + size * unit_noise(means.shape, bits))
+    noisy_spread = noisy_covariance(spread, bounds, (n - 1) / (n * (n - cells)) / share, bits)
     drawn = conjugate(counts, noisy_means, noisy_spread, n, N_SETS, rng)
     return replace(drawn, shares=draw_shares(np.maximum(noisy_counts, 0) + PRIOR, rng))
 
 
-def noisy_covariance(spread: FloatArray, bounds: Bounds, factor: float, rng: np.random.Generator) -> FloatArray:
+def unit_noise(shape: tuple[int, ...], bits: RandomBits) -> FloatArray:
+    """Draw Laplace noise of scale 1 on a grid of 2^-20, for published rows, whose scales depend on the data."""
+    drawn = discrete_laplace(Fraction(FINE), math.prod(shape), bits)
+    return np.asarray(drawn.reshape(shape) / FINE)
+
+
+def noisy_covariance(spread: FloatArray, bounds: Bounds, factor: float, bits: RandomBits) -> FloatArray:
     """Add noise of scale R_j R_k ``factor`` to each entry (R the range), and move the result into what bounds allow."""
-    root, noise = 2 * bounds.half, rng.laplace(size=(*spread.shape[:-2], 3)) * factor
+    root, noise = 2 * bounds.half, unit_noise((*spread.shape[:-2], 3), bits) * factor
     found = spread / np.outer(bounds.half, bounds.half)
     for place, (j, k) in enumerate(PAIRS):
         found[..., j, k] += noise[..., place] * root[j] * root[k] / (bounds.half[j] * bounds.half[k])

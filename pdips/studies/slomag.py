@@ -203,7 +203,7 @@ def modips_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Rec
     """
     rng = bits.generator()
     share = float(epsilon) / (COMPONENTS * N_SETS)
-    drawn = mixed_moments.as_printed(without_cells(sample.data), ONE_CELL, epsilon * 6 / COMPONENTS, rng)
+    drawn = mixed_moments.as_printed(without_cells(sample.data), ONE_CELL, epsilon * 6 / COMPONENTS, bits)
     z = draw_records(drawn, N, rng, ONE_CELL).z
 
     def coefficients(regression: slomag_model.Regression, x: FloatArray) -> FloatArray:
@@ -240,7 +240,7 @@ def modips_noise_aware(sample: Sample, epsilon: Fraction, bits: RandomBits) -> R
 def wrong_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Synthesize by the general location model on the 12 cells, as printed in section 4.3.1."""
     rng = bits.generator()
-    return draw_records(mixed_moments.as_printed(sample.data, BOUNDS, epsilon, rng), N, rng, BOUNDS)
+    return draw_records(mixed_moments.as_printed(sample.data, BOUNDS, epsilon, bits), N, rng, BOUNDS)
 
 
 Posterior = Callable[[mixed_moments.Statistics, Bounds, int, np.random.Generator], mixed_moments.Parameters]
