@@ -414,4 +414,3 @@ def test_a_small_run_from_end_to_end(name):
     findings = study.findings(table)
     assert len(findings) >= 7
     assert not any(re.search(r"\b(nan|inf|none)\b", finding.found) for finding in findings)
-    assert study.run(task.arguments, 7)[5] == measurements.iloc[5].to_dict()
