@@ -1,4 +1,5 @@
-"""What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their noise."""
+"""What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
+noise."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -32,9 +33,9 @@ NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 class Given:
     """Noisy statistics of a table, in a ``with pm.Model()`` block.
 
-    A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy ones
-    after post-processing, taken as if exact, as in paper 003. With ``noise-aware`` they are unknown: the law of the
-    noise, which is public, says how far the noisy ones may be from them.
+    A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy
+    ones after post-processing, taken as if exact, as in paper 003. With ``noise-aware`` they are unknown: the law of
+    the noise, which is public, says how far the noisy ones may be from them.
 
     Parameters
     ----------
@@ -76,7 +77,9 @@ class Given:
             return next(iter(self._counts.values())).sum()
         if not self.aware:
             return number_of_records(self.measured, self.used)
-        return self._positive(next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))).sum()
+        return self._positive(
+            next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))
+        ).sum()
 
     def noisy(self, name: str) -> FloatArray:
         """Return noisy statistics as they are published, shape (entries,)."""
@@ -103,7 +106,9 @@ class Given:
             Exact counts, which later laws may depend on; real numbers where they are unknown.
         """
         counts = self.counts(name)
-        pm.Potential(f"law of {name}", pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1))
+        pm.Potential(
+            f"law of {name}", pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1)
+        )
         return counts
 
     def counts(self, name: str) -> Any:
@@ -287,7 +292,8 @@ class Given:
         return self._about_noisy(name)
 
     def observe_noise(self, name: str, exact: Any) -> None:
-        """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is ignored."""
+        """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is
+        ignored."""
         part = self.measured.part(name)
         if self.aware and part.n_noised:
             noisy, scale = self._noisy(name)
@@ -303,7 +309,8 @@ class Given:
         return noisy - scale * noise
 
     def _is_loud(self, names: Sequence[str]) -> bool:
-        """Whether the noise is larger than the statistics vary by themselves, were records spread over half the range."""
+        """Whether the noise is larger than the statistics vary by themselves, were records spread over half the
+        range."""
         n = number_of_records(self.measured, self.used)
         parts = [self.measured.part(name) for name in names]
         own = [np.sqrt(n * part.statistic.spread(self.schema).min()) / 2 for part in parts]
@@ -335,7 +342,10 @@ class Given:
         """The numbers of all ``pm.Data`` that a model may have made, by name."""
         found: dict[str, FloatArray] = {}
         for part in self.measured.parts:
-            found |= {NOISY.format(part.name): self.measured.value(part.name), USED.format(part.name): self.used[part.name]}
+            found |= {
+                NOISY.format(part.name): self.measured.value(part.name),
+                USED.format(part.name): self.used[part.name],
+            }
             found[SCALE.format(part.name)] = np.asarray(self.measured.scale(part.name))
         return found
 

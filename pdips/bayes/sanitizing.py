@@ -1,4 +1,4 @@
-"""Statistics of a table with noise: who gets which part of the budget, how much noise that is, and what is published."""
+"""Statistics of a table with noise: which part of the budget each gets, how much noise that is, what is published."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -22,6 +22,11 @@ from pdips.table import Table
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 Law = Literal["laplace", "gaussian"]
+
+RECORDS = "n"
+"""What the public number of records is called among the statistics."""
+
+MADE_UP = 1000
 
 DIGITS = 10**6
 """Shares of an optimal budget are rounded to this part of one."""
@@ -105,11 +110,13 @@ class Measured:
             if part.name == name:
                 return part
         known = ", ".join(part.name for part in self.parts)
-        raise InputError(f"the model asks for statistic {name!r}, which its statistics(schema) doesn't declare: {known}")
+        raise InputError(
+            f"the model asks for statistic {name!r}, which its statistics(schema) doesn't declare: {known}"
+        )
 
     def value(self, name: str) -> FloatArray:
         """Return noisy statistics in the model's unit, shape (entries,)."""
-        return self.values[name] * self.part(name).statistic.unit(self.schema)
+        return np.asarray(self.values[name] * self.part(name).statistic.unit(self.schema))
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of the noise on each noised entry, in the model's unit."""
@@ -195,8 +202,8 @@ class Plan:
         unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
         if self.law == "laplace":
             sensitivity = statistic.l1(self.schema, self.neighbours) * unit
-            return float(sensitivity**2 * (1 / spread).sum()) ** (1 / 3)
-        return float(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum()) ** 0.5
+            return float((sensitivity**2 * (1 / spread).sum()) ** (1 / 3))
+        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum())
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -210,9 +217,7 @@ class Plan:
             elif l1:
                 scale = statistic.l2_squared(self.schema, self.neighbours) / (2 * self.amount * share)
             noised = self._n_noised(statistic) if l1 else 0
-            found.append(
-                Part(name=name, statistic=statistic, share=share, scale=scale, law=self.law, n_noised=noised)
-            )
+            found.append(Part(name=name, statistic=statistic, share=share, scale=scale, law=self.law, n_noised=noised))
         return tuple(found)
 
     def _n_noised(self, statistic: Statistic) -> int:
@@ -226,7 +231,9 @@ class Plan:
             return (Spend(step="noisy statistics, composed as zero-concentrated losses", epsilon=epsilon),)
         again = f", {repeats} times" if repeats > 1 else ""
         return tuple(
-            Spend(step=f"noise on {name}{again}", epsilon=epsilon * share) for name, share in self.shares.items() if share
+            Spend(step=f"noise on {name}{again}", epsilon=epsilon * share)
+            for name, share in self.shares.items()
+            if share
         )
 
     def exact(self, table: Table) -> dict[str, IntArray]:
@@ -260,6 +267,41 @@ class Plan:
             noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
         return noisy
 
+    def made_up(self) -> Measured:
+        """Return noisy statistics of nobody, so that a model can be tried before anything is spent."""
+        n = MADE_UP if self.neighbours == "replace-one" else None
+        values = {}
+        for part in self.parts:
+            whole = part.statistic.shape(self.schema)
+            even = MADE_UP // math.prod(whole) if isinstance(part.statistic, Counts) else 0
+            values[part.name] = np.full(math.prod(whole), even, dtype=np.int64)
+        return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
+
+    def restored(self, frame: pd.DataFrame) -> Measured:
+        """Return noisy statistics that were published, see :func:`to_frame`.
+
+        Raises
+        ------
+        InputError
+            If the table has other statistics than this plan.
+        """
+        noisy = {str(name): each["noisy"].to_numpy() for name, each in frame.groupby("statistic", sort=False)}
+        n = int(noisy.pop(RECORDS)[0]) if self.neighbours == "replace-one" and RECORDS in noisy else None
+        sizes = {part.name: math.prod(part.statistic.shape(self.schema)) for part in self.parts}
+        if {name: len(each) for name, each in noisy.items()} != sizes:
+            raise InputError("the release has other statistics than the model declares")
+        if not all(math.isclose(self._scale(part), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts):
+            raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
+        values = {
+            part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
+            for part in self.parts
+        }
+        return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
+
+    def _scale(self, part: Part) -> float:
+        scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
+        return scale * part.statistic.unit(self.schema)
+
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the noisy entries of independent sanitizations, shape (runs, entries), for audits."""
         found = self.exact(table)
@@ -287,12 +329,22 @@ def to_frame(measured: Measured, used: Mapping[str, FloatArray]) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        One row an entry: ``statistic``, ``cell`` (levels, "; " between them), ``noisy`` and ``used`` in the model's unit
-        (records, or sums of u = (x - middle) / half of the public bounds), ``noise`` (law), ``scale`` and
-        ``standard_deviation`` of the noise in the same unit.
+        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels,
+        "; " between them), ``noisy`` and ``used`` in the model's unit (records, or sums of u = (x - middle) / half of
+        the public bounds), ``noise`` (law), ``scale`` and ``standard_deviation`` of the noise in the same unit.
     """
     frames: Sequence[pd.DataFrame] = [_one(measured, part, used[part.name]) for part in measured.parts]
-    return pd.concat(frames, ignore_index=True)
+    if measured.n_records is None:
+        return pd.concat(frames, ignore_index=True)
+    n = float(measured.n_records)
+    public = {"statistic": RECORDS, "cell": "", "noisy": n, "used": n, "noise": "none", "scale": 0.0}
+    first = pd.DataFrame([{**public, "standard_deviation": 0.0}])
+    return pd.concat([first, *frames], ignore_index=True)
+
+
+def _scales(frame: pd.DataFrame, name: str) -> float:
+    """Return the scale of the noise on the first entry of a statistic, as published."""
+    return float(frame.loc[frame["statistic"] == name, "scale"].iloc[0])
 
 
 def _one(measured: Measured, part: Part, used: FloatArray) -> pd.DataFrame:

@@ -116,11 +116,16 @@ def fit(
 
 def _independent(draws: Mapping[str, NDArray[Any]], n_draws: int) -> Fitted:
     held = {
-        name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))), np.asarray(values)[None])
+        name: (
+            ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))),
+            np.asarray(values)[None],
+        )
         for name, values in draws.items()
     }
     tree = xr.DataTree.from_dict({"posterior": xr.Dataset(held)})
-    return Fitted(draws={name: np.asarray(values)[:n_draws] for name, values in draws.items()}, tree=tree, convergence=None)
+    return Fitted(
+        draws={name: np.asarray(values)[:n_draws] for name, values in draws.items()}, tree=tree, convergence=None
+    )
 
 
 def _data(model: pm.Model) -> dict[str, Any]:

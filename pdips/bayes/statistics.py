@@ -74,7 +74,9 @@ def _cells(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
             raise InputError(f"column {name!r} has neither levels nor bins to count by: give it bins in the schema")
     sizes = tuple(schema.columns[name].n_levels for name in by)
     if math.prod(sizes) > MOST_CELLS:
-        raise InputError(f"{' x '.join(by)} has more than {MOST_CELLS:,} cells; count by fewer columns, or coarser bins")
+        raise InputError(
+            f"{' x '.join(by)} has more than {MOST_CELLS:,} cells; count by fewer columns, or coarser bins"
+        )
     return sizes
 
 
@@ -213,7 +215,7 @@ class Sums:
     def measure(self, table: Table) -> IntArray:
         """Return the sums, shape (cells,), in steps."""
         values, most = steps_of(table, self.of)
-        return total_by(_place(table, self.by), values, *self.shape(table.schema), most)
+        return total_by(_place(table, self.by), values, self.shape(table.schema)[0], most)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
@@ -264,7 +266,9 @@ class Products:
         """Return the square of the l2-sensitivity: that of a square in another cell spreads over two entries."""
         squares = self.of[0] == self.of[1]
         largest = self.l1(schema, neighbours) ** 2
-        return largest // 2 if squares and largest > (schema.records.max_per_person * self._most(schema)) ** 2 else largest
+        return (
+            largest // 2 if squares and largest > (schema.records.max_per_person * self._most(schema)) ** 2 else largest
+        )
 
     def unit(self, schema: Schema) -> float:
         """Return a product of steps as part of the product of half ranges."""
@@ -273,7 +277,7 @@ class Products:
     def measure(self, table: Table) -> IntArray:
         """Return the sums of products, shape (cells,), in products of steps."""
         (x, most_x), (y, most_y) = (steps_of(table, name) for name in self.of)
-        return total_by(_place(table, self.by), x * y, *self.shape(table.schema), most_x * most_y)
+        return total_by(_place(table, self.by), x * y, self.shape(table.schema)[0], most_x * most_y)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
