@@ -102,7 +102,8 @@ def fit(
         draws = max(draws, -(-APART * n_draws // chains))
         watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
         tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
-    posterior = tree["posterior"].to_dataset().drop_vars(given.latents, errors="ignore")
+    known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
+    posterior = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
