@@ -249,15 +249,15 @@ def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
     Raises
     ------
     InputError
-        If the variance is below 2^-40 or above 2^40.
+        If the variance is below 2^-40 or above 2^80.
 
     Notes
     -----
     Rejection from the discrete Laplace (Canonne, Kamath and Steinke, 2020, algorithm 3), with each acceptance decided
     exactly. A release of integer statistics with l2-sensitivity D is (D^2 / (2 sigma^2))-zCDP (their theorem 4).
     """
-    if not Fraction(1, 2**40) <= variance <= 2**40:
-        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^40")
+    if not Fraction(1, 2**40) <= variance <= 2**80:
+        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^80")
     variance = Fraction(variance)
     scale = math.isqrt(math.floor(variance)) + 1
     drawn = np.empty(0, dtype=np.int64)
