@@ -1,6 +1,6 @@
 """Sanitized statistics as paper 003 prints them, for studies and audits: none of these forms is private.
 
-What each really loses: ``docs/proofs/modips.md``, section 4. Noise is drawn in doubles, as in the paper.
+What each really loses: ``docs/proofs/modips.md``, section 4.
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from pdips.bayes.columns import record_values
 from pdips.bayes.logistic_fit import Logistic
 from pdips.errors import InputError
 from pdips.mechanism import Split, Variant
-from pdips.noise import RandomBits
+from pdips.noise import RandomBits, discrete_laplace
 from pdips.privacy import Neighbours, Number, PrivacyLoss, as_float, exact, positive
 from pdips.schema import Schema
 from pdips.table import Table
@@ -25,6 +25,9 @@ IntArray = NDArray[np.int64]
 
 NOWHERE = np.inf
 """Stands for the mean of a cell that has none, which a release as printed leaves out."""
+
+FINE = 2**16
+"""Steps in the scale of Laplace noise, which stands for the paper's in doubles."""
 
 REACH, GRID = 9.0, 20_001
 """Posteriors of one coefficient are drawn on a grid of so many prior standard deviations to both sides."""
@@ -37,6 +40,11 @@ def printed(epsilon: Number, flaw: str) -> PrivacyLoss:
     statement = f"NO GUARANTEE. As published: {flaw}"
     claimed = exact(epsilon, "epsilon")
     return PrivacyLoss(epsilon=claimed, neighbours="replace-one", kind="none", statement=statement)
+
+
+def laplace(n: int, bits: RandomBits) -> FloatArray:
+    """Return Laplace noise of scale 1, shape (n,)."""
+    return discrete_laplace(Fraction(FINE), n, bits) / FINE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +88,7 @@ class PrintedMeans:
         """Return noisy means in the column's unit, shape (runs, cells); infinite for a cell without records."""
         means, counts = _means(table, self.of, self.by)
         scale = _range(table.schema, self.of) / (np.maximum(counts, 1) * as_float(exact(self.epsilon, "epsilon")))
-        noisy = means + bits.generator().laplace(0.0, scale, (n_runs, len(means)))
+        noisy = means + scale * laplace(n_runs * len(means), bits).reshape(n_runs, -1)
         return np.where(counts > 0, noisy, NOWHERE)
 
 
@@ -138,7 +146,7 @@ class PrintedCovariance:
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
         """Return the noisy entry, shape (runs, 1)."""
-        return self.exact(table) + bits.generator().laplace(0.0, self.scale(table), (n_runs, 1))
+        return self.exact(table) + self.scale(table) * laplace(n_runs, bits)[:, None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,9 +194,9 @@ class RedrawnCount:
 
 def redrawn(counts: FloatArray, n: int, epsilon: float, bits: RandomBits) -> FloatArray:
     """Return counts with Laplace noise of scale 1 / epsilon, each drawn again until it lies in [0, n]."""
-    rng, noisy = bits.generator(), np.full(len(counts), np.nan)
+    noisy = np.full(len(counts), np.nan)
     while (open_ := np.flatnonzero(~((noisy >= 0) & (noisy <= n)))).size:
-        noisy[open_] = counts[open_] + rng.laplace(0.0, 1 / epsilon, open_.size)
+        noisy[open_] = counts[open_] + laplace(open_.size, bits) / epsilon
     return noisy
 
 
@@ -264,7 +272,7 @@ class PrintedRegression:
         logits, rng = self.logits(table), bits.generator()
         drawn = posterior_draws(logits, n_runs, rng)
         rate = table.n_records * as_float(exact(self.strength, "strength") * exact(self.epsilon, "epsilon")) / 2
-        direction = rng.normal(size=drawn.shape)
+        direction = rng.standard_normal(drawn.shape)
         direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         return drawn + direction * rng.gamma(drawn.shape[1], 1 / rate, (n_runs, 1))
 
