@@ -261,6 +261,12 @@ def test_predictors_are_read_from_public_bounds():
     assert statistic.sensitivity(MIXED, "replace-one") == statistic.l1(MIXED, "replace-one")
 
 
+def test_an_outcome_called_predictor_keeps_its_name():
+    schema = Schema.model_validate({"columns": {"predictor": {"levels": [0, 1]}, "x": {"lower": 0, "upper": 1}}})
+    labels = Logistic(outcome="predictor", predictors=("x",), kappa=1).labels(schema)
+    assert labels.columns.tolist() == ["predictor", "term"]
+
+
 @pytest.mark.parametrize("p", range(1, 40))
 def test_no_record_is_longer_than_one(p):
     schema = schema_of(2, p)
