@@ -99,10 +99,11 @@ def test_a_forgotten_half_of_a_sensitivity_is_found_out(broken, pair, monkeypatc
 
 
 def test_the_printed_forms_are_violations():
-    # 400,000 runs, so that an event of probability .0012 against .00017 is seen
+    # 400,000 runs for an event of probability .0012 against .00017, 100,000 for the others
     cases = list(audit_modips.published())
-    found = findings(cases, n_runs=400_000)
-    assert [finding.verdict for finding in found] == ["VIOLATION"] * len(cases)
+    rare = [case for case in cases if case.pair.event_name == "the cell's mean is above 3"]
+    found = [*findings([case for case in cases if case not in rare], 100_000), *findings(rare, 400_000)]
+    assert [finding.verdict for finding in found] == ["VIOLATION"] * len(cases) == ["VIOLATION"] * 5
     assert {finding.kind for finding in found} == {"none"}
     assert {finding.variant for finding in found} == {"published"}
 
@@ -118,13 +119,13 @@ FIGURES = {
 
 @pytest.mark.parametrize("event", FIGURES)
 def test_the_printed_forms_at_their_size(event):
-    # SOUNDNESS section 8: probabilities within 6 standard errors of 200,000 runs, and of the last digit of the figure
+    # SOUNDNESS section 8: probabilities within 6 standard errors of 100,000 runs, and of the last digit of the figure
     [case] = [case for case in audit_modips.published() if case.pair.event_name == event]
     bits = RandomBits(np.random.default_rng(1))
     for table, figure in zip((case.pair.first, case.pair.second), FIGURES[event], strict=True):
-        share = case.pair.event(case.mechanism.observe(table, 200_000, bits)).mean()
-        assert abs(share - figure) <= 6 * math.sqrt(figure * (1 - figure) / 200_000) + 1e-4
-        assert figure in (0, 1) or abs(share - 1.2 * figure) > 6 * math.sqrt(figure / 200_000) * (figure > 0.01)
+        share = case.pair.event(case.mechanism.observe(table, 100_000, bits)).mean()
+        assert abs(share - figure) <= 6 * math.sqrt(figure * (1 - figure) / 100_000) + 1e-4
+        assert figure in (0, 1) or abs(share - 1.2 * figure) > 6 * math.sqrt(figure / 100_000) * (figure > 0.01)
 
 
 def test_printed_claims_where_they_hold():
