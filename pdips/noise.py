@@ -28,6 +28,8 @@ WORD_BITS = 64
 GUIDE_BITS = 16
 START_DIGITS = 40
 LONGEST_TABLE = 4096
+LONGEST_DIGIT = 6
+"""Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
 LARGEST_SCALE = 2**50
 FLOOR_NATS = 60
 """Scores further below the best than this count as this far below: SOUNDNESS review E8, the loss doesn't grow by it."""
@@ -179,7 +181,7 @@ def _digits(rate: Fraction) -> tuple[tuple[int, _Digit], ...]:
     """
     found, place = [], 1
     while 45 / (rate * place) > LONGEST_TABLE:
-        size = 2 ** min(11, int(1 / (rate * place)).bit_length() - 1)
+        size = 2 ** min(LONGEST_DIGIT, int(1 / (rate * place)).bit_length() - 1)
         found.append((place, _Digit(rate * place, size)))
         place *= size
     return (*found, (place, _Digit(rate * place, None)))
