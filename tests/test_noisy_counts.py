@@ -14,7 +14,8 @@ from scipy.special import gammaln
 
 from pdips import InputError
 from pdips.bayes import noisy_counts
-from pdips.bayes.noisy_counts import GaussianLaw, LaplaceLaw, draw_counts, draw_first_of_two, draw_proportions
+from pdips.bayes.noise_laws import GaussianLaw, LaplaceLaw
+from pdips.bayes.noisy_counts import draw_counts, draw_first_of_two, draw_proportions
 from pdips.noise import RandomBits, discrete_gaussian, discrete_laplace
 
 
@@ -98,7 +99,7 @@ def test_fourier_transforms_give_the_same_draws(monkeypatch):
 
 def ranks(broken, rng):
     """Return the rank of the true count among draws, for counts from the prior."""
-    bits, law = RandomBits(rng), LaplaceLaw(Fraction(15) if broken else Fraction(3))
+    bits, law = RandomBits(rng), LaplaceLaw(Fraction(1, 2) if broken else Fraction(3))
     found = []
     for _ in range(500):
         counts = rng.multinomial(30, rng.dirichlet(np.full(5, 0.6)))

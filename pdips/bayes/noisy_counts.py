@@ -3,12 +3,12 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fractions import Fraction
-from typing import Any, Protocol, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from pdips.bayes.noise_laws import NoiseLaw
 from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -30,78 +30,6 @@ MOST_WEIGHTS = 1 << 25
 """Most weights held for the cells of one table: 256 MiB."""
 
 CHUNK = 1 << 21
-
-
-class NoiseLaw(Protocol):
-    """The law of the noise on a count, up to a constant."""
-
-    def log_weights(self, noise: IntArray) -> FloatArray:
-        """Return log P(noise) up to a constant, elementwise."""
-        ...
-
-    def reach(self, tilt: float, nats: float) -> float:
-        """Return from where on log P(z) + tilt z is below -nats for z > 0; infinite if nowhere."""
-        ...
-
-
-@dataclass(frozen=True)
-class LaplaceLaw:
-    """Discrete Laplace noise, as :func:`pdips.noise.discrete_laplace` draws it.
-
-    Parameters
-    ----------
-    scale : Fraction
-        Scale b in records: P(z) ~ exp(-|z| / b).
-
-    Raises
-    ------
-    InputError
-        If the scale is not above 0.
-    """
-
-    scale: Fraction
-
-    def __post_init__(self) -> None:
-        _check_scale(self.scale, "scale")
-
-    def log_weights(self, noise: IntArray) -> FloatArray:
-        """Return -|noise| / b."""
-        return np.asarray(-np.abs(noise) * float(1 / self.scale), dtype=np.float64)
-
-    def reach(self, tilt: float, nats: float) -> float:
-        """Return nats / (1 / b - tilt)."""
-        rate = float(1 / self.scale) - tilt
-        return nats / rate if rate > 0 else math.inf
-
-
-@dataclass(frozen=True)
-class GaussianLaw:
-    """Discrete Gaussian noise, as :func:`pdips.noise.discrete_gaussian` draws it.
-
-    Parameters
-    ----------
-    variance : Fraction
-        The parameter sigma^2 in squared records: P(z) ~ exp(-z^2 / (2 sigma^2)).
-
-    Raises
-    ------
-    InputError
-        If the variance is not above 0.
-    """
-
-    variance: Fraction
-
-    def __post_init__(self) -> None:
-        _check_scale(self.variance, "variance")
-
-    def log_weights(self, noise: IntArray) -> FloatArray:
-        """Return -noise^2 / (2 sigma^2)."""
-        return np.asarray(noise.astype(np.float64) ** 2 * (-0.5 * float(1 / self.variance)), dtype=np.float64)
-
-    def reach(self, tilt: float, nats: float) -> float:
-        """Return the positive root of z^2 / (2 sigma^2) - tilt z = nats."""
-        variance = float(self.variance)
-        return tilt * variance + math.sqrt((tilt * variance) ** 2 + 2 * variance * nats)
 
 
 def draw_counts(
@@ -141,10 +69,11 @@ def draw_counts(
     have probability proportional to prod_k w_k(n_k) with w_k(j) = Gamma(alpha_k + j) / j! P(noisy_k - j), on the
     tables that add up to n: independent cells given their sum. The law of the sum of each half of the cells, of each
     half of these, and so on, is worked out by convolution; a draw splits n from the top down. Cells with the same
-    noisy count and prior share their laws, so the cost hardly depends on the number of cells. Weights are multiplied by
-    theta^j first, which changes nothing given the sum, with theta such that the cells add up to n on average; values whose
-    weight is then less than 1e-22 of the largest are left out (less than 1e-13 for sums of wide laws, by Fourier transforms).
-    The proportions given the counts are Dirichlet(alpha + counts): :func:`draw_proportions`.
+    noisy count and prior share their laws, so the cost hardly depends on the number of cells. Weights are multiplied
+    by theta^j first, which changes nothing given the sum, with theta such that the cells add up to n on average;
+    values whose weight is then less than 1e-22 of the largest are left out (1e-13 for sums of wide laws, which fast
+    Fourier transforms add up). The proportions given the counts are Dirichlet(alpha + counts):
+    :func:`draw_proportions`. Under add-remove n isn't public, and this is not for that.
     """
     counts, priors = _checked(noisy, n, alpha, n_draws)
     cells, inverse = np.unique(np.column_stack([counts, priors]), axis=0, return_inverse=True)
@@ -408,11 +337,6 @@ def _log_prior(values: IntArray, alpha: float) -> FloatArray:
 def _nats(alpha: float, n: int) -> float:
     """Return how far, in nats, the noise's weight must fall for the prior not to make up for it."""
     return NATS + abs(alpha - 1) * math.log(n + 1 + alpha) + abs(math.lgamma(alpha))
-
-
-def _check_scale(value: Any, name: str) -> None:
-    if not isinstance(value, int | Fraction) or isinstance(value, bool) or value <= 0:
-        raise InputError(f"{name} of the noise must be a Fraction above 0, got {value!r}")
 
 
 def _check_sizes(n: int, n_draws: int) -> None:
