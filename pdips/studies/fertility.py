@@ -56,7 +56,7 @@ class Fertility:
     )
 
     def tasks(self, options: Options) -> list[Task]:
-        """One split of the table a task, with one synthetic set of every form. Reads the table, to refuse a wrong one."""
+        """One split of the table a task, with a set of every form. Reads the table, to refuse a wrong one."""
         path = str(options.data)
         read_fertility(path)
         arguments = {"data": path, "epsilons": list(options.epsilons or EPSILONS)}
@@ -96,7 +96,8 @@ class Fertility:
         rates = (RATE, measures.BALANCED, measures.AMONG_ALTERED, measures.AMONG_NORMAL)
         return [
             Block(
-                title="Table 4: confusion matrix, observed as predicted, of 20 records held out; + is an altered diagnosis. "
+                title="Table 4: confusion matrix, observed as predicted, of 20 records held out; + is an altered "
+                "diagnosis. "
                 "CR: share classified right",
                 rows=rows,
                 columns={name: name for name in (*CONFUSION, RATE)},
@@ -113,7 +114,8 @@ class Fertility:
                 headline=False,
             ),
             Block(
-                title="Table 5: sum over cells of |share - share|, mean over all tables of k categorical columns; from 0 to 2",
+                title="Table 5: sum over cells of |share - share|, mean over all tables of k categorical columns; "
+                "from 0 to 2",
                 rows=five,
                 columns={name: name for name in TVD.values()},
             ),

@@ -19,7 +19,7 @@ from pdips.table import Table, decode
 IntArray = NDArray[np.int64]
 Maker = Callable[[Table, str, np.random.Generator], pd.DataFrame]
 
-HALF, PERKS = "α = 1/2", "α = 1/K"
+HALF, PERKS = "alpha = 1/2", "alpha = 1/K"
 LAPLACE_PUBLISHED, LAPLACE = "Laplace sanitizer (published)", "Laplace sanitizer"
 PRIVBAYES = "privbayes"
 PUBLISHED, PLUG_IN, AWARE = "plug-in (published)", "plug-in", "noise-aware"
@@ -77,7 +77,8 @@ def _modips(likelihood: str, prior: str) -> Maker:
 
 def _mechanism(name: str, **options: str) -> Maker:
     def make(table: Table, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-        return find(name)(epsilon=epsilon, **options).release(table, rng=rng)[0].sets[0]
+        made: pd.DataFrame = find(name)(epsilon=epsilon, **options).release(table, rng=rng)[0].sets[0]
+        return made
 
     return make
 

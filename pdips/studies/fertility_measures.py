@@ -1,4 +1,4 @@
-"""What tables 4 and 5 of paper 003 measure: a classifier on records held out, moments, distances of cross-tabulations."""
+"""What tables 4 and 5 of paper 003 measure: a classifier on records held out, moments, distances of tables."""
 
 from itertools import combinations
 
@@ -13,7 +13,7 @@ FloatArray = NDArray[np.float64]
 BALANCED, AMONG_ALTERED, AMONG_NORMAL = "balanced, %", "altered called so, %", "normal called altered, %"
 ONE_CLASS = "sets of one class, %"
 COST = 1.0
-"""C of the support vector machines, as in e1071 by default: its 5-fold cross-validation reports a rate, and chooses nothing."""
+"""C of the support vector machines, as in e1071 by default: its cross-validation reports a rate and chooses nothing."""
 
 
 def classify(train: Table, test: Table) -> FloatArray:

@@ -1,6 +1,7 @@
 """Tables 4 and 5 of paper 003 as pictures."""
 
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -53,7 +54,7 @@ def pictures(measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
             "as published": f"--series-{PUBLISHED_INK}",
             "sound": f"--series-{SOUND_INK}",
         }
-        caption = "Over replicates; a dot is the mean. Dashed: the majority class, and for balanced accuracy what no knowledge has."
+        caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
         found.append(
             Picture(title=f"Table 4, {prefix}: right on those held out", panels=panels, caption=caption, key=key)
         )
@@ -67,17 +68,16 @@ def _rates(measurements: pd.DataFrame, column: str, rows: list[str], prefix: str
         values = measurements.loc[(measurements["row"] == row) & (measurements["column"] == column), "value"]
         label = row.removeprefix(f"{prefix}: ")
         ink = GREY if row in REFERENCES else PUBLISHED_INK if _is_published(label) else SOUND_INK
-        drawn.append(Violin(label, _spread(values.to_numpy(dtype=float)), ink))
+        drawn.append(Violin(label, _spread([float(value) for value in values]), ink))
     marked = measurements.loc[(measurements["row"] == MAJORITY) & (measurements["column"] == column), "value"]
     return violins(column, drawn, (-2.0, 102.0), marks=[float(marked.mean())])
 
 
-def _spread(values: "pd.Series[float]") -> list[float]:
+def _spread(values: Sequence[float]) -> list[float]:
     """Return values that a density can be drawn of: those that are all equal, a hair apart."""
-    listed = [float(value) for value in values]
-    if max(listed) - min(listed) < 1e-6:
-        return [listed[0] - 0.05, listed[0], listed[0] + 0.05]
-    return listed
+    if max(values) - min(values) < 1e-6:
+        return [values[0] - 0.05, values[0], values[0] + 0.05]
+    return list(values)
 
 
 def _is_published(label: str) -> bool:

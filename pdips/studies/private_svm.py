@@ -1,19 +1,20 @@
-"""PrivateSVM of Rubinstein, Bartlett, Huang and Taft, algorithm 2, for the linear kernel: as theorem, sound, as printed.
+"""PrivateSVM of Rubinstein, Bartlett, Huang and Taft, algorithm 2, linear kernel: sound, and as paper 003 has it.
 
 The theorem (arXiv:0911.5708; Journal of Privacy and Confidentiality 4, 2012). Let w minimise
-``0.5 |w|^2 + C / n sum_i loss(y_i, <w, phi(x_i)>)`` with a convex loss that is L-Lipschitz (the hinge: L = 1), a feature
-map into F dimensions and ``k(x, x) = |phi(x)|^2 <= kappa^2``. Two tables of n records that differ in one have weights
-at most ``4 L C kappa / n`` apart in l2, so ``4 L C kappa sqrt(F) / n`` in l1; Laplace noise of that over epsilon on each
-weight is epsilon-private (replace-one, n public). In it
+``0.5 |w|^2 + C / n sum_i loss(y_i, <w, phi(x_i)>)`` with a convex loss that is L-Lipschitz (the hinge: L = 1), a
+feature map into F dimensions and ``k(x, x) = |phi(x)|^2 <= kappa^2``. Two tables of n records that differ in one have
+weights at most ``4 L C kappa / n`` apart in l2, so ``4 L C kappa sqrt(F) / n`` in l1; Laplace noise of that over
+epsilon on each weight is epsilon-private (replace-one, n public). In it
 
 - the cost of one record is C / n, where ``svm`` of e1071 and ``SVC`` of scikit-learn charge C;
 - kappa bounds the norm of a record's features, not its square, the kernel;
-- all of w is regularised: a free intercept isn't covered, and can move without bound on the scale of the noise;
+- all of w is regularised: a free intercept isn't covered, and how far a record can move it has no such bound;
 - w is the exact minimiser, the noise a real number.
 
-Half is enough: the objective is 1-strongly convex, and replacing a record changes its gradient by at most 2 L C kappa / n,
-so w moves by at most that; attained by records that are alone. :func:`sound` uses it with a column of ones in place
-of the intercept, a minimiser certified by its duality gap, weights on a grid, and exact discrete Laplace noise.
+Half is enough: the objective is 1-strongly convex, and replacing a record changes its subgradients by at most
+2 L C kappa / n, so w moves by at most that; attained by a record beside others that say nothing. :func:`sound` uses it,
+with a column of ones in place of the intercept, a minimiser certified by its duality gap, weights on a grid, and exact
+discrete Laplace noise.
 """
 
 import math
@@ -33,7 +34,7 @@ GRID = Fraction(1, 2**20)
 
 GAP = 1e-9
 CERTIFIED = Fraction(2, 10**9)
-"""The duality gap that is asked for, and the one that is paid for: rounding in a sum of n terms is far below the rest."""
+"""The duality gap asked for, and the one paid for: rounding in sums of n terms is far below the rest."""
 
 
 def theorem_sensitivity(cost: float, n: int, kappa: float, n_features: int) -> float:

@@ -21,10 +21,9 @@ def fit(x, y, cost, gap):  # type: ignore[no-untyped-def]
                 margin = 0.0
                 for j in range(p):
                     margin += x[i, j] * weights[j]
+                new = cost
                 if norms[i] > 0.0:
                     new = min(max(dual[i] + (1.0 - y[i] * margin) / norms[i], 0.0), cost)
-                else:
-                    new = cost
                 for j in range(p):
                     weights[j] += (new - dual[i]) * y[i] * x[i, j]
                 dual[i] = new
