@@ -7,6 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pdips.bayes.modips import Modips as Modips
     from pdips.bayes.posterior import CensoredPosterior as CensoredPosterior
     from pdips.bayes.pseudo import PseudoPosterior as PseudoPosterior
     from pdips.errors import InputError as InputError
@@ -44,6 +45,7 @@ _HOMES = {
     "Ledger": "pdips.ledger",
     "McClureReiter": "pdips.mechanisms.dirichlet",
     "Mechanism": "pdips.mechanism",
+    "Modips": "pdips.bayes.modips",
     "MultinomialDirichlet": "pdips.mechanisms.dirichlet",
     "PerturbedHistogram": "pdips.mechanisms.histograms",
     "PrivBayes": "pdips.mechanisms.privbayes",

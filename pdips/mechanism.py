@@ -97,6 +97,7 @@ class Drawn:
     diagnostics: Mapping[str, Any] = field(default_factory=dict)
     large_sets: Sequence[LargeSet] = ()
     closer: Closer | None = None
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     @classmethod
     def of(cls, sets: Sequence[pd.DataFrame | LargeSet], **rest: Any) -> Self:
@@ -225,6 +226,7 @@ def run(
         statistics=drawn.statistics,
         noise=tuple(drawn.noise),
         margin_errors=tuple(drawn.margin_errors),
+        tables=drawn.tables,
         reproducible=bits.reproducible,
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024

@@ -59,6 +59,8 @@ class Release:
         In place of ``sets`` where they have too many records to hold: written chunk by chunk.
     statistics : dict of str to DataFrame
         Noisy statistics that the sets were made from.
+    tables : dict of str to DataFrame
+        What else analysts want of it, written beside the sets as ``NAME.parquet`` or ``.csv``.
     noise : tuple of Noise
         The noise on these statistics, for whoever must judge the sets.
     margin_errors : tuple of MarginError
@@ -78,6 +80,7 @@ class Release:
     margin_errors: tuple[MarginError, ...] = ()
     reproducible: bool = False
     large_sets: tuple[LargeSet, ...] = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def n_sets(self) -> int:
@@ -148,8 +151,9 @@ class Release:
         folder.mkdir(parents=True, exist_ok=True)
         for number, made in enumerate(self.large_sets, start=1):
             made.write(folder / f"synthetic_{number}.{file_format}", file_format)
-        for number, frame in enumerate(self.sets, start=1):
-            path = folder / f"synthetic_{number}.{file_format}"
+        numbered = {f"synthetic_{number}": frame for number, frame in enumerate(self.sets, start=1)}
+        for name, frame in {**numbered, **self.tables}.items():
+            path = folder / f"{name}.{file_format}"
             if file_format == "csv":
                 frame.to_csv(path, index=False)
             else:

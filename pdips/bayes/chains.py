@@ -12,7 +12,7 @@ from pdips.bayes.drawing import Censoring, around
 from pdips.bayes.grid import join, split
 from pdips.bayes.likelihood import Censored, censor
 from pdips.bayes.pointwise import Likelihoods
-from pdips.bayes.sampling import Convergence, Sampler, converged, require, sample
+from pdips.bayes.sampling import Convergence, Reusable, Sampler, converged, require, sample
 from pdips.bayes.stages import Stage
 from pdips.bayes.terms import inputs_of
 from pdips.bayes.workspace import Workspace
@@ -116,13 +116,13 @@ def draw_chains(
 
 
 def agreeing(
-    model: Censored, watch: Sequence[str], *, draws: int, tune: int, **settings: Any
+    model: Reusable, watch: Sequence[str], *, draws: int, tune: int, **settings: Any
 ) -> tuple[xr.DataTree, Convergence]:
     """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't.
 
     Parameters
     ----------
-    model : Censored
+    model : Reusable
         What to sample.
     watch : sequence of str
         The variables that have to agree; all where there are none.

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,23 @@ def as_source(model: "str | Path | BuildModel | Source") -> Source:
         return model
     if not isinstance(model, (str, Path)):
         return Source(model, getattr(model, "__name__", "model"))
+    module, path = load(model)
+    if callable(getattr(module, "statistics", None)):
+        raise InputError(f"{path.name} is a model of noisy statistics, not of records: it is for --mechanism modips")
+    if not callable(getattr(module, "build_model", None)):
+        raise InputError(f"{path.name} has no function build_model(data, schema)")
+    watch = getattr(module, "WATCH", ())
+    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), tuple(watch))
+
+
+def load(model: str | Path) -> tuple[ModuleType, Path]:
+    """Return the module of a model file, or of one that comes with pdips, and its path.
+
+    Raises
+    ------
+    InputError
+        If there is no such file or model, or it can't be run.
+    """
     path = Path(model)
     if not path.is_file():
         if path.suffix == ".py" or len(path.parts) != 1:
@@ -92,10 +110,7 @@ def as_source(model: "str | Path | BuildModel | Source") -> Source:
         spec.loader.exec_module(module)
     except Exception as error:  # noqa: BLE001 - whatever the file does wrong, and it has seen no record
         raise InputError(f"{path.name} can't be run: {type(error).__name__}: {error}") from None
-    if not callable(getattr(module, "build_model", None)):
-        raise InputError(f"{path.name} has no function build_model(data, schema)")
-    watch = getattr(module, "WATCH", ())
-    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), tuple(watch))
+    return module, path
 
 
 @dataclass(frozen=True, eq=False)

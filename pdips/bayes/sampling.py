@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,14 +14,25 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from pdips.bayes.likelihood import Censored
 from pdips.convergence import Convergence, converged, require
 from pdips.errors import InputError
 from pdips.privacy import choice
 
-__all__ = ["Convergence", "Sampler", "compile_nutpie", "converged", "require", "sample"]
+__all__ = ["Convergence", "Reusable", "Sampler", "compile_nutpie", "converged", "require", "sample"]
 
 Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
+
+
+class Reusable(Protocol):
+    """A model that is compiled once and sampled again with other numbers in its ``pm.Data``."""
+
+    @property
+    def model(self) -> pm.Model: ...
+    @property
+    def compiled(self) -> dict[str, Any]: ...
+    @property
+    def record_parameters(self) -> tuple[str, ...]: ...
+
 
 SAMPLERS = ("auto", "nutpie", "pymc", "numpyro")
 MOST_CORES = 2
@@ -38,7 +49,7 @@ GROUPS = ("posterior", "sample_stats")
 
 
 def sample(
-    model: Censored | pm.Model,
+    model: Reusable | pm.Model,
     *,
     draws: int = 1000,
     tune: int = 1000,
@@ -51,8 +62,8 @@ def sample(
 
     Parameters
     ----------
-    model : Censored or pymc.Model
-        What to sample. A :class:`Censored` is compiled once, and sampled again without that after ``update``.
+    model : Reusable or pymc.Model
+        What to sample. A reusable one, such as a ``Censored``, is compiled once and sampled with its data as they are.
     draws, tune, chains : int
         Draws that are kept of each chain, those before them that are not, and chains.
     rng : numpy.random.Generator
@@ -77,7 +88,7 @@ def sample(
     for name, number, least in (("draws", draws, 1), ("tune", tune, SHORTEST_TUNING), ("chains", chains, 1)):
         if number < least:
             raise InputError(f"{name} must be at least {least}, got {number}")
-    graph = model.model if isinstance(model, Censored) else model
+    graph = model if isinstance(model, pm.Model) else model.model
     known = _available(graph, sampler)
     settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
     seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
@@ -87,7 +98,7 @@ def sample(
             tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
         else:
             tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=rng if known == "pymc" else seed, **settings)
-    return _kept(tree, model.record_parameters if isinstance(model, Censored) else ())
+    return _kept(tree, () if isinstance(model, pm.Model) else model.record_parameters)
 
 
 def _available(model: pm.Model, sampler: Sampler) -> str:
@@ -124,9 +135,9 @@ def compile_nutpie(model: pm.Model) -> Any:
     return nutpie.compile_pymc_model(model, backend="numba")
 
 
-def _compiled(model: Censored | pm.Model) -> Any:
+def _compiled(model: Reusable | pm.Model) -> Any:
     """Return the compiled model with the data as they are now."""
-    if not isinstance(model, Censored):
+    if isinstance(model, pm.Model):
         return compile_nutpie(model)
     if "nutpie" not in model.compiled:
         model.compiled["nutpie"] = compile_nutpie(model.model)

@@ -65,7 +65,7 @@ def synthetic_sets(
     names = list(table.schema.public_columns)
     if names and n_records != table.n_records:
         raise InputError("with public columns the synthetic sets have the table's public records")
-    public, covariates = _public(table, names)
+    public, covariates = public_columns(table)
     rng, sets, free = bits.generator(), list[pd.DataFrame](), [rv.name for rv in blueprint.model.free_RVs]
     for number, values in enumerate(each, start=1):
         with clock.step(f"drawing synthetic set {number} of {n_sets}"):
@@ -107,8 +107,9 @@ def _column(name: str, column: Column, values: NDArray[Any], schema: Schema, rng
     return np.rint(known).astype(np.int64) if column.integer else known
 
 
-def _public(table: Table, names: list[str]) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
-    """Return the public columns as they are written, and as models read them, in one order."""
+def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    """Return the public columns of a table as they are written, and as models read them, in one order."""
+    names = list(table.schema.public_columns)
     if not names:
         return pd.DataFrame(), {}
     order = public_order(table, names)

@@ -1,0 +1,38 @@
+"""A coin: one column with two levels, from a noisy count (for modips).
+
+Simulation 1 of Bowen & Liu, Comparative study of differentially private data synthesis methods, Statistical Science 35
+(2020). The prior is Kerman's neutral one (Electronic Journal of Statistics 5, 2011).
+
+Schema: one column with two levels and nothing else.
+"""
+
+import numpy as np
+import pymc as pm
+
+from pdips.bayes.statistics import Counts
+from pdips.errors import InputError
+
+PRIOR = 1 / 3
+
+
+def column(schema):
+    names = list(schema.columns)
+    if len(names) != 1 or schema.columns[names[0]].n_levels != 2 or schema.columns[names[0]].public:
+        raise InputError(f"bernoulli.py describes one column with two levels that isn't public; the schema has {names}")
+    return names[0]
+
+
+def statistics(schema):
+    return {"counts": Counts(by=(column(schema),))}
+
+
+def build_model(given, schema):
+    with pm.Model() as model:
+        first = pm.Beta("share of the first level", PRIOR, PRIOR)
+        given.multinomial("counts", pm.math.stack([first, 1 - first]))
+    return model
+
+
+def draw_records(draw, records, schema, rng):
+    codes = rng.random(records.n) >= np.asarray(draw["share of the first level"])
+    return {column(schema): codes.astype(int)}

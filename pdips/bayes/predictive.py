@@ -1,0 +1,79 @@
+"""Whether a model could have given the noisy statistics that it was fitted to: a posterior predictive check."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
+
+from pdips.bayes.sanitizing import Measured
+from pdips.bayes.settling import number_of_records, settle
+from pdips.bayes.statistic_fit import Fitted
+from pdips.bayes.statistic_model import StatisticModel, Wanted
+from pdips.bayes.synthesis import to_frame
+from pdips.noise import RandomBits
+from pdips.table import Table
+
+DRAWS = 100
+MOST_RECORDS = 10_000_000
+"""Records that are simulated in all."""
+
+SEED = 17
+
+
+def check_predictive(
+    model: StatisticModel, measured: Measured, fitted: Fitted, covariates: Mapping[str, NDArray[Any]]
+) -> tuple[dict[str, Any], xr.DataTree]:
+    """Simulate noisy statistics from the posterior and compare the published ones with them.
+
+    Every draw gives records, their statistics, and noise of the published law. It reads nothing but what is published.
+
+    Returns
+    -------
+    dict
+        ``predictive``: for each statistic the share of entries whose published value lies outside the central 95 % of
+        the simulated ones, and the smallest two-sided p-value, both plain numbers.
+    DataTree
+        Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
+        ``observed_data``: the noisy statistics, which are published.
+    """
+    simulated = _simulate(model, measured, fitted, covariates)
+    found, tree = {}, fitted.tree.copy()
+    for name, values in simulated.items():
+        noisy = measured.value(name)
+        below, above = (values <= noisy).mean(axis=0), (values >= noisy).mean(axis=0)
+        p_values = np.minimum(2 * (np.minimum(below, above) * len(values) + 1) / (len(values) + 1), 1.0)
+        low, high = np.quantile(values, [0.025, 0.975], axis=0)
+        outside = float(((noisy < low) | (noisy > high)).mean())
+        found[name] = {"outside": outside, "smallest_p": float(p_values.min()), "entries": len(noisy)}
+    entries = {name: [f"{name} entry"] for name in simulated}
+    predicted = {name: (["chain", "draw", *entries[name]], values[None]) for name, values in simulated.items()}
+    observed = {name: (entries[name], measured.value(name)) for name in simulated}
+    tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
+    tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
+    return {"predictive": found}, tree
+
+
+def _simulate(
+    model: StatisticModel, measured: Measured, fitted: Fitted, covariates: Mapping[str, NDArray[Any]]
+) -> dict[str, NDArray[np.float64]]:
+    """Return simulated noisy statistics, shape (draws, entries), by name."""
+    n = round(number_of_records(measured, settle(measured)))
+    rng = np.random.default_rng(SEED)
+    stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    total = stacked.sizes["sample"]
+    n_draws = max(min(DRAWS, total, MOST_RECORDS // max(n, 1)), 2)
+    rows: dict[str, list[NDArray[np.float64]]] = {part.name: [] for part in measured.parts if part.n_noised}
+    for row in np.linspace(0, total - 1, n_draws).astype(int):
+        draw = {str(name): values.to_numpy()[row] for name, values in stacked.data_vars.items()}
+        columns = model.records(draw, Wanted(n, covariates), measured.schema, rng)
+        frame = to_frame(measured.schema, columns, pd.DataFrame(), rng)
+        table = Table(frame, measured.schema.without_person())
+        for part in measured.parts:
+            if part.n_noised:
+                exact = part.statistic.measure(table).ravel().astype(np.float64)
+                exact[: part.n_noised] += part.noise(1, RandomBits(rng))[0]
+                rows[part.name].append(exact * part.statistic.unit(measured.schema))
+    return {name: np.array(each) for name, each in rows.items()}

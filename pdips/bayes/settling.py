@@ -1,0 +1,127 @@
+"""Noisy statistics made possible: counts that add up, sums within their cells, scatter that is no negative matrix.
+
+Post-processing, and nothing else: it reads noisy statistics and public facts. ``noisy`` and ``used`` are published side
+by side, so that everybody sees what was done.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.bayes.sanitizing import Measured, Part
+from pdips.bayes.statistics import Counts, Products, Scatter, Sums
+
+FloatArray = NDArray[np.float64]
+
+LEAST_VARIANCE = 1e-4
+"""In units of half the range squared: no column has a standard deviation below a hundredth of half its range."""
+
+
+def settle(measured: Measured) -> dict[str, FloatArray]:
+    """Return what plug-in models use in place of exact statistics, and where noise-aware chains start.
+
+    Counts are moved to the nearest that are at least 0 (at least 1 where sums are taken in the same cells) and add up
+    to n; sums to at most one a record; the matrix of sums of squares and products about the cells' means to the nearest
+    one that is positive.
+
+    Returns
+    -------
+    dict of str to ndarray, shape (entries,)
+        In the model's units.
+    """
+    used: dict[str, FloatArray] = {}
+    for part in _of(measured, Counts):
+        used[part.name] = _counts(measured, part)
+    total = number_of_records(measured, used)
+    for part in _of(measured, Sums):
+        most = _sizes(measured, part, used, total)
+        used[part.name] = np.clip(measured.value(part.name), -most, most)
+    for part in _of(measured, Scatter):
+        used[part.name] = np.clip(measured.value(part.name), LEAST_VARIANCE * total, total)
+    products = list(_of(measured, Products))
+    used |= {part.name: np.clip(measured.value(part.name), -total, total) for part in products}
+    used |= _scattered(measured, products, used, total)
+    rest = [part for part in measured.parts if part.name not in used]
+    return used | {part.name: measured.value(part.name) for part in rest}
+
+
+def number_of_records(measured: Measured, used: dict[str, FloatArray]) -> float:
+    """Return the public number of records, or what noisy counts say of it, at least 1."""
+    if measured.n_records is not None:
+        return float(measured.n_records)
+    totals = [used[part.name].sum() for part in _of(measured, Counts)]
+    return max(totals[0], 1.0) if totals else 1.0
+
+
+def _of(measured: Measured, *kinds: type) -> Iterable[Part]:
+    return (part for part in measured.parts if isinstance(part.statistic, kinds))
+
+
+def _by(part: Part) -> tuple[str, ...]:
+    """Return the columns that a part counts or sums by."""
+    by: tuple[str, ...] = getattr(part.statistic, "by", ())
+    return by
+
+
+def _of_what(part: Part) -> Any:
+    """Return the column that a part sums, or the two that it multiplies."""
+    return getattr(part.statistic, "of", None)
+
+
+def _counts(measured: Measured, part: Part) -> FloatArray:
+    noisy = measured.value(part.name)
+    if not part.n_noised:
+        return noisy
+    least = float(any(_by(each) == _by(part) for each in _of(measured, Sums)))
+    if measured.n_records is None:
+        return np.maximum(noisy, max(least, 1 / len(noisy)))
+    least = min(least, measured.n_records / len(noisy))
+    return least + nearest_shares(noisy - least, measured.n_records - least * len(noisy))
+
+
+def nearest_shares(values: FloatArray, total: float) -> FloatArray:
+    """Return the nearest nonnegative numbers that add up to ``total``, shape (cells,).
+
+    The projection on a simplex (Held, Wolfe and Crowder, 1974); numbers that are all alike share evenly.
+    """
+    ordered = -np.sort(-values)
+    excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
+    last = max(int(np.sum(ordered > excess)) - 1, 0)
+    nearest: FloatArray = np.maximum(values - excess[last], 0.0)
+    return nearest
+
+
+def _sizes(measured: Measured, part: Part, used: dict[str, FloatArray], total: float) -> FloatArray:
+    """Return how many records there are in each of the cells that a part sums over, as far as counts say."""
+    for counts in _of(measured, Counts):
+        if _by(counts) == _by(part):
+            return used[counts.name]
+    return np.full(len(measured.values[part.name]), total)
+
+
+def _scattered(
+    measured: Measured, products: list[Part], used: dict[str, FloatArray], total: float
+) -> dict[str, FloatArray]:
+    """Return products moved so that squares and products about the means are those of some table."""
+    pairs = {_of_what(part): part for part in products if not _by(part)}
+    names = sorted({name for pair in pairs for name in pair})
+    sums = {_of_what(part): part for part in _of(measured, Sums)}
+    if not names or not all(name in sums for name in names) or not all((name, name) in pairs for name in names):
+        return {}
+    of_means = {}
+    for pair in pairs:
+        x, y = (used[sums[name].name] for name in pair)
+        size = np.maximum(_sizes(measured, sums[pair[0]], used, total), 1e-9)
+        of_means[pair] = float((x * y / size).sum()) if len(x) == len(y) else 0.0
+    about = np.zeros((len(names), len(names)))
+    for (x, y), part in pairs.items():
+        i, j = names.index(x), names.index(y)
+        about[i, j] = about[j, i] = used[part.name][0] - of_means[x, y]
+    values, vectors = np.linalg.eigh(about)
+    nearest = (vectors * np.maximum(values, LEAST_VARIANCE * total)) @ vectors.T
+    return {
+        part.name: np.array([nearest[names.index(x), names.index(y)] + of_means[x, y]])
+        for (x, y), part in pairs.items()
+    }

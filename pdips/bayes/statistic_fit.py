@@ -1,0 +1,151 @@
+"""Posterior draws given noisy statistics: post-processing, however they are drawn and however often."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import xarray as xr
+from numpy.typing import NDArray
+
+from pdips.bayes.chains import agreeing
+from pdips.bayes.given import Given, Likelihood
+from pdips.bayes.sampling import Convergence, Sampler
+from pdips.bayes.sanitizing import Measured
+from pdips.bayes.statistic_model import StatisticModel
+
+MOST_COMPILED = 8
+APART = 4
+"""Draws of chains for each draw that is taken."""
+
+_lock = threading.RLock()
+_compiled: dict[tuple[Any, ...], "Compiled"] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A model, and what a sampler compiled of it."""
+
+    model: pm.Model
+    compiled: dict[str, Any] = field(default_factory=dict)
+    record_parameters: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fitted:
+    """Draws from the posterior given noisy statistics: public, for they are all that it depends on.
+
+    Parameters
+    ----------
+    draws : mapping of str to ndarray, shape (draws, ...)
+        Independent, or as far apart in chains as they can be.
+    tree : DataTree
+        All draws: group ``posterior``, and ``sample_stats`` of chains.
+    convergence : Convergence, optional
+        How well chains agree; None where draws are independent.
+    """
+
+    draws: Mapping[str, NDArray[Any]]
+    tree: xr.DataTree
+    convergence: Convergence | None
+
+    def draw(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return one draw."""
+        return {name: values[number] for name, values in self.draws.items()}
+
+
+def fit(
+    model: StatisticModel,
+    measured: Measured,
+    likelihood: Likelihood,
+    *,
+    n_draws: int,
+    rng: np.random.Generator,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    nuts: Sampler = "auto",
+) -> Fitted:
+    """Draw from the posterior of a model given noisy statistics.
+
+    Parameters
+    ----------
+    model, measured, likelihood
+        The model, what it is given, and how it sees it.
+    n_draws : int
+        Number of draws that are taken.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+    draws, tune, chains, nuts
+        Of NUTS; more draws where ``n_draws`` needs them.
+
+    Raises
+    ------
+    InputError
+        If the model can't be built.
+    RefusedError
+        If chains don't agree in any round. That costs nothing and says nothing but what the noisy statistics say.
+    """
+    given = Given(measured, likelihood)
+    if model.draw_posterior is not None:
+        exact = model.draw_posterior(given, max(n_draws, draws), given.schema, rng)
+        if exact is not None:
+            return _independent(exact, n_draws)
+    with _lock:
+        built = model.built(given)
+        kept = _kept(model, built, given)
+        if kept.model is not built:
+            pm.set_data({name: data.get_value() for name, data in _data(built).items()}, model=kept.model)
+        settings = {"start": _start(built), "chains": chains, "rng": rng, "sampler": nuts}
+        draws = max(draws, -(-APART * n_draws // chains))
+        watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
+        tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
+    posterior = tree["posterior"].to_dataset().drop_vars(given.latents, errors="ignore")
+    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
+    stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
+    total = stacked.sizes["sample"]
+    taken = (rng.integers(total) + np.arange(n_draws) * max(total // n_draws, 1)) % total
+    return Fitted(
+        draws={str(name): each.to_numpy()[taken] for name, each in stacked.data_vars.items()},
+        tree=tree,
+        convergence=found,
+    )
+
+
+def _independent(draws: Mapping[str, NDArray[Any]], n_draws: int) -> Fitted:
+    held = {
+        name: (
+            ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))),
+            np.asarray(values)[None],
+        )
+        for name, values in draws.items()
+    }
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset(held)})
+    return Fitted(
+        draws={name: np.asarray(values)[:n_draws] for name, values in draws.items()}, tree=tree, convergence=None
+    )
+
+
+def _data(model: pm.Model) -> dict[str, Any]:
+    return {data.name: data for data in model.data_vars}
+
+
+def _kept(model: StatisticModel, built: pm.Model, given: Given) -> Compiled:
+    """Return the model that was compiled for other noisy statistics of the same kind, or this one."""
+    measured = given.measured
+    shapes = tuple((part.name, len(measured.values[part.name]), part.law, part.n_noised) for part in measured.parts)
+    known = (model.text or model.build_model, given.schema.to_toml(), given.likelihood, measured.n_records)
+    key = (*known, shapes, tuple(built.named_vars))
+    if key not in _compiled:
+        while len(_compiled) >= MOST_COMPILED:
+            _compiled.pop(next(iter(_compiled)))
+        _compiled[key] = Compiled(built)
+    return _compiled[key]
+
+
+def _start(model: pm.Model) -> dict[str, NDArray[Any]]:
+    """Return where chains start, on the unconstrained scale."""
+    point = model.initial_point(random_seed=0)
+    return {value.name: np.asarray(point[value.name]) for value in model.value_vars}
