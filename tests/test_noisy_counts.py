@@ -6,6 +6,7 @@ Each statistical test has a fixed seed and fails a right sampler with probabilit
 import itertools
 import time
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from scipy import stats
 from scipy.special import gammaln
 
 from pdips import InputError
-from pdips.bayes import noisy_counts
+from pdips.bayes import count_trees, noisy_counts, unknown_total
 from pdips.bayes.noise_laws import GaussianLaw, LaplaceLaw
 from pdips.bayes.noisy_counts import draw_counts, draw_first_of_two, draw_proportions
 from pdips.noise import RandomBits, discrete_gaussian, discrete_laplace
@@ -92,7 +93,7 @@ def test_fourier_transforms_give_the_same_draws(monkeypatch):
     noisy = rng.integers(-50, 300, size=13)
     arguments = (noisy, LaplaceLaw(Fraction(40)), 1500, 0.5, 2_000)
     direct = draw_counts(*arguments, np.random.default_rng(3))
-    monkeypatch.setattr(noisy_counts, "DIRECT", 0)
+    monkeypatch.setattr(count_trees, "DIRECT", 0)
     by_transform = draw_counts(*arguments, np.random.default_rng(3))
     assert (direct == by_transform).mean() > 0.999  # a draw may fall on the other side of a rounded threshold
 
@@ -101,7 +102,7 @@ def ranks(broken, rng):
     """Return the rank of the true count among draws, for counts from the prior."""
     bits, law = RandomBits(rng), LaplaceLaw(Fraction(1, 2) if broken else Fraction(3))
     found = []
-    for _ in range(500):
+    for _ in range(300):
         counts = rng.multinomial(30, rng.dirichlet(np.full(5, 0.6)))
         noisy = counts + discrete_laplace(Fraction(3), 5, bits)
         drawn = draw_counts(noisy, law, 30, 0.6, 19, rng)[:, 0]
@@ -113,6 +114,53 @@ def ranks(broken, rng):
 def test_ranks_of_the_truth_are_even():
     assert stats.chisquare(ranks(False, np.random.default_rng(7))).pvalue > 1e-6
     assert stats.chisquare(ranks(True, np.random.default_rng(7))).pvalue < 1e-9
+
+
+@pytest.mark.parametrize(("noisy", "alpha"), [([3, -1, 4], 0.7), ([-5, -8, -4], 0.2), ([10, 2], [1.0, 2.5])])
+def test_an_unknown_number_of_records(noisy, alpha):
+    """Flat on the number of records: against all tables with counts below 50, of which the rest is 1e-12."""
+    priors = np.broadcast_to(np.asarray(alpha, dtype=float), len(noisy))
+    every = np.stack([each.ravel() for each in np.meshgrid(*[np.arange(50)] * len(noisy), indexing="ij")], axis=1)
+    n, total = every.sum(axis=1), priors.sum()
+    logs = (gammaln(priors + every) - gammaln(every + 1.0)).sum(axis=1) - np.abs(np.asarray(noisy) - every).sum(axis=1)
+    logs = logs + gammaln(n + 1.0) - gammaln(total + n)
+    weights = np.exp(logs - logs.max())
+    drawn = draw_counts(noisy, LaplaceLaw(Fraction(1)), None, alpha, 30_000, np.random.default_rng(8))
+    assert p_value(drawn, every, weights / weights.sum()) > 1e-6
+    wrong = weights * np.exp(
+        gammaln(total + n) - gammaln(n + 1.0)
+    )  # as if the number's law were in the counts' weights
+    assert p_value(drawn, every, wrong / wrong.sum()) < 1e-9
+
+
+def test_trees_of_other_tilts_say_the_same_of_the_number_of_records():
+    rng = np.random.default_rng(9)
+    noisy = rng.integers(-3, 9, size=200)
+    values, inverse = np.unique(noisy, return_inverse=True)
+    kinds = count_trees.Kinds(
+        values, np.full(len(values), 0.5), np.bincount(inverse), LaplaceLaw(Fraction(2)), int(noisy.clip(0).sum()) + 900
+    )
+    here, there = (unknown_total._stretch(kinds, inverse, aim, 0, kinds.n) for aim in (600, 640))
+    low, high = max(here.low, there.low), min(here.high, there.high)
+    assert high - low > 20
+    both = [each.logs[low - each.low : high + 1 - each.low] for each in (here, there)]
+    assert np.abs(both[0] - both[1]).max() < 1e-6
+    joined = unknown_total._followed(kinds, inverse)
+    assert all(a.high + 1 == b.low for a, b in pairwise(joined))
+    step = np.diff(np.concatenate([each.logs for each in joined]))
+    assert np.abs(np.diff(step)).max() < 0.1  # no jump where stretches meet
+
+
+def test_an_unknown_large_number_is_quick():
+    rng = np.random.default_rng(4)
+    draw_counts([1], LaplaceLaw(Fraction(1)), None, 1.0, 1, rng)
+    for n_cells, n in ((24, 10**7), (50_000, 80)):
+        counts = rng.multinomial(n, rng.dirichlet(np.full(n_cells, 0.5)))
+        noisy = counts + discrete_laplace(Fraction(1, 2), n_cells, RandomBits(rng))
+        start = time.process_time()
+        drawn = draw_counts(noisy, LaplaceLaw(Fraction(1, 2)), None, 0.5, 50, rng)
+        assert time.process_time() - start < 4
+        assert abs(drawn.sum(axis=1).mean() - n) < 6 * max(drawn.sum(axis=1).std(), 1)
 
 
 def test_cells_alike_are_drawn_alike_and_in_their_places():

@@ -191,9 +191,9 @@ def test_noise_of_the_sound_form():
 def test_printed_and_predict():
     rng = np.random.default_rng(5)
     x, y = rng.uniform(-1, 1, size=(30, 2)), np.ones(30)
-    assert printed(x, y, 1, rng)[-1] == 1  # one class
+    assert printed(x, y, 1, RandomBits(rng))[-1] == 1  # one class
     y[x[:, 0] < 0] = -1
-    assert (predict(printed(x, y, "1000", rng), x) == y).mean() > 0.9
+    assert (predict(printed(x, y, "1000", RandomBits(rng)), x) == y).mean() > 0.9
     assert (predict(sound(x, y, 1, "1000", RandomBits(rng)), x) == y).mean() > 0.9
 
 

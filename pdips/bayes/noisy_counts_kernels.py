@@ -43,9 +43,10 @@ def _share(total, left, right, weights, start, low, length, uniform):  # type: i
 
 
 @njit(cache=True, nogil=True)
-def split(total, n_levels, root, left, right, weights, start, low, length, rng, counts):  # type: ignore[no-untyped-def]
+def split(sums, n_levels, root, left, right, weights, start, low, length, rng, counts):  # type: ignore[no-untyped-def]
     """Draw the leaves of a binary tree of sums given the sum of all, into ``counts``, shape (draws, 2^n_levels).
 
+    ``sums`` has that of each draw.
     Node ``k`` is the sum of ``left[k]`` and ``right[k]``; its law is ``weights[start[k] : start[k] + length[k]]``, from
     the value ``low[k]`` on. Returns False if some total could not be split.
     """
@@ -54,7 +55,7 @@ def split(total, n_levels, root, left, right, weights, start, low, length, rng, 
     places = np.empty(n_levels + 2, dtype=np.int64)
     levels = np.empty(n_levels + 2, dtype=np.int64)
     for draw in range(counts.shape[0]):
-        nodes[0], totals[0], places[0], levels[0] = root, total, 0, n_levels
+        nodes[0], totals[0], places[0], levels[0] = root, sums[draw], 0, n_levels
         top = 1
         while top > 0:
             top -= 1

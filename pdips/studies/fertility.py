@@ -158,7 +158,7 @@ def _private_svm(form: str, train: Table, test: Table, epsilon: str, rng: np.ran
     """Release a classifier in one of its forms and measure it."""
     x, y = features(train)
     if form == PRINTED_SVM:
-        weights = printed(x, y, epsilon, rng)
+        weights = printed(x, y, epsilon, RandomBits(rng))
     else:
         cost = f"1/{train.n_records}" if form == SOUND_SVM else 1
         weights = sound(x, y, cost, epsilon, RandomBits(rng))

@@ -122,15 +122,13 @@ def sound(x: FloatArray, y: FloatArray, cost: Number, epsilon: Number, bits: Ran
     return np.asarray((steps + discrete_laplace(scale, len(steps), bits)) * float(GRID), dtype=np.float64)
 
 
-def printed(x: FloatArray, y: FloatArray, epsilon: Number, rng: np.random.Generator) -> FloatArray:
+def printed(x: FloatArray, y: FloatArray, epsilon: Number, bits: RandomBits) -> FloatArray:
     """Release weights as paper 003 does. No guarantee: see the module's notes.
 
     Parameters
     ----------
-    x, y, epsilon
+    x, y, epsilon, bits
         As for :func:`sound`.
-    rng : numpy.random.Generator
-        Randomness.
 
     Returns
     -------
@@ -139,10 +137,11 @@ def printed(x: FloatArray, y: FloatArray, epsilon: Number, rng: np.random.Genera
     """
     from sklearn.svm import SVC
 
+    scale = Fraction(PAPER_SENSITIVITY).limit_denominator(1000) / GRID / exact(epsilon, "epsilon")
+    noise = discrete_laplace(scale, x.shape[1], bits) * float(GRID)
     if len(np.unique(y)) < 2:
-        return np.append(rng.laplace(scale=PAPER_SENSITIVITY / float(exact(epsilon, "epsilon")), size=x.shape[1]), y[0])
+        return np.append(noise, y[0])
     found = SVC(kernel="linear", C=1.0).fit(x, y)
-    noise = rng.laplace(scale=PAPER_SENSITIVITY / float(exact(epsilon, "epsilon")), size=x.shape[1])
     return np.append(found.coef_[0] + noise, found.intercept_)
 
 
