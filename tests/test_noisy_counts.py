@@ -102,7 +102,7 @@ def ranks(broken, rng):
     """Return the rank of the true count among draws, for counts from the prior."""
     bits, law = RandomBits(rng), LaplaceLaw(Fraction(1, 2) if broken else Fraction(3))
     found = []
-    for _ in range(300):
+    for _ in range(200):
         counts = rng.multinomial(30, rng.dirichlet(np.full(5, 0.6)))
         noisy = counts + discrete_laplace(Fraction(3), 5, bits)
         drawn = draw_counts(noisy, law, 30, 0.6, 19, rng)[:, 0]

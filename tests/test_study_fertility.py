@@ -227,15 +227,15 @@ def test_a_tiny_run(path, tmp_path):
 
 
 def test_other_epsilons(path):
-    options = Options(replicates=1, data=path, epsilons=("1", "20"))
+    options = Options(replicates=1, data=path, epsilons=("20",))
     (task,) = Fertility().tasks(options)
     measurements = pd.DataFrame(Fertility().run(task.arguments, seed=3)).assign(task=task.key)
     table = Fertility().table(measurements)
     rows = set(table["row"])
-    assert {"epsilon = 1: privbayes", "epsilon = 20: privbayes"} <= rows
+    assert "epsilon = 20: privbayes" in rows
     assert table.loc[table["row"] != ORIGINAL, "paper"].isna().all()
     assert Fertility().findings(table) == []
-    assert len(Fertility().pictures(measurements, table)) == 4
+    assert len(Fertility().pictures(measurements, table)) == 2
     at_20 = table.set_index(["row", "column"])["ours"]
-    assert at_20["epsilon = 20: Laplace sanitizer", TVD[8]] < at_20["epsilon = 1: Laplace sanitizer", TVD[8]]
+    assert at_20["epsilon = 20: Laplace sanitizer", TVD[8]] < 0.2 < at_20[EVEN, TVD[8]]
     assert fertility_schema().columns["age"].n_values == 4
