@@ -17,6 +17,9 @@ from pdips.bayes.sanitizing import Measured
 from pdips.bayes.statistic_model import StatisticModel
 
 MOST_COMPILED = 8
+MOST_NUMBERS = 2_000_000
+"""Independent draws beyond those that sets need, times the entries of the statistics."""
+
 APART = 4
 """Draws of chains for each draw that is taken."""
 
@@ -90,7 +93,9 @@ def fit(
     """
     given = Given(measured, likelihood)
     if model.draw_posterior is not None:
-        exact = model.draw_posterior(given, max(n_draws, draws), given.schema, rng)
+        entries = sum(len(values) for values in measured.values.values())
+        wanted = max(n_draws, min(draws, MOST_NUMBERS // max(entries, 1)))
+        exact = model.draw_posterior(given, wanted, given.schema, rng)
         if exact is not None:
             return _independent(exact, n_draws)
     with _lock:
