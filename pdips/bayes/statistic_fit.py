@@ -22,8 +22,8 @@ MOST_NUMBERS = 2_000_000
 """Independent draws beyond those that sets need, times the entries of the statistics."""
 
 NOT_AGREED = (
-    "the chains of {} don't agree on the posterior given the noisy statistics, so nothing is released; that says nothing "
-    "but what these say, and they stay charged; use more tuning and draws, or try the model on made-up tables first"
+    "the chains of {} don't agree on the posterior given the noisy statistics, so nothing is released; that says "
+    "nothing but what these say, and they stay charged; use more tuning and draws, or try the model on made-up tables"
 )
 
 APART = 4
@@ -120,8 +120,8 @@ def fit(
             raise RefusedError(NOT_AGREED.format(model.name)) from None
         except Exception as error:  # noqa: BLE001 - whatever a model's graph raises, it has seen public numbers only
             raise RefusedError(
-                f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few records, or "
-                "so much noise, they may not suit it; they stay charged"
+                f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
+                "records, or so much noise, they may not suit it; they stay charged"
             ) from None
     known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
     posterior = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
