@@ -142,7 +142,7 @@ def tail_by_quad(distance: float, between: float, within: float, m: int, at_zero
     def tail(total: float) -> float:
         return 2 * stats.norm.sf(distance / np.sqrt((1 + 1 / m) * (total - within) + within / m))
 
-    edges = [within, *(x for x in law.isf([0.9, 0.5, 0.1, 1e-3, 1e-6, 1e-9]) if x > within), np.inf]
+    edges = [within, *(x for x in law.isf([0.99, 0.9, 0.5, *10.0 ** -np.arange(1, 14)]) if x > within)]
     body = sum(integrate.quad(lambda s: tail(s) * law.pdf(s), a, b, limit=200)[0] for a, b in itertools.pairwise(edges))
     above = law.sf(within)
     return (1 - at_zero * (1 - above)) * body / above + at_zero * (1 - above) * tail(within)
@@ -176,7 +176,7 @@ def test_the_mixture_at_its_edges():
     found = combine(q, np.array([[0.0, 1.0, 1.0, 1.0]] * 3), rule="posterior-predictive")
     lower, upper = found.interval
     assert lower[0] == upper[0] == 1
-    assert found.p_value([1.0, 1.0, 1.0, 1.0])[:3].tolist() == [1, 1, 1]
+    np.testing.assert_allclose(found.p_value(1.0)[:3], 1)
     # sets that agree: S = W u^-1 where S > W, at 2 degrees of freedom, and one fifth of the law is there
     half = float(upper[1]) - 1
     body = integrate.quad(lambda u: 2 * stats.norm.sf(half / np.sqrt(4 / 3 * (1 / u - 1) + 1 / 3)), 0, 1, limit=200)[0]
@@ -185,7 +185,7 @@ def test_the_mixture_at_its_edges():
     assert np.isnan([lower[3], found.variance[3], found.p_value()[3]]).all()
 
 
-def predictive_coverage(ratio: float, m: int, rule: str, n_runs: int = 4_000) -> float:
+def predictive_coverage(ratio: float, m: int, rule: str, n_runs: int = 2_000) -> float:
     """How often an interval holds the estimand N(c, V), from sets whose estimates are N(c, V + W), W = 1."""
     rng = np.random.default_rng(5)
     truth = np.sqrt(ratio) * rng.standard_normal(n_runs)
@@ -196,8 +196,8 @@ def predictive_coverage(ratio: float, m: int, rule: str, n_runs: int = 4_000) ->
 
 @pytest.mark.parametrize(("ratio", "m"), [(100, 3), (10, 3), (1, 5), (10, 20), (0.1, 100), (1, 100)])
 def test_the_posterior_predictive_rule_covers(ratio, m):
-    # true coverage is 94.6 to 96.8 % by the benchmark; standard error 0.35 %, so each fails by chance below 1e-5
-    assert 0.93 < predictive_coverage(ratio, m, "posterior-predictive") < 0.985
+    # true coverage is 94.6 to 96.8 % by the benchmark; standard error 0.5 %
+    assert 0.925 < predictive_coverage(ratio, m, "posterior-predictive") < 0.985
 
 
 @pytest.mark.parametrize("rule", ["sanitized", "raab-nowok-dibben"])
@@ -277,7 +277,7 @@ def test_a_level_absent_from_one_set_gives_a_row_of_nan():
     assert set(table.index) == {"Intercept", "g[T.b]", "g[T.c]", "x"}
     assert table.loc["g[T.b]"].isna().all()
     assert table.loc[["Intercept", "g[T.c]", "x"], "p_value"].notna().all()
-    assert found.wald(["g[T.c]", "x"]).p_value < 1e-6
+    assert found.wald(["g[T.c]", "x"]).p_value < 1e-3
     with pytest.raises(InputError, match="missing from some set"):
         found.wald()
 
@@ -343,15 +343,15 @@ def test_pooled_covariances():
 
 
 def test_p_values_of_several_coefficients_are_even_under_the_null():
-    # 1,000 tests at 5 %: standard error 0.7 %; the twin takes the noise for nothing
+    # 200 tests at 5 %: 10 rejections expected, over 26 has probability below 1e-5; the twin takes the noise for nothing
     rng, rejected, naive = np.random.default_rng(3), 0, 0
-    for _ in range(1_000):
+    for _ in range(200):
         q = 2 * rng.standard_normal((5, 3)) - np.sqrt(3) * rng.standard_normal(3)  # V = 3, W = 1
         matrices = np.array([np.eye(3)] * 5)
         rejected += combine(q, matrices, rule="posterior-predictive").wald().p_value < 0.05
         naive += combine(q, matrices, rule="raab-nowok-dibben").wald().p_value < 0.05
-    assert 20 < rejected < 80
-    assert naive > 150
+    assert rejected < 27
+    assert naive > 60
 
 
 @pytest.mark.parametrize(
@@ -513,3 +513,25 @@ def test_the_page_on_inference_runs(tmp_path, monkeypatch):
         exec(block, names)
     assert names["result"].rule == "posterior-predictive"
     assert len(names["mixed"]) == 5 * 1_000
+
+
+def noisy_share_coverage(rule: str, m: int, n: int = 200, epsilon: float = 0.2, n_runs: int = 2_000) -> float:
+    """Coverage for a share: one count of n with discrete Laplace noise, released once; sets from its posterior."""
+    rng, truth = np.random.default_rng(8), 0.3
+    grid = (np.arange(400) + 0.5) / 400
+    counts, released = np.arange(n + 1), np.arange(-150, n + 151)
+    noise = np.exp(-epsilon * np.abs(released[:, None] - counts))
+    likelihood = noise @ stats.binom.pmf(counts[:, None], n, grid)
+    below = np.cumsum(likelihood, axis=1) / likelihood.sum(axis=1, keepdims=True)
+    shift = stats.dlaplace(epsilon).rvs(n_runs, random_state=rng)
+    observed = np.clip(rng.binomial(n, truth, n_runs) + shift, -150, n + 150) + 150
+    draws = (rng.random((m, n_runs))[..., None] > below[observed]).sum(axis=-1)
+    q = rng.binomial(n, grid[draws]) / n
+    lower, upper = combine(q, q * (1 - q) / n, rule=rule).interval
+    return float(np.mean((lower <= truth) & (truth <= upper)))
+
+
+def test_the_posterior_predictive_rule_covers_a_noisy_share():
+    # standard error 0.5 %; the twin is the paper's rule, which takes each set to have noise of its own
+    assert 0.915 < noisy_share_coverage("posterior-predictive", 10) < 0.975
+    assert noisy_share_coverage("sanitized", 10) < 0.9

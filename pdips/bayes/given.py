@@ -1,4 +1,5 @@
-"""What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their noise."""
+"""What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
+noise."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -32,9 +33,9 @@ NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 class Given:
     """Noisy statistics of a table, in a ``with pm.Model()`` block.
 
-    A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy ones
-    after post-processing, taken as if exact, as in paper 003. With ``noise-aware`` they are unknown: the law of the
-    noise, which is public, says how far the noisy ones may be from them.
+    A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy
+    ones after post-processing, taken as if exact, as in paper 003. With ``noise-aware`` they are unknown: the law of
+    the noise, which is public, says how far the noisy ones may be from them.
 
     Parameters
     ----------
@@ -291,7 +292,8 @@ class Given:
         return self._about_noisy(name)
 
     def observe_noise(self, name: str, exact: Any) -> None:
-        """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is ignored."""
+        """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is
+        ignored."""
         part = self.measured.part(name)
         if self.aware and part.n_noised:
             noisy, scale = self._noisy(name)
@@ -323,7 +325,8 @@ class Given:
         return noisy - scale * noise
 
     def _is_loud(self, names: Sequence[str]) -> bool:
-        """Whether the noise is larger than the statistics vary by themselves, were records spread over half the range."""
+        """Whether the noise is larger than the statistics vary by themselves, were records spread over half the
+        range."""
         n = number_of_records(self.measured, self.used)
         parts = [self.measured.part(name) for name in names]
         own = [np.sqrt(n * part.statistic.spread(self.schema).min()) / 2 for part in parts]

@@ -18,11 +18,11 @@ def law_of(mechanism: Any) -> str:
     )
     repeated = f" This is done {each} times, once for each set, each with its part of the budget." if each > 1 else ""
     return (
-        "Bounded statistics of the table (counts by cell, sums and products of columns counted from the middle of their "
-        f"public bounds) are worked out in whole numbers, and {noise}.{repeated} Everything else, Markov chains included, "
-        "is worked out from these noisy statistics and public facts, so that it costs nothing: neither how well chains "
-        "mix nor how many sets are drawn weakens the guarantee. The model and its priors say what the synthetic records "
-        "look like; they were not chosen by looking at the table."
+        "Bounded statistics of the table (counts by cell, sums and products of columns counted from the middle of "
+        f"their public bounds) are worked out in whole numbers, and {noise}.{repeated} Everything else, Markov chains "
+        "included, is worked out from these noisy statistics and public facts, so that it costs nothing: neither how "
+        "well chains mix nor how many sets are drawn weakens the guarantee. The model and its priors say what the "
+        "synthetic records look like; they were not chosen by looking at the table."
     )
 
 

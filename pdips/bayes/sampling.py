@@ -63,7 +63,7 @@ def sample(
     Parameters
     ----------
     model : Reusable or pymc.Model
-        What to sample. A reusable one, such as a ``Censored``, is compiled once and then sampled with its data as they are.
+        What to sample. A reusable one, such as a ``Censored``, is compiled once and sampled with its data as they are.
     draws, tune, chains : int
         Draws that are kept of each chain, those before them that are not, and chains.
     rng : numpy.random.Generator

@@ -1,4 +1,4 @@
-"""Statistics of a table with noise: who gets which part of the budget, how much noise that is, and what is published."""
+"""Statistics of a table with noise: which part of the budget each gets, how much noise that is, what is published."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pdips.bayes.statistics import Counts, Statistic
 from pdips.errors import InputError
 from pdips.mechanism import Outcome
-from pdips.noise import RandomBits, discrete_gaussian, discrete_laplace, discrete_laplace_variance
+from pdips.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
 from pdips.privacy import Neighbours, Number, Spend, positive
 from pdips.release import Noise
 from pdips.schema import Schema
@@ -116,7 +116,7 @@ class Measured:
 
     def value(self, name: str) -> FloatArray:
         """Return noisy statistics in the model's unit, shape (entries,)."""
-        return self.values[name] * self.part(name).statistic.unit(self.schema)
+        return np.asarray(self.values[name] * self.part(name).statistic.unit(self.schema))
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of the noise on each noised entry, in the model's unit."""
@@ -171,6 +171,9 @@ class Plan:
             statistic.check(self.schema)
         if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
             raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
+        for part in self.parts:  # a budget that is none is refused, too
+            if part.n_noised:
+                check_scale(part.scale, part.law)
 
     @property
     def shares(self) -> dict[str, Fraction]:
@@ -202,8 +205,8 @@ class Plan:
         unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
         if self.law == "laplace":
             sensitivity = statistic.l1(self.schema, self.neighbours) * unit
-            return float(sensitivity**2 * (1 / spread).sum()) ** (1 / 3)
-        return float(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum()) ** 0.5
+            return float((sensitivity**2 * (1 / spread).sum()) ** (1 / 3))
+        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum())
 
     @property
     def parts(self) -> tuple[Part, ...]:
@@ -267,13 +270,19 @@ class Plan:
             noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
         return noisy
 
-    def made_up(self) -> Measured:
-        """Return noisy statistics of nobody, so that a model can be tried before anything is spent."""
-        n = MADE_UP if self.neighbours == "replace-one" else None
+    def made_up(self, n_records: int | None = None) -> Measured:
+        """Return noisy statistics of nobody, so that a model can be tried before anything is spent.
+
+        Parameters
+        ----------
+        n_records : int, optional
+            Number of records, where it is public.
+        """
+        n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
         for part in self.parts:
             whole = part.statistic.shape(self.schema)
-            even = MADE_UP // math.prod(whole) if isinstance(part.statistic, Counts) else 0
+            even = (n or MADE_UP) // math.prod(whole) if isinstance(part.statistic, Counts) else 0
             values[part.name] = np.full(math.prod(whole), even, dtype=np.int64)
         return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
 
@@ -290,7 +299,7 @@ class Plan:
         sizes = {part.name: math.prod(part.statistic.shape(self.schema)) for part in self.parts}
         if {name: len(each) for name, each in noisy.items()} != sizes:
             raise InputError("the release has other statistics than the model declares")
-        if not all(np.isclose(part.scale and self._scale(part), _scales(frame, part.name)) for part in self.parts):
+        if not all(math.isclose(self._scale(part), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts):
             raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
         values = {
             part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
@@ -329,9 +338,9 @@ def to_frame(measured: Measured, used: Mapping[str, FloatArray]) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels, "; " between them), ``noisy`` and ``used`` in the model's unit
-        (records, or sums of u = (x - middle) / half of the public bounds), ``noise`` (law), ``scale`` and
-        ``standard_deviation`` of the noise in the same unit.
+        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels,
+        "; " between them), ``noisy`` and ``used`` in the model's unit (records, or sums of u = (x - middle) / half of
+        the public bounds), ``noise`` (law), ``scale`` and ``standard_deviation`` of the noise in the same unit.
     """
     frames: Sequence[pd.DataFrame] = [_one(measured, part, used[part.name]) for part in measured.parts]
     if measured.n_records is None:

@@ -5,6 +5,7 @@ by side, so that everybody sees what was done.
 """
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,15 +55,26 @@ def number_of_records(measured: Measured, used: dict[str, FloatArray]) -> float:
     return max(totals[0], 1.0) if totals else 1.0
 
 
-def _of(measured: Measured, kind: type) -> Iterable[Part]:
-    return (part for part in measured.parts if isinstance(part.statistic, kind))
+def _of(measured: Measured, *kinds: type) -> Iterable[Part]:
+    return (part for part in measured.parts if isinstance(part.statistic, kinds))
+
+
+def _by(part: Part) -> tuple[str, ...]:
+    """Return the columns that a part counts or sums by."""
+    by: tuple[str, ...] = getattr(part.statistic, "by", ())
+    return by
+
+
+def _of_what(part: Part) -> Any:
+    """Return the column that a part sums, or the two that it multiplies."""
+    return getattr(part.statistic, "of", None)
 
 
 def _counts(measured: Measured, part: Part) -> FloatArray:
     noisy = measured.value(part.name)
     if not part.n_noised:
         return noisy
-    least = float(any(each.statistic.by == part.statistic.by for each in _of(measured, Sums)))
+    least = float(any(_by(each) == _by(part) for each in _of(measured, Sums)))
     if measured.n_records is None:
         return np.maximum(noisy, max(least, 1 / len(noisy)))
     least = min(least, measured.n_records / len(noisy))
@@ -77,13 +89,14 @@ def nearest_shares(values: FloatArray, total: float) -> FloatArray:
     ordered = -np.sort(-values)
     excess = (np.cumsum(ordered) - total) / np.arange(1, len(values) + 1)
     last = max(int(np.sum(ordered > excess)) - 1, 0)
-    return np.maximum(values - excess[last], 0.0)
+    nearest: FloatArray = np.maximum(values - excess[last], 0.0)
+    return nearest
 
 
 def _sizes(measured: Measured, part: Part, used: dict[str, FloatArray], total: float) -> FloatArray:
     """Return how many records there are in each of the cells that a part sums over, as far as counts say."""
     for counts in _of(measured, Counts):
-        if counts.statistic.by == part.statistic.by:
+        if _by(counts) == _by(part):
             return used[counts.name]
     return np.full(len(measured.values[part.name]), total)
 
@@ -92,9 +105,9 @@ def _scattered(
     measured: Measured, products: list[Part], used: dict[str, FloatArray], total: float
 ) -> dict[str, FloatArray]:
     """Return products moved so that squares and products about the means are those of some table."""
-    pairs = {part.statistic.of: part for part in products if not part.statistic.by}
+    pairs = {_of_what(part): part for part in products if not _by(part)}
     names = sorted({name for pair in pairs for name in pair})
-    sums = {part.statistic.of: part for part in _of(measured, Sums)}
+    sums = {_of_what(part): part for part in _of(measured, Sums)}
     if not names or not all(name in sums for name in names) or not all((name, name) in pairs for name in names):
         return {}
     of_means = {}

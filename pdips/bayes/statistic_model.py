@@ -160,7 +160,8 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
     """
     if isinstance(model, StatisticModel):
         return model
-    module, text = model, ""
+    module: Any = model
+    text = ""
     if isinstance(model, (str, Path)):
         module, path = load(model)
         name, text = path.name, path.read_text(encoding="utf-8")
@@ -171,7 +172,12 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
         hint = "; a model of records is for censored-posterior" if len(missing) == 2 else ""
         raise InputError(f"{name} has no {'; no '.join(missing)}: modips needs all three{hint}")
     return StatisticModel(
-        *(getattr(module, part) for part in CONTRACT), name, text, getattr(module, "draw_posterior", None)
+        module.statistics,
+        module.build_model,
+        module.draw_records,
+        name,
+        text,
+        getattr(module, "draw_posterior", None),
     )
 
 

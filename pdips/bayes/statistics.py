@@ -169,9 +169,9 @@ class Counts:
         return _named(schema, self.by)
 
     def spread(self, schema: Schema) -> FloatArray:
-        """Return p (1 - p) for p = 1 / cells."""
+        """Return p (1 - p) for p = 1 / cells; 1 for the number of all records."""
         [cells] = self.shape(schema)
-        return np.full(cells, max(1 / cells * (1 - 1 / cells), 1e-12))
+        return np.full(cells, 1 / cells * (1 - 1 / cells) if cells > 1 else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -215,7 +215,7 @@ class Sums:
     def measure(self, table: Table) -> IntArray:
         """Return the sums, shape (cells,), in steps."""
         values, most = steps_of(table, self.of)
-        return total_by(_place(table, self.by), values, *self.shape(table.schema), most)
+        return total_by(_place(table, self.by), values, self.shape(table.schema)[0], most)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
@@ -277,7 +277,7 @@ class Products:
     def measure(self, table: Table) -> IntArray:
         """Return the sums of products, shape (cells,), in products of steps."""
         (x, most_x), (y, most_y) = (steps_of(table, name) for name in self.of)
-        return total_by(_place(table, self.by), x * y, *self.shape(table.schema), most_x * most_y)
+        return total_by(_place(table, self.by), x * y, self.shape(table.schema)[0], most_x * most_y)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""

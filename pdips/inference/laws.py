@@ -1,6 +1,7 @@
 """The laws that intervals and p-values are read from: Student's t, and a mixture of normals by quadrature."""
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -90,6 +91,11 @@ class Mixture:
         return np.asarray(np.where(np.isnan(self.weights).any(axis=-1), np.nan, half))
 
 
+@cache
+def _gauss_legendre() -> tuple[FloatArray, FloatArray]:
+    return np.polynomial.legendre.leggauss(N_NODES)
+
+
 def inverse_chi2(
     sum_of_squares: FloatArray, degrees: float, floor: FloatArray, *, at_floor: float = AT_ZERO
 ) -> tuple[FloatArray, FloatArray]:
@@ -126,7 +132,7 @@ def inverse_chi2(
         inner = gammaincinv(half, above * np.array([_TAIL, 1 - _TAIL]).reshape(2, *[1] * above.ndim))
         low = np.where(tiny, _TAIL ** (1 / half), inner[0] / most)
         ends = np.sqrt(2 * np.where(np.isinf(most), inner[0], low * most)), np.sqrt(2 * np.minimum(inner[1], most))
-        points, parts = np.polynomial.legendre.leggauss(N_NODES)
+        points, parts = _gauss_legendre()
         if_tiny = np.sqrt(low[..., None]) + (1 - np.sqrt(low[..., None])) * (points + 1) / 2
         roots = ends[0][..., None] + (ends[1] - ends[0])[..., None] * (points + 1) / 2
         relative = np.where(tiny[..., None], if_tiny, roots)
@@ -134,6 +140,6 @@ def inverse_chi2(
         weights = parts * np.exp(log_density - log_density.max(axis=-1, keepdims=True))
         weights = weights / weights.sum(axis=-1, keepdims=True)
         nodes = np.where(tiny[..., None], floor[..., None] / relative**2, sum_of_squares[..., None] / relative**2)
-    onto = (at_floor * (1 - above))[..., None]
+    onto = np.where(np.isnan(sum_of_squares + floor), np.nan, at_floor * (1 - above))[..., None]
     nodes = np.concatenate([np.maximum(nodes, floor[..., None]), floor[..., None]], axis=-1)
     return nodes, np.concatenate([(1 - onto) * weights, onto], axis=-1)

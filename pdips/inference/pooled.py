@@ -114,9 +114,10 @@ class Combined:
         Notes
         -----
         F tests that take ``B`` to be a multiple of ``W``, so that few sets will do: Li, Raghunathan and Rubin (1991,
-        Statistica Sinica 1) for ``"rubin"``; Reiter (2005, Journal of Statistical Planning and Inference 131) for
-        ``"sanitized"`` and ``"fully-synthetic"``; where k (m - 1) <= 4, the degrees of freedom that Li, Raghunathan and
-        Rubin have for few sets, and by analogy for the other two. ``"raab-nowok-dibben"`` has a chi-square test.
+        Journal of the American Statistical Association 86) for ``"rubin"``; Reiter (2005, Journal of Statistical
+        Planning and Inference 131) for ``"sanitized"`` and ``"fully-synthetic"``. Where k (m - 1) <= 4, the degrees of
+        freedom that Li, Raghunathan and Rubin have for few sets, by analogy for the other two as well.
+        ``"raab-nowok-dibben"`` has a chi-square test.
         ``"posterior-predictive"`` averages chi-square tails over the multiple; for one coefficient its p-value is that
         of :meth:`p_value`, and its ``statistic`` divides by the median of the multiple.
         """
