@@ -92,7 +92,7 @@ def fit(
     if model.draw_posterior is not None:
         exact = model.draw_posterior(given, max(n_draws, draws), given.schema, rng)
         if exact is not None:
-            return _independent(exact, n_draws)
+            return _independent(model.completed(exact, given.schema, rng), n_draws)
     with _lock:
         built = model.built(given)
         kept = _kept(model, built, given)
@@ -102,7 +102,7 @@ def fit(
         draws = max(draws, -(-APART * n_draws // chains))
         watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
         tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
-    posterior = tree["posterior"].to_dataset().drop_vars(given.latents, errors="ignore")
+    posterior = _completed(model, given, tree["posterior"].to_dataset(), rng)
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
@@ -112,6 +112,18 @@ def fit(
         tree=tree,
         convergence=found,
     )
+
+
+def _completed(model: StatisticModel, given: Given, posterior: xr.Dataset, rng: np.random.Generator) -> xr.Dataset:
+    """Return the draws of chains without unknown statistics, and with what the model integrates out."""
+    kept = posterior.drop_vars(given.latents, errors="ignore")
+    shape = (kept.sizes["chain"], kept.sizes["draw"])
+    flat = {str(name): each.to_numpy().reshape((-1, *each.shape[2:])) for name, each in kept.data_vars.items()}
+    for name, values in model.completed(flat, given.schema, rng).items():
+        if name not in flat:
+            dims = (f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))
+            kept[name] = (("chain", "draw", *dims), values.reshape((*shape, *values.shape[1:])))
+    return kept
 
 
 def _independent(draws: Mapping[str, NDArray[Any]], n_draws: int) -> Fitted:
