@@ -25,8 +25,8 @@ from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.bayes.units import unit_of
 from pdips.errors import InputError
 
-ALPHA = 1.0
-"""Each cell's prior records: all shares pi are as likely."""
+ALPHA = 0.5
+"""Each cell's prior records: Jeffreys' prior, that of the paper's simulation 3."""
 
 
 def columns(schema):

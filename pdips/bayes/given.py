@@ -256,7 +256,7 @@ class Given:
         """
         rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
         d = rows[-1] + 1
-        chol, about = pt.as_tensor(chol).reshape((d, d)), pt.as_tensor(about).reshape((d, d))
+        chol, about = pt.as_tensor(chol).reshape((d, d)), about * pt.ones((d, d))
         label = ", ".join(names)
         if self.aware and any(self.measured.part(name).n_noised for name in names):
             scatter = self._unknown_scatter(names, df, chol, d)
