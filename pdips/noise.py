@@ -28,6 +28,8 @@ WORD_BITS = 64
 GUIDE_BITS = 16
 START_DIGITS = 40
 LONGEST_TABLE = 4096
+LONGEST_DIGIT = 6
+"""Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
 LARGEST_SCALE = 2**50
 FLOOR_NATS = 60
 """Scores further below the best than this count as this far below: SOUNDNESS review E8, the loss doesn't grow by it."""
@@ -179,7 +181,7 @@ def _digits(rate: Fraction) -> tuple[tuple[int, _Digit], ...]:
     """
     found, place = [], 1
     while 45 / (rate * place) > LONGEST_TABLE:
-        size = 2 ** min(11, int(1 / (rate * place)).bit_length() - 1)
+        size = 2 ** min(LONGEST_DIGIT, int(1 / (rate * place)).bit_length() - 1)
         found.append((place, _Digit(rate * place, size)))
         place *= size
     return (*found, (place, _Digit(rate * place, None)))
@@ -249,15 +251,15 @@ def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
     Raises
     ------
     InputError
-        If the variance is below 2^-40 or above 2^40.
+        If the variance is below 2^-40 or above 2^80.
 
     Notes
     -----
     Rejection from the discrete Laplace (Canonne, Kamath and Steinke, 2020, algorithm 3), with each acceptance decided
     exactly. A release of integer statistics with l2-sensitivity D is (D^2 / (2 sigma^2))-zCDP (their theorem 4).
     """
-    if not Fraction(1, 2**40) <= variance <= 2**40:
-        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^40")
+    if not Fraction(1, 2**40) <= variance <= 2**80:
+        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^80")
     variance = Fraction(variance)
     scale = math.isqrt(math.floor(variance)) + 1
     drawn = np.empty(0, dtype=np.int64)

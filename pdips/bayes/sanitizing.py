@@ -171,6 +171,7 @@ class Plan:
             statistic.check(self.schema)
         if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
             raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
+        self.shares  # noqa: B018 - refuses a budget that is none
 
     @property
     def shares(self) -> dict[str, Fraction]:

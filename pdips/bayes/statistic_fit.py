@@ -17,6 +17,9 @@ from pdips.bayes.sanitizing import Measured
 from pdips.bayes.statistic_model import StatisticModel
 
 MOST_COMPILED = 8
+MOST_NUMBERS = 2_000_000
+"""Independent draws beyond those that sets need, times the entries of the statistics."""
+
 APART = 4
 """Draws of chains for each draw that is taken."""
 
@@ -90,7 +93,9 @@ def fit(
     """
     given = Given(measured, likelihood)
     if model.draw_posterior is not None:
-        exact = model.draw_posterior(given, max(n_draws, draws), given.schema, rng)
+        entries = sum(len(values) for values in measured.values.values())
+        wanted = max(n_draws, min(draws, MOST_NUMBERS // max(entries, 1)))
+        exact = model.draw_posterior(given, wanted, given.schema, rng)
         if exact is not None:
             return _independent(model.completed(exact, given.schema, rng), n_draws)
     with _lock:
@@ -102,7 +107,9 @@ def fit(
         draws = max(draws, -(-APART * n_draws // chains))
         watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
         tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
-    posterior = _completed(model, given, tree["posterior"].to_dataset(), rng)
+    known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
+    drawn = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
+    posterior = _completed(model, given, drawn, rng)
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
@@ -114,15 +121,14 @@ def fit(
     )
 
 
-def _completed(model: StatisticModel, given: Given, posterior: xr.Dataset, rng: np.random.Generator) -> xr.Dataset:
-    """Return the draws of chains without unknown statistics, and with what the model integrates out."""
-    kept = posterior.drop_vars(given.latents, errors="ignore")
+def _completed(model: StatisticModel, given: Given, kept: xr.Dataset, rng: np.random.Generator) -> xr.Dataset:
+    """Return the draws of chains with what the model integrates out."""
     shape = (kept.sizes["chain"], kept.sizes["draw"])
     flat = {str(name): each.to_numpy().reshape((-1, *each.shape[2:])) for name, each in kept.data_vars.items()}
     for name, values in model.completed(flat, given.schema, rng).items():
         if name not in flat:
             dims = (f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))
-            kept[name] = (("chain", "draw", *dims), values.reshape((*shape, *values.shape[1:])))
+            kept = kept.assign({name: (("chain", "draw", *dims), values.reshape((*shape, *values.shape[1:])))})
     return kept
 
 
