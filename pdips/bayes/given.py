@@ -1,7 +1,7 @@
 """What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
 noise."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -313,6 +313,51 @@ class Given:
         moved = pt.linalg.solve_triangular(chol, exact - mean, lower=True)
         pm.Potential(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
         return exact
+
+    @property
+    def public(self) -> Mapping[str, NDArray[Any]]:
+        """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
+
+        They are the same in neighbouring tables. A model that makes numbers of them hands these to :meth:`fixed`.
+        """
+        return self.measured.public
+
+    def fixed(self, name: str, values: Any) -> Any:
+        """Return public numbers as ``pm.Data``, so that a compiled model serves other public columns too."""
+        return self._data(name, values)
+
+    def solved(self, name: str, loads: Mapping[str, FloatArray], spread: float) -> Any:
+        """Return the unknown vector b of which statistics are linear functions: flat, and seen through their noise.
+
+        Parameters
+        ----------
+        name : str
+            What to call it.
+        loads : mapping of str to ndarray, shape (entries, p)
+            The statistic of that name is ``loads @ b``; together they determine b, or nearly so.
+        spread : float
+            Roughly how large entries of b are. It steers chains only; plug-in shrinks what isn't determined by it.
+
+        Returns
+        -------
+        TensorVariable, shape (p,)
+            Plug-in: the weighted least-squares solution of the noisy ones.
+        """
+        deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
+        weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
+        target = np.concatenate([self.used[key] / deviations[key] for key in loads])
+        p = weighted.shape[1]
+        precision = weighted.T @ weighted + np.eye(p) / spread**2
+        centre = self._data(f"centre of {name}", np.linalg.solve(precision, weighted.T @ target))
+        if not self.aware:
+            return centre
+        root = self._data(f"root of {name}", np.linalg.inv(np.linalg.cholesky(precision)).T)
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=p)
+        pm.Potential(f"flat {name}", (moved**2).sum() / 2)
+        found = centre + pt.dot(root, moved)
+        for key, each in loads.items():
+            self.observe_noise(key, pt.dot(self._data(f"loads of {key}", each), found))
+        return found
 
     def exact(self, name: str) -> Any:
         """Return exact statistics without a law, shape (entries,): the model must state one.
