@@ -75,9 +75,7 @@ def adding_up(moved: Any) -> Any:
     """
     total, cells = moved.sum(), moved.shape[0] + 1
     each = total / (pt.sqrt(cells) + cells)
-    return pt.concatenate([moved, pt.stack([each - total / pt.sqrt(cells)])]) - pt.concatenate(
-        [pt.ones(cells - 1) * each, pt.zeros(1)]
-    )
+    return pt.concatenate([moved - each, pt.stack([-total / pt.sqrt(cells)])])
 
 
 def scatter_given(moved: Any, chol: Any, df: Any, centre: Any, follow: Any, steps: Any, d: int) -> tuple[Any, Any]:

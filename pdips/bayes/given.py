@@ -154,7 +154,8 @@ class Given:
         moved = pm.Normal(label, 0, 1, shape=cells - (n is not None))
         steps = moved if n is None else centring.adding_up(moved)
         place, length, follow = (
-            self._data(f"{what} of {name}", each) for what, each in (("place", start), ("step", step), ("follow", follow))
+            self._data(f"{what} of {name}", each)
+            for what, each in (("place", start), ("step", step), ("follow", follow))
         )
         logs = follow * pt.log(place) + length * steps
         if p is not None:

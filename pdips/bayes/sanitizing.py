@@ -283,9 +283,7 @@ class Plan:
         made_up = stand_ins(self.schema, MADE_UP)
         return self._measured(values, n, {name: made_up[name] for name in self.schema.public_columns})
 
-    def _measured(
-        self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]
-    ) -> Measured:
+    def _measured(self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]) -> Measured:
         return Measured(
             schema=self.schema,
             neighbours=self.neighbours,

@@ -156,7 +156,9 @@ class StatisticModel:
         """
         if self.draw_rest is None:
             return dict(draws)
-        found = {name: np.asarray(each) for name, each in self._call("draw_rest", self.draw_rest, draws, schema, rng).items()}
+        found = {
+            name: np.asarray(each) for name, each in self._call("draw_rest", self.draw_rest, draws, schema, rng).items()
+        }
         n_draws = len(next(iter(draws.values())))
         if any(np.shape(each)[:1] != (n_draws,) for each in found.values()):
             raise InputError(f"{self.name}: draw_rest must return one value for each draw, along the first axis")
