@@ -53,15 +53,16 @@ def statistics(schema):
 
 
 def build_model(given, schema):
-    levels, numeric = columns(schema)
+    _, numeric = columns(schema)
     d, cells = len(numeric), int(np.prod(sizes(schema)))
     products = [f"{x} times {y}" for i, x in enumerate(numeric) for y in numeric[: i + 1]]
     with pm.Model() as model:
         # In units of half the range, counted from its middle. The mean over cells lies within the bounds with
         # probability .95, and neither cell means nor records within a cell spread by more than half of the range.
         m = pm.Normal("m", 0, 0.5, shape=d)
-        tau = pm.HalfNormal("tau", 0.5, shape=d)
-        sd = pm.HalfNormal("sd", 0.5, shape=d)
+        # Zero is avoided (Chung et al., Psychometrika 78, 2013): with loud noise chains would get stuck there.
+        tau = pm.Gamma("tau", 2, 4, shape=d)
+        sd = pm.Gamma("sd", 2, 4, shape=d)
         # All correlation matrices are as likely (Lewandowski, Kurowicka & Joe, 2009).
         chol = sd[:, None] * correlation_factor("correlation", d)
         counts = pm.Deterministic("counts", given.dirichlet_multinomial("counts", ALPHA))

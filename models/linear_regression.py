@@ -19,14 +19,14 @@ from pdips.bayes.units import unit_of
 from pdips.errors import InputError
 
 WIDTH = 1.0
-"""Prior standard deviation of intercept and effects, in half ranges of the outcome: an effect of 1 crosses half of it."""
+"""Prior standard deviation of intercept and effects, in half ranges of the outcome."""
 
 
 def outcome(schema):
     names = [name for name, column in schema.columns.items() if not column.public]
     if len(names) != 1 or schema.columns[names[0]].is_categorical or not schema.public_columns:
         raise InputError(
-            f"linear_regression.py describes one numeric column, all others public; the columns that aren't are {names}; "
+            f"linear_regression.py describes one numeric column, all others public; those that aren't are {names}; "
             "glom.py describes several, without public ones"
         )
     return names[0]

@@ -168,7 +168,7 @@ def test_shares_add_up_to_one_exactly():
     ],
 )
 def test_a_budget_that_does_not_fit_is_refused(budget):
-    with pytest.raises(InputError, match="budget|share"):
+    with pytest.raises(InputError, match=r"budget|share"):
         plan(MIXED, budget=budget).shares  # noqa: B018
 
 

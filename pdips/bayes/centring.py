@@ -1,7 +1,7 @@
 """Coordinates in which unknown exact statistics hardly depend on the parameters, so that chains move easily.
 
-Each returns the statistic and the log density of its law times the Jacobian, over that of its standard normal moves. The
-posterior is the same whatever the coordinates; where noise is small they follow the noisy values, where it is large
+Each returns the statistic and the log density of its law times the Jacobian, over that of its standard normal moves.
+The posterior is the same whatever the coordinates; where noise is small they follow the noisy values, where it is large
 what the parameters say (partial non-centring: Papaspiliopoulos, Roberts and Skold, Statistical Science 22, 2007).
 """
 
@@ -69,7 +69,7 @@ def sum_given(noisy: Any, deviation: Any, moved: Any, mean: Any, sd: Any) -> tup
 
 
 def adding_up(moved: Any) -> Any:
-    """Return numbers that add up to 0, shape (cells,), as many standard normal ones as there can be, shape (cells - 1,).
+    """Return numbers that add up to 0, shape (cells,), made of standard normal ones, shape (cells - 1,).
 
     Lengths stay as they are: the rotation of ``pymc.ZeroSumNormal``, which takes seconds more to compile.
     """

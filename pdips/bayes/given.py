@@ -280,8 +280,8 @@ class Given:
 
     def _unknown_scatter(self, names: Sequence[str], df: Any, chol: Any, d: int) -> Any:
         label = ", ".join(names)
-        centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names))
         deviations = np.array([self.measured.deviation(name) for name in names])
+        centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
         follow, steps = centring.steering(centre, deviations, number_of_records(self.measured, self.used))
         moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
         fixed = {"centre": centre, "follow": follow, "steps": steps}

@@ -132,7 +132,9 @@ def _of_means(measured: Measured, used: Mapping[str, FloatArray], pair: tuple[st
     return float((x * y / size).sum()) if len(x) == len(y) else 0.0
 
 
-def scatter_about(measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str]) -> FloatArray:
+def scatter_about(
+    measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str], least: float = 0.0
+) -> FloatArray:
     """Return the settled sums of squares and products about the means as a positive matrix.
 
     Parameters
@@ -143,6 +145,8 @@ def scatter_about(measured: Measured, used: Mapping[str, FloatArray], names: Seq
         What :func:`settle` made of them.
     names : sequence of str
         Of the products, the lower triangle row by row.
+    least : float
+        Least eigenvalue, where that is above :data:`LEAST_VARIANCE` of a record.
 
     Returns
     -------
@@ -153,7 +157,7 @@ def scatter_about(measured: Measured, used: Mapping[str, FloatArray], names: Seq
     for name, row, column in zip(names, rows, columns, strict=True):
         value = used[name][0] - _of_means(measured, used, _of_what(measured.part(name)))
         found[row, column] = found[column, row] = value
-    return nearest_positive(found, LEAST_VARIANCE * number_of_records(measured, used))
+    return nearest_positive(found, max(least, LEAST_VARIANCE * number_of_records(measured, used)))
 
 
 def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
