@@ -21,6 +21,7 @@ import numpy as np
 import pymc as pm
 
 from pdips.bayes.correlations import correlation_factor
+from pdips.bayes.normal_cells import draw_cells
 from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.bayes.units import unit_of
 from pdips.errors import InputError
@@ -72,6 +73,15 @@ def build_model(given, schema):
         given.wishart(products, df=df, chol=chol, about=sums.T @ (sums / counts[:, None]))
         pm.Deterministic("Sigma", chol @ chol.T)
     return model
+
+
+def draw_posterior(given, n_draws, schema, rng):
+    """Chains of moves made for this posterior; NUTS where the number of records is protected, and for plug-in."""
+    _, numeric = columns(schema)
+    if given.measured.n_records is None or not given.aware:
+        return None
+    products = [f"{x} times {y}" for i, x in enumerate(numeric) for y in numeric[: i + 1]]
+    return draw_cells(given, "counts", [f"sums of {y}" for y in numeric], products, ALPHA, rng)
 
 
 def draw_rest(draws, schema, rng):

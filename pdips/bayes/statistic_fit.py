@@ -102,6 +102,8 @@ def fit(
         entries = sum(len(values) for values in measured.values.values())
         wanted = max(n_draws, min(draws, MOST_NUMBERS // max(entries, 1)))
         exact = model.draw_posterior(given, wanted, given.schema, rng)
+        if isinstance(exact, tuple):
+            return _of_chains(model, given, *exact, n_draws, rng)
         if exact is not None:
             return _independent(model.completed(exact, given.schema, rng), n_draws)
     with _lock:
@@ -125,8 +127,25 @@ def fit(
             ) from None
     known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
     drawn = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
-    posterior = _completed(model, given, drawn, rng)
-    tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
+    told = {"posterior": drawn, "sample_stats": tree["sample_stats"].to_dataset()}
+    return _of_chains(model, given, xr.DataTree.from_dict(told), found, n_draws, rng)
+
+
+def _of_chains(
+    model: StatisticModel,
+    given: Given,
+    tree: xr.DataTree,
+    found: Convergence,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> Fitted:
+    """Return draws of chains that agree, as far apart as they can be."""
+    if not found.passed:
+        raise RefusedError(NOT_AGREED.format(model.name))
+    posterior = _completed(model, given, tree["posterior"].to_dataset(), rng)
+    tree = xr.DataTree.from_dict(
+        {**{name: each.to_dataset() for name, each in tree.children.items()}, "posterior": posterior}
+    )
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
     taken = (rng.integers(total) + np.arange(n_draws) * max(total // n_draws, 1)) % total

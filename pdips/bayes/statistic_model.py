@@ -66,8 +66,8 @@ class StatisticModel:
     text : str
         The Python source, which is public.
     draw_posterior : callable, optional
-        Takes ``given, n_draws, schema, rng``; returns independent posterior draws by variable, shape (n_draws, ...), or
-        None where it doesn't know how: then NUTS draws them.
+        Takes ``given, n_draws, schema, rng``; returns independent posterior draws by variable, shape (n_draws, ...), a
+        pair of a DataTree of chains and their :class:`Convergence`, or None where it doesn't know how: then NUTS draws.
     draw_rest : callable, optional
         Takes draws by variable, shape (n_draws, ...), the schema and a Generator; returns draws of what the model
         integrates out, one for each draw, such as shares given counts.
