@@ -42,8 +42,8 @@ def draw_cells(
     given : Given
         Noise-aware, with a public number of records.
     counts, sums, products : str, sequences of str
-        Names of the statistics: counts by cell, sums of each column by cell, and products of columns, those of the lower
-        triangle row by row.
+        Names of the statistics: counts by cell, sums of each column by cell, and products of columns, those of the
+        lower triangle row by row.
     alpha : float
         Of the Dirichlet prior of the cells' shares.
     rng : numpy.random.Generator
@@ -61,8 +61,9 @@ def draw_cells(
 
     Notes
     -----
-    Priors: shares Dirichlet(alpha), cells' means normal(m, tau^2) with m normal(0, 1/2), tau and the standard deviations
-    Gamma(2, 4), all correlation matrices as likely. An empty cell counts as half a record in the law of its sums.
+    Priors: shares Dirichlet(alpha), cells' means normal(m, tau^2) with m normal(0, 1/2), tau and the standard
+    deviations Gamma(2, 4), all correlation matrices as likely. An empty cell counts as half a record in the law of its
+    sums.
     """
     for number in range(rounds):
         longer = 4**number

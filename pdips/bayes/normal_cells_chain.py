@@ -89,7 +89,8 @@ def move_sums_and_scale(
     step: float,
     rng: Any,
 ) -> int:
-    """Move each cell's sums with the products held, so that the scatter takes what they leave, and the covariance with it.
+    """Move each cell's sums with the products held, so that the scatter takes what they leave, and the covariance with
+    it.
 
     Held too is the scatter in units of the covariance. ``sums``, ``chol`` and ``root`` follow. From the scatter to the
     factor, and from that to its coordinates, the Jacobians cancel those in the prior of a covariance.
@@ -250,9 +251,7 @@ def run(
                     precision[k, j] = reciprocal_variance(noisy_sums[k, j] - sums[k, j], sum_scales[j], rng)
         move_sums(n, sums, noisy_sums, precision, m, cov, chol, tau, root, df, products, product_scales, gaussian, rng)
         chol, root = chol.copy(), root.copy()
-        accepted = move_sums_and_scale(
-            n, sums, noisy_sums, sum_scales, gaussian, m, tau, chol, root, sum_step, rng
-        )
+        accepted = move_sums_and_scale(n, sums, noisy_sums, sum_scales, gaussian, m, tau, chol, root, sum_step, rng)
         sum_step = min(max(sum_step * math.exp(pace * (accepted / cells - 0.3)), 1e-3), 3.0)
         cov = times_own(chol)
         for _ in range(TRIES):

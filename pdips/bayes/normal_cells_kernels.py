@@ -133,13 +133,13 @@ def log_sums(n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: Fl
         a = size * cov[0, 0] + (size * tau[0]) ** 2
         x = sums[0] - size * m[0]
         if d == 1:
-            return -x * x / (2 * a) - math.log(a) / 2
+            return float(-x * x / (2 * a) - math.log(a) / 2)
         b, c = size * cov[1, 0], size * cov[1, 1] + (size * tau[1]) ** 2
         y = sums[1] - size * m[1]
         det = a * c - b * b
         if det <= 0:
             return -np.inf
-        return -(c * x * x - 2 * b * x * y + a * y * y) / (2 * det) - math.log(det) / 2
+        return float(-(c * x * x - 2 * b * x * y + a * y * y) / (2 * det) - math.log(det) / 2)
     chol = np.zeros((d, d))
     if not spread(n, cov, tau, chol):
         return -np.inf
@@ -264,8 +264,8 @@ def reciprocal_variance(x: float, scale: float, rng: Any) -> float:
     r = mean * y / (2 * shape)
     first = mean / (1 + r + math.sqrt(r * (r + 2)))
     if rng.random() * (mean + first) <= mean:
-        return first
-    return mean * mean / first
+        return float(first)
+    return float(mean * mean / first)
 
 
 @njit(cache=True)

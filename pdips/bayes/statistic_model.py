@@ -7,18 +7,21 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.bayes.given import Given, check_proper
 from pdips.bayes.model_file import load, quiet
 from pdips.bayes.sanitizing import Measured
 from pdips.bayes.statistics import Counts, Statistic
+from pdips.convergence import Convergence
 from pdips.errors import InputError
 from pdips.privacy import Neighbours
 from pdips.schema import Schema
 
 Draw = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, NDArray[Any]]
+Posterior = Draw | tuple[xr.DataTree, Convergence] | None
 
 CONTRACT = {
     "statistics": "statistics(schema), which says what is counted and summed",
@@ -78,7 +81,7 @@ class StatisticModel:
     draw_records: Callable[[Draw, Wanted, Schema, np.random.Generator], Columns] = field(repr=False)
     name: str = "model"
     text: str = field(default="", repr=False)
-    draw_posterior: Callable[[Given, int, Schema, np.random.Generator], Draw | None] | None = field(
+    draw_posterior: Callable[[Given, int, Schema, np.random.Generator], Posterior] | None = field(
         default=None, repr=False
     )
 

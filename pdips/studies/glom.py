@@ -14,8 +14,18 @@ from pdips.studies import mixed_moments
 from pdips.studies.epsilon_curves import Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
 from pdips.studies.glom_findings import glom_findings
+from pdips.studies.measures import interval_summary
+from pdips.studies.mixed_aware import combine_sets, posterior, some
 from pdips.studies.mixed_histograms import scotts_bins, two_steps
-from pdips.studies.mixed_measures import Group, covariance_estimates, grouped, mean_estimates, summarised
+from pdips.studies.mixed_measures import (
+    Combining,
+    Group,
+    combine_available,
+    covariance_estimates,
+    grouped,
+    mean_estimates,
+    summarised,
+)
 from pdips.studies.mixed_moments import N_SETS, Bounds, Records, draw_records
 from pdips.studies.words import text_of
 
@@ -75,8 +85,8 @@ CURVES = grouped(
         "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
         "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
         "modips-plug-in-common": Method(label="MODIPS plug-in, once, common bounds", colour=4),
-        "modips-noise-aware": Method(label="MODIPS noise-aware", colour=8, pending=True),
-        "modips-noise-aware-common": Method(label="MODIPS noise-aware, common bounds", colour=7, pending=True),
+        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
+        "modips-posterior": Method(label="MODIPS noise-aware, published posterior", colour=7),
     },
     headlines=("mu1, median", "s1", "rho", "w1=1"),
 )
@@ -105,10 +115,10 @@ class Glom:
         rows = measured("original", data)
         rows += measured("multiple-synthesis", draw_records(mixed_moments.exact_posterior(data, CELLS, rng), N, rng))
         for spelled in arguments["epsilons"]:
+            epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
-                if not CURVES.curves.methods[method].pending:
-                    sets = synthesize(data, positive(spelled, "epsilon"), bits)
-                    rows += measured(method, sets, suffix_of(spelled))
+                rows += measured(method, synthesize(data, epsilon, bits), suffix)
+            rows += noise_aware(data, epsilon, bits, suffix)
         return rows
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -140,19 +150,55 @@ def simulated(replicates: int, rng: np.random.Generator) -> Records:
     return Records(cell, BY_CELL.clip(cell, z))
 
 
-def measured(method: str, sets: Records, suffix: str = "") -> list[dict[str, Any]]:
+def noise_aware(data: Records, epsilon: Fraction, bits: RandomBits, suffix: str) -> list[dict[str, Any]]:
+    """Return the rows of five sets, and of the published posterior, for one replicate in ``ONE_IN``.
+
+    With common bounds: the paper's have each cell's true mean in their middle, and a prior that shrinks cells' means
+    towards each other would learn from that what nobody knows.
+    """
+    first, rng = some(len(data.cell)), bits.generator()
+    kept = Records(data.cell[:first], data.z[:first])
+    noisy = mixed_moments.sanitised(mixed_moments.observe(kept, COMMON), epsilon, bits)
+    found = posterior(noisy, COMMON, rng)
+    sets = draw_records(found.spaced(N_SETS), N, rng, COMMON)
+    rows, method = measured("modips-noise-aware", sets, suffix, combine_sets), "modips-posterior"
+    for j, shown in SHOWN.items():
+        for name, k in shown.items():
+            row = f"{method}, mu{j + 1}, {name}"
+            rows += interval_summary(row, suffix, middle_of(found.means[..., k, j]), float(MEANS[k, j]))
+    variances = np.diagonal(found.covariance, axis1=-2, axis2=-1)
+    correlation = found.covariance[..., 0, 1] / np.sqrt(variances.prod(axis=-1))
+    values = {"s1": variances[..., 0], "s2": variances[..., 1], "rho": correlation}
+    for name, draws in values.items():
+        rows += interval_summary(f"{method}, {name}", suffix, middle_of(draws), RHO if name == "rho" else 1.0)
+    for name, (column, level) in MARGINALS.items():
+        share = found.shares[..., LEVEL_OF[column] == level].sum(axis=-1)
+        rows += interval_summary(f"{method}, {name}", suffix, middle_of(share), MARGINS[column][level])
+    return rows
+
+
+def middle_of(draws: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return the posterior mean and the ends of the middle 95 %, from draws of shape (replicates, draws)."""
+    lower, upper = np.quantile(draws, [0.025, 0.975], axis=1)
+    return draws.mean(axis=1), lower, upper
+
+
+def measured(
+    method: str, sets: Records, suffix: str = "", combining: Combining = combine_available
+) -> list[dict[str, Any]]:
     """Estimate cell means, variances, correlation and marginal probabilities from sets, as section 4.3.1 does."""
     means, errors = mean_estimates(sets, CELLS)
     rows = []
     for j, shown in SHOWN.items():
         for name, k in shown.items():
             row = f"{method}, mu{j + 1}, {name}"
-            rows += summarised(row, suffix, means[..., k, j], errors[..., k, j], float(MEANS[k, j]))
+            rows += summarised(row, suffix, means[..., k, j], errors[..., k, j], float(MEANS[k, j]), combining)
     for name, (estimate, variance) in covariance_estimates(sets, CELLS).items():
-        rows += summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0)
+        rows += summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, combining)
     for name, (column, level) in MARGINALS.items():
         share = (LEVEL_OF[column] == level)[sets.cell].mean(axis=2)
-        rows += summarised(f"{method}, {name}", suffix, share, share * (1 - share) / sets.n, MARGINS[column][level])
+        error = share * (1 - share) / sets.n
+        rows += summarised(f"{method}, {name}", suffix, share, error, MARGINS[column][level], combining)
     return rows
 
 
@@ -204,7 +250,5 @@ METHODS: dict[str, Callable[[Records, Fraction, RandomBits], Records]] = {
     "modips-published": modips_published,
     "modips-plug-in": once(mixed_moments.plug_in, BY_CELL),
     "modips-plug-in-common": once(mixed_moments.plug_in, COMMON),
-    "modips-noise-aware": once(mixed_moments.noise_aware, BY_CELL),
-    "modips-noise-aware-common": once(mixed_moments.noise_aware, COMMON),
 }
-"""Each takes data, the total epsilon and bits, and returns synthetic sets; pending ones aren't run."""
+"""Each takes data, the total epsilon and bits, and returns synthetic sets."""

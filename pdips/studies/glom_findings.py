@@ -112,7 +112,7 @@ def _once(averages: Averages, cases: Sequence[str]) -> Finding:
         claim="(ours) Noisy statistics taken as exact make intervals too short where one sanitisation serves all sets.",
         found=f"Mean coverage over all parameters for epsilon {span(where)}: "
         f"{averages.words(names, cases, 'coverage', where)}. Sets drawn from one noisy table differ too little: "
-        "B / m doesn't see its noise. Noise-aware posteriors are to come.",
+        "B / m doesn't see its noise. Noise-aware posteriors do: their rows.",
         verdict=TO_COME,
     )
 

@@ -1,7 +1,7 @@
 """What simulations 3 and 4 of paper 003 share: estimates from sets, sets without one, and pictures by group."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FloatArray = NDArray[np.float64]
+
+Combining = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 WITHOUT = "without"
 """The measure of sets that give no estimate: a cell is empty, or a regression has no fit."""
@@ -142,10 +144,15 @@ def combine_available(estimates: FloatArray, variances: FloatArray) -> tuple[Flo
 
 
 def summarised(
-    row: str, suffix: str, estimates: FloatArray, variances: FloatArray, truth: float
+    row: str,
+    suffix: str,
+    estimates: FloatArray,
+    variances: FloatArray,
+    truth: float,
+    combining: Combining = combine_available,
 ) -> list[dict[str, Any]]:
     """Return the measurements of one parameter, and the share of sets without an estimate if there are any."""
-    estimate, half = combine_available(estimates, variances)
+    estimate, half = combining(estimates, variances)
     there = np.isfinite(estimate) & np.isfinite(half)
     rows = summary(row, suffix, (estimate[there], half[there]), truth) if there.any() else []
     lacking = 1 - (np.isfinite(estimates) & np.isfinite(variances)).mean(axis=1)

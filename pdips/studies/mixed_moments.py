@@ -231,14 +231,6 @@ def conjugate(
     )
 
 
-def noise_aware(noisy: Statistics, bounds: Bounds, n_sets: int, rng: np.random.Generator) -> Parameters:
-    """Draw parameters given that the statistics are noisy. To be filled; its rows are pending until then.
-
-    Takes and returns what :func:`plug_in` does, so nothing else changes when it comes.
-    """
-    raise NotImplementedError("the noise-aware posterior of the general location model is still to come")
-
-
 def exact_posterior(data: Records, cells: int, rng: np.random.Generator) -> Parameters:
     """Draw parameters given the data themselves, for multiple synthesis without privacy."""
     counts, means, spread = cell_moments(data, cells)

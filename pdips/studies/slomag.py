@@ -14,8 +14,17 @@ from pdips.privacy import positive
 from pdips.studies import mixed_moments, slomag_model
 from pdips.studies.epsilon_curves import Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
+from pdips.studies.mixed_aware import combine_sets, posterior, some
 from pdips.studies.mixed_histograms import one_step, scotts_bins
-from pdips.studies.mixed_measures import Group, covariance_estimates, grouped, mean_estimates, summarised
+from pdips.studies.mixed_measures import (
+    Combining,
+    Group,
+    combine_available,
+    covariance_estimates,
+    grouped,
+    mean_estimates,
+    summarised,
+)
 from pdips.studies.mixed_moments import N_SETS, Bounds, Records, draw_records
 from pdips.studies.slomag_findings import slomag_findings
 from pdips.studies.slomag_model import BOUNDS, HALF, ONE_CELL, SEQUENCE, draw_levels, in_units
@@ -70,10 +79,9 @@ CURVES = grouped(
         "np-dips": Method(label="NP-DIPS, public bins", colour=3),
         "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
         "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
-        "modips-noise-aware": Method(label="MODIPS noise-aware", colour=8, pending=True),
         "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
         "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
-        "wrong-noise-aware": Method(label="wrong model: GLOM noise-aware", colour=7, pending=True),
+        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
     },
     headlines=("beta2, z1", "mu1", "s1", "rho"),
 )
@@ -118,10 +126,10 @@ class Slomag:
         sample = Sample(data, tuple(slomag_model.posterior_draws(data, one, PENALTY, rng) for one in SEQUENCE))
         rows = measured("original", data) + measured("multiple-synthesis", multiple_synthesis(data, rng))
         for spelled in arguments["epsilons"]:
+            epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
-                if not CURVES.curves.methods[method].pending:
-                    sets = synthesize(sample, positive(spelled, "epsilon"), bits)
-                    rows += measured(method, sets, suffix_of(spelled))
+                rows += measured(method, synthesize(sample, epsilon, bits), suffix)
+            rows += measured("wrong-noise-aware", wrong_noise_aware(data, epsilon, bits), suffix, combine_sets)
         return rows
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -151,18 +159,20 @@ def simulated(replicates: int, rng: np.random.Generator) -> Records:
     return draw_levels(np.clip(z, -HALF, HALF), slomag_model.true_coefficients, rng)
 
 
-def measured(method: str, sets: Records, suffix: str = "") -> list[dict[str, Any]]:
+def measured(
+    method: str, sets: Records, suffix: str = "", combining: Combining = combine_available
+) -> list[dict[str, Any]]:
     """Estimate means, variances, correlation and coefficients from sets, as section 4.3.2 does."""
     numbers, rows = without_cells(sets), []
     means, errors = mean_estimates(numbers, 1)
     for j in (0, 1):
-        rows += summarised(f"{method}, mu{j + 1}", suffix, means[..., 0, j], errors[..., 0, j], 0.0)
+        rows += summarised(f"{method}, mu{j + 1}", suffix, means[..., 0, j], errors[..., 0, j], 0.0, combining)
     for name, (estimate, variance) in covariance_estimates(numbers, 1).items():
-        rows += summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0)
+        rows += summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, combining)
     for number, (estimate, variance) in slomag_model.firth_estimates(sets).items():
         for place, truth in enumerate(TRUTHS[number]):
             row = f"{method}, beta{number}, {NAMES[place]}"
-            rows += summarised(row, suffix, estimate[..., place], variance[..., place], float(truth))
+            rows += summarised(row, suffix, estimate[..., place], variance[..., place], float(truth), combining)
     return rows
 
 
@@ -225,18 +235,6 @@ def modips_plug_in(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Recor
     return draw_levels(z, slomag_model.plug_in(modes, RIDGE, rng), rng)
 
 
-def modips_noise_aware(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Do the same, with posteriors that know of the noise. Pending."""
-    rng, share = bits.generator(), epsilon / COMPONENTS
-    exact = mixed_moments.observe(without_cells(sample.data), ONE_CELL)
-    noisy = mixed_moments.sanitised(exact, 5 * share, bits)
-    modes = [slomag_model.noisy_modes(sample.data, one, RIDGE, share, bits) for one in SEQUENCE]
-    scales = [slomag_model.sensitivity(one, RIDGE) / share for one in SEQUENCE]
-    drawn = mixed_moments.noise_aware(noisy, ONE_CELL, N_SETS, rng)
-    z = draw_records(drawn, N, rng, ONE_CELL).z
-    return draw_levels(z, slomag_model.noise_aware(modes, scales, RIDGE, rng), rng)
-
-
 def wrong_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Synthesize by the general location model on the 12 cells, as printed in section 4.3.1."""
     rng = bits.generator()
@@ -257,14 +255,20 @@ def wrong(posterior: Posterior) -> Callable[[Sample, Fraction, RandomBits], Reco
     return synthesize
 
 
+def wrong_noise_aware(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
+    """Do the same, noise-aware, for one replicate in ``ONE_IN``."""
+    first, rng = some(len(data.cell)), bits.generator()
+    kept = Records(data.cell[:first], data.z[:first])
+    noisy = mixed_moments.sanitised(mixed_moments.observe(kept, BOUNDS), epsilon, bits)
+    return draw_records(posterior(noisy, BOUNDS, rng).spaced(N_SETS), N, rng, BOUNDS)
+
+
 METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], Records]] = {
     "np-dips-published": np_dips_published,
     "np-dips": np_dips,
     "modips-published": modips_published,
     "modips-plug-in": modips_plug_in,
-    "modips-noise-aware": modips_noise_aware,
     "wrong-published": wrong_published,
     "wrong-plug-in": wrong(mixed_moments.plug_in),
-    "wrong-noise-aware": wrong(mixed_moments.noise_aware),
 }
-"""Each takes data, the total epsilon and bits, and returns synthetic sets; pending ones aren't run."""
+"""Each takes data, the total epsilon and bits, and returns synthetic sets."""

@@ -193,16 +193,6 @@ def plug_in(modes: Sequence[FloatArray], ridge: float, rng: np.random.Generator)
     return coefficients
 
 
-def noise_aware(
-    modes: Sequence[FloatArray], scales: Sequence[Fraction], ridge: float, rng: np.random.Generator
-) -> Coefficients:
-    """Return draws given that the modes are noisy, with discrete Laplace noise of these scales in steps of ``GRID``.
-
-    To be filled; its rows are pending until then. Takes and returns what :func:`plug_in` does, and the scales.
-    """
-    raise NotImplementedError("the noise-aware posterior of the sequential logistic model is still to come")
-
-
 def in_units(beta: FloatArray, regression: Regression) -> FloatArray:
     """Return coefficients, shape (replicates, sets, d), in the original units by class."""
     shaped = beta.reshape(*beta.shape[:2], regression.classes - 1, regression.p)
