@@ -1,0 +1,296 @@
+"""Loops of the sequential logits: compiled by numba when first needed, kept between runs."""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.float64]
+
+
+@njit(cache=True)
+def features(point: Any, mean: Any, factor: Any, sd: Any, standard: Any, feature: Any) -> None:
+    """Fill in (z - mean) / sd, and 1, z and the products of z, row by row of the lower triangle."""
+    d = len(mean)
+    feature[0] = 1.0
+    for i in range(d):
+        away = 0.0
+        for j in range(d):
+            away += factor[i, j] * point[j]
+        standard[i] = away / sd[i]
+        feature[1 + i] = mean[i] + away
+    place = 1 + d
+    for i in range(d):
+        for j in range(i + 1):
+            feature[place] = feature[1 + i] * feature[1 + j]
+            place += 1
+
+
+@njit(cache=True)
+def shares_at(standard: Any, sizes: Any, x: Any, chance: Any, share: Any, scratch: Any) -> None:
+    """Fill in P(level | earlier levels, z), column by column, cell of the earlier ones by cell, and P(cell | z)."""
+    d = len(standard)
+    share[0] = 1.0
+    cells, at, of_x, indicators = 1, 0, 0, 0
+    for j in range(len(sizes)):
+        size, p = sizes[j], 1 + d + indicators
+        for cell in range(cells):
+            chance[at] = 0.0
+            most = 0.0
+            for level in range(1, size):
+                row = of_x + (level - 1) * p
+                logit = x[row]
+                for i in range(d):
+                    logit += standard[i] * x[row + 1 + i]
+                logit += effect_of_cell(cell, sizes, j, x, row + 1 + d)
+                chance[at + level] = logit
+                most = max(most, logit)
+            total = 0.0
+            for level in range(size):
+                chance[at + level] = np.exp(chance[at + level] - most)
+                total += chance[at + level]
+            for level in range(size):
+                chance[at + level] /= total
+                scratch[cell * size + level] = share[cell] * chance[at + level]
+            at += size
+        of_x += (size - 1) * p
+        indicators += size - 1
+        cells *= size
+        share[:cells] = scratch[:cells]
+
+
+@njit(cache=True)
+def effect_of_cell(cell: int, sizes: Any, n_earlier: int, x: Any, start: int) -> float:
+    """Return the sum of the coefficients of the levels that a cell of the earlier columns has."""
+    total, end = 0.0, start
+    for i in range(n_earlier):
+        end += sizes[i] - 1
+    for i in range(n_earlier - 1, -1, -1):
+        end -= sizes[i] - 1
+        level = cell % sizes[i]
+        cell //= sizes[i]
+        if level:
+            total += x[end + level - 1]
+    return total
+
+
+@njit(cache=True)
+def logit_gradient(
+    standard: Any, sizes: Any, x: Any, chance: Any, by_cell: Any, x_bar: Any, standard_bar: Any, scratch: Any
+) -> None:
+    """Add the gradient in coefficients and z of sum_k by_cell[k] log P(cell k | z); ``by_cell`` is overwritten."""
+    d = len(standard)
+    cells, at, of_x, indicators = len(by_cell), len(chance), len(x), 0
+    for j in range(len(sizes) - 1):
+        indicators += sizes[j] - 1
+    for j in range(len(sizes) - 1, -1, -1):
+        size, p = sizes[j], 1 + d + indicators
+        cells //= size
+        of_x -= (size - 1) * p
+        at -= cells * size
+        for cell in range(cells):
+            total = 0.0
+            for level in range(size):
+                total += by_cell[cell * size + level]
+            scratch[cell] = total
+            for level in range(1, size):
+                row = of_x + (level - 1) * p
+                bar = by_cell[cell * size + level] - total * chance[at + cell * size + level]
+                x_bar[row] += bar
+                for i in range(d):
+                    x_bar[row + 1 + i] += bar * standard[i]
+                    standard_bar[i] += bar * x[row + 1 + i]
+                add_effect(cell, sizes, j, x_bar, row + 1 + d, bar)
+        by_cell[:cells] = scratch[:cells]
+        if j:
+            indicators -= sizes[j - 1] - 1
+
+
+@njit(cache=True)
+def add_effect(cell: int, sizes: Any, n_earlier: int, x_bar: Any, start: int, bar: float) -> None:
+    """Add to the gradient of the coefficients of the levels that a cell of the earlier columns has."""
+    end = start
+    for i in range(n_earlier):
+        end += sizes[i] - 1
+    for i in range(n_earlier - 1, -1, -1):
+        end -= sizes[i] - 1
+        level = cell % sizes[i]
+        cell //= sizes[i]
+        if level:
+            x_bar[end + level - 1] += bar
+
+
+@njit(cache=True)
+def inverse(matrix: Any) -> tuple[Any, float, bool]:
+    """Return the inverse of a symmetric matrix, half the log of its determinant, and whether it is positive definite."""
+    n = len(matrix)
+    root, back = np.zeros((n, n)), np.zeros((n, n))
+    half = 0.0
+    for i in range(n):
+        for j in range(i + 1):
+            value = matrix[i, j]
+            for k in range(j):
+                value -= root[i, k] * root[j, k]
+            if j < i:
+                root[i, j] = value / root[j, j]
+            elif value > 0:
+                root[i, i] = np.sqrt(value)
+                half += np.log(root[i, i])
+            else:
+                return back, 0.0, False
+    for j in range(n):
+        back[j, j] = 1 / root[j, j]
+        for i in range(j + 1, n):
+            value = 0.0
+            for k in range(j, i):
+                value -= root[i, k] * back[k, j]
+            back[i, j] = value / root[i, i]
+    return back.T @ back, half, True
+
+
+@njit(cache=True)
+def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: Any) -> tuple[Any, Any, Any]:
+    """Return E[1{cell} (1, z)' (1, z, zz)], E[zz zz'], both by quadrature, and E[zz]; zz are products."""
+    d, n_cells = len(mean), 1
+    n_chances = 0
+    for size in sizes:
+        n_cells *= size
+        n_chances += n_cells
+    n_features = 1 + d + d * (d + 1) // 2
+    sd = np.sqrt((factor**2).sum(axis=1))
+    by_cell = np.zeros((n_cells, 1 + d, n_features))
+    squares = np.zeros((n_features - 1 - d, n_features - 1 - d))
+    standard, feature = np.empty(d), np.empty(n_features)
+    chance, share, scratch = np.empty(n_chances), np.empty(n_cells), np.empty(n_cells)
+    for q in range(len(points)):
+        features(points[q], mean, factor, sd, standard, feature)
+        shares_at(standard, sizes, x, chance, share, scratch)
+        for k in range(n_cells):
+            weight = weights[q] * share[k]
+            for a in range(1 + d):
+                for c in range(n_features):
+                    by_cell[k, a, c] += weight * feature[a] * feature[c]
+        for a in range(len(squares)):
+            for c in range(len(squares)):
+                squares[a, c] += weights[q] * feature[1 + d + a] * feature[1 + d + c]
+    return by_cell, squares, by_cell[:, 0, 1 + d :].sum(axis=0)
+
+
+@njit(cache=True)
+def backward(
+    mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: Any, cell_bar: Any, square_bar: Any, product_bar: Any
+) -> tuple[Any, Any, Any]:
+    """Return the gradient in mean, factor and coefficients, given that in what :func:`moments` returns."""
+    d, n_cells = len(mean), len(cell_bar)
+    n_features, n_chances, cells = cell_bar.shape[2], 0, 1
+    for size in sizes:
+        cells *= size
+        n_chances += cells
+    sd = np.sqrt((factor**2).sum(axis=1))
+    mean_bar, factor_bar, x_bar, sd_bar = np.zeros(d), np.zeros((d, d)), np.zeros(len(x)), np.zeros(d)
+    standard, feature = np.empty(d), np.empty(n_features)
+    chance, share, scratch = np.empty(n_chances), np.empty(n_cells), np.empty(n_cells)
+    weight_of, feature_bar, standard_bar = np.empty(n_cells), np.empty(n_features), np.empty(d)
+    for q in range(len(points)):
+        features(points[q], mean, factor, sd, standard, feature)
+        shares_at(standard, sizes, x, chance, share, scratch)
+        feature_bar[:] = 0.0
+        standard_bar[:] = 0.0
+        for k in range(n_cells):
+            found, weight = 0.0, weights[q] * share[k]
+            for a in range(1 + d):
+                for c in range(n_features):
+                    bar = cell_bar[k, a, c]
+                    found += bar * feature[a] * feature[c]
+                    feature_bar[a] += weight * bar * feature[c]
+                    feature_bar[c] += weight * bar * feature[a]
+            weight_of[k] = found * weight
+        for a in range(len(square_bar)):
+            feature_bar[1 + d + a] += weights[q] * product_bar[a]
+            for c in range(len(square_bar)):
+                feature_bar[1 + d + a] += 2 * weights[q] * square_bar[a, c] * feature[1 + d + c]
+        logit_gradient(standard, sizes, x, chance, weight_of, x_bar, standard_bar, scratch)
+        place = 1 + d
+        for i in range(d):
+            for j in range(i + 1):
+                feature_bar[1 + i] += feature_bar[place] * feature[1 + j]
+                feature_bar[1 + j] += feature_bar[place] * feature[1 + i]
+                place += 1
+        for i in range(d):
+            mean_bar[i] += feature_bar[1 + i]
+            sd_bar[i] -= standard_bar[i] * standard[i] / sd[i]
+            for j in range(d):
+                factor_bar[i, j] += (feature_bar[1 + i] + standard_bar[i] / sd[i]) * points[q, j]
+    for i in range(d):
+        factor_bar[i] += sd_bar[i] * factor[i] / sd[i]
+    return mean_bar, factor_bar, x_bar
+
+
+@njit(cache=True)
+def expectation(by_cell: Any, squares: Any, products: Any) -> tuple[Any, Any]:
+    """Return what one record adds to the statistics on average, and the average of its products."""
+    n_cells, width, n_features = by_cell.shape
+    n = n_cells * width
+    size = n + n_features - width
+    mean, second = np.zeros(size), np.zeros((size, size))
+    for k in range(n_cells):
+        for a in range(width):
+            mean[a * n_cells + k] = by_cell[k, a, 0]
+            for b in range(width):
+                second[a * n_cells + k, b * n_cells + k] = by_cell[k, a, b]
+            for c in range(n_features - width):
+                second[a * n_cells + k, n + c] = by_cell[k, a, width + c]
+                second[n + c, a * n_cells + k] = by_cell[k, a, width + c]
+    mean[n:] = products
+    second[n:, n:] = squares
+    return mean, second
+
+
+@njit(cache=True)
+def log_density(
+    mean: Any,
+    factor: Any,
+    x: Any,
+    variances: Any,
+    values: Any,
+    n: Any,
+    sizes: Any,
+    points: Any,
+    weights: Any,
+    centred: bool,
+    least: float,
+) -> tuple[Any, Any, Any, Any, Any, Any]:
+    """Return the normal log density of sums over n records with noise, shape (1,), and its gradient.
+
+    The gradient is in mean, factor, coefficients, variances and n, in this order.
+    """
+    by_cell, squares, products = moments(mean, factor, x, sizes, points, weights)
+    one, second = expectation(by_cell, squares, products)
+    per_record = second - np.outer(one, one) if centred else second
+    size = len(one)
+    inside, half, fine = inverse(n[0] * per_record + np.diag(variances + least))
+    if not fine:
+        nowhere = np.full(1, -np.inf)
+        return nowhere, np.zeros(len(mean)), np.zeros(factor.shape), np.zeros(len(x)), np.zeros(size), np.zeros(1)
+    away = values - n[0] * one
+    pull = inside @ away
+    found = np.full(1, -0.5 * (away @ pull) - half)
+    gradient = 0.5 * (np.outer(pull, pull) - inside)
+    n_bar = np.full(1, pull @ one + (gradient * per_record).sum())
+    one_bar, second_bar = n[0] * pull, n[0] * gradient
+    if centred:
+        one_bar = one_bar - 2 * (second_bar @ one)
+    n_cells, width, n_features = by_cell.shape
+    whole = n_cells * width
+    cell_bar = np.zeros(by_cell.shape)
+    for k in range(n_cells):
+        for a in range(width):
+            cell_bar[k, a, 0] += one_bar[a * n_cells + k]
+            for b in range(width):
+                cell_bar[k, a, b] += second_bar[a * n_cells + k, b * n_cells + k]
+            for c in range(n_features - width):
+                cell_bar[k, a, width + c] += 2 * second_bar[a * n_cells + k, whole + c]
+    square_bar = np.ascontiguousarray(second_bar[whole:, whole:])
+    bars = backward(mean, factor, x, sizes, points, weights, cell_bar, square_bar, one_bar[whole:].copy())
+    return found, bars[0], bars[1], bars[2], np.diag(gradient).copy(), n_bar
