@@ -24,10 +24,10 @@ from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-STEP = {1: 0.4, 2: 0.55, 3: 0.75}
+STEP = {1: 0.4, 2: 0.65, 3: 0.85}
 """Between nodes, in standard deviations, by dimension. Logits of slope 2.2 a deviation: errors of 1e-10, 1e-7, 1e-5."""
 
-REACH = 5.5
+REACH = 4.9
 """Standard deviations from the mean beyond which there are no nodes: 1e-6 of a normal law in three dimensions."""
 
 NOTHING = 1e9
