@@ -1,8 +1,8 @@
 """Numeric columns that are jointly normal, and columns with levels by a sequence of logits on them (for modips).
 
 The model is SLOMAG of Bowen & Liu, Comparative study of differentially private data synthesis methods, Statistical
-Science 35 (2020), section 4.3.2. The statistics are others: in place of regularised regressions, counts and sums by cell,
-which are what the scores of the logits are made of (Huggins, Adams & Broderick, PASS-GLM: polynomial approximate
+Science 35 (2020), section 4.3.2. The statistics are others: in place of regularised regressions, counts and sums by
+cell, which are what the scores of the logits are made of (Huggins, Adams & Broderick, PASS-GLM: polynomial approximate
 sufficient statistics for scalable Bayesian GLM inference, 2017; Kulkarni, Jaelkoe, Koskela, Kaski & Honkela,
 Differentially private Bayesian inference for generalized linear models, 2021). They need no ridge, and less noise.
 

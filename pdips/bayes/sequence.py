@@ -149,8 +149,8 @@ def sequence_sums(given: Given, names: Sequence[str], mean: Any, factor: Any, lo
     given : Given
         Noisy statistics.
     names : sequence of str
-        Counts by all columns with levels, then the sums of each numeric column by the same, then the products of each two,
-        those of the lower triangle row by row: xx, yx, yy, ...
+        Counts by all columns with levels, then the sums of each numeric column by the same, then the products of each
+        two, those of the lower triangle row by row: xx, yx, yy, ...
     mean : TensorVariable, shape (d,)
         Of the numeric columns, as u.
     factor : TensorVariable, shape (d, d)
@@ -162,8 +162,8 @@ def sequence_sums(given: Given, names: Sequence[str], mean: Any, factor: Any, lo
     Notes
     -----
     Sums over records are normal by the central limit theorem; their means and covariances are integrals over the normal
-    law, by :func:`nodes`. A Laplace law is a normal one whose variance is exponential (Andrews and Mallows, Scale mixtures of
-    normal distributions, 1974): given these variances, one for each noised entry, noisy statistics are normal too, and
+    law, by :func:`nodes`. A Laplace law is a normal one whose variance is exponential (Andrews and Mallows, Scale
+    mixtures of normal distributions, 1974): given these variances, one for each noised entry, noisy statistics are normal too, and
     the exact ones are integrated out.
 
     Where the number of records is protected, it is Poisson with a mean that is flat, which says the same as a flat
@@ -205,7 +205,7 @@ def _noisy(given: Given, names: Sequence[str]) -> tuple[Any, Any]:
             variances.append(scale**2 * pt.ones(size))
         else:
             mixed = pm.Exponential(given._unknown(f"variances on {name}"), 1.0, shape=part.n_noised)
-            # Counts that add up to a public number: the noise on the last of two is that on the first, and says no more.
+            # Two counts add up to a public number: the noise on the last is that on the first, and says no more.
             rest = pt.full((size - part.n_noised,), NOTHING)
             variances.append(pt.concatenate([2 * scale**2 * mixed, rest]))
     return pt.concatenate(values), pt.concatenate(variances)
@@ -218,7 +218,9 @@ def _flat_records(given: Given, counted: str) -> Any:
     start = number_of_records(given.measured, given.used)
     noise = given.measured.deviation(counted) * math.sqrt(len(given.used[counted]))
     step = min(math.hypot(noise, math.sqrt(start)) / start, 1.0)
-    base, width = (given._data(f"{what} of records", np.asarray(value)) for what, value in (("start", start), ("step", step)))
+    base, width = (
+        given._data(f"{what} of records", np.asarray(value)) for what, value in (("start", start), ("step", step))
+    )
     moved = pm.Normal(given._unknown("moves of records"), 0, 1)
     pm.Potential("flat records", moved**2 / 2 + width * moved)
     return base * pt.exp(width * moved)

@@ -69,7 +69,9 @@ def offsets(start: Any, on: Any, x: Any) -> Any:
 
 
 @njit(cache=True)
-def shares_at(standard: Any, sizes: Any, x: Any, start: Any, offset: Any, chance: Any, share: Any, scratch: Any) -> None:
+def shares_at(
+    standard: Any, sizes: Any, x: Any, start: Any, offset: Any, chance: Any, share: Any, scratch: Any
+) -> None:
     """Fill in P(level | earlier levels, z), column by column, cell of the earlier ones by cell, and P(cell | z)."""
     d, cells, at = len(standard), 1, 0
     slope = np.zeros(8) if sizes.max() <= 8 else np.zeros(sizes.max())
@@ -98,7 +100,15 @@ def shares_at(standard: Any, sizes: Any, x: Any, start: Any, offset: Any, chance
 
 @njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
 def logit_gradient(
-    standard: Any, sizes: Any, x: Any, start: Any, chance: Any, by_cell: Any, x_bar: Any, offset_bar: Any, standard_bar: Any
+    standard: Any,
+    sizes: Any,
+    x: Any,
+    start: Any,
+    chance: Any,
+    by_cell: Any,
+    x_bar: Any,
+    offset_bar: Any,
+    standard_bar: Any,
 ) -> None:
     """Add the gradient in logits and z of sum_k by_cell[k] log P(cell k | z); ``by_cell`` is overwritten."""
     d, cells, at = len(standard), len(by_cell), len(chance)
@@ -139,7 +149,7 @@ def spread_offsets(start: Any, on: Any, offset_bar: Any, x_bar: Any) -> None:
 
 @njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
 def inverse(matrix: Any) -> tuple[Any, float, bool]:
-    """Return the inverse of a symmetric matrix, half the log of its determinant, and whether it is positive definite."""
+    """Return the inverse of a symmetric matrix, half its log determinant, and whether it is positive definite."""
     n = len(matrix)
     root, back = np.zeros((n, n)), np.zeros((n, n))
     half = 0.0
@@ -238,7 +248,15 @@ def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: An
 
 @njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
 def backward(
-    mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: Any, cell_bar: Any, square_bar: Any, product_bar: Any
+    mean: Any,
+    factor: Any,
+    x: Any,
+    sizes: Any,
+    points: Any,
+    weights: Any,
+    cell_bar: Any,
+    square_bar: Any,
+    product_bar: Any,
 ) -> tuple[Any, Any, Any]:
     """Return the gradient in mean, factor and coefficients, given that in what :func:`moments` returns."""
     d, n_cells = len(mean), len(cell_bar)
