@@ -207,3 +207,12 @@ def test_records_have_the_law_of_the_draw():
     shares = np.bincount(cell, minlength=6) / len(cell)
     np.testing.assert_allclose(shares, law(MEAN, X)[0][:6], atol=0.02)
     assert np.max(np.abs(shares - law(MEAN, X + 0.3)[0][:6])) > 0.02
+
+
+def test_a_law_without_spread_has_no_density_and_no_error():
+    values = np.zeros(21)
+    found = kernels.log_density(
+        MEAN, np.zeros((2, 2)), X, np.ones(21), values, np.array([9.0]), SIZES, *nodes(2), True, LEAST
+    )
+    assert found[0][0] == -np.inf
+    assert not any(each.any() for each in found[1:])

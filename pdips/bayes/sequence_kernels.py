@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 FloatArray = NDArray[np.float64]
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 def features(point: Any, mean: Any, factor: Any, sd: Any, standard: Any, feature: Any) -> None:
     """Fill in (z - mean) / sd, and 1, z and the products of z, row by row of the lower triangle."""
     d = len(mean)
@@ -27,7 +27,7 @@ def features(point: Any, mean: Any, factor: Any, sd: Any, standard: Any, feature
             place += 1
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def effects(sizes: Any, d: int, n_chances: int) -> tuple[Any, Any]:
     """Return where a logit's coefficients are, and which indicators of earlier columns its cell has.
 
@@ -55,7 +55,7 @@ def effects(sizes: Any, d: int, n_chances: int) -> tuple[Any, Any]:
     return start, on
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def offsets(start: Any, on: Any, x: Any) -> Any:
     """Return the part of each logit that doesn't depend on z."""
     found = np.zeros(len(start))
@@ -68,7 +68,7 @@ def offsets(start: Any, on: Any, x: Any) -> Any:
     return found
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def shares_at(
     standard: Any, sizes: Any, x: Any, start: Any, offset: Any, chance: Any, share: Any, scratch: Any
 ) -> None:
@@ -98,7 +98,7 @@ def shares_at(
         share[:cells] = scratch[:cells]
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 def logit_gradient(
     standard: Any,
     sizes: Any,
@@ -136,7 +136,7 @@ def logit_gradient(
             by_cell[cell] = total
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def spread_offsets(start: Any, on: Any, offset_bar: Any, x_bar: Any) -> None:
     """Add to the gradient in coefficients that in the parts of logits that don't depend on z."""
     for at in range(len(start)):
@@ -147,7 +147,7 @@ def spread_offsets(start: Any, on: Any, offset_bar: Any, x_bar: Any) -> None:
                     x_bar[row] += offset_bar[at]
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 def inverse(matrix: Any) -> tuple[Any, float, bool]:
     """Return the inverse of a symmetric matrix, half its log determinant, and whether it is positive definite."""
     n = len(matrix)
@@ -183,7 +183,7 @@ def inverse(matrix: Any) -> tuple[Any, float, bool]:
     return found, half, True
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def monomials(d: int) -> tuple[Any, Any, Any]:
     """Return which product of z each (1, z)_a (1, z, zz)_c is, shape (1 + d, features), and an a and a c of each."""
     n_features = 1 + d + d * (d + 1) // 2
@@ -210,7 +210,7 @@ def monomials(d: int) -> tuple[Any, Any, Any]:
     return place, first[:n_found].copy(), second[:n_found].copy()
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: Any) -> tuple[Any, Any, Any]:
     """Return E[1{cell} (1, z)' (1, z, zz)], E[zz zz'], both by quadrature, and E[zz]; zz are products."""
     d, n_cells = len(mean), 1
@@ -246,7 +246,7 @@ def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: An
     return by_cell, squares, by_cell[:, 0, 1 + d :].sum(axis=0)
 
 
-@njit(cache=True, fastmath={"reassoc", "contract", "arcp"})
+@njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
 def backward(
     mean: Any,
     factor: Any,
@@ -317,7 +317,7 @@ def backward(
     return mean_bar, factor_bar, x_bar
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def expectation(by_cell: Any, squares: Any, products: Any) -> tuple[Any, Any]:
     """Return what one record adds to the statistics on average, and the average of its products."""
     n_cells, width, n_features = by_cell.shape
@@ -337,7 +337,7 @@ def expectation(by_cell: Any, squares: Any, products: Any) -> tuple[Any, Any]:
     return mean, second
 
 
-@njit(cache=True)
+@njit(cache=True, error_model="numpy")
 def log_density(
     mean: Any,
     factor: Any,
