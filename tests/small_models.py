@@ -8,8 +8,10 @@ import numpy as np
 import pymc as pm
 
 from pdips.bayes.model_file import Blueprint, Source
+from pdips.bayes.statistic_model import StatisticModel
+from pdips.bayes.statistics import Counts, Sums
 from pdips.registry import find
-from pdips.schema import Schema
+from pdips.schema import Column, Schema
 
 UNIT = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 WIDE = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
@@ -79,11 +81,52 @@ def generic(data, schema):
     return model
 
 
+def described(schema: Schema) -> dict[str, Column]:
+    return {name: column for name, column in schema.columns.items() if not column.public}
+
+
+def cells_of(schema: Schema) -> dict[str, Any]:
+    """Counts by all columns with cells, and sums of all other numbers."""
+    columns = described(schema)
+    counted = tuple(name for name, column in columns.items() if column.is_categorical or column.is_binned)
+    sums = {f"sum of {name}": Sums(of=name) for name in columns if name not in counted}
+    return {"cells": Counts(by=counted), **sums}
+
+
+def shares_of_cells(given, schema):
+    """A saturated model of the counts; sums say nothing."""
+    with pm.Model() as model:
+        shares = pm.Dirichlet("shares", np.ones(max(len(given["cells"]), 2)))
+        given.multinomial("cells", shares[: len(given["cells"])])
+    return model
+
+
+def draw_shares(given, n_draws, schema, rng):
+    return {"shares": rng.dirichlet(given["cells"] + 1, size=n_draws)}
+
+
+def draw_cells(draw, records, schema, rng):
+    columns = described(schema)
+    counted = [name for name, column in columns.items() if column.is_categorical or column.is_binned]
+    cells = rng.choice(len(draw["shares"]), size=records.n, p=draw["shares"])
+    codes = np.unravel_index(cells, [columns[name].n_levels for name in counted]) if counted else ()
+    made = dict(zip(counted, codes, strict=True))
+    for name in counted:
+        if not columns[name].is_categorical:
+            made[name] = columns[name].edges[made[name]]
+    return made | {name: np.full(records.n, float(columns[name].lower)) for name in columns if name not in counted}
+
+
+OF_STATISTICS = StatisticModel(cells_of, shares_of_cells, draw_cells, "cells", draw_posterior=draw_shares)
+"""A model of noisy statistics for any schema, with draws that need no chains."""
+
+
 @cache
-def with_model(mechanism: type, build=generic) -> type:
+def with_model(mechanism: type, build=None) -> type:
     """Return a mechanism that has a model unless told otherwise; one that needs none as it is."""
     if "model" not in mechanism.__dataclass_fields__:
         return mechanism
+    build = build or (OF_STATISTICS if mechanism.name == "modips" else generic)
 
     @dataclass(frozen=True, kw_only=True)
     class WithModel(mechanism):

@@ -75,7 +75,7 @@ def test_the_sensitivity_is_nearly_attained_and_a_claim_of_ten_times_the_ridge_i
 def test_no_small_table_moves_more(n_levels, neighbours):
     rng, schema, statistic = np.random.default_rng(0), schema_of(n_levels, 2), statistic_of(2, "1/4")
     worst = 0
-    for _ in range(90):
+    for _ in range(50):
         n = int(rng.integers(1, 30))
         kinds = rng.integers(n_levels), rng.choice([-1.0, -0.3, 0.2, 1.0], 2)
         levels, u = rng.integers(0, n_levels, n), rng.choice([-1.0, 0.0, 1.0], (n, 2))
@@ -259,6 +259,12 @@ def test_predictors_are_read_from_public_bounds():
     assert statistic.shape(MIXED) == (1, 5)
     assert len(statistic.spread(MIXED)) == len(statistic.labels(MIXED)) == 5
     assert statistic.sensitivity(MIXED, "replace-one") == statistic.l1(MIXED, "replace-one")
+
+
+def test_an_outcome_called_predictor_keeps_its_name():
+    schema = Schema.model_validate({"columns": {"predictor": {"levels": [0, 1]}, "x": {"lower": 0, "upper": 1}}})
+    labels = Logistic(outcome="predictor", predictors=("x",), kappa=1).labels(schema)
+    assert labels.columns.tolist() == ["predictor", "term"]
 
 
 @pytest.mark.parametrize("p", range(1, 40))

@@ -141,7 +141,15 @@ def test_gaussian_acceptance_is_the_same_when_every_coin_is_tossed_exactly(monke
     assert (noise.discrete_gaussian(Fraction(30), 300, seeded()) == usual).all()
 
 
-@pytest.mark.parametrize("variance", [Fraction(0), Fraction(1, 10**330), Fraction(2**41)])
+def test_a_wide_gaussian_is_a_normal():
+    # sigma = 2^35, beyond any table of probabilities; Kolmogorov-Smirnov at 1e-6; twins 10 % off are rejected at 1e-9
+    draws = noise.discrete_gaussian(Fraction(2**70), N, seeded()) / 2**35
+    assert stats.kstest(draws, "norm").pvalue > ACCEPT
+    for wrong in (0.9, 1.1):
+        assert stats.kstest(draws * wrong, "norm").pvalue < REJECT
+
+
+@pytest.mark.parametrize("variance", [Fraction(0), Fraction(1, 10**330), Fraction(2**81)])
 def test_variance_out_of_range(variance):
     with pytest.raises(InputError, match="variance of the noise"):
         noise.discrete_gaussian(variance, 1, seeded())

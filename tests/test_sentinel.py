@@ -83,7 +83,11 @@ def words_for(mechanism: str, neighbours: str, folder: Path) -> list[str]:
     known = find(mechanism).__dataclass_fields__
     words = ["--sets", str(min(2, find(mechanism).most_sets))]
     if "model" in known:
-        (folder / "model.py").write_text("from small_models import generic as build_model\n", encoding="utf-8")
+        text = "from small_models import generic as build_model\n"
+        if mechanism == "modips":
+            parts = "cells_of as statistics, shares_of_cells as build_model, draw_cells as draw_records"
+            text = f"from small_models import {parts}, draw_shares as draw_posterior\n"
+        (folder / "model.py").write_text(text, encoding="utf-8")
         words += ["--model", str(folder / "model.py")]
     return [*words, *(["--option", "n_records=30"] if neighbours == "add-remove" and "n_records" in known else [])]
 

@@ -92,7 +92,7 @@ class Logistic:
         """Return the level of the outcome and the predictor of each coefficient; "1" is the intercept."""
         levels, terms = schema.columns[self.outcome].names()[1:], self._terms(schema)
         rows = [(level, term) for level in levels for term in terms]
-        return pd.DataFrame(rows, columns=[self.outcome, "predictor"])
+        return pd.DataFrame(rows, columns=[self.outcome, "predictor" if self.outcome != "predictor" else "term"])
 
     def names(self, schema: Schema) -> list[str]:
         """Return what each coefficient is called, in the order of ``measure(...).ravel()``."""

@@ -49,9 +49,9 @@ class Modips:
     split : {"once", "per-set"}
         One sanitization for all sets, each from a posterior draw of its own; or one for each set, which shares the
         budget among them, as in the paper.
-    budget : {"optimal", "equal"} or mapping of str to number
+    budget : {"optimal", "equal"}, mapping of str to number, or str
         How the budget is divided over the statistics: so that the sum of the relative variances of the noise is
-        smallest for records spread evenly over the schema, evenly, or as given.
+        smallest for records spread evenly over the schema, evenly, or as given, in words "total=2/3,squares=1/3".
     kind : {"pure", "zcdp"}
         Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
     delta : int, float, str or Fraction
@@ -91,7 +91,7 @@ class Modips:
     model: str | Path | StatisticModel | Any = None
     likelihood: Likelihood = "noise-aware"
     split: Split = "once"
-    budget: Budget | Mapping[str, Number] = "optimal"
+    budget: Budget | Mapping[str, Number] | str = "optimal"
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
     n_records: int | None = None
@@ -106,6 +106,8 @@ class Modips:
         choice(self.likelihood, ("noise-aware", "plug-in"), "likelihood")
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
+        if isinstance(self.budget, str) and "=" in self.budget:
+            object.__setattr__(self, "budget", _shares(self.budget))
         if not isinstance(self.budget, Mapping):
             choice(self.budget, ("optimal", "equal"), "budget")
         if not 0 < positive(self.delta, "delta") < 1:
@@ -141,6 +143,12 @@ class Modips:
             raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
         return as_statistic_model(self.model)
 
+    @property
+    def _budget(self) -> Budget | Mapping[str, Number]:
+        if isinstance(self.budget, str):
+            return "equal" if self.budget == "equal" else "optimal"
+        return self.budget
+
     def plan(self, schema: Schema) -> Plan:
         """Return what is measured of tables of a schema, and with how much noise.
 
@@ -153,7 +161,7 @@ class Modips:
             schema=schema,
             neighbours=self.neighbours,
             statistics=self._model.declared(schema, self.neighbours),
-            budget=self.budget,
+            budget=self._budget,
             amount=self.amount,
             law="laplace" if self.kind == "pure" else "gaussian",
         )
@@ -226,6 +234,9 @@ class Modips:
             If the ledger's total would be overspent, or chains don't agree; then the spend stays charged.
         """
 
+        public_size = table.n_records if self.neighbours == "replace-one" else None
+        check_model(self._model, self.plan(table.schema).made_up(public_size), self.likelihood)
+
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             plan = self.plan(table.schema)
             with clock.step("counting"):
@@ -293,3 +304,9 @@ class Modips:
         return made, RunRecord(
             seconds=clock.seconds, peak_memory=0.0, diagnostics=drawn.diagnostics, closer=drawn.closer
         )
+
+
+def _shares(text: str) -> dict[str, Number]:
+    """Return shares of the budget that are given in words, "name=share,name=share"."""
+    pairs = [pair.partition("=") for pair in text.split(",")]
+    return {name.strip(): share.strip() for name, _, share in pairs}

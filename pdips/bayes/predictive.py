@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.bayes.inspection import MOST_LISTED, Posterior, listed
 from pdips.bayes.sanitizing import Measured
 from pdips.bayes.settling import number_of_records, settle
 from pdips.bayes.statistic_fit import Fitted
@@ -24,7 +25,7 @@ SEED = 17
 
 
 def check_predictive(
-    model: StatisticModel, measured: Measured, fitted: Fitted, covariates: Mapping[str, NDArray[Any]]
+    model: StatisticModel, measured: Measured, fitted: Fitted, covariates: Mapping[str, NDArray[Any]], released: int
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy statistics from the posterior and compare the published ones with them.
 
@@ -33,8 +34,9 @@ def check_predictive(
     Returns
     -------
     dict
-        ``predictive``: for each statistic the share of entries whose published value lies outside the central 95 % of
-        the simulated ones, and the smallest two-sided p-value, both plain numbers.
+        ``posterior``: its parameters, how well chains agree, and ``predictive``: for each statistic the share of
+        entries whose published value lies outside the central 95 % of the simulated ones, and the smallest two-sided
+        p-value, both plain numbers.
     DataTree
         Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
         ``observed_data``: the noisy statistics, which are published.
@@ -53,7 +55,20 @@ def check_predictive(
     observed = {name: (entries[name], measured.value(name)) for name in simulated}
     tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
     tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
-    return {"predictive": found}, tree
+    return {"posterior": _facts(fitted, released) | {"predictive": found}}, tree
+
+
+def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
+    """Return what the report shows of the posterior."""
+    chains = fitted.convergence is not None
+    released = [fitted.draw(number) for number in range(n_released)]
+    posterior = Posterior(tree=fitted.tree, released=released, facts={}, independent=not chains)
+    rows = listed(posterior)
+    found = fitted.tree["posterior"]
+    facts = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
+    facts |= {"draws": int(found.sizes["draw"]), "chains": int(found.sizes["chain"])}
+    convergence = fitted.convergence.describe() if fitted.convergence is not None else None
+    return facts | {"sampler": "nuts" if chains else "independent draws", "convergence": convergence}
 
 
 def _simulate(

@@ -76,8 +76,13 @@ class Made:
             closer=partial(self._closer),
         )
 
+    @property
+    def _per_fit(self) -> int:
+        """Number of sets that each posterior gave a draw to."""
+        return len(self.sets) if len(self.fits) == 1 else 1
+
     def _closer(self) -> tuple[dict[str, Any], Any]:
-        return check_predictive(self.synthesis.model, self.measured[0], self.fits[0], self.covariates)
+        return check_predictive(self.synthesis.model, self.measured[0], self.fits[0], self.covariates, self._per_fit)
 
 
 def synthesize(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pdips.bayes.statistics import Counts, Statistic
 from pdips.errors import InputError
 from pdips.mechanism import Outcome
-from pdips.noise import RandomBits, discrete_gaussian, discrete_laplace, discrete_laplace_variance
+from pdips.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
 from pdips.privacy import Neighbours, Number, Spend, positive
 from pdips.release import Noise
 from pdips.schema import Schema
@@ -171,6 +171,9 @@ class Plan:
             statistic.check(self.schema)
         if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
             raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
+        for part in self.parts:  # a budget that is none is refused, too
+            if part.n_noised:
+                check_scale(part.scale, part.law)
 
     @property
     def shares(self) -> dict[str, Fraction]:
@@ -267,13 +270,19 @@ class Plan:
             noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
         return noisy
 
-    def made_up(self) -> Measured:
-        """Return noisy statistics of nobody, so that a model can be tried before anything is spent."""
-        n = MADE_UP if self.neighbours == "replace-one" else None
+    def made_up(self, n_records: int | None = None) -> Measured:
+        """Return noisy statistics of nobody, so that a model can be tried before anything is spent.
+
+        Parameters
+        ----------
+        n_records : int, optional
+            Number of records, where it is public.
+        """
+        n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
         for part in self.parts:
             whole = part.statistic.shape(self.schema)
-            even = MADE_UP // math.prod(whole) if isinstance(part.statistic, Counts) else 0
+            even = (n or MADE_UP) // math.prod(whole) if isinstance(part.statistic, Counts) else 0
             values[part.name] = np.full(math.prod(whole), even, dtype=np.int64)
         return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
 

@@ -15,8 +15,17 @@ from pdips.bayes.given import Given, Likelihood
 from pdips.bayes.sampling import Convergence, Sampler
 from pdips.bayes.sanitizing import Measured
 from pdips.bayes.statistic_model import StatisticModel
+from pdips.errors import InputError, RefusedError
 
 MOST_COMPILED = 8
+MOST_NUMBERS = 2_000_000
+"""Independent draws beyond those that sets need, times the entries of the statistics."""
+
+NOT_AGREED = (
+    "the chains of {} don't agree on the posterior given the noisy statistics, so nothing is released; that says "
+    "nothing but what these say, and they stay charged; use more tuning and draws, or try the model on made-up tables"
+)
+
 APART = 4
 """Draws of chains for each draw that is taken."""
 
@@ -90,7 +99,9 @@ def fit(
     """
     given = Given(measured, likelihood)
     if model.draw_posterior is not None:
-        exact = model.draw_posterior(given, max(n_draws, draws), given.schema, rng)
+        entries = sum(len(values) for values in measured.values.values())
+        wanted = max(n_draws, min(draws, MOST_NUMBERS // max(entries, 1)))
+        exact = model.draw_posterior(given, wanted, given.schema, rng)
         if exact is not None:
             return _independent(exact, n_draws)
     with _lock:
@@ -101,8 +112,19 @@ def fit(
         settings = {"start": _start(built), "chains": chains, "rng": rng, "sampler": nuts}
         draws = max(draws, -(-APART * n_draws // chains))
         watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
-        tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
-    posterior = tree["posterior"].to_dataset().drop_vars(given.latents, errors="ignore")
+        try:
+            tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
+        except InputError:
+            raise
+        except RefusedError:
+            raise RefusedError(NOT_AGREED.format(model.name)) from None
+        except Exception as error:  # noqa: BLE001 - whatever a model's graph raises, it has seen public numbers only
+            raise RefusedError(
+                f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
+                "records, or so much noise, they may not suit it; they stay charged"
+            ) from None
+    known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
+    posterior = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]

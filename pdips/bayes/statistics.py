@@ -169,9 +169,9 @@ class Counts:
         return _named(schema, self.by)
 
     def spread(self, schema: Schema) -> FloatArray:
-        """Return p (1 - p) for p = 1 / cells."""
+        """Return p (1 - p) for p = 1 / cells; 1 for the number of all records."""
         [cells] = self.shape(schema)
-        return np.full(cells, max(1 / cells * (1 - 1 / cells), 1e-12))
+        return np.full(cells, 1 / cells * (1 - 1 / cells) if cells > 1 else 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

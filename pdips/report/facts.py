@@ -194,6 +194,14 @@ class BoundFacts(BaseModel):
     window: Window | None = None
 
 
+class Predicted(BaseModel):
+    """How noisy statistics compare with simulated ones: see :mod:`pdips.bayes.predictive`."""
+
+    entries: int
+    outside: Number
+    smallest_p: Number
+
+
 class PosteriorFacts(BaseModel):
     """What :func:`pdips.bayes.inspection.inspect` found."""
 
@@ -204,7 +212,8 @@ class PosteriorFacts(BaseModel):
     edge: NumberOrNone = None
     parameters: list[Parameter]
     more: int = 0
-    bounds: BoundFacts
+    bounds: BoundFacts | None = None
+    predictive: dict[str, Predicted] = {}
 
 
 class Diagnostics(BaseModel):

@@ -125,6 +125,8 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
         guarantee=_guarantee(facts),
         code=_code(facts.table_schema, facts.n_sets, csv=(public / "synthetic_1.csv").exists()),
         split=facts.settings.get("split"),
+        suffix="csv" if (public / "synthetic_1.csv").exists() else "parquet",
+        combining=COMBINING,
     )
 
 
@@ -232,6 +234,13 @@ def _code(schema: Schema, n_sets: int, *, csv: bool) -> str:
         f'sets = [pd.read_{suffix}(f"synthetic_{{i}}.{suffix}"{options}) for i in range(1, {n_sets + 1})]\n'
         f'together = pd.concat(sets, keys=range(1, {n_sets + 1}), names=["set", "record"])\n'
     )
+
+
+COMBINING = """\
+from pdips.inference import combine, rule_for
+rule = rule_for("privacy.json")
+combine(lambda frame: analysis(frame), sets, rule=rule).summary()  # analysis: a fitted model, such as statsmodels gives
+"""
 
 
 @cache

@@ -10,11 +10,14 @@ if TYPE_CHECKING:
 
 STUDIES: dict[str, str] = {
     "censored-beta": "pdips.studies.censored_beta:CensoredBeta",
+    "fertility": "pdips.studies.fertility:Fertility",
     "firm-panel": "pdips.studies.firm_panel:FirmPanelStudy",
+    "glom": "pdips.studies.glom:Glom",
     "heavy-tailed": "pdips.studies.heavy_tailed:HeavyTailed",
     "normal-moments": "pdips.studies.normal_moments:NormalMoments",
     "proportions": "pdips.studies.proportions:Proportions",
     "salary": "pdips.studies.salary:Salary",
+    "slomag": "pdips.studies.slomag:Slomag",
     "steps-regression": "pdips.studies.steps_regression:StepsRegression",
     "voter": "pdips.studies.voter:Voter",
 }
