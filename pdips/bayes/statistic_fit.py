@@ -103,7 +103,7 @@ def fit(
         wanted = max(n_draws, min(draws, MOST_NUMBERS // max(entries, 1)))
         exact = model.draw_posterior(given, wanted, given.schema, rng)
         if exact is not None:
-            return _independent(exact, n_draws)
+            return _independent(model.completed(exact, given.schema, rng), n_draws)
     with _lock:
         built = model.built(given)
         kept = _kept(model, built, given)
@@ -124,7 +124,8 @@ def fit(
                 "records, or so much noise, they may not suit it; they stay charged"
             ) from None
     known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
-    posterior = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
+    drawn = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
+    posterior = _completed(model, given, drawn, rng)
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
@@ -134,6 +135,17 @@ def fit(
         tree=tree,
         convergence=found,
     )
+
+
+def _completed(model: StatisticModel, given: Given, kept: xr.Dataset, rng: np.random.Generator) -> xr.Dataset:
+    """Return the draws of chains with what the model integrates out."""
+    shape = (kept.sizes["chain"], kept.sizes["draw"])
+    flat = {str(name): each.to_numpy().reshape((-1, *each.shape[2:])) for name, each in kept.data_vars.items()}
+    for name, values in model.completed(flat, given.schema, rng).items():
+        if name not in flat:
+            dims = (f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))
+            kept = kept.assign({name: (("chain", "draw", *dims), values.reshape((*shape, *values.shape[1:])))})
+    return kept
 
 
 def _independent(draws: Mapping[str, NDArray[Any]], n_draws: int) -> Fitted:
