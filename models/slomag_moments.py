@@ -13,7 +13,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pdips.bayes.sequence import sequence_sums
+from pdips.bayes.sequence import beginnings, sequence_sums
 from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.bayes.units import unit_of
 from pdips.errors import InputError
@@ -52,14 +52,18 @@ def statistics(schema):
 def build_model(given, schema):
     z, w = columns(schema)
     d, sizes = len(z), [schema.columns[name].n_levels for name in w]
+    begin, spread = beginnings(given, list(statistics(schema)), d)
     with pm.Model() as model:
         # In units of half the range, counted from its middle, as in normal_moments.py.
-        mean = pm.Normal("mean", 0, 0.5, shape=d)
+        mean = pm.Normal("mean", 0, 0.5, shape=d, initval=begin)
         if d > 1:
             law = pm.HalfNormal.dist(0.5, size=d)
-            factor, _, sd = pm.LKJCholeskyCov("covariance", n=d, eta=2, sd_dist=law, compute_corr=True)
+            packed = spread[np.tril_indices(d)]
+            factor, _, sd = pm.LKJCholeskyCov(
+                "covariance", n=d, eta=2, sd_dist=law, compute_corr=True, initval=packed
+            )
         else:
-            sd = pm.HalfNormal("sd", 0.5, shape=1)
+            sd = pm.HalfNormal("sd", 0.5, shape=1, initval=spread[0])
             factor = sd[:, None]
         pm.Deterministic("factor", factor)
         # Of predictors with mean 0 and standard deviation 1, or 0 and 1: 2.5 as scale as in Gelman, Jakulin, Pittau &

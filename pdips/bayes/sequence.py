@@ -18,21 +18,24 @@ from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_defa
 
 from pdips.bayes import sequence_kernels as kernels
 from pdips.bayes.given import NOISY, SCALE, USED, Given
-from pdips.bayes.settling import number_of_records
+from pdips.bayes.settling import nearest_positive, number_of_records
 from pdips.bayes.statistics import Counts
 from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
-STEP = {1: 0.4, 2: 0.65, 3: 0.85}
+STEP = {1: 0.4, 2: 0.75, 3: 0.85}
 """Between nodes, in standard deviations, by dimension. A mean of a logistic function of slope 2.2 a deviation is wrong
-by 7e-8, 3e-6, 6e-5; of slope 4, by 4e-6, 7e-4, 5e-3: small beside the errors of 1,000 records, not of a million."""
+by 1e-7, 1e-5, 8e-5; of slope 4, by 6e-6, 2e-3, 5e-3: small beside the errors of 1,000 records, not of a million."""
 
-REACH = 4.9
-"""Standard deviations from the mean beyond which there are no nodes: variances are short by 2e-4 of themselves."""
+REACH = 4.5
+"""Standard deviations from the mean beyond which there are no nodes: variances are short by 4e-4 of themselves, or less."""
 
 NOTHING = 1e9
 """The variance of an entry that says nothing."""
+
+LARGEST, SMALLEST = 0.9, 0.005
+"""Means, and eigenvalues of the covariance, of u that chains start within: it steers chains only."""
 
 LEAST = 1e-6
 """Added to variances of statistics (records, or units u, squared), so that rounding can't make one negative."""
@@ -141,6 +144,32 @@ def _compiled(op: SumsLaw, node: Any, **_: Any) -> Any:
         )
 
     return sums_law, 1
+
+
+def beginnings(given: Given, names: Sequence[str], d: int) -> tuple[FloatArray, FloatArray]:
+    """Return where chains start: mean and lower factor of the covariance of u, from settled sums and products.
+
+    Parameters
+    ----------
+    given : Given
+        Noisy statistics.
+    names : sequence of str
+        As in :func:`sequence_sums`.
+    d : int
+        Number of numeric columns.
+
+    Returns
+    -------
+    mean : ndarray, shape (d,)
+    factor : ndarray, shape (d, d)
+    """
+    n = number_of_records(given.measured, given.used)
+    mean = np.clip([given.used[name].sum() / n for name in names[1 : d + 1]], -LARGEST, LARGEST)
+    rows, columns = np.tril_indices(d)
+    covariance = np.zeros((d, d))
+    for name, row, column in zip(names[d + 1 :], rows, columns, strict=True):
+        covariance[row, column] = covariance[column, row] = given.used[name][0] / n - mean[row] * mean[column]
+    return mean, np.linalg.cholesky(nearest_positive(covariance, SMALLEST))
 
 
 def sequence_sums(given: Given, names: Sequence[str], mean: Any, factor: Any, logits: Sequence[Any]) -> None:

@@ -187,13 +187,12 @@ def inverse(matrix: Any) -> tuple[Any, float, bool]:
 def monomials(d: int) -> tuple[Any, Any, Any]:
     """Return which product of z each (1, z)_a (1, z, zz)_c is, shape (1 + d, features), and an a and a c of each."""
     n_features = 1 + d + d * (d + 1) // 2
-    powers = np.zeros((n_features, d), dtype=np.int64)
+    power = np.zeros(n_features, dtype=np.int64)  # in base 4, a digit for each column: no more than three of each
     at = 1 + d
     for i in range(d):
-        powers[1 + i, i] = 1
+        power[1 + i] = 4**i
         for j in range(i + 1):
-            powers[at, i] += 1
-            powers[at, j] += 1
+            power[at] = 4**i + 4**j
             at += 1
     place = np.zeros((1 + d, n_features), dtype=np.int64)
     first, second = np.zeros(place.size, dtype=np.int64), np.zeros(place.size, dtype=np.int64)
@@ -202,7 +201,7 @@ def monomials(d: int) -> tuple[Any, Any, Any]:
         for c in range(n_features):
             place[a, c] = n_found
             for m in range(n_found):
-                if (powers[first[m]] + powers[second[m]] == powers[a] + powers[c]).all():
+                if power[first[m]] + power[second[m]] == power[a] + power[c]:
                     place[a, c] = m
             if place[a, c] == n_found:
                 first[n_found], second[n_found] = a, c
@@ -211,8 +210,13 @@ def monomials(d: int) -> tuple[Any, Any, Any]:
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
-def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: Any) -> tuple[Any, Any, Any]:
-    """Return E[1{cell} (1, z)' (1, z, zz)], E[zz zz'], both by quadrature, and E[zz]; zz are products."""
+def moments(
+    mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: Any
+) -> tuple[Any, Any, Any, tuple[Any, Any]]:
+    """Return E[1{cell} (1, z)' (1, z, zz)], E[zz zz'], both by quadrature, and E[zz]; zz are products.
+
+    And what :func:`shares_at` finds at each node, for :func:`backward`.
+    """
     d, n_cells = len(mean), 1
     n_chances = 0
     for size in sizes:
@@ -226,10 +230,12 @@ def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: An
     monomial, by_monomial = np.empty(len(first)), np.zeros((n_cells, len(first)))
     squares = np.zeros((n_features - 1 - d, n_features - 1 - d))
     standard, feature = np.empty(d), np.empty(n_features)
-    chance, share, scratch = np.empty(n_chances), np.empty(n_cells), np.empty(n_cells)
+    chances, shares = np.empty((len(points), n_chances)), np.empty((len(points), n_cells))
+    scratch = np.empty(n_cells)
     for q in range(len(points)):
         features(points[q], mean, factor, sd, standard, feature)
-        shares_at(standard, sizes, x, start, offset, chance, share, scratch)
+        share = shares[q]
+        shares_at(standard, sizes, x, start, offset, chances[q], share, scratch)
         for m in range(len(first)):
             monomial[m] = weights[q] * feature[first[m]] * feature[second[m]]
         for k in range(n_cells):
@@ -243,7 +249,7 @@ def moments(mean: Any, factor: Any, x: Any, sizes: Any, points: Any, weights: An
         for a in range(1 + d):
             for c in range(n_features):
                 by_cell[k, a, c] = by_monomial[k, place[a, c]]
-    return by_cell, squares, by_cell[:, 0, 1 + d :].sum(axis=0)
+    return by_cell, squares, by_cell[:, 0, 1 + d :].sum(axis=0), (chances, shares)
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})
@@ -254,24 +260,21 @@ def backward(
     sizes: Any,
     points: Any,
     weights: Any,
+    found_at: Any,
     cell_bar: Any,
     square_bar: Any,
     product_bar: Any,
 ) -> tuple[Any, Any, Any]:
     """Return the gradient in mean, factor and coefficients, given that in what :func:`moments` returns."""
     d, n_cells = len(mean), len(cell_bar)
-    n_features, n_chances, cells = cell_bar.shape[2], 0, 1
-    for size in sizes:
-        cells *= size
-        n_chances += cells
+    n_features, n_chances = cell_bar.shape[2], found_at[0].shape[1]
     sd = np.sqrt((factor**2).sum(axis=1))
     mean_bar, factor_bar, x_bar, sd_bar = np.zeros(d), np.zeros((d, d)), np.zeros(len(x)), np.zeros(d)
     offset_bar = np.zeros(n_chances)
     standard, feature = np.empty(d), np.empty(n_features)
-    chance, share, scratch = np.empty(n_chances), np.empty(n_cells), np.empty(n_cells)
+    chances, shares = found_at
     weight_of, feature_bar, standard_bar = np.empty(n_cells), np.empty(n_features), np.empty(d)
     start, on = effects(sizes, d, n_chances)
-    offset = offsets(start, on, x)
     place, first, second = monomials(d)
     monomial, monomial_bar, bars = np.empty(len(first)), np.empty(len(first)), np.zeros((n_cells, len(first)))
     for k in range(n_cells):
@@ -280,7 +283,7 @@ def backward(
                 bars[k, place[a, c]] += cell_bar[k, a, c]
     for q in range(len(points)):
         features(points[q], mean, factor, sd, standard, feature)
-        shares_at(standard, sizes, x, start, offset, chance, share, scratch)
+        share = shares[q]
         feature_bar[:] = 0.0
         standard_bar[:] = 0.0
         for m in range(len(first)):
@@ -299,7 +302,7 @@ def backward(
             feature_bar[1 + d + a] += weights[q] * product_bar[a]
             for c in range(len(square_bar)):
                 feature_bar[1 + d + a] += 2 * weights[q] * square_bar[a, c] * feature[1 + d + c]
-        logit_gradient(standard, sizes, x, start, chance, weight_of, x_bar, offset_bar, standard_bar)
+        logit_gradient(standard, sizes, x, start, chances[q], weight_of, x_bar, offset_bar, standard_bar)
         place = 1 + d
         for i in range(d):
             for j in range(i + 1):
@@ -355,7 +358,7 @@ def log_density(
 
     The gradient is in mean, factor, coefficients, variances and n, in this order.
     """
-    by_cell, squares, products = moments(mean, factor, x, sizes, points, weights)
+    by_cell, squares, products, found_at = moments(mean, factor, x, sizes, points, weights)
     one, second = expectation(by_cell, squares, products)
     per_record = second - np.outer(one, one) if centred else second
     size = len(one)
@@ -382,5 +385,5 @@ def log_density(
             for c in range(n_features - width):
                 cell_bar[k, a, width + c] += 2 * second_bar[a * n_cells + k, whole + c]
     square_bar = np.ascontiguousarray(second_bar[whole:, whole:])
-    bars = backward(mean, factor, x, sizes, points, weights, cell_bar, square_bar, one_bar[whole:].copy())
+    bars = backward(mean, factor, x, sizes, points, weights, found_at, cell_bar, square_bar, one_bar[whole:].copy())
     return found, bars[0], bars[1], bars[2], np.diag(gradient).copy(), n_bar
