@@ -29,7 +29,7 @@ STEP = {1: 0.4, 2: 0.75, 3: 0.85}
 by 1e-7, 1e-5, 8e-5; of slope 4, by 6e-6, 2e-3, 5e-3: small beside the errors of 1,000 records, not of a million."""
 
 REACH = 4.5
-"""Standard deviations from the mean beyond which there are no nodes: variances are short by 4e-4 or less."""
+"""Standard deviations from the mean beyond which there are no nodes: variances are short by 1e-3 or less."""
 
 NOTHING = 1e9
 """The variance of an entry that says nothing."""
