@@ -64,7 +64,7 @@ def design(public, schema):
 
 def build_model(given, schema):
     x = design(given.public, schema)
-    n, p = x.shape
+    p = x.shape[1]
     gram = x.T @ x
     loads = {name: each.T @ x for name, each in indicators(given.public, schema).items() if name in statistics(schema)}
     # A level that no record has leaves its effect to the prior.
@@ -74,7 +74,7 @@ def build_model(given, schema):
         b = given.solved("least squares", loads, spread=WIDTH)
         beta = pm.Deterministic("beta", b + sd * (given.fixed("root", error) @ pm.Normal("error", 0, 1, shape=p)))
         pm.Potential("prior of beta", pm.logp(pm.Normal.dist(0, WIDTH), beta).sum())
-        given.wishart(["squares"], df=max(n - p, 1), chol=sd, about=b @ (given.fixed("gram", gram) @ b))
+        given.wishart(["squares"], df=given.n - p, chol=sd, about=b @ (given.fixed("gram", gram) @ b))
     return model
 
 
