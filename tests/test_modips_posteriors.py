@@ -174,6 +174,7 @@ def test_a_regression_has_the_posterior_of_nuts(likelihood):
         assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
 
 
+@pytest.mark.long
 def test_a_normal_law_has_the_posterior_of_nuts():
     model = as_statistic_model("normal_moments")
     plan = plan_of(model, NUMBER, "1/2")
@@ -232,6 +233,7 @@ def mean_densities(noisy, scale, n):
     return means, likelihood * stats.norm.pdf(means, 0, 0.5)
 
 
+@pytest.mark.long
 def test_a_mean_by_nuts_has_the_posterior_of_brute_force():
     plan, rng = plan_of(known_sd(), NUMBER, "1/5"), np.random.default_rng(0)
     measured = measured_of(plan, 200, total=[120_000])

@@ -70,8 +70,6 @@ class Given:
             return float(self.measured.n_records)
         if self._counts:
             return next(iter(self._counts.values())).sum()
-        if not self.aware:
-            return number_of_records(self.measured, self.used)
         return self.counts(next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))).sum()
 
     def noisy(self, name: str) -> FloatArray:
