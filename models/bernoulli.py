@@ -20,6 +20,11 @@ MOST_SUMMED = 20_000
 
 def column(schema):
     names = list(schema.columns)
+    if len(names) == 1 and not schema.columns[names[0]].is_categorical:
+        raise InputError(
+            f"bernoulli.py describes one column with two levels, and {names[0]!r} is numeric: give it levels in the "
+            "schema, or take normal_moments.py"
+        )
     if len(names) != 1 or schema.columns[names[0]].n_levels != 2 or schema.columns[names[0]].public:
         raise InputError(f"bernoulli.py describes one column with two levels that isn't public; the schema has {names}")
     return names[0]

@@ -14,12 +14,16 @@ logarithm is regressed. Where no column is public, glom.py is the model.
 import numpy as np
 import pymc as pm
 
+from pdips.bayes.settling import LEAST_VARIANCE
 from pdips.bayes.statistics import Products, Sums
 from pdips.bayes.units import unit_of
 from pdips.errors import InputError
 
 WIDTH = 1.0
 """Prior standard deviation of intercept and effects, in half ranges of the outcome."""
+
+SD = 0.5
+"""The standard deviation is half-normal with this scale."""
 
 
 def outcome(schema):
@@ -62,20 +66,55 @@ def design(public, schema):
     return np.hstack([each[:, 1:] if name.startswith("sums by ") else each for name, each in columns.items()])
 
 
-def build_model(given, schema):
+def linear(given, schema):
+    """X'X, what sums are of the least-squares coefficients, and these coefficients' covariance for sd = 1."""
     x = design(given.public, schema)
-    n, p = x.shape
-    gram = x.T @ x
-    loads = {name: each.T @ x for name, each in indicators(given.public, schema).items() if name in statistics(schema)}
+    wanted = statistics(schema)
+    loads = {name: each.T @ x for name, each in indicators(given.public, schema).items() if name in wanted}
     # A level that no record has leaves its effect to the prior.
-    error = np.linalg.cholesky(np.linalg.inv(gram + 1e-3 * np.eye(p)))
+    return x.T @ x, loads, np.linalg.inv(x.T @ x + 1e-3 * np.eye(x.shape[1]))
+
+
+def build_model(given, schema):
+    gram, loads, covariance = linear(given, schema)
+    p = len(gram)
     with pm.Model() as model:
-        sd = pm.HalfNormal("sd", 0.5)  # values within bounds never spread by more than half of their range
+        sd = pm.HalfNormal("sd", SD)  # values within bounds never spread by more than half of their range
         b = given.solved("least squares", loads, spread=WIDTH)
-        beta = pm.Deterministic("beta", b + sd * (given.fixed("root", error) @ pm.Normal("error", 0, 1, shape=p)))
+        root = given.fixed("root", np.linalg.cholesky(covariance))
+        beta = pm.Deterministic("beta", b + sd * (root @ pm.Normal("error", 0, 1, shape=p)))
         pm.Potential("prior of beta", pm.logp(pm.Normal.dist(0, WIDTH), beta).sum())
-        given.wishart(["squares"], df=max(n - p, 1), chol=sd, about=b @ (given.fixed("gram", gram) @ b))
+        explained = b @ (given.fixed("gram", gram) @ b)
+        if not given.aware:  # something is left unexplained
+            most = given["squares"][0] - LEAST_VARIANCE * given.n
+            explained = pm.math.minimum(explained, given.fixed("most", most))
+        given.wishart(["squares"], df=given.n - p, chol=sd, about=explained)
     return model
+
+
+def draw_posterior(given, n_draws, schema, rng):
+    # Draws by a Gibbs sampler where the noise is Laplace; NUTS otherwise.
+    gram, loads, covariance = linear(given, schema)
+    df = given.n - len(gram)
+    if given.measured.part("squares").law != "laplace" or df < 2:
+        return None
+    from pdips.bayes.centring import least_squares
+    from pdips.bayes.regression_draws import Regression, noise_aware, plug_in
+
+    model = Regression(gram=gram, covariance=covariance, df=df, width=WIDTH, spread=SD)
+    stacked, entries = np.vstack(list(loads.values())), [len(each) for each in loads.values()]
+    if not given.aware:
+        deviations = np.repeat([max(given.measured.deviation(name), 1e-9) for name in loads], entries)
+        used = np.concatenate([given[name] for name in loads])
+        b, _ = least_squares(stacked / deviations[:, None], used / deviations, WIDTH)
+        scatter = max(given["squares"][0] - b @ gram @ b, LEAST_VARIANCE * given.n)
+        beta, sd = plug_in(model, b, scatter, n_draws, rng)
+        return {"beta": beta, "sd": sd}
+    noisy = {"sums": np.concatenate([given.noisy(name) for name in loads]), "squares": given.noisy("squares")}
+    scales = np.repeat([given.measured.scale(name) for name in loads], entries)
+    of_noise = {"sums": scales, "squares": np.array([given.measured.scale("squares")])}
+    found = noise_aware(model, stacked, noisy, of_noise, n_draws, rng)
+    return None if found is None else {"beta": found[0], "sd": found[1]}
 
 
 def draw_records(draw, records, schema, rng):

@@ -15,6 +15,7 @@ import xarray as xr
 from laws import ACCEPT, REJECT
 from scipy import stats
 
+from pdips.bayes import regression_draws
 from pdips.bayes.given import Given
 from pdips.bayes.normal_sums import noise_aware, plug_in
 from pdips.bayes.sanitizing import Plan
@@ -113,7 +114,7 @@ def normal_density(noisy, scales, n):
     t = np.linspace(-1.5 * n, 1.5 * n, 401)[:, None]
     edges = 3 * n * (np.arange(1001) / 1000) ** 3  # fine near 0
     q = (edges[1:] + edges[:-1]) / 2
-    of_t = np.exp(-np.abs(noisy[0] - t) / scales[0])
+    of_t = np.exp(-np.abs(np.atleast_1d(noisy[0]) - t).sum(axis=1, keepdims=True) / scales[0])
     of_q = of_t * np.exp(-np.abs(noisy[1] - q - t**2 / n) / scales[1])
     density = []
     for s in sd:
@@ -134,6 +135,46 @@ def test_a_normal_law_has_the_posterior_of_brute_force(noisy, scales):
     assert errors(draws[..., 1].ravel(), grid, wrong).max() > 7
 
 
+@pytest.mark.parametrize(("sums", "squares", "scales"), [((3.0,), 2.5, (5.0, 2.0)), ((-14.0, 6.0), -1.0, (9.0, 4.0))])
+def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales):
+    # the mean alone, seen through one noisy sum or two of the same
+    grid, density = normal_density((np.array(sums), squares), scales, 20)
+    gram = np.full((1, 1), 20.0)
+    model = regression_draws.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
+    noisy = {"sums": np.array(sums), "squares": np.array([squares])}
+    of_noise = {"sums": np.full(len(sums), scales[0]), "squares": np.array([scales[1]])}
+    loads = np.full((len(sums), 1), 20.0)
+    _, drawn = regression_draws.noise_aware(model, loads, noisy, of_noise, 4000, np.random.default_rng(0))
+    assert errors(drawn, grid, density).max() < 5.2
+    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20)[1]  # a quarter of the noise
+    assert errors(drawn, grid, wrong).max() > 7
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
+def test_a_regression_has_the_posterior_of_nuts(likelihood):
+    rng, n = np.random.default_rng(0), 500
+    columns = {"g": {"levels": ["a", "b", "c"], "public": True}, "x": {"lower": -1, "upper": 1, "public": True}}
+    schema = Schema.model_validate({"columns": columns | {"y": {"lower": -5, "upper": 5}}})
+    frame = pd.DataFrame({"g": rng.choice(["a", "b", "c"], n), "x": rng.uniform(-1, 1, n)})
+    frame["y"] = np.clip(1 + frame["x"] - 2 * (frame["g"] == "b") + rng.standard_normal(n), -5, 5)
+    model = as_statistic_model("linear_regression")
+    plan = plan_of(model, schema, 1)
+    measured = plan.sanitize(Table(frame, schema), RandomBits(rng))
+    chains = fit(without_draws("linear_regression"), measured, likelihood, n_draws=5, rng=rng, draws=2000)
+    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
+    assert own.convergence is None
+    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    pairs = [
+        (nuts["sd"].to_numpy(), own.draws["sd"]),
+        *zip(nuts["beta"].to_numpy().T, own.draws["beta"].T, strict=True),
+    ]
+    for a, b in pairs:
+        assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
+        assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+
+
+@pytest.mark.long
 def test_a_normal_law_has_the_posterior_of_nuts():
     model = as_statistic_model("normal_moments")
     plan = plan_of(model, NUMBER, "1/2")
@@ -192,6 +233,7 @@ def mean_densities(noisy, scale, n):
     return means, likelihood * stats.norm.pdf(means, 0, 0.5)
 
 
+@pytest.mark.long
 def test_a_mean_by_nuts_has_the_posterior_of_brute_force():
     plan, rng = plan_of(known_sd(), NUMBER, "1/5"), np.random.default_rng(0)
     measured = measured_of(plan, 200, total=[120_000])

@@ -157,3 +157,55 @@ def steering(centre: FloatArray, deviations: FloatArray, df: float) -> tuple[Flo
     own = np.sqrt(half / df)
     follow = own**2 / (own**2 + noise**2)
     return follow, np.sqrt((1 - follow) * own**2)
+
+
+def steering_counts(noisy: FloatArray, used: FloatArray, deviation: float, *, near: bool) -> dict[str, FloatArray]:
+    """Return ``place``, ``step`` and ``follow`` of :func:`counts_given`, each of shape (cells,).
+
+    Parameters
+    ----------
+    noisy, used : ndarray, shape (cells,)
+        Noisy counts, and what post-processing made of them.
+    deviation : float
+        Standard deviation of their noise.
+    near : bool
+        Whether counts may follow probabilities where the noise is large.
+    """
+    place = np.maximum(np.minimum(used, np.maximum(noisy, deviation / 2)), 1e-3)
+    follow = place / (place + deviation**2) if near else np.ones(len(place))
+    return {"place": place, "step": np.minimum(np.sqrt(follow) * deviation / place, 1.0), "follow": follow}
+
+
+def counts_given(moved: Any, p: Any, n: int | None, *, place: Any, step: Any, follow: Any) -> tuple[Any, Any]:
+    """Return counts, shape (cells,), and the log density that makes them flat in terms of ``moved``.
+
+    Parameters
+    ----------
+    moved : TensorVariable, shape (cells,), or (cells - 1,) where ``n`` is known
+        Standard normal.
+    p : TensorVariable, shape (cells,), or None
+        Probabilities that counts are near to.
+    n : int or None
+        What they add up to, if that is known.
+    place, step, follow : TensorVariable, shape (cells,)
+        Where counts are, the length of a move, and how far they stay there instead of following ``p``.
+    """
+    logs = follow * pt.log(place) + step * (moved if n is None else adding_up(moved))
+    if p is not None:
+        logs = logs + (1 - follow) * pt.log(p * place.sum())
+    counts = pt.exp(logs) if n is None else n * pt.exp(logs) / pt.exp(logs).sum()
+    return counts, pt.sum(moved**2) / 2 + pt.log(counts).sum()
+
+
+def least_squares(loads: FloatArray, values: FloatArray, spread: float) -> tuple[FloatArray, FloatArray]:
+    """Return b that makes ``loads @ b`` near ``values``, shape (p,), and a root of its covariance, shape (p, p).
+
+    Parameters
+    ----------
+    loads, values : ndarray, shape (entries, p) and (entries,)
+        Divided by the standard deviations of the values.
+    spread : float
+        Roughly how large entries of b are.
+    """
+    precision = loads.T @ loads + np.eye(loads.shape[1]) / spread**2
+    return np.linalg.solve(precision, loads.T @ values), np.linalg.inv(np.linalg.cholesky(precision)).T

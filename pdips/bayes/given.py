@@ -9,9 +9,9 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
-from pdips.bayes import centring
+from pdips.bayes import centring, laws
 from pdips.bayes.sanitizing import Measured
-from pdips.bayes.settling import number_of_records, scatter_about, settle
+from pdips.bayes.settling import LEAST_RECORDS, is_loud, number_of_records, scatter_about, settle
 from pdips.bayes.statistics import Counts
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -21,10 +21,6 @@ Likelihood = Literal["noise-aware", "plug-in"]
 
 MOST_TERMS = 4096
 """Values of a count that are summed over one by one; with more, it is a real number."""
-
-DEVIATIONS = 0.5
-"""Noise above this many standard deviations of the statistic itself: chains move the statistic about its mean; below,
-about its noisy value. It steers chains only."""
 
 NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 
@@ -74,8 +70,6 @@ class Given:
             return float(self.measured.n_records)
         if self._counts:
             return next(iter(self._counts.values())).sum()
-        if not self.aware:
-            return number_of_records(self.measured, self.used)
         return self.counts(next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))).sum()
 
     def noisy(self, name: str) -> FloatArray:
@@ -103,8 +97,7 @@ class Given:
             Exact counts, which later laws may depend on; real numbers where they are unknown.
         """
         counts = self.counts(name, p)
-        law = pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1)
-        pm.Potential(f"law of {name}", law)
+        pm.Potential(f"law of {name}", laws.multinomial(counts, p))
         return counts
 
     def dirichlet_multinomial(self, name: str, alpha: float) -> Any:
@@ -120,10 +113,8 @@ class Given:
         alpha : float
             Of each cell, above 0.
         """
-        counts, cells = self.counts(name), len(self.used[name])
-        total = counts.sum()
-        law = pt.sum(pt.gammaln(counts + alpha) - pt.gammaln(counts + 1))
-        pm.Potential(f"law of {name}", law + pt.gammaln(total + 1) - pt.gammaln(total + cells * alpha))
+        counts = self.counts(name)
+        pm.Potential(f"law of {name}", laws.dirichlet_multinomial(counts, alpha, len(self.used[name])))
         return counts
 
     def counts(self, name: str, p: Any = None) -> Any:
@@ -147,23 +138,15 @@ class Given:
     def _unknown_counts(self, name: str, p: Any = None) -> Any:
         """Return unknown counts: flat, and observed through their noise. They add up to n if that is public."""
         n, deviation, used = self.measured.n_records, self.measured.deviation(name), self.used[name]
-        start = np.maximum(np.minimum(used, np.maximum(self.noisy(name), deviation / 2)), 1e-3)
-        follow = np.ones(len(start)) if p is None else start / (start + deviation**2)
-        step = np.minimum(np.sqrt(follow) * deviation / start, 1.0)
-        label, cells = self._unknown(f"moves of {name}"), len(start)
-        moved = pm.Normal(label, 0, 1, shape=cells - (n is not None))
-        steps = moved if n is None else centring.adding_up(moved)
-        place, length, follow = (
-            self._data(f"{what} of {name}", each)
-            for what, each in (("place", start), ("step", step), ("follow", follow))
-        )
-        logs = follow * pt.log(place) + length * steps
-        if p is not None:
-            logs = logs + (1 - follow) * pt.log(p * place.sum())
-        counts = pt.exp(logs) if n is None else n * pt.exp(logs) / pt.exp(logs).sum()
-        pm.Potential(f"flat {name}", pt.sum(moved**2) / 2 + pt.log(counts).sum())
-        self.observe_noise(name, counts)
-        return counts
+        # A table of one record has no scatter: a total that is counted by itself is above that.
+        least = LEAST_RECORDS if n is None and len(used) == 1 else 0
+        fixed = centring.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
+        known = {what: self._data(f"{what} of {name}", each) for what, each in fixed.items()}
+        counts, density = centring.counts_given(moved, p, n, **known)
+        pm.Potential(f"flat {name}", density)
+        self.observe_noise(name, counts + least)
+        return counts + least
 
     def observe(self, name: str, law: Any, n: int) -> None:
         """State the law of one exact count, which is summed over.
@@ -187,7 +170,7 @@ class Given:
             return
         terms = np.arange(n + 1)
         noisy, scale = self._noisy(name)
-        weights = self._log_density(noisy[0] - terms, scale)
+        weights = laws.noise(noisy[0] - terms, scale, self.measured.part(name).law)
         pm.Potential(f"law of {name}", pt.logsumexp(pm.logp(law, terms) + weights))
 
     def normal(self, names: str | Sequence[str], mean: Any, chol: Any, times: Any = 1.0, between: Any = None) -> Any:
@@ -245,7 +228,7 @@ class Given:
         names : sequence of str
             Products of one entry each, those of the lower triangle row by row: xx, yx, yy, ...
         df : TensorVariable
-            Degrees of freedom, above the number of columns less 1.
+            Degrees of freedom, above the number of columns less 1: refused where it is a number that isn't.
         chol : TensorVariable, shape (d, d); a number for one column
             Lower Cholesky factor of the covariance of a record.
         about : TensorVariable, shape (d, d); a number for one column
@@ -254,28 +237,29 @@ class Given:
         Returns
         -------
         TensorVariable, shape (d, d)
+
+        Raises
+        ------
+        InputError
+            If degrees of freedom are too few.
         """
         rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
         d = rows[-1] + 1
         chol, about = pt.as_tensor(chol).reshape((d, d)), about * pt.ones((d, d))
         label = ", ".join(names)
+        if isinstance(df, (int, float)) and df <= d - 1:
+            raise InputError(
+                f"{label}: too few records for this model (their public number leaves {df:g} degrees of "
+                f"freedom, and it needs more than {d - 1}); take a larger table or a simpler model"
+            )
         if self.aware and any(self.measured.part(name).n_noised for name in names):
             scatter = self._unknown_scatter(names, df, chol, d)
             for name, row, column in zip(names, rows, columns, strict=True):
                 self.observe_noise(name, pt.stack([scatter[row, column] + about[row, column]]))
             return scatter
         exact = pt.concatenate([self._data(USED.format(name), self.used[name]) for name in names])
-        whole = pt.zeros((d, d))
-        whole = pt.set_subtensor(whole[rows, columns], exact)
-        whole = pt.set_subtensor(whole[columns, rows], exact)
-        scatter = whole - about
-        inside = pt.linalg.solve_triangular(chol, scatter, lower=True)
-        trace = pt.trace(pt.linalg.solve_triangular(chol, inside.T, lower=True))
-        _, log_det = pt.linalg.slogdet(scatter)
-        pm.Potential(
-            f"law of {label}",
-            (df - d - 1) / 2 * log_det - trace / 2 - df * pt.log(pt.diag(chol)).sum() - centring.log_norm(df, d),
-        )
+        scatter = laws.symmetric(exact, d) - about
+        pm.Potential(f"law of {label}", laws.wishart(scatter, df, chol, d))
         return scatter
 
     def _unknown_scatter(self, names: Sequence[str], df: Any, chol: Any, d: int) -> Any:
@@ -304,7 +288,7 @@ class Given:
         """
         chol, label = pt.linalg.cholesky(covariance), ", ".join(names)
         sizes = [len(self.used[name]) for name in names]
-        if self.aware and self._is_loud(names):
+        if self.aware and is_loud(self.measured, self.used, names):
             moved = pm.Normal(self._unknown(f"{label} about the mean"), 0, 1, shape=sum(sizes))
             exact = mean + pt.dot(chol, moved)
             for name, part in zip(names, np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), strict=True):
@@ -347,13 +331,12 @@ class Given:
         deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
         weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
         target = np.concatenate([self.used[key] / deviations[key] for key in loads])
-        p = weighted.shape[1]
-        precision = weighted.T @ weighted + np.eye(p) / spread**2
-        centre = self._data(f"centre of {name}", np.linalg.solve(precision, weighted.T @ target))
+        found, spread_of = centring.least_squares(weighted, target, spread)
+        centre = self._data(f"centre of {name}", found)
         if not self.aware:
             return centre
-        root = self._data(f"root of {name}", np.linalg.inv(np.linalg.cholesky(precision)).T)
-        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=p)
+        root = self._data(f"root of {name}", spread_of)
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(found))
         pm.Potential(f"flat {name}", (moved**2).sum() / 2)
         found = centre + pt.dot(root, moved)
         for key, each in loads.items():
@@ -373,7 +356,7 @@ class Given:
         part = self.measured.part(name)
         if self.aware and part.n_noised:
             noisy, scale = self._noisy(name)
-            pm.Potential(f"noise on {name}", self._log_density((noisy - exact)[: part.n_noised], scale).sum())
+            pm.Potential(f"noise on {name}", laws.noise((noisy - exact)[: part.n_noised], scale, part.law).sum())
 
     def log_noise(self, name: str, exact: Any) -> FloatArray:
         """Return the log density, up to a constant, of the noisy first entry if the exact one had these values.
@@ -387,9 +370,8 @@ class Given:
         exact : array_like
             Values that it may have, in the model's unit.
         """
-        noise = (self.noisy(name)[0] - np.asarray(exact, dtype=np.float64)) / self.measured.scale(name)
-        density: FloatArray = -np.abs(noise) if self.measured.part(name).law == "laplace" else -(noise**2) / 2
-        return density
+        noise = self.noisy(name)[0] - np.asarray(exact, dtype=np.float64)
+        return np.asarray(laws.noise(noise, self.measured.scale(name), self.measured.part(name).law))
 
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)
@@ -400,24 +382,9 @@ class Given:
         noisy, scale = self._noisy(name)
         return noisy - scale * noise
 
-    def _is_loud(self, names: Sequence[str]) -> bool:
-        """Whether the noise is larger than the statistics vary by themselves, were records spread over half the
-        range."""
-        n = number_of_records(self.measured, self.used)
-        parts = [self.measured.part(name) for name in names]
-        own = [np.sqrt(n * part.statistic.spread(self.schema).min()) / 2 for part in parts]
-        return any(
-            self.measured.deviation(part.name) > DEVIATIONS * each for part, each in zip(parts, own, strict=True)
-        )
-
     def _noisy(self, name: str) -> tuple[Any, Any]:
         noisy = self._data(NOISY.format(name), self.measured.value(name))
         return noisy, self._data(SCALE.format(name), np.asarray(self.measured.scale(name)))
-
-    def _log_density(self, noise: Any, scale: Any) -> Any:
-        if self.measured.parts[0].law == "laplace":
-            return -pt.abs(noise) / scale
-        return -((noise / scale) ** 2) / 2
 
     def _data(self, name: str, values: Any) -> Any:
         """Return numbers as ``pm.Data``, so that other ones can take their place in a compiled model."""
@@ -428,19 +395,3 @@ class Given:
         """Return the name of a variable that stands for something exact or for noise, and remember it."""
         self.latents.append(name)
         return name
-
-
-def check_proper(model: pm.Model) -> None:
-    """Refuse improper priors: a posterior given noisy statistics need not exist under them.
-
-    Raises
-    ------
-    InputError
-        Naming the first one.
-    """
-    for variable in model.free_RVs:
-        if type(variable.owner.op).__name__ in ("FlatRV", "HalfFlatRV"):
-            raise InputError(
-                f"{variable.name!r} has an improper prior, under which the posterior given noisy statistics need not "
-                "exist; give it a proper one"
-            )

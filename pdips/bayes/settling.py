@@ -18,6 +18,13 @@ FloatArray = NDArray[np.float64]
 LEAST_VARIANCE = 1e-4
 """In units of half the range squared: no column has a standard deviation below a hundredth of half its range."""
 
+LEAST_RECORDS = 2
+"""Of a table whose number of records is noisy and counted by itself: a single one has no scatter."""
+
+DEVIATIONS = 0.5
+"""Noise above this many standard deviations of the statistic itself: chains move the statistic about its mean; below,
+about its noisy value. It steers chains only."""
+
 
 def settle(measured: Measured) -> dict[str, FloatArray]:
     """Return what plug-in models use in place of exact statistics, and where noise-aware chains start.
@@ -75,6 +82,8 @@ def _counts(measured: Measured, part: Part) -> FloatArray:
     if not part.n_noised:
         return noisy
     least = float(any(_by(each) == _by(part) for each in _of(measured, Sums)))
+    if measured.n_records is None and len(noisy) == 1:
+        return np.maximum(noisy, LEAST_RECORDS)
     if measured.n_records is None:
         return np.maximum(noisy, max(least, 1 / len(noisy)))
     least = min(least, measured.n_records / len(noisy))
@@ -165,3 +174,11 @@ def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
     values, vectors = np.linalg.eigh(matrix)
     nearest: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
     return nearest
+
+
+def is_loud(measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str]) -> bool:
+    """Whether noise is larger than statistics vary by themselves, were records spread over half the range."""
+    n = number_of_records(measured, used)
+    parts = [measured.part(name) for name in names]
+    own = [np.sqrt(n * part.statistic.spread(measured.schema).min()) / 2 for part in parts]
+    return any(measured.deviation(part.name) > DEVIATIONS * each for part, each in zip(parts, own, strict=True))

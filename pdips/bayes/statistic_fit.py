@@ -1,5 +1,6 @@
 """Posterior draws given noisy statistics: post-processing, however they are drawn and however often."""
 
+import hashlib
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
+from pytensor.graph.traversal import graph_inputs
+from pytensor.tensor.variable import TensorConstant
 
 from pdips.bayes.chains import agreeing
 from pdips.bayes.given import Given, Likelihood
@@ -186,16 +189,29 @@ def _data(model: pm.Model) -> dict[str, Any]:
 
 
 def _kept(model: StatisticModel, built: pm.Model, given: Given) -> Compiled:
-    """Return the model that was compiled for other noisy statistics of the same kind, or this one."""
+    """Return the model that was compiled for other noisy statistics of the same kind, or this one.
+
+    What isn't ``pm.Data`` must be equal: a model file that makes constants of noisy or public numbers is compiled anew.
+    """
     measured = given.measured
     shapes = tuple((part.name, len(measured.values[part.name]), part.law, part.n_noised) for part in measured.parts)
     known = (model.text or model.build_model, given.schema.to_toml(), given.likelihood, measured.n_records)
-    key = (*known, shapes, tuple(built.named_vars))
+    key = (*known, shapes, tuple(built.named_vars), _constants(built))
     if key not in _compiled:
         while len(_compiled) >= MOST_COMPILED:
             _compiled.pop(next(iter(_compiled)))
         _compiled[key] = Compiled(built)
     return _compiled[key]
+
+
+def _constants(model: pm.Model) -> str:
+    """Return a digest of the constants in a model's graph, and of the shapes of its data."""
+    shapes = [(name, data.get_value(borrow=True).shape) for name, data in sorted(_data(model).items())]
+    found = hashlib.sha256(repr(shapes).encode())
+    for each in graph_inputs([*model.basic_RVs, *model.deterministics, *model.potentials]):
+        if isinstance(each, TensorConstant):
+            found.update(f"{each.data.dtype} {each.data.shape}".encode() + np.ascontiguousarray(each.data).tobytes())
+    return found.hexdigest()
 
 
 def _start(model: pm.Model) -> dict[str, NDArray[Any]]:

@@ -10,7 +10,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.bayes.given import Given, check_proper
+from pdips.bayes.given import Given
 from pdips.bayes.model_file import load, quiet
 from pdips.bayes.sanitizing import Measured
 from pdips.bayes.statistics import Counts, Statistic
@@ -211,3 +211,19 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
 def check_model(model: StatisticModel, measured: Measured, likelihood: Any) -> pm.Model:
     """Build a model on made-up noisy statistics, so that what is wrong with it shows before anything is spent."""
     return model.built(Given(measured, likelihood))
+
+
+def check_proper(model: pm.Model) -> None:
+    """Refuse improper priors: a posterior given noisy statistics need not exist under them.
+
+    Raises
+    ------
+    InputError
+        Naming the first one.
+    """
+    for variable in model.free_RVs:
+        if type(variable.owner.op).__name__ in ("FlatRV", "HalfFlatRV"):
+            raise InputError(
+                f"{variable.name!r} has an improper prior, under which the posterior given noisy statistics need not "
+                "exist; give it a proper one"
+            )
