@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pdips.errors import InputError
 from pdips.large import LargeSet
 from pdips.schema import Schema
-from pdips.table import Table, tally
+from pdips.table import Table, numbers, tally
 
 IntArray = NDArray[np.int64]
 
@@ -69,10 +69,11 @@ def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
 
 @dataclass(frozen=True, repr=False)
 class Rows:
-    """Codes of rows, each of which stands for ``counts`` records, or for one."""
+    """Codes of rows, each of which stands for ``counts`` records, or for one; or for ``weights`` of the population."""
 
     codes: IntArray
     counts: IntArray | None = None
+    weights: NDArray[np.float64] | None = None
 
     @classmethod
     def of_table(cls, table: Table) -> Self:
@@ -89,10 +90,12 @@ class Rows:
 
     def of(self, columns: Sequence[int]) -> "Rows":
         """Keep some of the columns."""
-        return Rows(self.codes[:, list(columns)], self.counts)
+        return Rows(self.codes[:, list(columns)], self.counts, self.weights)
 
     def shares(self, place: IntArray, n_places: int) -> NDArray[np.float64]:
-        """Return the share of the records in each place, given the place of each row."""
+        """Return the share of the records (of their weights) in each place, given the place of each row."""
+        if self.weights is not None:
+            return np.bincount(place, self.weights, minlength=n_places) / self.weights.sum()
         n_records = len(self.codes) if self.counts is None else self.counts.sum()
         return tally(place, self.counts, n_places) / n_records
 
@@ -102,6 +105,23 @@ class Rows:
             return Rows(resampled(self.codes, rng))
         n_records = self.counts.sum()
         return Rows(self.codes, rng.multinomial(n_records, self.counts / n_records))
+
+
+def weights_of(frame: pd.DataFrame, schema: Schema) -> NDArray[np.float64]:
+    """Return the weight of each record.
+
+    Raises
+    ------
+    InputError
+        If the schema names no column of weights, or they are all 0.
+    """
+    name = schema.records.weight
+    if name is None:
+        raise InputError("the schema names no column of weights (records.weight)")
+    found = numbers(name, frame[name], schema.columns[name])
+    if len(found) and not found.sum() > 0:
+        raise InputError(f"the weights in {name!r} must not all be 0")
+    return found
 
 
 def table_codes(table: Table) -> IntArray:
