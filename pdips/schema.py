@@ -237,8 +237,8 @@ class Records(BaseModel):
     max_per_person : int
         Public cap on the records of one person.
     weight : str, optional
-        Numeric column, not below 0, that says for how many of the population a record stands. It is synthesized like any
-        other; evaluation weights records by it where it can.
+        Numeric column, not below 0, that says for how many of the population a record stands. It is synthesized like
+        any other; evaluation weights records by it where it can.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

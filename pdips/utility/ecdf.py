@@ -1,6 +1,7 @@
 """Distances of empirical distribution functions, column by column. For inside use only."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -97,7 +98,7 @@ def _values(table: Table, frame: pd.DataFrame, name: str) -> tuple[FloatArray, F
     return first, second
 
 
-def ordered(values: "pd.Series[object]", name: str, column: Column) -> FloatArray:
+def ordered(values: "pd.Series[Any]", name: str, column: Column) -> FloatArray:
     """Return a column as numbers in order: levels by place or by value, missing as infinity."""
     if column.levels is None:
         found = numbers(name, values, column)

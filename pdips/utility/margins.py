@@ -77,9 +77,7 @@ def l1(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> dict[str, Any]:
     return {"by_set": by_set, "mean": _mean(by_set)}
 
 
-def k_way(
-    table: Table, sets: Sequence[pd.DataFrame | LargeSet], k: int, *, weighted: bool = False
-) -> dict[str, Any]:
+def k_way(table: Table, sets: Sequence[pd.DataFrame | LargeSet], k: int, *, weighted: bool = False) -> dict[str, Any]:
     """Return total variation distances of all margins of ``k`` columns, averaged over synthetic sets.
 
     Parameters

@@ -194,9 +194,7 @@ def compare_fits(
     )
 
 
-def _pooled(
-    fits: Sequence[Fit], level: float, rule: Rule | None
-) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
+def _pooled(fits: Sequence[Fit], level: float, rule: Rule | None) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
     if len(fits) == 1 and rule is None:
         return fits[0].estimates, fits[0].interval(level)
     variances = [fit.standard_errors**2 for fit in fits]
@@ -309,7 +307,7 @@ def _newton(x: FloatArray, y: NDArray[np.int64], n: FloatArray, penalty: float) 
 def _grouped(
     x: FloatArray, y: NDArray[np.int64], weights: FloatArray | None
 ) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
-    keys = np.column_stack([x, y])
+    keys = np.ascontiguousarray(np.column_stack([x, y]))
     rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
     _, first, group = np.unique(rows, return_index=True, return_inverse=True)
     return x[first], y[first], np.bincount(group, weights).astype(np.float64)
