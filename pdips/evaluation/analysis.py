@@ -21,8 +21,6 @@ FloatArray = NDArray[np.float64]
 
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
-_TROUBLES = (ArithmeticError, AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError)
-"""What formulaic's errors are, and what functions in a formula may raise."""
 _EXAMPLE = "such as 'voted ~ age + college * prereg'"
 
 
@@ -113,7 +111,7 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
     plain = left.strip("`")
     try:
         sides = {"left": None if plain in schema.columns else Formula(f"0 + {left}"), "right": Formula(right)}
-    except _TROUBLES:  # formulaic's own messages have colours and several lines
+    except _troubles():  # formulaic's own messages have colours and several lines
         raise InputError(f"the analysis {formula!r} can't be read; write one {_EXAMPLE}") from None
     _check_names(formula, schema, sides)
     columns = tuple(name for name in schema.columns if _occurs(name, formula))
@@ -138,6 +136,13 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
         _left=outcome,
         _right=design,
     )
+
+
+def _troubles() -> tuple[type[Exception], ...]:
+    """Return what formulaic raises, and what functions in a formula may raise."""
+    from formulaic.errors import FormulaicError  # type: ignore[import-untyped]
+
+    return (FormulaicError, ArithmeticError, AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError)
 
 
 def _occurs(name: str, text: str) -> bool:
@@ -212,8 +217,10 @@ def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tupl
 def _spec(formula: Any, stand_in: pd.DataFrame, text: str) -> Any:
     try:
         with np.errstate(all="ignore"):
-            return formula.get_model_matrix(stand_in, na_action="ignore").model_spec
-    except _TROUBLES:  # whatever a term's functions may raise
+            spec = formula.get_model_matrix(stand_in, na_action="ignore").model_spec
+            spec.column_names  # noqa: B018 (a formula of several parts has none)
+            return spec
+    except _troubles():  # whatever a term's functions may raise
         raise InputError(f"the analysis {text!r} can't be worked out on columns of this schema") from None
 
 
@@ -221,7 +228,7 @@ def _design(spec: Any, values: pd.DataFrame, text: str) -> FloatArray:
     try:
         with np.errstate(all="ignore"):
             found = np.asarray(spec.get_model_matrix(values, na_action="ignore"), dtype=np.float64)
-    except _TROUBLES:  # its message could quote a value
+    except _troubles():  # its message could quote a value
         raise InputError(f"the analysis {text!r} can't be worked out on these records") from None
     if not np.isfinite(found).all():
         raise InputError(f"the analysis {text!r} gives infinite or undefined numbers on these records")
