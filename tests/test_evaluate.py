@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import sys
 import warnings
 
@@ -111,8 +112,9 @@ def _binned(table: Table) -> Table:
 
 
 def test_the_table_itself_scores_best_and_nonsense_scores_badly():
-    table, rng = Table(voters(), SCHEMA), np.random.default_rng(4)
-    nonsense = table.frame.assign(voted="no", age=rng.integers(18, 99, N), college=True)
+    names = ["voted", "age", "college"]
+    table = Table(voters()[names], Schema(columns={name: SCHEMA.columns[name] for name in names}))
+    nonsense = table.frame.assign(voted="no", age=np.random.default_rng(4).integers(18, 60, N), college=True)
     equal, bad = general_utility(table, [table.frame]), general_utility(table, [nonsense])
     best = {"3-marginal score": 1000.0}
     for measure, worse in zip(equal, bad, strict=True):
@@ -121,8 +123,9 @@ def test_the_table_itself_scores_best_and_nonsense_scores_badly():
 
 
 def test_references_repeat():
-    table = Table(voters(150), SCHEMA)
-    first, second = (general_utility(table, [voters(150, 2)]) for _ in range(2))
+    names = ["age", "region"]
+    table = Table(voters(50)[names], Schema(columns={name: SCHEMA.columns[name] for name in names}))
+    first, second = (general_utility(table, [voters(50, 2)[names]]) for _ in range(2))
     assert first == second
 
 
@@ -235,6 +238,39 @@ def test_what_a_fit_cant_tell_is_nan(family):
     assert not fit_design(x[:3], y[:3], found.names, family).converged
 
 
+def test_outcomes_and_weights_that_a_family_cant_have_are_refused():
+    x, names = np.column_stack([np.ones(4), np.arange(4.0)]), ("intercept", "x")
+    for y, family, weights, message in (
+        (np.arange(4.0), "probit", None, "family must be one of"),
+        (np.arange(4.0), "logistic", None, "two levels"),
+        (np.arange(4.0) - 1, "poisson", None, "never below 0"),
+        (np.arange(4.0), "linear", np.zeros(4), "must not all be 0"),
+    ):
+        with pytest.raises(InputError, match=message):
+            fit_design(x, y, names, family, weights)
+
+
+def test_a_term_that_is_infinite_on_the_records_is_refused():
+    with pytest.raises(InputError, match="infinite or undefined"):
+        read_analysis("voted ~ np.log(visits)", SCHEMA).fit(voters())
+
+
+def test_weights_enter_an_analysis_and_missing_outcomes_leave_it():
+    columns = SCHEMA.to_dict()["columns"]
+    columns["voted"]["missing"] = True
+    weighed = {"columns": {**columns, "w": {"lower": 0, "upper": 9}}, "records": {"weight": "w"}}
+    schema, frame = Schema.model_validate(weighed), voters().assign(w=1.0)
+    frame.loc[:99, "w"] = 3.0
+    found = read_analysis("visits ~ age + college", schema, "poisson")
+    assert found.weighted
+    w = frame["w"].to_numpy()
+    same = fit_design(matrix(frame), frame["visits"].to_numpy(dtype=float), ("a", "b", "c"), "poisson", w)
+    np.testing.assert_allclose(found.fit(frame).estimates, same.estimates, rtol=1e-8)
+    holes = frame.assign(voted=frame["voted"].mask(np.arange(N) % 4 == 0))
+    without = read_analysis("voted ~ age", schema).fit(holes[holes["voted"].notna()])
+    np.testing.assert_allclose(read_analysis("voted ~ age", schema).fit(holes).estimates, without.estimates)
+
+
 def test_an_analysis_is_the_regression_that_its_formula_says():
     frame = voters()
     found = read_analysis("voted ~ age + college * region", SCHEMA).fit(frame)
@@ -294,16 +330,21 @@ def test_a_negative_outcome_is_no_count():
 # ---- a release on disk ----
 
 
-@pytest.fixture
-def here(tmp_path):
-    """A table, its schema, and a published release of two sets."""
-    voters().to_parquet(tmp_path / "t.parquet")
-    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("released")
     narrow = Schema(columns={name: column for name, column in SCHEMA.columns.items() if name != "income"})
     table = Table(voters().drop(columns="income"), narrow)
-    table.frame.to_parquet(tmp_path / "t.parquet")
+    table.frame.to_parquet(folder / "t.parquet")
     release, _ = Steps(epsilon=5, n_sets=2).release(table)
-    release.publish(tmp_path / "out" / "public")
+    release.publish(folder / "out" / "public")
+    return folder
+
+
+@pytest.fixture
+def here(released, tmp_path):
+    """A table and a published release of two sets, to be changed at will."""
+    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -404,6 +445,7 @@ def test_bad_input_has_one_line_each(pdips, here):
         ((table, here / "out", "--analysis", "voted ~ ages"), "'ages', which is no column"),
         ((table, here / "out", "--family", "linear"), "--family belongs to an --analysis"),
         ((table, here / "out", "--json", public / "x.json"), "can't name a file in public"),
+        ((table, here / "out", "--json", here / "no" / "x.json"), "a folder that doesn't exist"),
         ((table, here / "out", "--ledger", here / "l"), "--ledger belongs to --paid-epsilon"),
         ((table, here / "out", "--paid-epsilon", 1, "--analysis", "voted ~ age"), "goes with --ledger only"),
     ]

@@ -54,12 +54,13 @@ def evaluate(
 
 
 def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
-    from pdips.evaluation.inside import NOTE, evaluate, write_inside
+    from pdips.evaluation.inside import NOTE, evaluate, inside_paths, write_inside
     from pdips.mechanism import Clock
 
+    paths = inside_paths(directory, json_path)
     with show_progress() as progress:
         found = evaluate(table, directory, formula=formula, family=family, clock=Clock(progress))
-    paths = write_inside(directory, found, json_path)
+    write_inside(paths, found)
     click.echo("INSIDE ONLY: computed from the confidential table, nothing pays for it\n")
     _print_general(found["general"])
     if found["specific"] is not None:

@@ -1,7 +1,7 @@
 """The whole evaluation for the curator, as it is written to ``confidential/evaluation.json``."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -76,26 +76,40 @@ def evaluate(
     }
 
 
-def write_inside(directory: str | Path, found: Mapping[str, Any], also: str | Path | None = None) -> list[Path]:
-    """Write an evaluation to ``confidential/evaluation.json``, and to another file outside ``public/``.
+def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[Path]:
+    """Return where an evaluation is written: ``confidential/evaluation.json``, and another file outside ``public/``.
 
     Raises
     ------
     InputError
-        If the other file lies in ``public/``, or one can't be written.
+        If the other file lies in ``public/``, or in a folder that isn't there.
     """
-    folder = Path(directory) / "confidential"
-    paths = [folder / "evaluation.json", *([Path(also)] if also is not None else [])]
+    paths = [Path(directory) / "confidential" / "evaluation.json"]
+    if also is None:
+        return paths
     public = (Path(directory) / "public").resolve()
-    if any(public in (path.resolve(), *path.resolve().parents) for path in paths):
+    if public in Path(also).resolve().parents:
         raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
+    if not Path(also).absolute().parent.is_dir():
+        raise InputError(f"--json names a folder that doesn't exist: {Path(also).parent}")
+    return [*paths, Path(also)]
+
+
+def write_inside(paths: Sequence[Path], found: Mapping[str, Any]) -> None:
+    """Write an evaluation to the files that :func:`inside_paths` named; ``confidential`` is closed to others.
+
+    Raises
+    ------
+    InputError
+        If one can't be written.
+    """
     for path in paths:
         try:
-            folder.mkdir(mode=0o700, exist_ok=True)
+            if path == paths[0]:
+                path.parent.mkdir(mode=0o700, exist_ok=True)
             write_json(path, found)
         except OSError as error:
             raise InputError(f"can't write {path}: {error.strerror}") from None
-    return paths
 
 
 def _plain(value: Any) -> Any:
