@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import combinations
+from math import comb, prod
 from typing import Self
 
 import numpy as np
@@ -15,6 +16,8 @@ from pdips.schema import Schema
 from pdips.table import Table, numbers, tally
 
 IntArray = NDArray[np.int64]
+
+MOST_SUBSETS = 100_000
 
 
 def coded_columns(schema: Schema) -> list[str]:
@@ -176,6 +179,31 @@ def grouped(
     _, first, group = np.unique(cell_ids(both, sizes), return_index=True, return_inverse=True)
     count = [np.bincount(part, minlength=len(first)) for part in (group[: len(original)], group[len(original) :])]
     return both[first], count[0].astype(np.float64), count[1].astype(np.float64)
+
+
+def subsets(n: int, k: int, n_draws: int | None, rng: np.random.Generator | None) -> list[tuple[int, ...]]:
+    """Return all sets of ``k`` out of ``n`` columns, or some drawn at random without repetition.
+
+    Raises
+    ------
+    InputError
+        If ``n_draws`` is below 1, or they are more than 100,000.
+    """
+    n_all = comb(n, k)
+    if n_draws is not None and n_draws < 1:
+        raise InputError("n_draws must be at least 1")
+    if min(n_all, n_all if n_draws is None else n_draws) > MOST_SUBSETS:
+        raise InputError(f"there are more than {MOST_SUBSETS:,} sets of {k} columns; choose among them with n_draws")
+    if n_draws is None or n_draws >= n_all:
+        return list(combinations(range(n), k))
+    rng = np.random.default_rng() if rng is None else rng
+    if n_all <= MOST_SUBSETS:
+        every = list(combinations(range(n), k))
+        return [every[j] for j in rng.choice(n_all, size=n_draws, replace=False)]
+    drawn: dict[tuple[int, ...], None] = {}
+    while len(drawn) < n_draws:
+        drawn[tuple(sorted(int(j) for j in rng.choice(n, size=k, replace=False)))] = None
+    return list(drawn)
 
 
 def n_cells(sizes: Sequence[int]) -> int:
