@@ -94,11 +94,12 @@ def _print_specific(found: dict[str, Any]) -> None:
     )
     if found["note"]:
         click.echo(f"note: {found['note']}")
-    click.echo(f"{'coefficient':<32} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}")
+    width = max([32, *(len(row["coefficient"]) for row in found["coefficients"])])
+    click.echo(f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}")
     for row in found["coefficients"]:
         interval = f"{_spelt(row['combined_lower'])} to {_spelt(row['combined_upper'])}"
         words = f"{_spelt(row['original']):>10} {_spelt(row['combined']):>10} {interval:>24}"
-        click.echo(f"{row['coefficient']:<32} {words} {_spelt(row['ci_overlap']):>8}")
+        click.echo(f"{row['coefficient']:<{width}} {words} {_spelt(row['ci_overlap']):>8}")
     click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}")
     for name, reading in SUMMARIES.items():
         values = f"{_spelt(found['summary'][name]):>10} {_spelt(found['reference'][name]):>10}"
