@@ -14,6 +14,8 @@ from pdips.bayes.statistics import Products, Sums
 from pdips.bayes.units import unit_of
 from pdips.errors import InputError
 
+PRIOR_MEAN, PRIOR_SD = 0.5, 0.5
+
 
 def column(schema):
     names = list(schema.columns)
@@ -31,8 +33,8 @@ def build_model(given, schema):
     with pm.Model() as model:
         # In units of half the range, counted from its middle. The mean lies within the bounds with probability .95;
         # values within bounds never spread by more than half of their range.
-        mean = pm.Normal("mean", 0, 0.5)
-        sd = pm.HalfNormal("sd", 0.5)
+        mean = pm.Normal("mean", 0, PRIOR_MEAN)
+        sd = pm.HalfNormal("sd", PRIOR_SD)
         n = given.n
         total = given.normal("total", n * mean, sd, times=n)
         given.wishart(["squares"], df=n - 1, chol=sd, about=total[0] ** 2 / n)
@@ -40,6 +42,27 @@ def build_model(given, schema):
         pm.Deterministic("mu", unit.middle + unit.half * mean)
         pm.Deterministic("sigma", unit.half * sd)
     return model
+
+
+def draw_posterior(given, n_draws, schema, rng):
+    # Independent draws where the noise is Laplace and n is public; NUTS otherwise.
+    n = given.measured.n_records
+    if n is None or n < 3 or given.measured.part("total").law != "laplace":
+        return None
+    from pdips.bayes.normal_sums import noise_aware, plug_in
+
+    names, priors = ("total", "squares"), np.array([PRIOR_MEAN, PRIOR_SD])
+    total, squares = (given.noisy(name) if given.aware else given[name] for name in names)
+    if given.aware:
+        noisy, scales = np.stack([total, squares], axis=1), np.array([given.measured.scale(name) for name in names])
+        [draws], [worth] = noise_aware(noisy, scales, float(n), priors, n_draws, 64 * n_draws, 2.0 * n_draws, rng)
+        if worth < n_draws:
+            return None
+    else:
+        [draws] = plug_in(total, squares - total**2 / n, float(n), priors, n_draws, rng)
+    mean, sd = draws.T
+    unit = unit_of(schema, column(schema))
+    return {"mean": mean, "sd": sd, "mu": unit.middle + unit.half * mean, "sigma": unit.half * sd}
 
 
 def draw_records(draw, records, schema, rng):

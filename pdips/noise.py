@@ -15,6 +15,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import accumulate
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,8 @@ WORD_BITS = 64
 GUIDE_BITS = 16
 START_DIGITS = 40
 LONGEST_TABLE = 4096
+LONGEST_DIGIT = 6
+"""Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
 LARGEST_SCALE = 2**50
 FLOOR_NATS = 60
 """Scores further below the best than this count as this far below: SOUNDNESS review E8, the loss doesn't grow by it."""
@@ -179,7 +182,7 @@ def _digits(rate: Fraction) -> tuple[tuple[int, _Digit], ...]:
     """
     found, place = [], 1
     while 45 / (rate * place) > LONGEST_TABLE:
-        size = 2 ** min(11, int(1 / (rate * place)).bit_length() - 1)
+        size = 2 ** min(LONGEST_DIGIT, int(1 / (rate * place)).bit_length() - 1)
         found.append((place, _Digit(rate * place, size)))
         place *= size
     return (*found, (place, _Digit(rate * place, None)))
@@ -190,6 +193,20 @@ def _geometric(rate: Fraction, n: int, bits: RandomBits) -> IntArray:
     for place, digit in _digits(rate):
         total += place * digit.sample(n, bits)
     return total
+
+
+def check_scale(scale: Fraction, law: Literal["laplace", "gaussian"]) -> None:
+    """Refuse a scale of discrete Laplace noise, or a variance of discrete Gaussian noise, that can't be drawn.
+
+    Raises
+    ------
+    InputError
+        If the scale is not above 0, or above 2^50; if the variance is below 2^-40, or above 2^80.
+    """
+    if law == "laplace" and not 0 < scale <= LARGEST_SCALE:
+        raise InputError("the scale of the noise must be above 0 and at most 2^50: epsilon is too small for this table")
+    if law == "gaussian" and not Fraction(1, 2**40) <= scale <= 2**80:
+        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^80")
 
 
 def discrete_laplace(scale: Fraction, n: int, bits: RandomBits) -> IntArray:
@@ -218,8 +235,7 @@ def discrete_laplace(scale: Fraction, n: int, bits: RandomBits) -> IntArray:
     The difference of two independent geometric variables (Ghosh, Roughgarden and Sundararajan, 2012, call the law
     two-sided geometric). Exactness: ``docs/proofs/noise.md``, theorem 1.
     """
-    if not 0 < scale <= LARGEST_SCALE:
-        raise InputError("the scale of the noise must be above 0 and at most 2^50: epsilon is too small for this table")
+    check_scale(scale, "laplace")
     rate = 1 / Fraction(scale)
     return _geometric(rate, n, bits) - _geometric(rate, n, bits)
 
@@ -256,8 +272,7 @@ def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
     Rejection from the discrete Laplace (Canonne, Kamath and Steinke, 2020, algorithm 3), with each acceptance decided
     exactly. A release of integer statistics with l2-sensitivity D is (D^2 / (2 sigma^2))-zCDP (their theorem 4).
     """
-    if not Fraction(1, 2**40) <= variance <= 2**80:
-        raise InputError("the variance of the noise must be at least 2^-40 and at most 2^80")
+    check_scale(variance, "gaussian")
     variance = Fraction(variance)
     scale = math.isqrt(math.floor(variance)) + 1
     drawn = np.empty(0, dtype=np.int64)

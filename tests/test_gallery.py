@@ -276,9 +276,10 @@ def test_products_need_no_public_column() -> None:
 
 
 def test_every_model_has_an_example_and_a_reference() -> None:
-    assert sorted(gallery.names()) == MODELS
-    for name in MODELS:
-        text = gallery.path(name).read_text(encoding="utf-8")
+    texts = {name: gallery.path(name).read_text(encoding="utf-8") for name in gallery.names()}
+    of_records = [name for name, text in texts.items() if "def statistics(" not in text]
+    assert sorted(of_records) == MODELS  # the others: test_statistic_models.py
+    for text in texts.values():
         assert '"""' in text
         assert "\nSchema: " in text
         assert "(19" in text or "(20" in text or "Supplement" in text

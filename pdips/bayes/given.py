@@ -2,17 +2,16 @@
 noise."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.tensor import TensorVariable
 
+from pdips.bayes import centring
 from pdips.bayes.sanitizing import Measured
-from pdips.bayes.settling import number_of_records, settle
+from pdips.bayes.settling import number_of_records, scatter_about, settle
 from pdips.bayes.statistics import Counts
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -77,9 +76,7 @@ class Given:
             return next(iter(self._counts.values())).sum()
         if not self.aware:
             return number_of_records(self.measured, self.used)
-        return self._positive(
-            next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))
-        ).sum()
+        return self.counts(next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))).sum()
 
     def noisy(self, name: str) -> FloatArray:
         """Return noisy statistics as they are published, shape (entries,)."""
@@ -105,44 +102,67 @@ class Given:
         TensorVariable, shape (cells,)
             Exact counts, which later laws may depend on; real numbers where they are unknown.
         """
-        counts = self.counts(name)
-        pm.Potential(
-            f"law of {name}", pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1)
-        )
+        counts = self.counts(name, p)
+        law = pt.sum(counts * pt.log(p) - pt.gammaln(counts + 1)) + pt.gammaln(counts.sum() + 1)
+        pm.Potential(f"law of {name}", law)
         return counts
 
-    def counts(self, name: str) -> Any:
-        """Return exact counts without a law, shape (cells,): the model must state one."""
+    def dirichlet_multinomial(self, name: str, alpha: float) -> Any:
+        """State that exact counts are multinomial with shares that have a Dirichlet prior, and return them.
+
+        The shares are integrated out. Given the counts they are Dirichlet(alpha + counts): a model file draws them in
+        its ``draw_rest``.
+
+        Parameters
+        ----------
+        name : str
+            A :class:`Counts` statistic.
+        alpha : float
+            Of each cell, above 0.
+        """
+        counts, cells = self.counts(name), len(self.used[name])
+        total = counts.sum()
+        law = pt.sum(pt.gammaln(counts + alpha) - pt.gammaln(counts + 1))
+        pm.Potential(f"law of {name}", law + pt.gammaln(total + 1) - pt.gammaln(total + cells * alpha))
+        return counts
+
+    def counts(self, name: str, p: Any = None) -> Any:
+        """Return exact counts without a law, shape (cells,): the model must state one.
+
+        Parameters
+        ----------
+        name : str
+            A :class:`Counts` statistic.
+        p : TensorVariable, shape (cells,), optional
+            Probabilities that counts are near to. They steer chains only.
+        """
         part = self.measured.part(name)
         if name not in self._counts:
             if not self.aware or not part.n_noised:
                 self._counts[name] = self._data(USED.format(name), self.used[name])
-            elif self.measured.n_records is None:
-                self._counts[name] = self._positive(name)
             else:
-                self._counts[name] = self._adding_up(name, self.measured.n_records)
+                self._counts[name] = self._unknown_counts(name, p)
         return self._counts[name]
 
-    def _adding_up(self, name: str, n: int) -> Any:
-        """Return unknown counts that add up to n: flat, and observed through their noise."""
-        cells = len(self.used[name])
-        start = np.maximum(self.used[name], 0.5 * n / (n + cells))
-        shares = pm.Dirichlet(self._unknown(f"shares of {name}"), np.ones(cells), initval=start / start.sum())
-        counts = n * shares
+    def _unknown_counts(self, name: str, p: Any = None) -> Any:
+        """Return unknown counts: flat, and observed through their noise. They add up to n if that is public."""
+        n, deviation, used = self.measured.n_records, self.measured.deviation(name), self.used[name]
+        start = np.maximum(np.minimum(used, np.maximum(self.noisy(name), deviation / 2)), 1e-3)
+        follow = np.ones(len(start)) if p is None else start / (start + deviation**2)
+        step = np.minimum(np.sqrt(follow) * deviation / start, 1.0)
+        label, cells = self._unknown(f"moves of {name}"), len(start)
+        moved = pm.Normal(label, 0, 1, shape=cells - (n is not None))
+        steps = moved if n is None else centring.adding_up(moved)
+        place, length, follow = (
+            self._data(f"{what} of {name}", each)
+            for what, each in (("place", start), ("step", step), ("follow", follow))
+        )
+        logs = follow * pt.log(place) + length * steps
+        if p is not None:
+            logs = logs + (1 - follow) * pt.log(p * place.sum())
+        counts = pt.exp(logs) if n is None else n * pt.exp(logs) / pt.exp(logs).sum()
+        pm.Potential(f"flat {name}", pt.sum(moved**2) / 2 + pt.log(counts).sum())
         self.observe_noise(name, counts)
-        return counts
-
-    def _positive(self, name: str) -> Any:
-        """Return unknown counts whose sum is unknown too: flat, and observed through their noise."""
-        if name in self._counts:
-            return self._counts[name]
-        start = np.maximum(self.used[name], 0.5)
-        step = np.minimum(self.measured.deviation(name) / start, 1.0)
-        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(start))
-        counts = start * pt.exp(step * moved)
-        pm.Potential(f"flat {name}", pt.sum(moved**2 / 2 + step * moved))
-        self.observe_noise(name, counts)
-        self._counts[name] = counts
         return counts
 
     def observe(self, name: str, law: Any, n: int) -> None:
@@ -170,7 +190,7 @@ class Given:
         weights = self._log_density(noisy[0] - terms, scale)
         pm.Potential(f"law of {name}", pt.logsumexp(pm.logp(law, terms) + weights))
 
-    def normal(self, names: str | Sequence[str], mean: Any, chol: Any, times: Any = 1.0) -> Any:
+    def normal(self, names: str | Sequence[str], mean: Any, chol: Any, times: Any = 1.0, between: Any = None) -> Any:
         """State that exact sums are normal, and return them.
 
         Parameters
@@ -183,6 +203,8 @@ class Given:
             Lower Cholesky factor of the covariance that one record adds; for a single one its standard deviation.
         times : TensorVariable, shape (entries,)
             Records that each entry sums over.
+        between : TensorVariable, shape (statistics,), optional
+            Standard deviations of the entries' own means, independent normal, which are integrated out.
 
         Returns
         -------
@@ -190,22 +212,30 @@ class Given:
         """
         single = isinstance(names, str)
         known = (names,) if isinstance(names, str) else tuple(names)
-        mean, chol = pt.as_tensor(mean), pt.as_tensor(chol)
-        if single:
-            mean, chol = mean.reshape((-1, 1)), chol.reshape((1, 1))
-        entries, label = len(self.used[known[0]]), ", ".join(known)
-        spread = pt.sqrt(times * pt.ones(entries))[:, None]
-        if self.aware and self._is_loud(known):
-            moved = pm.Normal(self._unknown(f"{label} about the mean"), 0, 1, shape=(entries, len(known)))
-            exact = mean + spread * pt.dot(moved, chol.T)
-            for place, name in enumerate(known):
-                self.observe_noise(name, exact[:, place])
-        else:
-            exact = pt.stack([self._about_noisy(name) for name in known], axis=1)
-            moved = pt.linalg.solve_triangular(chol, ((exact - mean) / spread).T, lower=True)
-            width = entries * pt.log(pt.diag(chol)).sum() + len(known) * pt.log(spread).sum()
-            pm.Potential(f"law of {label}", -(moved**2).sum() / 2 - width)
-        return exact[:, 0] if single else exact
+        d, label, entries = len(known), ", ".join(known), len(self.used[known[0]])
+        mean, chol = pt.as_tensor(mean).reshape((entries, d)), pt.as_tensor(chol).reshape((d, d))
+        between = None if between is None else pt.as_tensor(between).reshape((d,))
+        rows = centring.factors(chol, d, times * pt.ones(entries), between)
+        standard, exact, density = list[Any](), list[Any](), []
+        for place, name in enumerate(known):
+            before = zip(rows[place], standard, strict=False)
+            centre = mean[:, place] + sum((row * each for row, each in before), start=pt.zeros(entries))
+            moved, of = self._sums(name, centre, rows[place][place])
+            standard.append(moved)
+            exact.append(centre + rows[place][place] * moved)
+            density.append(of)
+            self.observe_noise(name, exact[place])
+        pm.Potential(f"law of {label}", sum(density))
+        return exact[0] if single else pt.stack(exact, axis=1)
+
+    def _sums(self, name: str, mean: Any, sd: Any) -> tuple[Any, Any]:
+        """Return standardised sums, unknown or not, and their log density."""
+        if not self.aware or not self.measured.part(name).n_noised:
+            standard = (self._data(USED.format(name), self.used[name]) - mean) / sd
+            return standard, -(standard**2).sum() / 2 - pt.log(sd).sum()
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(self.used[name]))
+        deviation = self._data(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
+        return centring.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
 
     def wishart(self, names: Sequence[str], df: Any, chol: Any, about: Any = 0.0) -> Any:
         """State that the scatter about the means is Wishart distributed, and return it.
@@ -227,12 +257,10 @@ class Given:
         """
         rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
         d = rows[-1] + 1
-        chol, about = pt.as_tensor(chol).reshape((d, d)), pt.as_tensor(about).reshape((d, d))
+        chol, about = pt.as_tensor(chol).reshape((d, d)), about * pt.ones((d, d))
         label = ", ".join(names)
-        if self.aware:
-            root = self._bartlett(label, df, d)
-            factor = pt.dot(chol, root)
-            scatter = pt.dot(factor, factor.T)
+        if self.aware and any(self.measured.part(name).n_noised for name in names):
+            scatter = self._unknown_scatter(names, df, chol, d)
             for name, row, column in zip(names, rows, columns, strict=True):
                 self.observe_noise(name, pt.stack([scatter[row, column] + about[row, column]]))
             return scatter
@@ -246,18 +274,21 @@ class Given:
         _, log_det = pt.linalg.slogdet(scatter)
         pm.Potential(
             f"law of {label}",
-            (df - d - 1) / 2 * log_det - trace / 2 - df * pt.log(pt.diag(chol)).sum() - _log_norm(df, d),
+            (df - d - 1) / 2 * log_det - trace / 2 - df * pt.log(pt.diag(chol)).sum() - centring.log_norm(df, d),
         )
         return scatter
 
-    def _bartlett(self, label: str, df: Any, d: int) -> Any:
-        """Return the lower factor of a standard Wishart matrix (Bartlett, 1933)."""
-        parts = [pm.Gamma(self._unknown(f"scatter {i} of {label}"), (df - i) / 2, 0.5) for i in range(d)]
-        root = pt.diag(pt.sqrt(pt.stack(parts)))
-        if d == 1:
-            return root
-        below = pm.Normal(self._unknown(f"scatter below of {label}"), 0, 1, shape=d * (d - 1) // 2)
-        return pt.set_subtensor(root[np.tril_indices(d, -1)], below)
+    def _unknown_scatter(self, names: Sequence[str], df: Any, chol: Any, d: int) -> Any:
+        label = ", ".join(names)
+        deviations = np.array([self.measured.deviation(name) for name in names])
+        centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
+        follow, steps = centring.steering(centre, deviations, number_of_records(self.measured, self.used))
+        moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
+        fixed = {"centre": centre, "follow": follow, "steps": steps}
+        known = {name: self._data(f"{name} of {label}", each) for name, each in fixed.items()}
+        factor, density = centring.scatter_given(moved, chol, df, d=d, **known)
+        pm.Potential(f"law of {label}", density)
+        return pt.dot(factor, factor.T)
 
     def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> Any:
         """State that exact statistics, all entries one after the other, are jointly normal, and return them.
@@ -284,6 +315,51 @@ class Given:
         pm.Potential(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
         return exact
 
+    @property
+    def public(self) -> Mapping[str, NDArray[Any]]:
+        """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
+
+        They are the same in neighbouring tables. A model that makes numbers of them hands these to :meth:`fixed`.
+        """
+        return self.measured.public
+
+    def fixed(self, name: str, values: Any) -> Any:
+        """Return public numbers as ``pm.Data``, so that a compiled model serves other public columns too."""
+        return self._data(name, values)
+
+    def solved(self, name: str, loads: Mapping[str, FloatArray], spread: float) -> Any:
+        """Return the unknown vector b of which statistics are linear functions: flat, and seen through their noise.
+
+        Parameters
+        ----------
+        name : str
+            What to call it.
+        loads : mapping of str to ndarray, shape (entries, p)
+            The statistic of that name is ``loads @ b``; together they determine b, or nearly so.
+        spread : float
+            Roughly how large entries of b are. It steers chains only; plug-in shrinks what isn't determined by it.
+
+        Returns
+        -------
+        TensorVariable, shape (p,)
+            Plug-in: the weighted least-squares solution of the noisy ones.
+        """
+        deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
+        weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
+        target = np.concatenate([self.used[key] / deviations[key] for key in loads])
+        p = weighted.shape[1]
+        precision = weighted.T @ weighted + np.eye(p) / spread**2
+        centre = self._data(f"centre of {name}", np.linalg.solve(precision, weighted.T @ target))
+        if not self.aware:
+            return centre
+        root = self._data(f"root of {name}", np.linalg.inv(np.linalg.cholesky(precision)).T)
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=p)
+        pm.Potential(f"flat {name}", (moved**2).sum() / 2)
+        found = centre + pt.dot(root, moved)
+        for key, each in loads.items():
+            self.observe_noise(key, pt.dot(self._data(f"loads of {key}", each), found))
+        return found
+
     def exact(self, name: str) -> Any:
         """Return exact statistics without a law, shape (entries,): the model must state one.
 
@@ -298,6 +374,22 @@ class Given:
         if self.aware and part.n_noised:
             noisy, scale = self._noisy(name)
             pm.Potential(f"noise on {name}", self._log_density((noisy - exact)[: part.n_noised], scale).sum())
+
+    def log_noise(self, name: str, exact: Any) -> FloatArray:
+        """Return the log density, up to a constant, of the noisy first entry if the exact one had these values.
+
+        For models that draw from their posterior themselves.
+
+        Parameters
+        ----------
+        name : str
+            A statistic with one noised entry, such as one of two counts.
+        exact : array_like
+            Values that it may have, in the model's unit.
+        """
+        noise = (self.noisy(name)[0] - np.asarray(exact, dtype=np.float64)) / self.measured.scale(name)
+        density: FloatArray = -np.abs(noise) if self.measured.part(name).law == "laplace" else -(noise**2) / 2
+        return density
 
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)
@@ -336,23 +428,6 @@ class Given:
         """Return the name of a variable that stands for something exact or for noise, and remember it."""
         self.latents.append(name)
         return name
-
-    @cached_property
-    def data(self) -> Mapping[str, FloatArray]:
-        """The numbers of all ``pm.Data`` that a model may have made, by name."""
-        found: dict[str, FloatArray] = {}
-        for part in self.measured.parts:
-            found |= {
-                NOISY.format(part.name): self.measured.value(part.name),
-                USED.format(part.name): self.used[part.name],
-            }
-            found[SCALE.format(part.name)] = np.asarray(self.measured.scale(part.name))
-        return found
-
-
-def _log_norm(df: Any, d: int) -> TensorVariable:
-    """Return the log of the constant of a Wishart density that depends on its degrees of freedom."""
-    return df * d * np.log(2) / 2 + sum(pt.gammaln((df - i) / 2) for i in range(d)) + d * (d - 1) / 4 * np.log(np.pi)
 
 
 def check_proper(model: pm.Model) -> None:

@@ -234,6 +234,9 @@ class Modips:
             If the ledger's total would be overspent, or chains don't agree; then the spend stays charged.
         """
 
+        public_size = table.n_records if self.neighbours == "replace-one" else None
+        check_model(self._model, self.plan(table.schema).made_up(public_size), self.likelihood)
+
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
             plan = self.plan(table.schema)
             with clock.step("counting"):

@@ -2,18 +2,19 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.bayes.columns import record_values, stand_ins
 from pdips.bayes.statistics import Counts, Statistic
 from pdips.errors import InputError
 from pdips.mechanism import Outcome
-from pdips.noise import RandomBits, discrete_gaussian, discrete_laplace, discrete_laplace_variance
+from pdips.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
 from pdips.privacy import Neighbours, Number, Spend, positive
 from pdips.release import Noise
 from pdips.schema import Schema
@@ -90,6 +91,8 @@ class Measured:
         Noisy statistics in whole units.
     n_records : int, optional
         Public number of records; None under add-remove.
+    public : mapping of str to ndarray, shape (records,)
+        Public columns as models read them, the same in neighbouring tables.
     """
 
     schema: Schema
@@ -97,6 +100,7 @@ class Measured:
     parts: tuple[Part, ...]
     values: Mapping[str, IntArray]
     n_records: int | None
+    public: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
     def part(self, name: str) -> Part:
         """Return a part by its name.
@@ -171,6 +175,9 @@ class Plan:
             statistic.check(self.schema)
         if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
             raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
+        for part in self.parts:  # a budget that is none is refused, too
+            if part.n_noised:
+                check_scale(part.scale, part.law)
 
     @property
     def shares(self) -> dict[str, Fraction]:
@@ -259,7 +266,7 @@ class Plan:
             noisy = found[part.name].copy()
             noisy[: part.n_noised] += part.noise(1, bits)[0]
             values[part.name] = self._completed(part, noisy, n)
-        return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
+        return self._measured(values, n, record_values(table, self.schema.public_columns))
 
     def _completed(self, part: Part, noisy: IntArray, n: int | None) -> IntArray:
         """Work the last of two counts out from the first and the public total, so that it tells nothing more."""
@@ -267,15 +274,32 @@ class Plan:
             noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
         return noisy
 
-    def made_up(self) -> Measured:
-        """Return noisy statistics of nobody, so that a model can be tried before anything is spent."""
-        n = MADE_UP if self.neighbours == "replace-one" else None
+    def made_up(self, n_records: int | None = None) -> Measured:
+        """Return noisy statistics of nobody, so that a model can be tried before anything is spent.
+
+        Parameters
+        ----------
+        n_records : int, optional
+            Number of records, where it is public.
+        """
+        n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
         for part in self.parts:
             whole = part.statistic.shape(self.schema)
-            even = MADE_UP // math.prod(whole) if isinstance(part.statistic, Counts) else 0
+            even = (n or MADE_UP) // math.prod(whole) if isinstance(part.statistic, Counts) else 0
             values[part.name] = np.full(math.prod(whole), even, dtype=np.int64)
-        return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
+        made_up = stand_ins(self.schema, MADE_UP)
+        return self._measured(values, n, {name: made_up[name] for name in self.schema.public_columns})
+
+    def _measured(self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]) -> Measured:
+        return Measured(
+            schema=self.schema,
+            neighbours=self.neighbours,
+            parts=self.parts,
+            values=values,
+            n_records=n,
+            public=public,
+        )
 
     def restored(self, frame: pd.DataFrame) -> Measured:
         """Return noisy statistics that were published, see :func:`to_frame`.
@@ -296,7 +320,7 @@ class Plan:
             part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
             for part in self.parts
         }
-        return Measured(schema=self.schema, neighbours=self.neighbours, parts=self.parts, values=values, n_records=n)
+        return self._measured(values, n, {})
 
     def _scale(self, part: Part) -> float:
         scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)

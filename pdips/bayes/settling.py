@@ -4,7 +4,7 @@ Post-processing, and nothing else: it reads noisy statistics and public facts. `
 by side, so that everybody sees what was done.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -47,7 +47,7 @@ def settle(measured: Measured) -> dict[str, FloatArray]:
     return used | {part.name: measured.value(part.name) for part in rest}
 
 
-def number_of_records(measured: Measured, used: dict[str, FloatArray]) -> float:
+def number_of_records(measured: Measured, used: Mapping[str, FloatArray]) -> float:
     """Return the public number of records, or what noisy counts say of it, at least 1."""
     if measured.n_records is not None:
         return float(measured.n_records)
@@ -93,7 +93,7 @@ def nearest_shares(values: FloatArray, total: float) -> FloatArray:
     return nearest
 
 
-def _sizes(measured: Measured, part: Part, used: dict[str, FloatArray], total: float) -> FloatArray:
+def _sizes(measured: Measured, part: Part, used: Mapping[str, FloatArray], total: float) -> FloatArray:
     """Return how many records there are in each of the cells that a part sums over, as far as counts say."""
     for counts in _of(measured, Counts):
         if _by(counts) == _by(part):
@@ -110,18 +110,58 @@ def _scattered(
     sums = {_of_what(part): part for part in _of(measured, Sums)}
     if not names or not all(name in sums for name in names) or not all((name, name) in pairs for name in names):
         return {}
-    of_means = {}
-    for pair in pairs:
-        x, y = (used[sums[name].name] for name in pair)
-        size = np.maximum(_sizes(measured, sums[pair[0]], used, total), 1e-9)
-        of_means[pair] = float((x * y / size).sum()) if len(x) == len(y) else 0.0
+    of_means = {pair: _of_means(measured, used, pair) for pair in pairs}
     about = np.zeros((len(names), len(names)))
     for (x, y), part in pairs.items():
         i, j = names.index(x), names.index(y)
         about[i, j] = about[j, i] = used[part.name][0] - of_means[x, y]
-    values, vectors = np.linalg.eigh(about)
-    nearest = (vectors * np.maximum(values, LEAST_VARIANCE * total)) @ vectors.T
+    nearest = nearest_positive(about, LEAST_VARIANCE * total)
     return {
         part.name: np.array([nearest[names.index(x), names.index(y)] + of_means[x, y]])
         for (x, y), part in pairs.items()
     }
+
+
+def _of_means(measured: Measured, used: Mapping[str, FloatArray], pair: tuple[str, str]) -> float:
+    """Return what the means add to a sum of products, sum_k T_k T_k' / n_k; 0 if they weren't measured alike."""
+    sums = {_of_what(part): part for part in _of(measured, Sums)}
+    if not all(name in sums for name in pair):
+        return 0.0
+    x, y = (used[sums[name].name] for name in pair)
+    size = np.maximum(_sizes(measured, sums[pair[0]], used, number_of_records(measured, used)), 1e-9)
+    return float((x * y / size).sum()) if len(x) == len(y) else 0.0
+
+
+def scatter_about(
+    measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str], least: float = 0.0
+) -> FloatArray:
+    """Return the settled sums of squares and products about the means as a positive matrix.
+
+    Parameters
+    ----------
+    measured : Measured
+        Noisy statistics.
+    used : mapping of str to ndarray
+        What :func:`settle` made of them.
+    names : sequence of str
+        Of the products, the lower triangle row by row.
+    least : float
+        Least eigenvalue, where that is above :data:`LEAST_VARIANCE` of a record.
+
+    Returns
+    -------
+    ndarray, shape (d, d)
+    """
+    rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
+    found = np.zeros((rows[-1] + 1, rows[-1] + 1))
+    for name, row, column in zip(names, rows, columns, strict=True):
+        value = used[name][0] - _of_means(measured, used, _of_what(measured.part(name)))
+        found[row, column] = found[column, row] = value
+    return nearest_positive(found, max(least, LEAST_VARIANCE * number_of_records(measured, used)))
+
+
+def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
+    """Return the nearest symmetric matrix without eigenvalues below ``least``, shape (d, d)."""
+    values, vectors = np.linalg.eigh(matrix)
+    nearest: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
+    return nearest

@@ -15,8 +15,17 @@ from pdips.bayes.given import Given, Likelihood
 from pdips.bayes.sampling import Convergence, Sampler
 from pdips.bayes.sanitizing import Measured
 from pdips.bayes.statistic_model import StatisticModel
+from pdips.errors import InputError, RefusedError
 
 MOST_COMPILED = 8
+MOST_NUMBERS = 2_000_000
+"""Independent draws beyond those that sets need, times the entries of the statistics."""
+
+NOT_AGREED = (
+    "the chains of {} don't agree on the posterior given the noisy statistics, so nothing is released; that says "
+    "nothing but what these say, and they stay charged; use more tuning and draws, or try the model on made-up tables"
+)
+
 APART = 4
 """Draws of chains for each draw that is taken."""
 
@@ -90,9 +99,11 @@ def fit(
     """
     given = Given(measured, likelihood)
     if model.draw_posterior is not None:
-        exact = model.draw_posterior(given, max(n_draws, draws), given.schema, rng)
+        entries = sum(len(values) for values in measured.values.values())
+        wanted = max(n_draws, min(draws, MOST_NUMBERS // max(entries, 1)))
+        exact = model.draw_posterior(given, wanted, given.schema, rng)
         if exact is not None:
-            return _independent(exact, n_draws)
+            return _independent(model.completed(exact, given.schema, rng), n_draws)
     with _lock:
         built = model.built(given)
         kept = _kept(model, built, given)
@@ -101,9 +112,20 @@ def fit(
         settings = {"start": _start(built), "chains": chains, "rng": rng, "sampler": nuts}
         draws = max(draws, -(-APART * n_draws // chains))
         watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
-        tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
+        try:
+            tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
+        except InputError:
+            raise
+        except RefusedError:
+            raise RefusedError(NOT_AGREED.format(model.name)) from None
+        except Exception as error:  # noqa: BLE001 - whatever a model's graph raises, it has seen public numbers only
+            raise RefusedError(
+                f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
+                "records, or so much noise, they may not suit it; they stay charged"
+            ) from None
     known = [variable.name for variable in (*built.free_RVs, *built.deterministics)]
-    posterior = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
+    drawn = tree["posterior"].to_dataset()[[name for name in known if name not in given.latents]]
+    posterior = _completed(model, given, drawn, rng)
     tree = xr.DataTree.from_dict({"posterior": posterior, "sample_stats": tree["sample_stats"].to_dataset()})
     stacked = posterior.stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
@@ -113,6 +135,17 @@ def fit(
         tree=tree,
         convergence=found,
     )
+
+
+def _completed(model: StatisticModel, given: Given, kept: xr.Dataset, rng: np.random.Generator) -> xr.Dataset:
+    """Return the draws of chains with what the model integrates out."""
+    shape = (kept.sizes["chain"], kept.sizes["draw"])
+    flat = {str(name): each.to_numpy().reshape((-1, *each.shape[2:])) for name, each in kept.data_vars.items()}
+    for name, values in model.completed(flat, given.schema, rng).items():
+        if name not in flat:
+            dims = (f"{name}_dim_{axis}" for axis in range(np.ndim(values) - 1))
+            kept = kept.assign({name: (("chain", "draw", *dims), values.reshape((*shape, *values.shape[1:])))})
+    return kept
 
 
 def _independent(draws: Mapping[str, NDArray[Any]], n_draws: int) -> Fitted:

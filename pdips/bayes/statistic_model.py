@@ -68,6 +68,9 @@ class StatisticModel:
     draw_posterior : callable, optional
         Takes ``given, n_draws, schema, rng``; returns independent posterior draws by variable, shape (n_draws, ...), or
         None where it doesn't know how: then NUTS draws them.
+    draw_rest : callable, optional
+        Takes draws by variable, shape (n_draws, ...), the schema and a Generator; returns draws of what the model
+        integrates out, one for each draw, such as shares given counts.
     """
 
     statistics: Callable[[Schema], Mapping[str, Statistic]] = field(repr=False)
@@ -78,6 +81,8 @@ class StatisticModel:
     draw_posterior: Callable[[Given, int, Schema, np.random.Generator], Draw | None] | None = field(
         default=None, repr=False
     )
+
+    draw_rest: Callable[[Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -141,6 +146,24 @@ class StatisticModel:
                 raise InputError(f"{self.name}: draw_records returns column {name!r} of another length than asked for")
         return found
 
+    def completed(self, draws: Draw, schema: Schema, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Return draws, shape (n_draws, ...), with those of ``draw_rest`` where the model has one.
+
+        Raises
+        ------
+        InputError
+            If the function fails, or doesn't return one for each draw.
+        """
+        if self.draw_rest is None:
+            return dict(draws)
+        found = {
+            name: np.asarray(each) for name, each in self._call("draw_rest", self.draw_rest, draws, schema, rng).items()
+        }
+        n_draws = len(next(iter(draws.values())))
+        if any(np.shape(each)[:1] != (n_draws,) for each in found.values()):
+            raise InputError(f"{self.name}: draw_rest must return one value for each draw, along the first axis")
+        return {**draws, **found}
+
     def _call(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return function(*arguments)
@@ -178,6 +201,7 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
         name,
         text,
         getattr(module, "draw_posterior", None),
+        getattr(module, "draw_rest", None),
     )
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from fractions import Fraction
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
@@ -16,6 +17,9 @@ from pdips.table import Table, numbers
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
+
+_known: WeakKeyDictionary[Table, dict[str, IntArray]] = WeakKeyDictionary()
+"""Columns of tables that are in use, as whole steps: several statistics take the same one."""
 
 STEPS = 2**12
 """Steps in half the range: what rounding adds to a mean is 1/14,000 of it at most on average."""
@@ -117,5 +121,7 @@ def unit_of(schema: Schema, name: str) -> Unit:
 
 def steps_of(table: Table, name: str) -> tuple[IntArray, int]:
     """Return a column of a table as whole steps, shape (rows,), and the most that there can be."""
-    unit = unit_of(table.schema, name)
-    return unit.whole(numbers(name, table.frame[name], unit.column)), unit.steps
+    unit, known = unit_of(table.schema, name), _known.setdefault(table, {})
+    if name not in known:
+        known[name] = unit.whole(numbers(name, table.frame[name], unit.column))
+    return known[name], unit.steps

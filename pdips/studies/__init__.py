@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 STUDIES: dict[str, str] = {
     "censored-beta": "pdips.studies.censored_beta:CensoredBeta",
+    "fertility": "pdips.studies.fertility:Fertility",
     "firm-panel": "pdips.studies.firm_panel:FirmPanelStudy",
     "glom": "pdips.studies.glom:Glom",
     "heavy-tailed": "pdips.studies.heavy_tailed:HeavyTailed",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING
@@ -58,11 +58,14 @@ class Curves:
         By the beginning of the name of a row.
     headlines : sequence of str
         The cases that the terminal shows, at the middle epsilon.
+    groups : mapping of str to sequence of str, optional
+        Titles, and the methods that share a picture; one picture of all methods unless given.
     """
 
     cases: Mapping[str, str]
     methods: Mapping[str, Method]
     headlines: Sequence[str]
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table, with empty cells for methods that are still to come."""
@@ -99,30 +102,42 @@ class Curves:
         return f"{method.label} (to come)" if method.pending else method.label
 
     def pictures(self, table: pd.DataFrame) -> list[Picture]:
-        """Return four panels for each case, one a measure, with a line for each method."""
+        """Return four panels for each case and group, one a measure, with a line for each method."""
         lookup = {(row, column): ours for row, column, ours in table[["row", "column", "ours"]].values.tolist()}
         return [
             Picture(
-                title=label,
+                title=f"{label}: {title}" if title else label,
                 caption="Across: epsilon, on a log scale. Dotted: no bias, nominal coverage.",
-                panels=[self._panel(lookup, case, measure, epsilons_of(table)) for measure in MEASURES],
+                panels=[self._panel(lookup, case, measure, epsilons_of(table), methods) for measure in MEASURES],
                 key={
                     method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
-                    for method in self.methods.values()
+                    for method in methods.values()
                     if not method.pending
                 },
             )
             for case, label in self.cases.items()
             if table["row"].str.endswith(f", {case}").any()
+            for title, methods in self._groups().items()
         ]
 
-    def _panel(self, lookup: Mapping[tuple[str, str], float], case: str, measure: str, epsilons: list[str]) -> "Figure":
+    def _groups(self) -> dict[str, dict[str, Method]]:
+        groups = self.groups or {"": tuple(self.methods)}
+        return {title: {name: self.methods[name] for name in names} for title, names in groups.items()}
+
+    def _panel(
+        self,
+        lookup: Mapping[tuple[str, str], float],
+        case: str,
+        measure: str,
+        epsilons: list[str],
+        methods: Mapping[str, Method],
+    ) -> "Figure":
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(250 / 72, 190 / 72), dpi=72)
         axes = figure.add_axes((0.17, 0.14, 0.81, 0.74))
         x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in epsilons]
-        for name, method in self.methods.items():
+        for name, method in methods.items():
             y = [lookup.get((f"{name}, {case}", f"{measure}{suffix_of(epsilon)}"), math.nan) for epsilon in epsilons]
             if not np.isnan(y).all():
                 style, width = ((0, (5, 3)) if method.dashed else "-"), 1.5

@@ -8,6 +8,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import special
 
+from pdips.inference import combine as combine_sets
 from pdips.studies.framework import COLUMNS
 
 FloatArray = NDArray[np.float64]
@@ -50,6 +51,15 @@ def combine(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, F
     return centre, quantile * np.sqrt(between / n_sets + within)
 
 
+def combine_predictive(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Combine sets that are posterior predictive draws given one noisy release, see :func:`pdips.inference.combine`.
+
+    Parameters and what is returned as in :func:`combine`.
+    """
+    found = combine_sets(estimates.T, variances.T, rule="posterior-predictive")
+    return found.estimate, (found.interval[1] - found.interval[0]) / 2
+
+
 def summary(
     row: str, suffix: str, found: tuple[FloatArray, FloatArray], truth: float, *, unit: float = 1.0
 ) -> list[dict[str, Any]]:
@@ -69,9 +79,17 @@ def summary(
         Bias, root mean squared error and width are divided by it.
     """
     estimate, half = found
+    return interval_summary(row, suffix, (estimate, estimate - half, estimate + half), truth, unit=unit)
+
+
+def interval_summary(
+    row: str, suffix: str, found: tuple[FloatArray, FloatArray, FloatArray], truth: float, *, unit: float = 1.0
+) -> list[dict[str, Any]]:
+    """Do the same from estimates and the lower and upper ends of their intervals, each of shape (replicates,)."""
+    estimate, lower, upper = found
     error = (estimate - truth) / unit
-    covered = (np.abs(estimate - truth) <= half).astype(np.float64)
-    values = {"bias": error, "rmse": error**2, "coverage": covered, "width": 2 * half / unit}
+    covered = ((lower <= truth) & (truth <= upper)).astype(np.float64)
+    values = {"bias": error, "rmse": error**2, "coverage": covered, "width": (upper - lower) / unit}
     return [
         {
             "row": row,

@@ -13,9 +13,12 @@ from numpy.typing import NDArray
 from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.privacy import positive
 from pdips.report.formats import MINUS
+from pdips.studies import normal_modips as modips
 from pdips.studies.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
-from pdips.studies.measures import combine, summary
+from pdips.studies.measures import combine, combine_predictive, interval_summary, summary
+from pdips.studies.modips_words import MODIPS
+from pdips.studies.normal_modips import MANY_SETS, N_SETS, Moments, estimates
 from pdips.studies.words import normal_findings, text_of
 
 FloatArray = NDArray[np.float64]
@@ -25,13 +28,16 @@ SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
 PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
 """The paper's median numbers of bins, printed in its section 4.2: public, unlike Scott's rule on the data."""
 
-N_SETS = 5
 STEPS = 1024
 """Grid steps between the bounds: records are rounded to it before sums are taken (SOUNDNESS 7.2, review E5)."""
 
 CELLS_A_BATCH = 200_000
 
 PARAMETERS = {"mu": "mean", "s2": "variance"}
+TRUTH = {"mu": 0.0, "s2": 1.0}
+
+type Estimates = Mapping[str, tuple[FloatArray, FloatArray]]
+type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 CURVES = Curves(
     cases={
@@ -43,7 +49,7 @@ CURVES = Curves(
     methods={
         "original": Method(label="original data", colour=1),
         "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        "modips": Method(label="MODIPS", colour=8, pending=True),
+        **MODIPS,
         "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
         "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
         "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
@@ -53,6 +59,20 @@ CURVES = Curves(
         "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
     },
     headlines=tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS),
+    groups={
+        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
+        "histograms and moments": (
+            "original",
+            "multiple-synthesis",
+            "moments-as-printed",
+            "moments-about-the-middle",
+            "perturbed-histogram-published",
+            "perturbed-histogram",
+            "sanitizer-on-bins",
+            "smoothed-histogram-published",
+            "smoothed-histogram",
+        ),
+    },
 )
 
 
@@ -119,6 +139,7 @@ class NormalMoments:
             for method, synthesize in METHODS.items():
                 sets = synthesize(sample, positive(spelled, "epsilon"), bits)
                 rows += measured(method, sample, sets, suffix_of(spelled))
+            rows += modips_rows(sample, positive(spelled, "epsilon"), bits, suffix_of(spelled))
         return rows
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -144,15 +165,45 @@ class NormalMoments:
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:
     """Estimate mean and variance from synthetic sets, shape (replicates, sets, n), as section 4.2 does."""
-    n, case = sample.n, f"n={sample.n}, lower={sample.lower}"
     mean = sets.mean(axis=2)
     square = (sets - mean[..., None]) ** 2
-    second, fourth = square.mean(axis=2), np.einsum("ijk,ijk->ij", square, square) / n
-    variance = second * n / (n - 1)
-    kurtosis = np.divide(fourth, second**2, out=np.full(mean.shape, 3.0), where=second > 0) - 3
-    spread = variance**2 * np.maximum(2 / (n - 1) + kurtosis / n, 0)
-    rows = summary(f"{method}, mu, {case}", suffix, combine(mean, variance / n), 0.0)
-    return rows + summary(f"{method}, s2, {case}", suffix, combine(variance, spread), 1.0)
+    second, fourth = square.mean(axis=2), np.einsum("ijk,ijk->ij", square, square) / sample.n
+    return _combined(method, sample, estimates(mean, second, fourth, sample.n), suffix)
+
+
+def _combined(method: str, sample: Sample, found: Estimates, suffix: str, rule: Rule = combine) -> list[dict[str, Any]]:
+    case = f"n={sample.n}, lower={sample.lower}"
+    return [
+        row
+        for name, truth in TRUTH.items()
+        for row in summary(f"{method}, {name}, {case}", suffix, rule(*found[name]), truth)
+    ]
+
+
+def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str) -> list[dict[str, Any]]:
+    """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself."""
+    rng, case = bits.generator(), f"n={sample.n}, lower={sample.lower}"
+    noisy = modips.sanitize(sample.x, sample.lower, sample.upper, epsilon, bits)
+    draws, _ = modips.noise_aware(noisy, rng)
+    made: dict[str, tuple[Moments, Rule]] = {
+        "modips-published": (_published(sample, epsilon, bits), combine),
+        "modips-plug-in": (modips.moments(noisy, modips.plug_in(noisy, N_SETS, rng)), combine),
+        "modips-aware": (modips.moments(noisy, draws[:, :N_SETS]), combine_predictive),
+        "modips-aware-many": (modips.moments(noisy, draws[:, :MANY_SETS]), combine_predictive),
+    }
+    rows = []
+    for method, (found, rule) in made.items():
+        rows += _combined(method, sample, modips.estimates_of_sets(found, rng), suffix, rule)
+    for name, interval in modips.posterior_intervals(modips.moments(noisy, draws)).items():
+        rows += interval_summary(f"modips-posterior, {name}, {case}", suffix, interval, TRUTH[name])
+    return rows
+
+
+def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Moments:
+    """Draw the parameters of each set as in the paper, from noisy moments of its own."""
+    mean, variance = clamped(sample, *noisy_moments(sample, epsilon, bits))
+    drawn = modips.published(mean, variance, sample.n, bits.generator())
+    return Moments(*drawn, sample.lower, sample.upper, sample.n)
 
 
 def multiple_synthesis(sample: Sample, rng: np.random.Generator) -> FloatArray:
@@ -164,7 +215,12 @@ def multiple_synthesis(sample: Sample, rng: np.random.Generator) -> FloatArray:
 
 
 def moments_as_printed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Draw sets from N(mean*, S2*), both noisy, at epsilon / 2m each; what is out of bounds moves to them.
+    """Draw sets from N(mean*, S2*), both noisy, at epsilon / 2m each; what is out of bounds moves to them."""
+    return _from_moments(sample, *noisy_moments(sample, epsilon, bits), bits)
+
+
+def noisy_moments(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return means, counted from the midpoint, and S^2 of each set, at epsilon / 2m each; shape (replicates, sets).
 
     Sensitivities R / n of the mean and R^2 / n of S^2 (5.5). Exact: on a grid of R / 1024, the sum changes by 1024
     steps at most, and the integer n sum u^2 - (sum u)^2 = n (n - 1) S^2 by (n - 1) 1024^2.
@@ -175,7 +231,7 @@ def moments_as_printed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> F
     noisy_total = total[:, None] + _noise(STEPS / share, len(total), bits)
     noisy_spread = (n * squares - total**2)[:, None] + _noise((n - 1) * STEPS**2 / share, len(total), bits)
     variance = noisy_spread * (step**2 / (n * (n - 1)))
-    return _from_moments(sample, noisy_total * (step / n), variance, bits)
+    return noisy_total * (step / n), variance
 
 
 def moments_about_the_middle(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
@@ -297,12 +353,17 @@ def _noise(scale: Fraction, n_rows: int, bits: RandomBits) -> IntArray:
 
 
 def _from_moments(sample: Sample, mean: NDArray[Any], variance: NDArray[Any], bits: RandomBits) -> FloatArray:
-    """Draw normal sets from noisy moments, which are counted from the midpoint, and move what is out of bounds."""
-    half, n = sample.range / 2, sample.n
-    middle = (sample.lower + sample.upper) / 2
-    variance = np.clip(variance, 0.0, half**2 * n / (n - 1))
-    sets = _normal_sets(np.clip(mean, -half, half) + middle, variance, n, bits.generator())
+    """Draw normal sets from noisy moments, and move what is out of bounds."""
+    sets = _normal_sets(*clamped(sample, mean, variance), sample.n, bits.generator())
     return np.clip(sets, sample.lower, sample.upper, out=sets)
+
+
+def clamped(sample: Sample, mean: NDArray[Any], variance: NDArray[Any]) -> tuple[FloatArray, FloatArray]:
+    """Move noisy moments, means counted from the midpoint, to what is possible; return means as they are."""
+    half, n = sample.range / 2, sample.n
+    inside: FloatArray = np.clip(mean, -half, half) + (sample.lower + sample.upper) / 2
+    possible: FloatArray = np.clip(variance, 0.0, half**2 * n / (n - 1))
+    return inside, possible
 
 
 def _normal_sets(mean: NDArray[Any], variance: NDArray[Any], n: int, rng: np.random.Generator) -> FloatArray:

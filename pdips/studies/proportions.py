@@ -14,14 +14,25 @@ from pdips.noise import RandomBits, discrete_laplace
 from pdips.privacy import positive
 from pdips.studies.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
-from pdips.studies.measures import combine, summary
+from pdips.studies.measures import combine, combine_predictive, interval_summary, summary
+from pdips.studies.modips_words import MODIPS
+from pdips.studies.proportions_modips import (
+    MANY_SETS,
+    N_SETS,
+    PRIOR,
+    Posteriors,
+    aware_sets,
+    inverted,
+    noisy_counts,
+    plug_in,
+    published,
+)
 from pdips.studies.words import proportion_findings, text_of
 
 IntArray = NDArray[np.int64]
+type Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
-N_SETS = 5
-PRIOR = 1 / 3
 BATCH = 1000
 
 CURVES = Curves(
@@ -29,7 +40,8 @@ CURVES = Curves(
     methods={
         "original": Method(label="original data", colour=1),
         "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        "modips": Method(label="MODIPS", colour=8, pending=True),
+        **MODIPS,
+        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
         "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
         "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
         "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
@@ -38,6 +50,19 @@ CURVES = Curves(
         "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
     },
     headlines=("n=40, pi=0.25", "n=1000, pi=0.25"),
+    groups={
+        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
+        "histograms and priors": (
+            "original",
+            "multiple-synthesis",
+            "laplace-one-count",
+            "laplace-both-counts",
+            "laplace-redrawn-published",
+            "laplace-redrawn",
+            "multinomial-dirichlet",
+            "mcclure-reiter",
+        ),
+    },
 )
 
 
@@ -68,16 +93,13 @@ class Proportions:
         n, pi, bits = arguments["n"], arguments["pi"], RandomBits(rng)
         counts = rng.binomial(n, pi, arguments["replicates"]).astype(np.int64)
 
-        def measured(method: str, ones: IntArray, suffix: str = "") -> list[dict[str, Any]]:
-            share = ones / n
-            found = combine(share, share * (1 - share) / n)
-            return summary(f"{method}, n={n}, pi={pi:g}", suffix, found, pi)
-
-        rows = measured("original", counts[:, None])
-        rows += measured("multiple-synthesis", multiple_synthesis(counts, n, bits))
+        rows = measured("original", counts[:, None], n, pi)
+        rows += measured("multiple-synthesis", multiple_synthesis(counts, n, bits), n, pi)
         for spelled in arguments["epsilons"]:
+            epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
-                rows += measured(method, synthesize(counts, n, positive(spelled, "epsilon"), bits), suffix_of(spelled))
+                rows += measured(method, synthesize(counts, n, epsilon, bits), n, pi, suffix)
+            rows += noise_aware(counts, n, pi, epsilon, bits, suffix)
         return rows
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -99,6 +121,29 @@ class Proportions:
     def text(self) -> str:
         """Say what was done and what each row spends."""
         return text_of(self.name)
+
+
+def measured(
+    method: str, ones: IntArray, n: int, pi: float, suffix: str = "", *, rule: Rule = combine
+) -> list[dict[str, Any]]:
+    """Estimate the proportion from the ones in synthetic sets, shape (replicates, sets), as section 4.1 does."""
+    share = ones / n
+    return summary(f"{method}, n={n}, pi={pi:g}", suffix, rule(share, share * (1 - share) / n), pi)
+
+
+def noise_aware(
+    counts: IntArray, n: int, pi: float, epsilon: Fraction, bits: RandomBits, suffix: str
+) -> list[dict[str, Any]]:
+    """Sanitize once, and measure sets from the noise-aware posterior and the posterior itself."""
+    noisy, rng, posteriors = noisy_counts(counts, epsilon, bits), bits.generator(), Posteriors(n, epsilon)
+    rows = []
+    for name, n_sets in (("modips-aware", N_SETS), ("modips-aware-many", MANY_SETS)):
+        sets = aware_sets(posteriors, noisy, n_sets, rng)
+        rows += measured(name, sets, n, pi, suffix, rule=combine_predictive)
+    intervals = {"modips-posterior": posteriors.interval(noisy), "modips-test": inverted(noisy, n, epsilon)}
+    for name, found in intervals.items():
+        rows += interval_summary(f"{name}, n={n}, pi={pi:g}", suffix, found, pi)
+    return rows
 
 
 def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
@@ -174,6 +219,8 @@ def mcclure_reiter(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits
 
 
 METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = {
+    "modips-published": published,
+    "modips-plug-in": plug_in,
     "laplace-one-count": one_count,
     "laplace-both-counts": both_counts,
     "laplace-redrawn-published": redrawn_published,
