@@ -236,12 +236,16 @@ class Records(BaseModel):
         without one counts as a person of its own.
     max_per_person : int
         Public cap on the records of one person.
+    weight : str, optional
+        Numeric column, not below 0, that says for how many of the population a record stands. It is synthesized like
+        any other; evaluation weights records by it where it can.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     person: str | None = None
     max_per_person: Annotated[int, Field(ge=1, strict=True)] = 1
+    weight: str | None = None
 
 
 class Schema(BaseModel):
@@ -270,9 +274,19 @@ class Schema(BaseModel):
     def _check(self) -> Self:
         if self.records.person in self.columns:
             raise ValueError("records.person names a column that would be synthesized; take it out of columns")
+        self._check_weight(self.records.weight)
         for rule in self.impossible:
             self._check_rule(rule)
         return self
+
+    def _check_weight(self, name: str | None) -> None:
+        if name is None:
+            return
+        column = self.columns.get(name)
+        if column is None:
+            raise ValueError(f"records.weight: {name!r} is no column of this schema{_hint(name, self.columns)}")
+        if column.levels is not None or column.missing or (column.lower or 0) < 0:
+            raise ValueError(f"records.weight: {name!r} must be numeric, its lower at least 0, and never missing")
 
     def _check_rule(self, rule: Mapping[str, tuple[Level, ...]]) -> None:
         for name, wanted in rule.items():
@@ -294,7 +308,7 @@ class Schema(BaseModel):
 
     def without_person(self) -> Self:
         """Return the schema of synthetic sets, which have no person key."""
-        return self.model_copy(update={"records": Records()})
+        return self.model_copy(update={"records": Records(weight=self.records.weight)})
 
     def rule_codes(self, rule: Mapping[str, tuple[Level, ...]]) -> dict[str, list[int]]:
         """Return a structural zero as codes of levels."""

@@ -127,3 +127,15 @@ def test_a_wide_table_is_measured():
     frame = pd.DataFrame(np.zeros((3, 25), dtype=int), columns=list(columns))
     assert l1(Table(frame, schema), [frame, frame + 1])["by_set"] == [0.0, 2.0]
     assert compare(Table(frame, schema), [frame])["l1"]["mean"] == 0.0
+
+
+def test_some_margins_are_drawn_without_repetition_and_again_alike():
+    schema = schema_of(*[2] * 8)
+    table, other = random_table(schema, 30), random_table(schema, 30, 1).frame
+    every = k_way(table, [other], 3)["by_margin"]
+    some, again = (k_way(table, [other], 3, n_draws=20, rng=np.random.default_rng(0))["by_margin"] for _ in range(2))
+    assert some == again == {columns: every[columns] for columns in some}
+    assert len(some) == 20
+    assert k_way(table, [other], 3, n_draws=56)["by_margin"] == every
+    with pytest.raises(InputError, match="n_draws must be at least 1"):
+        k_way(table, [other], 3, n_draws=0)

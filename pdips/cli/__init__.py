@@ -9,6 +9,7 @@ import click
 
 from pdips import __version__
 from pdips.cli.audits import audit
+from pdips.cli.evaluate import evaluate
 from pdips.cli.ledgers import ledger
 from pdips.cli.models import models
 from pdips.cli.release import report, synthesize
@@ -24,7 +25,7 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, audit, study, ledger, schema, models):
+for _command in (synthesize, report, evaluate, audit, study, ledger, schema, models):
     program.add_command(_command)
 
 

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from itertools import combinations
+from math import comb, prod
 from typing import Self
 
 import numpy as np
@@ -12,9 +13,11 @@ from numpy.typing import NDArray
 from pdips.errors import InputError
 from pdips.large import LargeSet
 from pdips.schema import Schema
-from pdips.table import Table, tally
+from pdips.table import Table, numbers, tally
 
 IntArray = NDArray[np.int64]
+
+MOST_SUBSETS = 100_000
 
 
 def coded_columns(schema: Schema) -> list[str]:
@@ -69,10 +72,11 @@ def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
 
 @dataclass(frozen=True, repr=False)
 class Rows:
-    """Codes of rows, each of which stands for ``counts`` records, or for one."""
+    """Codes of rows, each of which stands for ``counts`` records, or for one; or for ``weights`` of the population."""
 
     codes: IntArray
     counts: IntArray | None = None
+    weights: NDArray[np.float64] | None = None
 
     @classmethod
     def of_table(cls, table: Table) -> Self:
@@ -89,10 +93,12 @@ class Rows:
 
     def of(self, columns: Sequence[int]) -> "Rows":
         """Keep some of the columns."""
-        return Rows(self.codes[:, list(columns)], self.counts)
+        return Rows(self.codes[:, list(columns)], self.counts, self.weights)
 
     def shares(self, place: IntArray, n_places: int) -> NDArray[np.float64]:
-        """Return the share of the records in each place, given the place of each row."""
+        """Return the share of the records (of their weights) in each place, given the place of each row."""
+        if self.weights is not None:
+            return np.bincount(place, self.weights, minlength=n_places) / self.weights.sum()
         n_records = len(self.codes) if self.counts is None else self.counts.sum()
         return tally(place, self.counts, n_places) / n_records
 
@@ -102,6 +108,23 @@ class Rows:
             return Rows(resampled(self.codes, rng))
         n_records = self.counts.sum()
         return Rows(self.codes, rng.multinomial(n_records, self.counts / n_records))
+
+
+def weights_of(frame: pd.DataFrame, schema: Schema) -> NDArray[np.float64]:
+    """Return the weight of each record.
+
+    Raises
+    ------
+    InputError
+        If the schema names no column of weights, or they are all 0.
+    """
+    name = schema.records.weight
+    if name is None:
+        raise InputError("the schema names no column of weights (records.weight)")
+    found = numbers(name, frame[name], schema.columns[name])
+    if len(found) and not found.sum() > 0:
+        raise InputError(f"the weights in {name!r} must not all be 0")
+    return found
 
 
 def table_codes(table: Table) -> IntArray:
@@ -156,6 +179,31 @@ def grouped(
     _, first, group = np.unique(cell_ids(both, sizes), return_index=True, return_inverse=True)
     count = [np.bincount(part, minlength=len(first)) for part in (group[: len(original)], group[len(original) :])]
     return both[first], count[0].astype(np.float64), count[1].astype(np.float64)
+
+
+def subsets(n: int, k: int, n_draws: int | None, rng: np.random.Generator | None) -> list[tuple[int, ...]]:
+    """Return all sets of ``k`` out of ``n`` columns, or some drawn at random without repetition.
+
+    Raises
+    ------
+    InputError
+        If ``n_draws`` is below 1, or they are more than 100,000.
+    """
+    n_all = comb(n, k)
+    if n_draws is not None and n_draws < 1:
+        raise InputError("n_draws must be at least 1")
+    if min(n_all, n_all if n_draws is None else n_draws) > MOST_SUBSETS:
+        raise InputError(f"there are more than {MOST_SUBSETS:,} sets of {k} columns; choose among them with n_draws")
+    if n_draws is None or n_draws >= n_all:
+        return list(combinations(range(n), k))
+    rng = np.random.default_rng() if rng is None else rng
+    if n_all <= MOST_SUBSETS:
+        every = list(combinations(range(n), k))
+        return [every[j] for j in rng.choice(n_all, size=n_draws, replace=False)]
+    drawn: dict[tuple[int, ...], None] = {}
+    while len(drawn) < n_draws:
+        drawn[tuple(sorted(int(j) for j in rng.choice(n, size=k, replace=False)))] = None
+    return list(drawn)
 
 
 def n_cells(sizes: Sequence[int]) -> int:

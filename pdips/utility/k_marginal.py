@@ -2,18 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import comb
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.errors import InputError
-from pdips.utility.codes import cell_ids
+from pdips.utility.codes import cell_ids, subsets
 from pdips.utility.frames import Pair, Records, paired
 
 N_BINS = 6
-MOST_SUBSETS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -87,7 +84,7 @@ def k_marginal(
     sizes = [int(codes.max()) + 1 for codes in coded]
     n = len(pairs[0].original)
     found = {}
-    for chosen in _subsets(len(pairs), k, n_draws, rng):
+    for chosen in subsets(len(pairs), k, n_draws, rng):
         cells = cell_ids(np.column_stack([coded[j] for j in chosen]), [sizes[j] for j in chosen])
         found[tuple(names[j] for j in chosen)] = _score(cells, n)
     return KMarginal(score=float(np.mean(list(found.values()))), by_columns=found)
@@ -114,21 +111,3 @@ def _score(cells: NDArray[np.int64], n_original: int) -> float:
     size = int(cells.max()) + 1
     shares = [np.bincount(part, minlength=size) / len(part) for part in (cells[:n_original], cells[n_original:])]
     return 1000 * (2 - float(np.abs(shares[0] - shares[1]).sum())) / 2
-
-
-def _subsets(n: int, k: int, n_draws: int | None, rng: np.random.Generator | None) -> list[tuple[int, ...]]:
-    n_all = comb(n, k)
-    if n_draws is not None and n_draws < 1:
-        raise InputError("n_draws must be at least 1")
-    if min(n_all, n_all if n_draws is None else n_draws) > MOST_SUBSETS:
-        raise InputError(f"there are more than {MOST_SUBSETS:,} sets of {k} columns; choose among them with n_draws")
-    if n_draws is None or n_draws >= n_all:
-        return list(combinations(range(n), k))
-    rng = np.random.default_rng() if rng is None else rng
-    if n_all <= MOST_SUBSETS:
-        every = list(combinations(range(n), k))
-        return [every[j] for j in rng.choice(n_all, size=n_draws, replace=False)]
-    drawn: dict[tuple[int, ...], None] = {}
-    while len(drawn) < n_draws:
-        drawn[tuple(sorted(int(j) for j in rng.choice(n, size=k, replace=False)))] = None
-    return list(drawn)

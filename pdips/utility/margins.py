@@ -1,6 +1,7 @@
 """One-way and two-way margins and the full table, synthetic against confidential. For inside use only."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -12,7 +13,7 @@ from pdips.errors import InputError
 from pdips.large import LargeSet
 from pdips.schema import Schema
 from pdips.table import Table
-from pdips.utility.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of
+from pdips.utility.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of, subsets, weights_of
 
 FloatArray = NDArray[np.float64]
 
@@ -76,7 +77,15 @@ def l1(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> dict[str, Any]:
     return {"by_set": by_set, "mean": _mean(by_set)}
 
 
-def k_way(table: Table, sets: Sequence[pd.DataFrame | LargeSet], k: int) -> dict[str, Any]:
+def k_way(
+    table: Table,
+    sets: Sequence[pd.DataFrame | LargeSet],
+    k: int,
+    *,
+    weighted: bool = False,
+    n_draws: int | None = None,
+    rng: np.random.Generator | None = None,
+) -> dict[str, Any]:
     """Return total variation distances of all margins of ``k`` columns, averaged over synthetic sets.
 
     Parameters
@@ -87,6 +96,12 @@ def k_way(table: Table, sets: Sequence[pd.DataFrame | LargeSet], k: int) -> dict
         Synthetic sets of the same schema.
     k : int
         Columns of a margin, from 1 to all.
+    weighted : bool
+        Whether shares are of the weights that the schema names, in the table and in the sets; not for large sets.
+    n_draws : int, optional
+        How many margins to draw at random, without repetition; default: all, which may be 100,000 at most.
+    rng : numpy.random.Generator, optional
+        Draws them.
 
     Returns
     -------
@@ -97,18 +112,29 @@ def k_way(table: Table, sets: Sequence[pd.DataFrame | LargeSet], k: int) -> dict
     Raises
     ------
     InputError
-        If there is no set, or ``k`` is out of its range.
+        If there is no set, ``k`` or ``n_draws`` is out of its range, there are too many margins, or no weights.
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     if not 1 <= k <= len(names):
         raise InputError(f"k must be from 1 to the number of columns with levels or bins, {len(names)}, not {k}")
     original, synthetic = Rows.of_table(table), [Rows.of_set(made, table.schema) for made in _some(sets)]
+    if weighted:
+        original, *synthetic = [
+            replace(rows, weights=_weights(source, table.schema))
+            for rows, source in zip((original, *synthetic), (table.frame, *sets), strict=True)
+        ]
     found = {}
-    for chosen in combinations(range(len(names)), k):
+    for chosen in subsets(len(names), k, n_draws, rng):
         columns, widths = list(chosen), [sizes[j] for j in chosen]
         apart = [_full_distance(original.of(columns), rows.of(columns), widths) / 2 for rows in synthetic]
         found[tuple(names[j] for j in chosen)] = float(np.mean(apart))
     return {"k": k, "mean": float(np.mean(list(found.values()))), "max": max(found.values()), "by_margin": found}
+
+
+def _weights(source: pd.DataFrame | LargeSet, schema: Schema) -> FloatArray:
+    if isinstance(source, LargeSet):
+        raise InputError("weights are not supported for sets too large to hold")
+    return weights_of(source, schema)
 
 
 def _some(sets: Sequence[pd.DataFrame | LargeSet]) -> Sequence[pd.DataFrame | LargeSet]:

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from pdips.errors import InputError
-from pdips.inference import combine
+from pdips.inference import Rule, combine
 from pdips.schema import Schema
 from pdips.table import Table, numbers
 
@@ -109,7 +109,7 @@ def fit_logistic(
         columns |= {f"{i}:{j}": u * v for i, u in terms[a].items() for j, v in terms[b].items()}
     x = np.column_stack(list(columns.values()))
     kept = (y < schema.columns[outcome].n_values) & ~np.isnan(x).any(axis=1)
-    estimates, errors, converged = _solve(x[kept], y[kept], firth)
+    estimates, errors, converged = solve_logistic(x[kept], y[kept], firth)
     return Fit(names=tuple(columns), estimates=estimates, standard_errors=errors, converged=converged)
 
 
@@ -144,7 +144,9 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
     return np.where(np.isnan(lo) | np.isnan(uo), np.nan, overlap)
 
 
-def compare_fits(original_fit: Fit, synthetic_fits: Sequence[Fit], *, level: float = 0.95) -> pd.DataFrame:
+def compare_fits(
+    original_fit: Fit, synthetic_fits: Sequence[Fit], *, level: float = 0.95, rule: Rule | None = None
+) -> pd.DataFrame:
     """Compare the coefficients of one model on the table and on synthetic sets.
 
     Parameters
@@ -155,6 +157,8 @@ def compare_fits(original_fit: Fit, synthetic_fits: Sequence[Fit], *, level: flo
         The same model on each set.
     level : float
         Of the confidence intervals.
+    rule : str, optional
+        How sets are combined; left out: ``"sanitized"``, and a single set's own interval.
 
     Returns
     -------
@@ -173,7 +177,7 @@ def compare_fits(original_fit: Fit, synthetic_fits: Sequence[Fit], *, level: flo
     if not len(synthetic_fits) or any(fit.names != original_fit.names for fit in synthetic_fits):
         raise InputError("comparing fits needs at least one synthetic fit, of the same model and schema")
     lower, upper = original_fit.interval(level)
-    estimate, (low, high) = _pooled(synthetic_fits, level)
+    estimate, (low, high) = _pooled(synthetic_fits, level, rule)
     return pd.DataFrame(
         {
             "original": original_fit.estimates,
@@ -190,11 +194,11 @@ def compare_fits(original_fit: Fit, synthetic_fits: Sequence[Fit], *, level: flo
     )
 
 
-def _pooled(fits: Sequence[Fit], level: float) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
-    if len(fits) == 1:
+def _pooled(fits: Sequence[Fit], level: float, rule: Rule | None) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
+    if len(fits) == 1 and rule is None:
         return fits[0].estimates, fits[0].interval(level)
     variances = [fit.standard_errors**2 for fit in fits]
-    combined = combine([fit.estimates for fit in fits], variances, level=level)
+    combined = combine([fit.estimates for fit in fits], variances, level=level, rule=rule)
     return combined.estimate, combined.interval
 
 
@@ -254,15 +258,20 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
     return {name: values[Table(frame[[name]], Schema(columns={name: column})).codes[name]]}
 
 
-def _solve(x: FloatArray, y: NDArray[np.int64], firth: bool) -> tuple[FloatArray, FloatArray, bool]:
-    """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first."""
+def solve_logistic(
+    x: FloatArray, y: NDArray[np.int64], firth: bool, weights: FloatArray | None = None
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first.
+
+    With weights, above 0 and of mean 1, standard errors are not to be used: they take weights for numbers of records.
+    """
     from sklearn.exceptions import ConvergenceWarning
 
     estimates, errors = np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
     if len(np.unique(y)) < 2:
         return estimates, errors, False
-    x, y, n = _grouped(x, y)
-    kept = _independent(x, n)
+    x, y, n = _grouped(x, y, weights)
+    kept = independent_columns(x, n)
     try:
         estimates[kept], errors[kept] = _newton(x[:, kept], y, n, 0.5 if firth else 0.0)
     except (np.linalg.LinAlgError, ConvergenceWarning):
@@ -295,14 +304,16 @@ def _newton(x: FloatArray, y: NDArray[np.int64], n: FloatArray, penalty: float) 
     return back @ model.coef_, np.sqrt(np.einsum("ij,jk,ik->i", back, covariance, back))
 
 
-def _grouped(x: FloatArray, y: NDArray[np.int64]) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
-    keys = np.column_stack([x, y])
+def _grouped(
+    x: FloatArray, y: NDArray[np.int64], weights: FloatArray | None
+) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
+    keys = np.ascontiguousarray(np.column_stack([x, y]))
     rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
-    _, first, count = np.unique(rows, return_index=True, return_counts=True)
-    return x[first], y[first], count.astype(np.float64)
+    _, first, group = np.unique(rows, return_index=True, return_inverse=True)
+    return x[first], y[first], np.bincount(group, weights).astype(np.float64)
 
 
-def _independent(x: FloatArray, n: FloatArray) -> list[int]:
+def independent_columns(x: FloatArray, n: FloatArray) -> list[int]:
     """Return the columns that are no linear combination of those before them, by Cholesky on their correlations."""
     centred = x - n @ x / n.sum()
     varies = np.abs(centred).max(axis=0) > _SAME * np.abs(x).max(axis=0)

@@ -48,6 +48,13 @@ def ridge_logistic(
     found by conjugate gradients with its factor as preconditioner, and it is built anew when these take more than 40
     rounds.
     """
+    return ridge_fit(features, n_original, n_synthetic, ridge=ridge)[1]
+
+
+def ridge_fit(
+    features: Any, n_original: FloatArray, n_synthetic: FloatArray, *, ridge: float = RIDGE
+) -> tuple[FloatArray, FloatArray]:
+    """Return the coefficients, the intercept first, and what :func:`ridge_logistic` returns."""
     problem = _Problem(features=features, by_column=features.T.tocsr(), n=n_original + n_synthetic, hits=n_synthetic)
     beta = np.zeros(features.shape[1] + 1)
     beta[0] = np.log(n_synthetic.sum() / n_original.sum())
@@ -56,15 +63,15 @@ def ridge_logistic(
     for _ in range(_MOST_STEPS):
         step, promise, factor = problem.step(beta, log_odds, ridge, factor)
         if promise < _TOLERANCE:
-            return problem.value(beta + step, ridge)[1]
+            return beta + step, problem.value(beta + step, ridge)[1]
         scale = 1.0
         while (new := problem.value(beta + scale * step, ridge))[0] < value + 1e-4 * scale * promise:
             scale /= 2
             if scale < 1e-9:  # what is left to gain is lost in rounding
-                return log_odds
+                return beta, log_odds
         beta, (value, log_odds) = beta + scale * step, new
-    warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=2)
-    return log_odds
+    warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
+    return beta, log_odds
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,0 +1,51 @@
+"""Print how long an evaluation of the youth survey takes, whole and by measure: ``python -m benchmarks.evaluate``."""
+
+import platform
+import tempfile
+import time
+from datetime import date
+from pathlib import Path
+
+from benchmarks.__main__ import EXAMPLES, row
+from pdips.evaluation.inside import evaluate
+from pdips.evaluation.paid import evaluate_paid
+from pdips.mechanism import Clock
+from pdips.mechanisms.tree import Steps
+from pdips.schema import Schema
+from pdips.table import Table
+
+FORMULA = "own_business ~ age * sex + education + race"
+
+
+def measured(table: Path, folder: Path) -> None:
+    """Time the general measures, then the same with an analysis, then the paid figures."""
+    for what, formula, goal in (("general measures", None, "<= 60 s on 2 cores"), ("and an analysis", FORMULA, "")):
+        clock, wall, processor = Clock(), time.perf_counter(), time.process_time()
+        found = evaluate(table, folder, formula=formula, clock=clock)
+        spent = time.perf_counter() - wall, time.process_time() - processor
+        row(f"48,371 x 15, m = 5: {what}", f"{spent[0]:.1f} s, of a processor {spent[1]:.1f} s", goal)
+    for name, seconds in clock.seconds.items():
+        row(name, f"{seconds:.1f} s")
+    for measure in found["general"]:
+        row(measure["name"], f"{measure['mean']:.4g} (reference {measure['reference']:.4g})")
+    start = time.perf_counter()
+    paid = evaluate_paid(table, folder, epsilon="0.1")
+    row("paid, epsilon 0.1", f"{time.perf_counter() - start:.1f} s")
+    for one in paid["measures"]:
+        row(one["measure"], f"{one['value']:.4f} +- {one['standard_deviation_of_noise']:.4f} of noise")
+
+
+def main() -> None:
+    """Print the table for a release of steps at epsilon 1, five sets."""
+    print(f"Python {platform.python_version()}, {platform.machine()}, {date.today().isoformat()}\n")
+    print("| what | found | goal |\n| --- | --- | --- |")
+    path = EXAMPLES / "youth.parquet"
+    table = Table.read(path, Schema.load(EXAMPLES / "youth.toml"), counted=False)
+    release, _ = Steps(epsilon=1, n_sets=5).release(table)
+    with tempfile.TemporaryDirectory() as folder:
+        release.publish(Path(folder) / "public")
+        measured(path, Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The command ``evaluate``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdips.cli.common import ledger_line, show_progress
+from pdips.errors import InputError
+from pdips.privacy import exact, spell
+
+if TYPE_CHECKING:
+    from pdips.utility.glm import Family
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.argument("directory", metavar="DIR")
+@click.option("--analysis", "formula", metavar="FORMULA", help='Such as "voted ~ age + college * prereg".')
+@click.option(
+    "--family",
+    type=click.Choice(["linear", "logistic", "poisson"]),
+    help="Of the analysis. By default logistic for an outcome with two levels, else linear.",
+)
+@click.option("--json", "json_path", metavar="FILE", help="Write the evaluation to this file too.")
+@click.option(
+    "--paid-epsilon",
+    "epsilon",
+    metavar="E",
+    help="Measure privately at this price instead: two figures that may be published.",
+)
+@click.option("--ledger", "ledger_path", metavar="L.sqlite", help="Charged for --paid-epsilon.")
+def evaluate(
+    table: str,
+    directory: str,
+    formula: str | None,
+    family: "Family | None",
+    json_path: str | None,
+    epsilon: str | None,
+    ledger_path: str | None,
+) -> None:
+    """Compare the release in DIR with the TABLE that it came from.
+
+    For inside use only, unless it is paid for: figures go to DIR/confidential/evaluation.json; with --paid-epsilon two
+    private ones go to DIR/public/evaluation.json.
+    """
+    if epsilon is None:
+        if ledger_path is not None:
+            raise InputError("--ledger belongs to --paid-epsilon: without it nothing is charged")
+        _inside(table, directory, formula, family, json_path)
+        return
+    if formula is not None or family is not None or json_path is not None:
+        raise InputError("--paid-epsilon goes with --ledger only: an analysis has no private form here")
+    _paid(table, directory, epsilon, ledger_path)
+
+
+def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
+    from pdips.evaluation.inside import NOTE, evaluate, inside_paths, write_inside
+    from pdips.mechanism import Clock
+
+    paths = inside_paths(directory, json_path)
+    with show_progress() as progress:
+        found = evaluate(table, directory, formula=formula, family=family, clock=Clock(progress))
+    write_inside(paths, found)
+    click.echo("INSIDE ONLY: computed from the confidential table, nothing pays for it\n")
+    _print_general(found["general"])
+    if found["specific"] is not None:
+        _print_specific(found["specific"])
+    click.echo("\nreference: what records drawn with replacement from the table itself score, about as good as can be")
+    if found["weight"] is not None:
+        click.echo(f"* weighted by {found['weight']}")
+    click.echo(NOTE)
+    click.echo(f"inside    {', '.join(map(str, paths))}")
+
+
+def _print_general(measures: list[dict[str, Any]]) -> None:
+    click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}  sets, least to most")
+    for found in measures:
+        name = f"{found['name']}{'*' if found['weighted'] else ''}"
+        if found["reason"] is not None:
+            click.echo(f"{name:<32} {'-':>10} {'-':>10}  {found['reason']}")
+            continue
+        known = [value for value in found["by_set"] if value is not None]
+        span = f"{_spelt(min(known, default=None))} to {_spelt(max(known, default=None))}"
+        click.echo(
+            f"{name:<32} {_spelt(found['mean']):>10} {_spelt(found['reference']):>10}  {span}; {found['reading']}"
+        )
+
+
+def _print_specific(found: dict[str, Any]) -> None:
+    from pdips.evaluation.specific import SUMMARIES
+
+    click.echo(
+        f"\n{found['formula']}   ({found['family']}, sets combined by {found['rule']}, {found['level']:.0%} intervals)"
+    )
+    if found["note"]:
+        click.echo(f"note: {found['note']}")
+    width = max([32, *(len(row["coefficient"]) for row in found["coefficients"])])
+    click.echo(f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}")
+    for row in found["coefficients"]:
+        interval = f"{_spelt(row['combined_lower'])} to {_spelt(row['combined_upper'])}"
+        words = f"{_spelt(row['original']):>10} {_spelt(row['combined']):>10} {interval:>24}"
+        click.echo(f"{row['coefficient']:<{width}} {words} {_spelt(row['ci_overlap']):>8}")
+    click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}")
+    for name, reading in SUMMARIES.items():
+        values = f"{_spelt(found['summary'][name]):>10} {_spelt(found['reference'][name]):>10}"
+        click.echo(f"{name:<32} {values}  {reading}")
+
+
+def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> None:
+    from pathlib import Path
+
+    from pdips.evaluation.paid import FILE, evaluate_paid
+    from pdips.ledger import Ledger
+    from pdips.mechanism import Clock
+
+    ledger = None if ledger_path is None else Ledger(ledger_path)
+    with show_progress() as progress:
+        found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, clock=Clock(progress))
+    click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
+    for one in found["measures"]:
+        values = (one["value"], one["standard_deviation_of_noise"], one["reference"])
+        click.echo(f"{one['measure']:<36} {' '.join(f'{_spelt(value):>10}' for value in values)}  {one['reading']}")
+    click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
+    click.echo(f"ledger    {ledger_line(ledger)}")
+    click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
+
+
+def _spelt(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"
