@@ -37,7 +37,7 @@ def build_model(given, schema):
         sd = pm.HalfNormal("sd", PRIOR_SD)
         n = given.n
         total = given.normal("total", n * mean, sd, times=n)
-        given.wishart(["squares"], df=n - 1, chol=sd, about=total[0] ** 2 / n)
+        given.wishart(["squares"], df=n - 1 if given.measured.n_records != 2 else 0, chol=sd, about=total[0] ** 2 / n)
         unit = unit_of(schema, column(schema))
         pm.Deterministic("mu", unit.middle + unit.half * mean)
         pm.Deterministic("sigma", unit.half * sd)
