@@ -150,7 +150,7 @@ def test_the_optimal_budget_minimises_the_sum_of_relative_variances(law):
                 variance = 2 * (each.l1(made.schema, "replace-one") * unit / shares[name]) ** 2
             else:
                 variance = each.l2_squared(made.schema, "replace-one") * unit**2 / (2 * shares[name])
-            total += float((variance / spread).sum())
+            total += float((variance / spread).mean())
         return total
 
     found = minimize(loss, np.zeros(3), method="Nelder-Mead", options={"xatol": 1e-7, "fatol": 1e-7})

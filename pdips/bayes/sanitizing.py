@@ -155,8 +155,8 @@ class Plan:
     statistics : mapping of str to Statistic
         By the names that the model gives them.
     budget : {"equal", "optimal"} or mapping of str to number
-        The same share for each statistic that isn't public; shares that make the sum of relative variances smallest; or
-        shares as given, which add up to 1.
+        The same share for each statistic that isn't public; shares that make the sum over statistics of relative
+        variances smallest; or shares as given, which add up to 1.
     amount : Fraction
         Epsilon of one sanitization; or rho, for Gaussian noise.
     law : {"laplace", "gaussian"}
@@ -201,16 +201,17 @@ class Plan:
 
         Notes
         -----
-        The relative variance of an entry is that of its noise over its own when records spread evenly over the schema.
+        The relative variance of an entry is that of its noise over its own when records spread evenly over the schema;
+        that of a statistic, the mean over its entries, so that one with many cells doesn't take all.
         Noise of scale D / e_c (Laplace) on statistic c makes the sum of a_c / e_c^2 smallest under sum e_c = e at e_c
-        proportional to a_c^(1/3), a_c = D^2 times the sum of reciprocal variances; Gaussian noise, a_c / rho_c, at
+        proportional to a_c^(1/3), a_c = D^2 times the mean of reciprocal variances; Gaussian noise, a_c / rho_c, at
         a_c^(1/2).
         """
         unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
         if self.law == "laplace":
             sensitivity = statistic.l1(self.schema, self.neighbours) * unit
-            return float((sensitivity**2 * (1 / spread).sum()) ** (1 / 3))
-        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).sum())
+            return float((sensitivity**2 * (1 / spread).mean()) ** (1 / 3))
+        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).mean())
 
     @property
     def parts(self) -> tuple[Part, ...]:
