@@ -29,6 +29,9 @@ from pdips.bayes.normal_cells_kernels import (
 FloatArray = NDArray[np.float64]
 
 HALF = kernels.HALF
+CENTRE_TOO, SPREAD_TOO, SPREAD, COVARIANCE, BOTH, SCATTER = range(6)
+"""Places of step sizes: of the centre and the spread of cells' means, moved with all sums; of what is moved alone."""
+
 TRIES = 3
 """Moves of each kind of the covariance and the scatter in one step."""
 
@@ -160,10 +163,10 @@ def move_means_with_sums(
         for j in range(d):
             new_m, new_tau, ratio = m.copy(), tau.copy(), 0.0
             if kind == 0:
-                new_m[j] += steps[0] * rng.standard_normal()
+                new_m[j] += steps[CENTRE_TOO] * rng.standard_normal()
                 ratio += 2 * (m[j] ** 2 - new_m[j] ** 2)
             else:
-                new_tau[j] *= math.exp(steps[1] * rng.standard_normal())
+                new_tau[j] *= math.exp(steps[SPREAD_TOO] * rng.standard_normal())
                 ratio += 2 * math.log(new_tau[j] / tau[j]) - 4 * (new_tau[j] - tau[j])
             drawn = np.empty((cells, d))
             for k in range(cells):
@@ -185,6 +188,111 @@ def move_means_with_sums(
                 m[:] = new_m
                 tau[:] = new_tau
             steps[kind] = tuned(steps[kind], taken, pace / d)
+
+
+@njit(cache=True)
+def move_spread(
+    n: FloatArray,
+    sums: FloatArray,
+    m: FloatArray,
+    cov: FloatArray,
+    tau: FloatArray,
+    steps: FloatArray,
+    pace: float,
+    rng: Any,
+) -> FloatArray:
+    """Return the spread of the cells' means after moves with the sums held."""
+    known = log_all_sums(n, sums, m, cov, tau)
+    for _ in range(TRIES):
+        for j in range(len(tau)):
+            new_tau = tau.copy()
+            new_tau[j] *= math.exp(steps[SPREAD] * rng.standard_normal())
+            new = log_all_sums(n, sums, m, cov, new_tau)
+            ratio = new - known + 2 * math.log(new_tau[j] / tau[j]) - 4 * (new_tau[j] - tau[j])
+            taken = math.log(rng.random()) < ratio
+            if taken:
+                tau, known = new_tau, new
+            steps[SPREAD] = tuned(steps[SPREAD], taken, pace / (TRIES * len(tau)))
+    return tau
+
+
+@njit(cache=True)
+def move_covariance(
+    n: FloatArray,
+    sums: FloatArray,
+    m: FloatArray,
+    tau: FloatArray,
+    chol: FloatArray,
+    root: FloatArray,
+    df: float,
+    steps: FloatArray,
+    pace: float,
+    rng: Any,
+) -> FloatArray:
+    """Return the factor of the covariance after a move with the scatter held."""
+    new_chol = moved(chol, steps[COVARIANCE], rng)
+    ratio = log_all_sums(n, sums, m, times_own(new_chol), tau) - log_all_sums(n, sums, m, times_own(chol), tau)
+    ratio += log_prior(new_chol) - log_prior(chol) + log_wishart(new_chol, root, df) - log_wishart(chol, root, df)
+    taken = math.log(rng.random()) < ratio
+    steps[COVARIANCE] = tuned(steps[COVARIANCE], taken, pace / TRIES)
+    return new_chol if taken else chol
+
+
+@njit(cache=True)
+def move_both(
+    n: FloatArray,
+    sums: FloatArray,
+    m: FloatArray,
+    tau: FloatArray,
+    chol: FloatArray,
+    root: FloatArray,
+    rest: FloatArray,
+    products: FloatArray,
+    product_scales: FloatArray,
+    gaussian: bool,
+    steps: FloatArray,
+    pace: float,
+    rng: Any,
+) -> tuple[FloatArray, FloatArray]:
+    """Return both factors after a move with the scatter in units of the covariance held."""
+    new_chol = moved(chol, steps[BOTH], rng)
+    new_root = lower_times(new_chol, kernels.inverse_times(chol, root))
+    ratio = log_all_sums(n, sums, m, times_own(new_chol), tau) - log_all_sums(n, sums, m, times_own(chol), tau)
+    ratio += log_prior(new_chol) - log_prior(chol)
+    ratio += log_products(times_own(new_root) + rest, products, product_scales, gaussian)
+    ratio -= log_products(times_own(root) + rest, products, product_scales, gaussian)
+    taken = math.log(rng.random()) < ratio
+    steps[BOTH] = tuned(steps[BOTH], taken, pace / TRIES)
+    return (new_chol, new_root) if taken else (chol, root)
+
+
+@njit(cache=True)
+def move_scatter(
+    chol: FloatArray,
+    root: FloatArray,
+    df: float,
+    rest: FloatArray,
+    products: FloatArray,
+    product_scales: FloatArray,
+    gaussian: bool,
+    steps: FloatArray,
+    pace: float,
+    rng: Any,
+) -> FloatArray:
+    """Return the factor of the scatter after a move with the covariance held."""
+    inside = kernels.inverse_times(chol, root)
+    new_inside = inside.copy()
+    for i in range(len(chol)):
+        new_inside[i, i] *= math.exp(steps[SCATTER] * rng.standard_normal())
+        for j in range(i):
+            new_inside[i, j] += steps[SCATTER] * math.sqrt(df) * rng.standard_normal()
+    new_root = lower_times(chol, new_inside)
+    ratio = log_bartlett(new_inside, df) - log_bartlett(inside, df)
+    ratio += log_products(times_own(new_root) + rest, products, product_scales, gaussian)
+    ratio -= log_products(times_own(root) + rest, products, product_scales, gaussian)
+    taken = math.log(rng.random()) < ratio
+    steps[SCATTER] = tuned(steps[SCATTER], taken, pace / TRIES)
+    return new_root if taken else root
 
 
 @njit(cache=True)
@@ -220,8 +328,8 @@ def run(
     precision = np.empty((cells, d))
     kept_n, kept_sums = np.empty((draws, cells)), np.empty((draws, cells, d))
     kept_m, kept_tau, kept_chol = np.empty((draws, d)), np.empty((draws, d)), np.empty((draws, d, d))
-    steps = np.array([0.1, 0.3])
-    count_step, sum_step, tau_step, wide, inner, scatter_step = 3.0, 0.5, 0.3, 0.1, 0.1, 0.1
+    steps = np.array([0.1, 0.3, 0.3, 0.1, 0.1, 0.1])
+    count_step, sum_step = 3.0, 0.5
     for step in range(tune + draws * thin):
         pace = 0.0 if step >= tune else (step + 1.0) ** -0.6
         cov = times_own(chol)
@@ -259,56 +367,14 @@ def run(
                 n, sums, noisy_sums, sum_scales, gaussian, m, tau, cov, root, products, product_scales, steps, pace, rng
             )
         m = draw_centre(n, sums, cov, tau, rng)
-        known = log_all_sums(n, sums, m, cov, tau)
-        for _ in range(TRIES):
-            for j in range(d):
-                new_tau = tau.copy()
-                new_tau[j] *= math.exp(tau_step * rng.standard_normal())
-                new = log_all_sums(n, sums, m, cov, new_tau)
-                ratio = new - known + 2 * math.log(new_tau[j] / tau[j]) - 4 * (new_tau[j] - tau[j])
-                taken = math.log(rng.random()) < ratio
-                if taken:
-                    tau, known = new_tau, new
-                tau_step = tuned(tau_step, taken, pace / (TRIES * d))
+        tau = move_spread(n, sums, m, cov, tau, steps, pace, rng)
         rest = about(n, sums)
         for _ in range(TRIES):
-            # The scatter is held, the covariance moves.
-            new_chol = moved(chol, inner, rng)
-            new_cov = times_own(new_chol)
-            new = log_all_sums(n, sums, m, new_cov, tau)
-            ratio = new - known + log_prior(new_chol) - log_prior(chol)
-            ratio += log_wishart(new_chol, root, df) - log_wishart(chol, root, df)
-            taken = math.log(rng.random()) < ratio
-            if taken:
-                chol, cov, known = new_chol, new_cov, new
-            inner = tuned(inner, taken, pace / TRIES)
-            # Both move together: the scatter in units of the covariance is held.
-            inside = kernels.inverse_times(chol, root)
-            new_chol = moved(chol, wide, rng)
-            new_cov, new_root = times_own(new_chol), lower_times(new_chol, inside)
-            new = log_all_sums(n, sums, m, new_cov, tau)
-            ratio = new - known + log_prior(new_chol) - log_prior(chol)
-            ratio += log_products(times_own(new_root) + rest, products, product_scales, gaussian)
-            ratio -= log_products(times_own(root) + rest, products, product_scales, gaussian)
-            taken = math.log(rng.random()) < ratio
-            if taken:
-                chol, cov, known, root = new_chol, new_cov, new, new_root
-            wide = tuned(wide, taken, pace / TRIES)
-            # The scatter moves, the covariance is held.
-            inside = kernels.inverse_times(chol, root)
-            new_inside = inside.copy()
-            for i in range(d):
-                new_inside[i, i] *= math.exp(scatter_step * rng.standard_normal())
-                for j in range(i):
-                    new_inside[i, j] += scatter_step * math.sqrt(df) * rng.standard_normal()
-            new_root = lower_times(chol, new_inside)
-            ratio = log_bartlett(new_inside, df) - log_bartlett(inside, df)
-            ratio += log_products(times_own(new_root) + rest, products, product_scales, gaussian)
-            ratio -= log_products(times_own(root) + rest, products, product_scales, gaussian)
-            taken = math.log(rng.random()) < ratio
-            if taken:
-                root = new_root
-            scatter_step = tuned(scatter_step, taken, pace / TRIES)
+            chol = move_covariance(n, sums, m, tau, chol, root, df, steps, pace, rng)
+            chol, root = move_both(
+                n, sums, m, tau, chol, root, rest, products, product_scales, gaussian, steps, pace, rng
+            )
+            root = move_scatter(chol, root, df, rest, products, product_scales, gaussian, steps, pace, rng)
         if step >= tune and (step - tune) % thin == 0:
             row = (step - tune) // thin
             kept_n[row], kept_sums[row], kept_m[row], kept_tau[row], kept_chol[row] = n, sums, m, tau, chol
