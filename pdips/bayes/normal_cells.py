@@ -94,7 +94,7 @@ def _chain(
     for name, row, column in zip(products, *np.tril_indices(d), strict=True):
         noisy[row, column] = noisy[column, row] = given.noisy(name)[0]
         scales[row, column] = scales[column, row] = measured.scale(name)
-    start = rng.multinomial(n, (given[counts] + 0.5) / (given[counts] + 0.5).sum()).astype(np.float64)
+    start = starting_counts(given[counts], measured.deviation(counts), n, rng)
     sd = np.exp(rng.uniform(np.log(0.1), np.log(0.5), d))
     rest = max(n - cells, d)
     found = run(
@@ -116,6 +116,29 @@ def _chain(
         rng,
     )
     return list(found)
+
+
+def starting_counts(near: FloatArray, deviation: float, n: int, rng: np.random.Generator) -> FloatArray:
+    """Return whole counts that add up to n, as far from given ones as their noise may have moved them.
+
+    Parameters
+    ----------
+    near : ndarray, shape (cells,)
+        Noisy counts, or what was made of them.
+    deviation : float
+        Standard deviation of their noise.
+    n : int
+        Number of records.
+    rng : numpy.random.Generator
+        Randomness.
+
+    Notes
+    -----
+    Where the noise is small chains that start further away stay there: counts, sums and products hold each other.
+    """
+    moved = np.maximum(near + deviation * rng.standard_normal(len(near)), 0) + 1e-3
+    whole = np.floor(n * moved / moved.sum())
+    return np.asarray(whole + rng.multinomial(int(n - whole.sum()), moved / moved.sum()))
 
 
 def _dataset(chains: Sequence[Sequence[FloatArray]]) -> xr.Dataset:

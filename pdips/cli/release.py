@@ -201,6 +201,7 @@ def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: 
     click.echo(f"ledger    {ledger_line(ledger)}")
     if published:
         files = f"card.html, privacy.json, synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
+        files += "".join(f", {name}.{file_format}" for name in release.tables)
         click.echo(f"public    {out / 'public'}: {files}")
     elif loss.kind == "asymptotic":
         click.echo("public    nothing: the synthetic sets stay inside unless you say --allow asymptotic")

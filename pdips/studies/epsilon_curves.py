@@ -36,14 +36,11 @@ class Method:
         Number of the series, from 1.
     dashed : bool
         For what is printed in a paper and has no such guarantee.
-    pending : bool
-        Whether it is still to come.
     """
 
     label: str
     colour: int
     dashed: bool = False
-    pending: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,14 +65,9 @@ class Curves:
     groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table, with empty cells for methods that are still to come."""
+        """Return the long table, with rows without an epsilon at each."""
         found = pooled(measurements)
-        table = at_each(found, [suffix_of(epsilon) for epsilon in epsilons_of(found)])
-        columns = table["column"].unique()
-        known = [case for case in self.cases if table["row"].str.endswith(f", {case}").any()]
-        pending = [name for name, method in self.methods.items() if method.pending]
-        places = [(f"{name}, {case}", column) for name in pending for case in known for column in columns]
-        return pd.concat([table, pd.DataFrame(places, columns=["row", "column"])], ignore_index=True)[list(COLUMNS)]
+        return at_each(found, [suffix_of(epsilon) for epsilon in epsilons_of(found)])[list(COLUMNS)]
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """Return the headlines at the middle epsilon, then every case and measure over all epsilons."""
@@ -98,8 +90,7 @@ class Curves:
 
     def label(self, name: str) -> str:
         """Return how a method is printed in tables."""
-        method = self.methods[name]
-        return f"{method.label} (to come)" if method.pending else method.label
+        return self.methods[name].label
 
     def pictures(self, table: pd.DataFrame) -> list[Picture]:
         """Return four panels for each case and group, one a measure, with a line for each method."""
@@ -112,7 +103,6 @@ class Curves:
                 key={
                     method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
                     for method in methods.values()
-                    if not method.pending
                 },
             )
             for case, label in self.cases.items()

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.bayes.normal_cells import starting_counts
 from pdips.studies.measures import combine_predictive
 from pdips.studies.mixed_moments import PRIOR, STEPS, Bounds, Parameters, Statistics
 
@@ -53,8 +54,7 @@ def posterior(noisy: Statistics, bounds: Bounds, rng: np.random.Generator) -> Po
     square, product = (scale / STEPS**2 for scale in scales[2:])
     for counts, sums, products in zip(noisy.counts, noisy.sums, noisy.products, strict=True):
         first, second, both = products / STEPS**2
-        weights = np.maximum(counts, 0) + 0.5
-        start = rng.multinomial(n, weights / weights.sum()).astype(np.float64)
+        start = starting_counts(counts, scales[0] * 2**0.5, n, rng)
         drawn = run(
             counts.astype(np.float64),
             np.full(cells, scales[0]),
