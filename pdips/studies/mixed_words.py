@@ -16,6 +16,7 @@ LABELS = {
     "modips-published": "MODIPS (published)",
     "modips-plug-in": "MODIPS plug-in, once",
     "modips-plug-in-common": "MODIPS plug-in, once, common bounds",
+    "modips-noise-aware": "MODIPS noise-aware",
     "multiple-synthesis": "multiple synthesis",
     "wrong-published": "wrong model (published)",
     "wrong-plug-in": "wrong model, once",
