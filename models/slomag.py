@@ -21,9 +21,10 @@ import pymc as pm
 from pdips.bayes.logistic_fit import Logistic
 from pdips.bayes.normal_cells import draw_cells
 from pdips.bayes.ridge_posterior import Rows, draw_coefficients, level_shares, nodes
+from pdips.bayes.statistic_fit import NOT_AGREED
 from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.bayes.units import unit_of
-from pdips.errors import InputError
+from pdips.errors import InputError, RefusedError
 
 KAPPA = 30  # less leaves more noise, more shrinks coefficients further before noise comes: see docs/studies.md
 PRIOR = 10.0  # of coefficients of predictors within the unit ball: logits of 5 are not unheard of, of 30 they are
@@ -78,7 +79,9 @@ def draw_posterior(given, n_draws, schema, rng):
     _, numeric = columns(schema)
     measured = given.measured
     sums = [f"sum of {z}" for z in numeric]
-    tree, _ = draw_cells(given, "records", sums, list(pairs(schema)), 0.5, rng)
+    tree, agreed = draw_cells(given, "records", sums, list(pairs(schema)), 0.5, rng)
+    if not agreed.passed:
+        raise RefusedError(NOT_AGREED.format("slomag.py"))
     stacked = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     taken = np.linspace(0, stacked.sizes["sample"] - 1, n_draws).astype(int)
     total, spread = stacked["sums"].to_numpy()[taken, 0], stacked["Sigma"].to_numpy()[taken]

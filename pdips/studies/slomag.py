@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pdips.noise import RandomBits
 from pdips.privacy import positive
+from pdips.schema import Schema
 from pdips.studies import mixed_moments, slomag_model
 from pdips.studies.epsilon_curves import Method, batches, epsilons_for, suffix_of
 from pdips.studies.framework import Block, Data, Finding, Options, Picture, Task
@@ -29,6 +30,7 @@ from pdips.studies.mixed_moments import N_SETS, Bounds, Records, draw_records
 from pdips.studies.slomag_findings import slomag_findings
 from pdips.studies.slomag_model import BOUNDS, HALF, ONE_CELL, SEQUENCE, draw_levels, in_units
 from pdips.studies.words import text_of
+from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
 
@@ -79,6 +81,7 @@ CURVES = grouped(
         "np-dips": Method(label="NP-DIPS, public bins", colour=3),
         "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
         "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
+        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
         "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
         "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
         "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
@@ -129,6 +132,7 @@ class Slomag:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
                 rows += measured(method, synthesize(sample, epsilon, bits), suffix)
+            rows += measured("modips-noise-aware", modips_noise_aware(data, epsilon, bits), suffix, combine_sets)
             rows += measured("wrong-noise-aware", wrong_noise_aware(data, epsilon, bits), suffix, combine_sets)
         return rows
 
@@ -253,6 +257,33 @@ def wrong(posterior: Posterior) -> Callable[[Sample, Fraction, RandomBits], Reco
         return draw_records(drawn, N, bits.generator(), BOUNDS)
 
     return synthesize
+
+
+SCHEMA = Schema.model_validate(
+    {
+        "columns": {
+            **{name: {"lower": -HALF, "upper": HALF} for name in ("z1", "z2")},
+            **{f"w{j}": {"levels": list(range(levels))} for j, levels in enumerate(slomag_model.LEVELS, start=1)},
+        }
+    }
+)
+
+
+def modips_noise_aware(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
+    """Release by ``models/slomag.py``, for one replicate in ``ONE_IN``."""
+    from pdips.bayes.modips import Modips
+
+    mechanism = Modips(epsilon=epsilon, n_sets=N_SETS, model="slomag", budget="equal")
+    sets = []
+    for k in range(some(len(data.cell))):
+        w = slomag_model.levels(data.cell[k, 0])
+        columns = {"z1": data.z[k, 0, :, 0], "z2": data.z[k, 0, :, 1]}
+        frame = pd.DataFrame(columns | {f"w{j}": level for j, level in enumerate(w, start=1)})
+        sets.append(mechanism.release(Table(frame, SCHEMA), rng=bits.generator())[0].sets)
+    made = [[each[["z1", "z2", "w1", "w2", "w3"]].to_numpy(dtype=np.float64) for each in release] for release in sets]
+    values = np.array(made)
+    cell = np.ravel_multi_index(tuple(values[..., 2:].astype(np.int64).transpose(3, 0, 1, 2)), slomag_model.LEVELS)
+    return Records(cell.astype(np.int64), values[..., :2])
 
 
 def wrong_noise_aware(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
