@@ -15,6 +15,7 @@ from pdips.bayes.statistic_model import StatisticModel
 from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.convergence import Convergence
 from pdips.inference import rule_for
+from pdips.noise import RandomBits
 
 CELLS = schema_of(2, 3)
 NUMBER = Schema.model_validate({"columns": {"y": {"lower": -3.0, "upper": 5.0}}})
@@ -197,3 +198,13 @@ def test_a_broken_model_is_found_before_the_charge(tmp_path):
     with pytest.raises(InputError, match="build_model failed: ValueError: no such thing"):
         made(model=replace(OF_MOMENTS, build_model=fails)).release(numbers(), ledger=ledger)
     assert ledger.summary().spent_epsilon == 0
+
+
+def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():
+    schema = Schema.model_validate({"columns": {"x": {"levels": [0, 1, 2], "public": True}, "v": {"levels": [0, 1]}}})
+    frame = pd.DataFrame({"x": [2, 0, 1, 2, 0, 1, 1], "v": [0, 1, 1, 0, 1, 0, 0]})
+    plan = made(model=replace(OF_STATISTICS, statistics=lambda schema: {"v": Counts(by=("v",))})).plan(schema)
+    seen = [
+        plan.sanitize(Table(rows, schema), RandomBits(rng())).public["x"].tolist() for rows in (frame, frame.iloc[::-1])
+    ]
+    assert seen[0] == seen[1] == sorted(frame["x"])

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import record_values, stand_ins
+from pdips.bayes.columns import stand_ins
 from pdips.bayes.statistics import Counts, Statistic
+from pdips.bayes.synthesis import public_columns
 from pdips.errors import InputError
 from pdips.mechanism import Outcome
 from pdips.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
@@ -267,7 +268,8 @@ class Plan:
             noisy = found[part.name].copy()
             noisy[: part.n_noised] += part.noise(1, bits)[0]
             values[part.name] = self._completed(part, noisy, n)
-        return self._measured(values, n, record_values(table, self.schema.public_columns))
+        _, public = public_columns(table)  # sorted: the table's own order is nobody's to see
+        return self._measured(values, n, public)
 
     def _completed(self, part: Part, noisy: IntArray, n: int | None) -> IntArray:
         """Work the last of two counts out from the first and the public total, so that it tells nothing more."""
