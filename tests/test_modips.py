@@ -208,3 +208,12 @@ def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():
         plan.sanitize(Table(rows, schema), RandomBits(rng())).public["x"].tolist() for rows in (frame, frame.iloc[::-1])
     ]
     assert seen[0] == seen[1] == sorted(frame["x"])
+
+
+def test_a_model_with_public_columns_is_checked_like_any_other():
+    schema = Schema.model_validate({"columns": {"x": {"levels": ["a", "b"], "public": True}, "v": {"levels": [0, 1]}}})
+    frame = pd.DataFrame({"x": list("abbab" * 8), "v": [0, 1, 1, 0] * 10})
+    model = replace(OF_STATISTICS, statistics=lambda schema: {"cells": Counts(by=("v",))})
+    release, record = made(model=model, epsilon=5).release(Table(frame, schema), rng=rng())
+    assert sorted(release.sets[0]["x"]) == sorted(frame["x"])
+    assert 0 <= record.look_closer()[0]["posterior"]["predictive"]["cells"]["smallest_p"] <= 1

@@ -25,7 +25,12 @@ SEED = 17
 
 
 def check_predictive(
-    model: StatisticModel, measured: Measured, fitted: Fitted, covariates: Mapping[str, NDArray[Any]], released: int
+    model: StatisticModel,
+    measured: Measured,
+    fitted: Fitted,
+    covariates: Mapping[str, NDArray[Any]],
+    public: pd.DataFrame,
+    released: int,
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy statistics from the posterior and compare the published ones with them.
 
@@ -41,7 +46,7 @@ def check_predictive(
         Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
         ``observed_data``: the noisy statistics, which are published.
     """
-    simulated = _simulate(model, measured, fitted, covariates)
+    simulated = _simulate(model, measured, fitted, covariates, public)
     found, tree = {}, fitted.tree.copy()
     for name, values in simulated.items():
         noisy = measured.value(name)
@@ -72,7 +77,11 @@ def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
 
 
 def _simulate(
-    model: StatisticModel, measured: Measured, fitted: Fitted, covariates: Mapping[str, NDArray[Any]]
+    model: StatisticModel,
+    measured: Measured,
+    fitted: Fitted,
+    covariates: Mapping[str, NDArray[Any]],
+    public: pd.DataFrame,
 ) -> dict[str, NDArray[np.float64]]:
     """Return simulated noisy statistics, shape (draws, entries), by name."""
     n = round(number_of_records(measured, settle(measured)))
@@ -84,7 +93,7 @@ def _simulate(
     for row in np.linspace(0, total - 1, n_draws).astype(int):
         draw = {str(name): values.to_numpy()[row] for name, values in stacked.data_vars.items()}
         columns = model.records(draw, Wanted(n, covariates), measured.schema, rng)
-        frame = to_frame(measured.schema, columns, pd.DataFrame(), rng)
+        frame = to_frame(measured.schema, columns, public, rng)
         table = Table(frame, measured.schema.without_person())
         for part in measured.parts:
             if part.n_noised:

@@ -59,6 +59,7 @@ class Made:
     fits: Sequence[Fitted]
     sets: Sequence[pd.DataFrame]
     covariates: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    public: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def drawn(self) -> Drawn:
         """Return what a mechanism hands over."""
@@ -82,7 +83,9 @@ class Made:
         return len(self.sets) if len(self.fits) == 1 else 1
 
     def _closer(self) -> tuple[dict[str, Any], Any]:
-        return check_predictive(self.synthesis.model, self.measured[0], self.fits[0], self.covariates, self._per_fit)
+        return check_predictive(
+            self.synthesis.model, self.measured[0], self.fits[0], self.covariates, self.public, self._per_fit
+        )
 
 
 def synthesize(
@@ -122,7 +125,7 @@ def synthesize(
             draw = fits[place[0]].draw(place[1])
             columns = synthesis.model.records(draw, Wanted(n, covariates), schema, rng)
             sets.append(to_records(schema, columns, public, rng))
-    return Made(synthesis=synthesis, measured=measured, fits=fits, sets=sets, covariates=covariates)
+    return Made(synthesis=synthesis, measured=measured, fits=fits, sets=sets, covariates=covariates, public=public)
 
 
 def _size(measured: Measured) -> int:
