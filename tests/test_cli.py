@@ -229,7 +229,8 @@ def complains(
     assert err.count("\n") == 1
     assert err.startswith("pdips: ")
     assert message in err
-    assert not any(word in err for word in ("SECRET", "31415", "17"))
+    said = err.replace(str(here), "")  # the folder's own name has digits that say nothing of the table
+    assert not any(word in said for word in ("SECRET", "31415", "17"))
     assert left_behind(here) - before == leaves
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError, RefusedError
-from pdips.report import pictures, posterior
-from pdips.report.facts import Comparison, PublicFacts, Run, check, mean, read
+from pdips.report import curator
+from pdips.report.facts import PublicFacts, Run, check, read
 from pdips.report.formats import number, percent, plural, price
 from pdips.report.meaning import belief_bound, detection_bound, odds_factor, round_up
 from pdips.schema import Column, Schema
@@ -133,39 +133,7 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
 def _report(confidential: Path, content: Mapping[str, Any]) -> str:
     facts = check(PublicFacts, content, "privacy.json")
     run = check(Run, read(confidential / "run.json"), str(confidential / "run.json"))
-    comparison = run.comparison
-    margins, pairs = comparison.margins(), comparison.two_way.pairs()
-    return render(
-        "report.html.j2",
-        facts=facts,
-        schema=facts.table_schema,
-        run=run,
-        total_seconds=math.fsum(run.seconds.values()),
-        margins=margins,
-        pairs=pairs,
-        one_way_mean=mean(margin.distance for margin in margins),
-        two_way_mean=mean(distance for distance, _, _ in pairs),
-        two_way_reference=comparison.two_way.reference_mean(),
-        **_pictures(comparison),
-        posterior=run.diagnostics.posterior,
-        **_posterior(confidential, run, facts.table_schema),
-    )
-
-
-def _posterior(confidential: Path, run: Run, schema: Schema) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    found = posterior.pictures(confidential / "diagnostics", run.diagnostics.posterior, schema)
-    marked = {kind: [(title, Markup(picture)) for title, picture in each] for kind, each in found.items()}
-    return {"parameter_pictures": marked["parameters"], "bound_pictures": marked["bounds"]}
-
-
-def _pictures(comparison: Comparison) -> dict[str, Any]:
-    from markupsafe import Markup
-
-    panels = [Markup(pictures.one_way(margin, f"margin {i}")) for i, margin in enumerate(comparison.margins())]
-    heat = Markup(pictures.two_way(comparison.two_way, "pairs")) if comparison.two_way.pairs() else None
-    return {"panels": panels, "heat": heat, "most_rows": pictures.MOST_ROWS}
+    return render("report.html.j2", **curator.context(confidential, facts, run))
 
 
 def _price_sum(facts: PublicFacts) -> float | None:

@@ -1,0 +1,36 @@
+"""What the curator's report shows, section by section."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from pdips.report import checklist, diagnostics, price, utility
+from pdips.report.facts import PublicFacts, Run
+
+
+def context(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
+    """Return all that ``report.html.j2`` is filled with.
+
+    Parameters
+    ----------
+    confidential : path
+        The folder that stays inside, with ``diagnostics`` and ``evaluation.json`` where there are any.
+    facts : PublicFacts
+        ``privacy.json``.
+    run : Run
+        ``run.json``.
+    """
+    sections = {
+        "price": price.section(facts, run),
+        "diagnostics": diagnostics.section(confidential, facts, run),
+        "utility": utility.section(confidential, facts, run),
+        "checklist": checklist.section(facts, run),
+    }
+    return {
+        "facts": facts,
+        "schema": facts.table_schema,
+        "run": run,
+        "total_seconds": math.fsum(run.seconds.values()),
+        "verdicts": {name: found["verdict"] for name, found in sections.items()},
+        **sections,
+    }

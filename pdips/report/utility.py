@@ -1,0 +1,29 @@
+"""The section on what the synthetic sets kept of the table: margins as the run found them, and an evaluation."""
+
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from pdips.report import pictures
+from pdips.report.facts import PublicFacts, Run, mean
+from pdips.report.verdicts import Verdict
+
+
+def section(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
+    """Return what the section shows; ``verdict`` opens it."""
+    comparison = run.comparison
+    margins, pairs = comparison.margins(), comparison.two_way.pairs()
+    return {
+        "verdict": Verdict(level="open", line="No evaluation was made: pdips evaluate TABLE DIR adds one."),
+        "l1": comparison.l1,
+        "two_way": comparison.two_way,
+        "margins": margins,
+        "pairs": pairs,
+        "one_way_mean": mean(margin.distance for margin in margins),
+        "two_way_mean": mean(distance for distance, _, _ in pairs),
+        "two_way_reference": comparison.two_way.reference_mean(),
+        "panels": [Markup(pictures.one_way(margin, f"margin {i}")) for i, margin in enumerate(margins)],
+        "heat": Markup(pictures.two_way(comparison.two_way, "pairs")) if pairs else None,
+        "most_rows": pictures.MOST_ROWS,
+    }
