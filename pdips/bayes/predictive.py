@@ -39,7 +39,8 @@ def check_predictive(
     Returns
     -------
     dict
-        ``posterior``: its parameters, how well chains agree, and ``predictive``: for each statistic the share of
+        ``posterior``: its parameters, the ``sampler`` (``moves``: chains of moves made for the model, which have no
+        energy), how well chains agree, and ``predictive``: for each statistic the share of
         entries whose published value lies outside the central 95 % of the simulated ones, and the smallest two-sided
         p-value, both plain numbers.
     DataTree
@@ -73,7 +74,8 @@ def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
     facts = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
     facts |= {"draws": int(found.sizes["draw"]), "chains": int(found.sizes["chain"])}
     convergence = fitted.convergence.describe() if fitted.convergence is not None else None
-    return facts | {"sampler": "nuts" if chains else "independent draws", "convergence": convergence}
+    sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
+    return facts | {"sampler": sampler, "convergence": convergence}
 
 
 def _simulate(
