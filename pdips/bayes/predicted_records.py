@@ -1,4 +1,4 @@
-"""Whether a model of records could have given the table: records drawn from it, column by column. Inside only, unpaid."""
+"""Whether a model could have given the records: others drawn from it, compared by column. Inside only, unpaid."""
 
 import time
 from collections.abc import Sequence
@@ -89,14 +89,14 @@ def compare(observed: FloatArray, simulated: FloatArray) -> dict[str, float]:
 
 
 def bin_edges(column: Column) -> FloatArray:
-    """Return the edges of a column's bins, from the schema alone: one bin for each level or few whole numbers, or 30."""
+    """Return the edges of a column's bins, from the schema alone: one for each level or few whole numbers, or 30."""
     if column.is_categorical:
         return np.arange(column.n_levels + 1) - 0.5
     lower, upper = float(column.lower or 0), float(column.upper or 0)
     if column.integer and upper - lower < BINS:
         return np.arange(lower, upper + 2) - 0.5
     if column.scale == "log":
-        return np.geomspace(lower, upper, BINS + 1)
+        return np.exp(np.linspace(np.log(lower), np.log(upper), BINS + 1))
     return np.linspace(lower, upper, BINS + 1)
 
 
@@ -125,10 +125,7 @@ def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArr
     else:
         lower, upper = float(column.lower or 0), float(column.upper or 0)
     known = np.clip(np.nan_to_num(np.asarray(values, dtype=np.float64), nan=lower), lower, upper)
-    if column.is_categorical or column.integer:
-        known = np.rint(known)
-    else:
-        known = collapse(known, column)
+    known = np.rint(known) if column.is_categorical or column.integer else collapse(known, column)
     shares: FloatArray = np.histogram(known, edges)[0] / max(len(known), 1)
     return shares
 
