@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.bayes.bounds import Bounds
+from pdips.bayes.closer import stored_name
 from pdips.bayes.columns import Values, distinct
 from pdips.bayes.drawing import Censoring, Scored, around
 from pdips.bayes.grid import join
@@ -245,7 +246,10 @@ def _stored(bounds: Bounds, records: Records, weights: FloatArray | None) -> xr.
     if len(kept) > STORED:
         chosen = np.random.default_rng(PICK_SEED).choice(len(each), STORED, replace=False)
         kept = np.unique([*chosen, int(np.argmax(bounds.largest))])
-    values = {f"value_{name}": ("record", np.asarray(column)[each[kept]]) for name, column in records.values.items()}
+    values = {
+        stored_name(f"value_{name}"): ("record", np.asarray(column)[each[kept]])
+        for name, column in records.values.items()
+    }
     if weights is not None:
         values["weights"] = ("record", weights[each[kept]])
     made = whole.isel(record=kept).assign(values)

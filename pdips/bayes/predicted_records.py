@@ -91,10 +91,10 @@ def compare(observed: FloatArray, simulated: FloatArray) -> dict[str, float]:
 def bin_edges(column: Column) -> FloatArray:
     """Return the edges of a column's bins, from the schema alone: one for each level or few whole numbers, or 30."""
     if column.is_categorical:
-        return np.arange(column.n_levels + 1) - 0.5
+        return np.arange(-0.5, column.n_levels, dtype=np.float64)
     lower, upper = float(column.lower or 0), float(column.upper or 0)
     if column.integer and upper - lower < BINS:
-        return np.arange(lower, upper + 2) - 0.5
+        return np.arange(lower - 0.5, upper + 1, dtype=np.float64)
     if column.scale == "log":
         return np.exp(np.linspace(np.log(lower), np.log(upper), BINS + 1))
     return np.linspace(lower, upper, BINS + 1)

@@ -98,7 +98,7 @@ def rank_picture(draws: NDArray[Any], name: str, stride: int, key: str) -> str:
     """
     kept = draws[:, ::stride]
     x = np.linspace(0, 1, POINTS + 1)
-    figure, axes = panel(f"rank of {name} among all draws, as a share", "share below, minus rank")
+    figure, axes = panel("rank among the draws of all chains, as a share", "share below, minus rank")
     lower, upper = _band(kept.shape[1], len(kept))
     axes.fill_between(x, lower, upper, color=BAR, alpha=0.35, linewidth=0)
     axes.axhline(0, color=INK, linewidth=0.5)

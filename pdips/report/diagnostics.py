@@ -40,6 +40,7 @@ def section(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
         "bfmi": looked.bfmi,
         "edge": EDGE,
         "band": BAND,
+        "most_dots": posterior.MOST_DOTS,
         "noise": compared,
         "noisy": facts.noise,
         "pictures": {kind: [(title, Markup(picture)) for title, picture in getattr(looked, kind)] for kind in PICTURES},

@@ -206,6 +206,7 @@ class Predicted(BaseModel):
     entries: int
     outside: Number
     smallest_p: Number
+    furthest: NumberOrNone = None
 
 
 class RecordColumn(BaseModel):

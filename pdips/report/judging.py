@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, inf
+from math import comb, exp, inf, sqrt
 
 from pdips.convergence import BFMI, ESS, RHAT
 from pdips.report.facts import BoundFacts, PosteriorFacts, Predicted, PublicFacts, RecordsFacts, Run
@@ -83,7 +83,8 @@ def judge(facts: PublicFacts, run: Run, bfmi: Sequence[float], noise: Compared |
     - *Exact draws* (noise, elections, urns, grids, rejection) have no chain that could have failed: **good**. On a
       grid, **watch** where more than ``EDGE`` of the posterior lies on its outermost cells: the grid cuts it off.
     - *Posterior predictive check of noisy statistics*: **watch** where so many entries lie outside the middle 95 % of
-      the simulated ones that it happens with a probability below ``CHANCE`` if each does so with one of 5 %.
+      the simulated ones that it happens with a probability below ``CHANCE`` if each does so with one of 5 %; or where
+      the furthest is so many standard deviations off that it does under Laplace tails, times the number of entries.
     - *Posterior predictive check of records*: **watch** where a column's shares lie further from the mean of what the
       model draws than draws do on average, by more than ``OFF`` in total variation. **open** where it couldn't be made.
     - *Records cut off*: **watch** where the window cuts off more than ``MOST_CENSORED`` of the records at a released
@@ -114,12 +115,10 @@ def judge(facts: PublicFacts, run: Run, bfmi: Sequence[float], noise: Compared |
 def _verdict(found: Sequence[Check]) -> Verdict:
     level: Level = min((check.level for check in found), key=SEVERITY.index, default="open")
     said = [check for check in found if check.level != "good"]
-    if not said:
-        return Verdict(level=level, line="; ".join(f"{check.name}: {check.found}" for check in found) + ".")
     said.sort(key=lambda check: SEVERITY.index(check.level))
-    return Verdict(
-        level=level, line="; ".join(f"{check.name}: {check.found} (rule: {check.rule})" for check in said) + "."
-    )
+    words = [f"{check.name}: {check.found} (rule: {check.rule})" for check in said]
+    line = "; ".join(words or [f"{check.name}: {check.found}" for check in found])
+    return Verdict(level=level, line=f"{line[:1].upper()}{line[1:]}.")
 
 
 def _draw(facts: PublicFacts, run: Run, bfmi: Sequence[float]) -> list[Check]:
@@ -177,9 +176,13 @@ def _statistics(predictive: dict[str, Predicted]) -> list[Check]:
     if not entries:
         return []
     outside = sum(round(row.outside * row.entries) for row in predictive.values())
-    level: Level = "watch" if _tail(outside, entries, EXPECTED_OUTSIDE) < CHANCE else "good"
+    furthest = max((row.furthest or 0.0 for row in predictive.values()), default=0.0)
+    chances = _tail(outside, entries, EXPECTED_OUTSIDE), entries * exp(-sqrt(2) * furthest)
+    level: Level = "watch" if min(chances) < CHANCE else "good"
     found = f"{outside} of {plural(entries, 'noisy number')} outside the middle 95 % of the simulated"
-    rule = f"no more than happens one time in {1 / CHANCE:.0f}"
+    if furthest:
+        found += f", the furthest off by {number(furthest)} sd"
+    rule = f"nothing that happens less than one time in {1 / CHANCE:.0f}"
     return [Check(name="posterior predictive check", found=found, rule=rule, level=level)]
 
 

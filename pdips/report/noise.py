@@ -50,8 +50,8 @@ def compare(home: Path, facts: PublicFacts, run: Run) -> Compared | None:
 
     The expected distance of a margin is half the sum over its cells of the mean absolute error of a normal whose
     variance is that of the noise and of a sample as large as the table:
-    ``sum_c sqrt((se / n)^2 + p_c (1 - p_c) / n) / sqrt(2 pi)``. For pairs it is that of the noise alone, plus the mean
-    distance of a resample.
+    ``sum_c sqrt((se / n)^2 + p_c (1 - p_c) / n) / sqrt(2 pi)``. For pairs it is the root of the squares of that of the
+    noise alone and of the mean distance of a resample.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _pairs(errors: dict[tuple[str, ...], float], margins: dict[str, Margin], run
         mean_error=mean(pairs.values()) or 0.0,
         largest_error=pairs[largest],
         largest=" and ".join(largest),
-        expected=min(noise + (run.comparison.two_way.reference_mean() or 0.0), 1.0),
+        expected=min(math.hypot(noise, run.comparison.two_way.reference_mean() or 0.0), 1.0),
         found=mean(distance for distance, _, _ in run.comparison.two_way.pairs()),
     )
 

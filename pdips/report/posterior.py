@@ -1,12 +1,15 @@
 """The pictures of a posterior on the curator's report, from the folder ``diagnostics``: all of it confidential."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.bayes.closer import stored_name
 from pdips.errors import InputError
 from pdips.report import bounds as drawing
 from pdips.report import chains, predicted
@@ -20,7 +23,7 @@ Pictures = list[tuple[str, str]]
 
 MOST_PARAMETERS = 12
 MOST_COLUMNS = 6
-MOST_DOTS = 2_000
+MOST_DOTS = 1_500
 DOT_SEED = 4
 FEWEST_RANKED = 20
 
@@ -35,20 +38,30 @@ class Stored:
 
 
 def write_tree(tree: "xr.DataTree", folder: Path) -> None:
-    """Write the groups of a tree into a new folder, a netCDF file each, which needs no library beyond scipy."""
+    """Write the groups of a tree into a new folder, a netCDF file each, which needs no library beyond scipy.
+
+    That library writes names in Latin letters only: others are quoted as in web addresses.
+    """
     folder.mkdir(mode=0o700)
     for name, group in tree.children.items():
         dataset = group.to_dataset()
         kept = {key: array.astype(_classic(array)) for key, array in dataset.variables.items()}
         kept = {key: array for key, array in kept.items() if key in dataset.data_vars}
-        dataset.assign(kept).to_netcdf(folder / f"{name}.nc", engine="scipy")
+        _renamed(dataset.assign(kept), quote).to_netcdf(folder / f"{name}.nc", engine="scipy")
 
 
 def read_tree(folder: Path) -> "xr.DataTree":
     """Return the tree that :func:`write_tree` wrote: confidential."""
     import xarray as xr
 
-    return xr.DataTree.from_dict({file.stem: xr.load_dataset(file, engine="scipy") for file in folder.glob("*.nc")})
+    held = {file.stem: xr.load_dataset(file, engine="scipy") for file in folder.glob("*.nc")}
+    return xr.DataTree.from_dict({name: _renamed(dataset, unquote) for name, dataset in held.items()})
+
+
+def _renamed(dataset: "xr.Dataset", spell: Callable[[str], str]) -> "xr.Dataset":
+    """Return a dataset whose variables and dimensions are spelled anew, as far as they change."""
+    names = {str(name) for name in (*dataset.variables, *dataset.dims) if not str(name).isascii() or "%" in str(name)}
+    return dataset.rename({name: spell(name) for name in sorted(names)}) if names else dataset
 
 
 def _classic(array: Any) -> Any:
@@ -151,7 +164,7 @@ def _bounds(tree: "xr.DataTree", schema: Schema) -> Pictures:
     limit = float(group.attrs["limit"]) if "limit" in group.attrs else None
     stored = Stored(group["largest"].to_numpy()[kept], limit, shares)
     columns = sorted(schema.columns.items(), key=lambda item: item[1].public)[:MOST_COLUMNS]
-    values = {_axis(name, column): group[f"value_{name}"].to_numpy()[kept] for name, column in columns}
+    values = {_axis(name, column): group[stored_name(f"value_{name}")].to_numpy()[kept] for name, column in columns}
     for title, across in values.items():
         found.append((f"bound against {title}", drawing.bound_against_value(stored, across, title, f"bound {title}")))
     if "weights" in group:
