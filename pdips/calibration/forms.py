@@ -50,7 +50,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[st
         If a margin or a statistic isn't there.
     """
     plan_of: Any = getattr(mechanism, "plan", None)
-    if plan_of is None or mechanism.name in REDRAWN:
+    if not callable(plan_of) or mechanism.name in REDRAWN:
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = plan_of(schema)
     if hasattr(plan, "parts"):

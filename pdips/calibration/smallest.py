@@ -157,7 +157,7 @@ def calibrate(
 
     Parameters
     ----------
-    mechanism : Mechanism, or function from epsilon to one
+    mechanism : Mechanism, its class, or function from epsilon to one
         With all settings but epsilon, which is ignored; the epsilons of a ``budget`` are scaled with it.
     schema : Schema
         What is public about the table.
@@ -286,11 +286,13 @@ def _checked_largest(largest: Number) -> Fraction:
 
 def _builder(source: Source) -> Callable[[Fraction], Mechanism]:
     """Return a function from epsilon to the mechanism with this epsilon."""
+    configured: Any = source
+    if isinstance(source, type):
+        return lambda epsilon: configured(epsilon=epsilon)
     if not hasattr(source, "privacy_loss"):
         if not callable(source):
             raise InputError("mechanism must be a mechanism, or a function from epsilon to one")
-        return source
-    configured: Any = source
+        return lambda epsilon: _checked(source(epsilon), epsilon)
     before, budget = exact(configured.epsilon, "epsilon"), getattr(configured, "budget", None)
 
     def build(epsilon: Fraction) -> Mechanism:
@@ -301,6 +303,12 @@ def _builder(source: Source) -> Callable[[Fraction], Mechanism]:
         return made
 
     return build
+
+
+def _checked(mechanism: Mechanism, epsilon: Fraction) -> Mechanism:
+    if exact(mechanism.epsilon, "epsilon") != epsilon:
+        raise InputError("the function from epsilon to a mechanism must give one with this epsilon")
+    return mechanism
 
 
 def _check_claim(mechanism: Mechanism, schema: Schema) -> None:
