@@ -13,6 +13,7 @@ from pdips.calibration import words
 from pdips.calibration.forms import NoFormError, errors_of
 from pdips.calibration.grid import Found, Grid, search
 from pdips.calibration.margins import Asked, Request, read
+from pdips.calibration.result import Calibration, Method
 from pdips.calibration.simulation import Goal, Measure, Simulation, stand_in_table
 from pdips.calibration.sums import NoiseSum, check_level
 from pdips.errors import InputError
@@ -22,72 +23,11 @@ from pdips.schema import Schema
 from pdips.table import Table
 
 Unit = Literal["records", "share"]
-Method = Literal["closed form", "simulation"]
 Source = Mechanism | Callable[[Fraction], Mechanism]
 
 MOST_RECORDS = 10**12
 SMALLEST_SIMULATED = Fraction(1, 100)
 CLOSED_GRID, SIMULATED_GRID = Grid(3), Grid(2)
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class Calibration:
-    """The smallest epsilon at which a stated accuracy is reached, and on what that rests.
-
-    Parameters
-    ----------
-    epsilon : Fraction
-        Rounded up to three significant digits; to two where it was found by simulation.
-    mechanism : Mechanism
-        With this epsilon, ready for a release.
-    goal : {"standard error", "interval width"}
-        What was asked for.
-    target, reached : float
-        What it was to be at most, and what it is at this epsilon, for the worst margin.
-    worst : str
-        That margin, or statistic.
-    monte_carlo_error : float
-        Standard error of ``reached``; 0 in closed form.
-    unit : str
-        Of target and reached.
-    method : {"closed form", "simulation"}
-        How it was found.
-    by_epsilon : DataFrame
-        What is reached at each epsilon that was tried: ``epsilon``, ``reached``, ``monte_carlo_error``, ``worst``.
-    by_margin : DataFrame
-        What is reached at the epsilon that was found: ``margin``, ``reached``.
-    statement : str
-        What was worked out from which facts, and what it leaves out.
-    """
-
-    epsilon: Fraction
-    mechanism: Mechanism
-    goal: Goal
-    target: float
-    reached: float
-    worst: str
-    monte_carlo_error: float
-    unit: str
-    method: Method
-    by_epsilon: pd.DataFrame
-    by_margin: pd.DataFrame
-    statement: str
-
-    def __repr__(self) -> str:
-        return f"Calibration(epsilon={spell(self.epsilon)}, {self.goal} {self.reached:.4g} {self.unit}, {self.method})"
-
-    def describe(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
-        plain = ("goal", "target", "reached", "worst", "monte_carlo_error", "unit", "method", "statement")
-        return {
-            "mechanism": self.mechanism.name,
-            "epsilon": float(self.epsilon),
-            "neighbours": self.mechanism.neighbours,
-            "n_sets": self.mechanism.n_sets,
-            **{name: getattr(self, name) for name in plain},
-            "by_epsilon": self.by_epsilon.to_dict("records"),
-            "by_margin": self.by_margin.to_dict("records"),
-        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from pdips.privacy import spell
 from pdips.registry import find
 
 if TYPE_CHECKING:
-    from pdips.calibration.smallest import Calibration
+    from pdips.calibration.result import Calibration
 
 SHOWN = 5
 
