@@ -96,7 +96,7 @@ def promised(facts: PublicFacts, run: Run) -> list[Check]:
             state="yes" if bounded else "no",
             found=total if bounded else f"No: {total} That figure bounds nothing for this table.",
             why="A figure that is approached, or that holds on average, says nothing of this table.",
-            topic="2, privacy parameters and variants",
+            topic="2: privacy parameters and variants",
         ),
         _epsilon(facts),
         _delta(facts, run.n_records),
@@ -108,7 +108,7 @@ def promised(facts: PublicFacts, run: Run) -> list[Check]:
             if privacy.neighbours == "add-remove"
             else "Neighbours are replace-one: the sets show it. Somebody has to say that it is no secret.",
             why="Where taking part is itself the secret, the number of records may give it away.",
-            topic="2, unit of privacy",
+            topic="2: unit of privacy",
         ),
     ]
 
@@ -127,7 +127,7 @@ def _epsilon(facts: PublicFacts) -> Check:
         state=state,
         found=factor + judged.get(state, ""),
         why="Below 1 the promise is strong; from 10 on it may mean little in practice.",
-        topic="2, privacy parameter epsilon",
+        topic="2: privacy parameter epsilon",
     )
 
 
@@ -145,7 +145,7 @@ def _delta(facts: PublicFacts, n: int | None) -> Check:
         state=state,
         found=found,
         why="A delta of that size allows a record to be published in full now and then.",
-        topic="2, variants of differential privacy",
+        topic="2: variants of differential privacy",
     )
 
 
@@ -159,7 +159,7 @@ def _unit(facts: PublicFacts) -> Check:
         if records.person
         else f"Up to {cap} a person, declared and not checked. Somebody has to know that it is so.",
         why="Whoever has more records than the cap is protected less than the page says.",
-        topic="2, unit of privacy",
+        topic="2: unit of privacy",
     )
 
 
@@ -176,7 +176,7 @@ def computed(facts: PublicFacts) -> list[Check]:
             if bounded and not published
             else "The form printed in a paper was run, for studies; its accounting doesn't hold.",
             why="A proof of something else protects nobody.",
-            topic="3, algorithms and correctness",
+            topic="3: algorithms and correctness",
         ),
         Check(
             question="Was the output drawn from exactly the law of the proof, without floating-point gaps?",
@@ -185,28 +185,28 @@ def computed(facts: PublicFacts) -> list[Check]:
             if exact
             else "Sampling is by Markov chains in floating point, taken to have converged: see the diagnostics.",
             why="Gaps of floating-point noise, or chains that stopped short, tell more than the bound.",
-            topic="4, mechanism implementation challenges",
+            topic="4: mechanism implementation challenges",
         ),
         Check(
             question="Were the random bits unpredictable, and were they not kept?",
             state="no" if facts.reproducible else "yes",
             found="Made from a seed." if facts.reproducible else "From the operating system; no seed was set.",
             why="Whoever knows the seed can subtract the noise.",
-            topic="4, mechanism implementation challenges",
+            topic="4: mechanism implementation challenges",
         ),
         Check(
             question="Are columns that were copied known to everyone already?",
             state="person" if columns else "yes",
             found=f"Copied as they are: {', '.join(columns)}." if columns else "No column is public: none was copied.",
             why="A copied column is published without any protection.",
-            topic="2, mixing with other data releases",
+            topic="2: mixing with other data releases",
         ),
         Check(
             question="Were schema, settings, model and priors fixed without looking at the table?",
             state="person",
             found="Levels, bounds, bins, impossible combinations, order of columns: nothing in the files shows it.",
             why="What is read off the table is published without being paid for.",
-            topic="4, mechanism implementation challenges (tuning)",
+            topic="4: mechanism implementation challenges (tuning)",
         ),
     ]
 
@@ -225,21 +225,21 @@ def composed(facts: PublicFacts, run: Run) -> list[Check]:
             state=state,
             found=found,
             why="Prices of releases from the same people add up, whoever makes them.",
-            topic="2, composition and privacy budget",
+            topic="2: composition and privacy budget",
         ),
         Check(
             question="Is everything else that was published about these people accounted for?",
             state="person",
             found="Tables, maps, earlier files, extracts for researchers: the ledger knows of none.",
             why="A release without protection undoes this one for whoever is in both.",
-            topic="2, mixing with other data releases",
+            topic="2: mixing with other data releases",
         ),
         Check(
             question="Was it decided to publish before anybody saw this page?",
             state="person",
             found="This page is computed from the confidential table, and nobody paid for that.",
             why="Choosing among releases by what it shows is an observation that nobody pays for.",
-            topic="3, monitoring utility",
+            topic="3: monitoring utility",
         ),
     ]
 
@@ -255,7 +255,7 @@ def useful(facts: PublicFacts) -> list[Check]:
             if facts.noise
             else "The card says that none are known, and why.",
             why="Users who don't know the noise take it for a finding.",
-            topic="3, utility and accuracy",
+            topic="3: utility and accuracy",
         ),
         Check(
             question="Can users get honest intervals from the sets?",
@@ -264,14 +264,14 @@ def useful(facts: PublicFacts) -> list[Check]:
             if advice.rule
             else "No rule is right for these sets; the card says so.",
             why="Synthetic records analysed as if they were records give intervals that are too narrow.",
-            topic="3, differentially private synthetic data",
+            topic="3: differentially private synthetic data",
         ),
         Check(
             question="Are small groups served well enough, or are users warned?",
             state="person",
             found="Nothing certifies it. Noise is the same for all groups, so it is largest beside the smallest.",
             why="What is lost or made up is lost and made up for minorities first.",
-            topic="3, bias",
+            topic="3: bias",
         ),
     ]
 
@@ -285,7 +285,7 @@ def operated(facts: PublicFacts) -> list[Check]:
             state="person",
             found="The folder is made readable by its owner only (mode 0700).",
             why="A leak of the table itself is a leak that no epsilon bounds.",
-            topic="4, data security and access control",
+            topic="4: data security and access control",
         ),
         Check(
             question="Is it hidden how long the run took?",
@@ -294,21 +294,21 @@ def operated(facts: PublicFacts) -> list[Check]:
             if hidden
             else "No time is in the folder public. Who could watch the machine is outside the guarantee.",
             why="Times depend on the table.",
-            topic="4, side channels",
+            topic="4: side channels",
         ),
         Check(
             question="Is every column needed, and are people told what is collected?",
             state="person",
             found=f"{plural(len(facts.table_schema.columns), 'column')} are synthesized.",
             why="What isn't collected can't leak.",
-            topic="4, data collection exposure",
+            topic="4: data collection exposure",
         ),
         Check(
             question="Has somebody reviewed the disclosure risk, and who answers users' questions?",
             state="person",
             found="To be named below.",
             why="A guarantee is a claim by persons, who have to stand by it.",
-            topic="4, trust models",
+            topic="4: trust models",
         ),
     ]
 

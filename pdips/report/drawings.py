@@ -41,7 +41,7 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
     diagonal = f"{_x(0):.1f},{_y(0):.1f} {_x(1):.1f},{_y(1):.1f}"
     dots = "".join(f'<circle class="dot" cx="{_x(x):.1f}" cy="{_y(power(x)):.1f}" r="3.5"/>' for x in marked)
     return (
-        _opening(LEFT + SIDE + 14, TOP + SIDE + BOTTOM, label, "curve")
+        _opening(LEFT + SIDE + 24, TOP + SIDE + BOTTOM, label, "curve")
         + _grid()
         + f'<polygon class="gain" points="{curve} {_x(1):.1f},{_y(1):.1f} {_x(0):.1f},{_y(0):.1f}"/>'
         + f'<polyline class="guess" points="{diagonal}"/><polyline class="line" points="{curve}"/>{dots}'

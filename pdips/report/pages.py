@@ -19,7 +19,7 @@ from pdips.report.advice import combining, standard_errors
 from pdips.report.facts import PaidFacts, PublicFacts, Run, check, read, read_paid
 from pdips.report.formats import number, percent, plural, price
 from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
-from pdips.report.price import items, price_sum, total
+from pdips.report.price import MOST_ITEMS, items, price_sum, total
 from pdips.schema import Column, Schema
 
 if TYPE_CHECKING:
@@ -128,6 +128,7 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
         columns={name: _values(column) for name, column in facts.table_schema.columns.items()},
         spends=items(facts),
         price_sum=price_sum(facts),
+        most_items=MOST_ITEMS,
         adds_up_otherwise=facts.privacy.kind != "pure"
         or any(item.composition != "sequential" for item in facts.spends),
         paid=paid,
