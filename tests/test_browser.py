@@ -1,4 +1,4 @@
-"""Both pages in headless Chromium: wide and narrow, light and dark, printed; with axe, a console, and a watch on the network."""
+"""Both pages in headless Chromium: wide and narrow, light and dark, printed; with axe and a watch on the network."""
 
 import json
 import shutil
@@ -169,7 +169,10 @@ def test_pages_print_without_losing_an_edge(browser: Any, which: str, request: p
         assert printed_width(browser, path) <= PAPER, path.name
 
 
-WHOLE = "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>t</title></head><body><main>{}</main></body></html>"
+WHOLE = (
+    "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>t</title></head>"
+    "<body><main>{}</main></body></html>"
+)
 BROKEN = {
     "axe: image-alt": "<h1>t</h1><img src='data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA='>",
     "axe: color-contrast": "<h1>t</h1><p style='color: #bbb; background: #fff'>hardly to be read</p>",

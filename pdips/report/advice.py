@@ -10,16 +10,16 @@ from pdips.report.facts import PublicFacts
 from pdips.schema import Column, Schema
 
 _DRAWN = (
-    "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far a "
-    "share is off depends on the confidential share itself, so a standard error would have to be paid for."
+    "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far "
+    "a share is off depends on the confidential share itself, so a standard error would have to be paid for."
 )
 _POSTERIOR = (
     "The sets show a model at released values of its parameters. How wide the posterior of these is was read from "
     "confidential records and not paid for, so no standard error is published."
 )
 _LINES = (
-    "Lines through the data were drawn, with a law that prefers those near the confidential quantiles. How far off they "
-    "are depends on how many records lie near each, which is confidential: a standard error would have to be paid for."
+    "Lines through the data were drawn, with a law that prefers those near the confidential quantiles. How far off "
+    "they are depends on how many records lie near each, which is confidential: a standard error would have to be paid for."
 )
 WHY_NONE = {
     "censored-posterior": _POSTERIOR,
@@ -33,12 +33,12 @@ WHY_NONE = {
 """Why the card of a mechanism gives no standard errors."""
 
 BESIDES = {
-    "perturbed-histogram": "Records were then drawn one by one from the noisy shares, which adds the error of a sample: "
-    "for a share p of N synthetic records, the square root of p (1 - p) / N.",
+    "perturbed-histogram": "Records were then drawn one by one from the noisy shares, which adds the error of a "
+    "sample: for a share p of N synthetic records, the square root of p (1 - p) / N.",
     "privbayes": "This is the noise on the tables that the network is made of. Combinations of columns that no table "
     "holds follow from the independence that the network assumes; how far off that is nobody paid to know.",
-    "universal-histogram": "Counts of all layers were put together, which makes ranges more exact than the sum of their "
-    "levels; the standard deviation above is that of each count before.",
+    "universal-histogram": "Counts of all layers were put together, which makes ranges more exact than the sum of "
+    "their levels; the standard deviation above is that of each count before.",
 }
 """What there is beside the noise in the estimates of a mechanism."""
 

@@ -1,7 +1,7 @@
 """The checklist after NIST SP 800-226, for the person who decides whether to publish.
 
-NIST SP 800-226, *Guidelines for Evaluating Differential Privacy Guarantees* (March 2025). Items name its chapter and topic:
-2 on what a guarantee is, 3 on algorithms, utility and bias, 4 on deployment.
+NIST SP 800-226, *Guidelines for Evaluating Differential Privacy Guarantees* (March 2025). Items name its chapter and
+topic: 2 on what a guarantee is, 3 on algorithms, utility and bias, 4 on deployment.
 """
 
 from collections.abc import Sequence

@@ -8,9 +8,7 @@ from pdips.report import checklist, diagnostics, price, utility
 from pdips.report.facts import PaidFacts, PublicFacts, Run
 
 
-def context(
-    confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | None = None
-) -> dict[str, Any]:
+def context(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
     """Return all that ``report.html.j2`` is filled with.
 
     Parameters

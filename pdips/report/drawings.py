@@ -35,15 +35,15 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
     label : str
         For those who can't see the picture.
     """
-    levels = sorted({*marked, *(i / 200 for i in range(201)), *(10 ** (-i / 8) for i in range(8, 33))})
+    levels = sorted({*marked, *(i / 100 for i in range(101)), *(10 ** (-i / 8) for i in range(8, 33))})
     points = [(x, min(1.0, power(x))) for x in levels]
-    curve = " ".join(f"{_x(x):.1f},{_y(y):.1f}" for x, y in points)
-    diagonal = f"{_x(0):.1f},{_y(0):.1f} {_x(1):.1f},{_y(1):.1f}"
+    curve = " ".join(f"{_x(x):.1f} {_y(y):.1f}" for x, y in points)
+    diagonal = f"{_x(0):.1f} {_y(0):.1f} {_x(1):.1f} {_y(1):.1f}"
     dots = "".join(f'<circle class="dot" cx="{_x(x):.1f}" cy="{_y(power(x)):.1f}" r="3.5"/>' for x in marked)
     return (
         _opening(LEFT + SIDE + 24, TOP + SIDE + BOTTOM, label, "curve")
         + _grid()
-        + f'<polygon class="gain" points="{curve} {_x(1):.1f},{_y(1):.1f} {_x(0):.1f},{_y(0):.1f}"/>'
+        + f'<polygon class="gain" points="{curve} {_x(1):.1f} {_y(1):.1f} {_x(0):.1f} {_y(0):.1f}"/>'
         + f'<polyline class="guess" points="{diagonal}"/><polyline class="line" points="{curve}"/>{dots}'
         + _words(_x(0.5), TOP + SIDE + 34, "false positives", "middle")
         + f'<text class="quiet" text-anchor="middle" transform="translate(11 {_y(0.5):.1f}) rotate(-90)">'

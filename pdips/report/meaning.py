@@ -58,9 +58,7 @@ def detection_bound_zcdp(rho: float, false_positives: float) -> float:
     proposition 1.3), so the bound of :func:`detection_bound` holds at each of them, and so does the least over a grid.
     """
     deltas = (10 ** (-place / 8) for place in range(1, 8 * 16))
-    return min(
-        detection_bound(rho + 2 * math.sqrt(rho * -math.log(delta)), delta, false_positives) for delta in deltas
-    )
+    return min(detection_bound(rho + 2 * math.sqrt(rho * -math.log(delta)), delta, false_positives) for delta in deltas)
 
 
 def power_bound(

@@ -4,7 +4,6 @@ The card is written from what is published and paid for, ``privacy.json`` and th
 else, so that nothing unpaid can get into it.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from functools import cache
