@@ -19,7 +19,8 @@ _POSTERIOR = (
 )
 _LINES = (
     "Lines through the data were drawn, with a law that prefers those near the confidential quantiles. How far off "
-    "they are depends on how many records lie near each, which is confidential: a standard error would have to be paid for."
+    "they are depends on how many records lie near each, which is confidential: a standard error would have "
+    "to be paid for."
 )
 WHY_NONE = {
     "censored-posterior": _POSTERIOR,
