@@ -167,7 +167,6 @@ def computed(facts: PublicFacts) -> list[Check]:
     """Return the questions on mechanism, sampling, randomness and what was taken as public."""
     published, exact = facts.settings.get("variant") == "published", facts.privacy.sampling == "exact"
     bounded = facts.privacy.kind in BOUNDED
-    columns = facts.table_schema.public_columns
     return [
         Check(
             question="Is there a proof, and is it of what was run?",
@@ -194,13 +193,7 @@ def computed(facts: PublicFacts) -> list[Check]:
             why="Whoever knows the seed can subtract the noise.",
             topic="4: mechanism implementation challenges",
         ),
-        Check(
-            question="Are columns that were copied known to everyone already?",
-            state="person" if columns else "yes",
-            found=f"Copied as they are: {', '.join(columns)}." if columns else "No column is public: none was copied.",
-            why="A copied column is published without any protection.",
-            topic="2: mixing with other data releases",
-        ),
+        _copied(facts),
         Check(
             question="Were schema, settings, model and priors fixed without looking at the table?",
             state="person",
@@ -209,6 +202,17 @@ def computed(facts: PublicFacts) -> list[Check]:
             topic="4: mechanism implementation challenges (tuning)",
         ),
     ]
+
+
+def _copied(facts: PublicFacts) -> Check:
+    columns = facts.table_schema.public_columns
+    return Check(
+        question="Are columns that were copied known to everyone already?",
+        state="person" if columns else "yes",
+        found=f"Copied as they are: {', '.join(columns)}." if columns else "No column is public: none was copied.",
+        why="A copied column is published without any protection.",
+        topic="2: mixing with other data releases",
+    )
 
 
 def composed(facts: PublicFacts, run: Run) -> list[Check]:
