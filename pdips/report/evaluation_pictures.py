@@ -8,7 +8,7 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING
 
 from pdips.report.evaluation_facts import Analysed, Coefficient, Density, Pair, Propensity
-from pdips.report.formats import MINUS, number, percent
+from pdips.report.formats import MINUS, number, percent, plural
 from pdips.report.pictures import (
     ACCENT,
     BAR,
@@ -84,9 +84,10 @@ def propensity(found: Propensity, key: str) -> str:
     ticks = [(across(at / n), f"{at / n:.2f}", align) for at, align in _ends(first, (first + last) / 2, last)]
     mean = math.fsum(found.distance) / len(found.distance)
     low, high = f"{min(found.at):.2f}", f"{max(found.at):.2f}"
+    where = low if low == high else f"{low} to {high}"
     label = (
         f"Propensity scores of the table and of the synthetic sets: their distribution functions are {number(mean)} "
-        f"apart on average over {len(found.distance)} sets, at a score of {low if low == high else f'{low} to {high}'}"
+        f"apart on average over {plural(len(found.distance), 'set')}, at a score of {where}"
     )
     marks = [across(at) for at in found.at[:MOST_MARKS]]
     return _steps(edges, found.table[first:last], found.sets[first:last], ticks, marks, label, key)
@@ -139,9 +140,9 @@ def forest(found: Analysed, key: str) -> str:
     Each row is measured from the table's estimate in standard errors of it, so that coefficients of all units fit.
     """
     rows = coefficients(found)
-    names = [fit(row.coefficient, 30) for row in rows]
+    names = [fit(row.coefficient, 22) for row in rows]
     left = 16 + max(map(width_of, names)) * 10 * 0.6
-    right, bottom = left + 300, 4 + 26 * len(rows)
+    right, bottom = left + 190, 4 + 26 * len(rows)
     figure, flip = canvas(right + 16, bottom + 18)
     scaled = [_scaled(row, found.level) for row in rows]
     limit = min(MOST_ERRORS, max(LEAST_ERRORS, *(math.ceil(one.reach) for one in scaled)))
@@ -189,7 +190,8 @@ class _Scaled:
     @property
     def reach(self) -> float:
         """How far its intervals go."""
-        return max(abs(bound) for bound in (*(self.table or ()), *(self.sets or ()), 0.0))
+        bounds: tuple[float, ...] = (*(self.table or ()), *(self.sets or ()), 0.0)
+        return max(map(abs, bounds))
 
 
 def _scaled(row: Coefficient, level: float) -> _Scaled:
@@ -197,12 +199,16 @@ def _scaled(row: Coefficient, level: float) -> _Scaled:
     if middle is None or low is None or high is None or not high > low:
         return _Scaled(None, None, None, None)
     error = (high - low) / 2 / NormalDist().inv_cdf((1 + level) / 2)
-    known = row.combined_lower is not None and row.combined_upper is not None
+
+    def scaled(value: float) -> float:
+        return (value - middle) / error
+
+    below, above = row.combined_lower, row.combined_upper
     return _Scaled(
-        table=((low - middle) / error, (high - middle) / error),
-        sets=((row.combined_lower - middle) / error, (row.combined_upper - middle) / error) if known else None,
-        at=None if row.combined is None else (row.combined - middle) / error,
-        zero=-middle / error,
+        table=(scaled(low), scaled(high)),
+        sets=None if below is None or above is None else (scaled(below), scaled(above)),
+        at=None if row.combined is None else scaled(row.combined),
+        zero=scaled(0.0),
     )
 
 
