@@ -519,7 +519,7 @@ def test_an_evaluation_of_an_earlier_version_is_shown_without_pictures(here):
 def test_the_paid_evaluation_is_on_the_report(here, pdips):
     words = ["--paid-epsilon", "0.5"]
     assert pdips("evaluate", here / "t.parquet", here / "out", *words)[0] == 0
-    report = rewrite_report(here / "out").read_text()
+    report = (here / "out" / "confidential" / "report.html").read_text()
     assert "The paid evaluation" in report
     assert "Published in <code>public/evaluation.json</code> at &epsilon; = 0.5" in report
     path = here / "out" / "public" / "evaluation.json"

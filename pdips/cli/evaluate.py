@@ -113,6 +113,7 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock
+    from pdips.report.pages import rewrite
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
     with show_progress() as progress:
@@ -124,6 +125,7 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
+    rewrite(Path(directory))
 
 
 def _spelt(value: float | None) -> str:
