@@ -563,3 +563,16 @@ def test_a_set_without_records_has_no_propensity_scores(here):
     report = rewrite(here / "out")[1].read_text()
     assert "no synthetic set has records" in report
     assert "not worked out: a set has no records" in report
+
+
+def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
+    rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
+    drawn = drawing.forest(check(Analysed, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
+    style = r'<path d="M (\S+) \S+ \nL (\S+) \S+ \n"[^>]*var\(--(bar|accent)\)'
+    found = [(kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)]
+    assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2
+    (_, low, high), (_, first, last), (_, again, _), (_, down, up) = found
+    assert again == low  # both bands reach 1.96 standard errors to both sides
+    half = (high - low) / 2
+    assert (first - low, last - high) == (pytest.approx(half / 2), pytest.approx(half / 2))
+    assert (down - low, up - high) == (pytest.approx(-2 * half), pytest.approx(-2 * half))
