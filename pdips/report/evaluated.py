@@ -95,8 +95,8 @@ def verdict(found: Evaluation | None) -> Verdict:
       average and at least 80 % of the table's estimates lie inside the intervals of the sets; far if they are more off
       and fewer than half lie inside.
 
-    The absolute limits are there because the reference shrinks with the number of records: of a large table no
-    difference is near by the ratio alone, and of a small one none is far. All near: good; one far: bad; else watch.
+    The absolute limits are there because the reference shrinks with the number of records: in a large table a
+    difference that hardly anybody would notice is many times the reference. All near: good; one far: bad; else watch.
     Without an evaluation, or with nothing worked out: open. The limits are conventions of this project, not of a paper.
     """
     if found is None:
