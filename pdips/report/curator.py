@@ -25,7 +25,7 @@ def context(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | 
     sections = {
         "price": price.section(facts, run, paid),
         "diagnostics": diagnostics.section(confidential, facts, run),
-        "utility": utility.section(confidential, facts, run),
+        "utility": utility.section(confidential, facts, run, paid),
         "checklist": checklist.section(facts, run),
     }
     return {

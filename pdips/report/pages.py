@@ -15,6 +15,7 @@ from markupsafe import Markup
 from pdips.errors import InputError, RefusedError
 from pdips.report import curator, drawings
 from pdips.report.advice import combining, standard_errors
+from pdips.report.evaluation_facts import FILE as EVALUATION
 from pdips.report.facts import PaidFacts, PublicFacts, Run, check, read, read_paid
 from pdips.report.formats import number, percent, plural, price
 from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
@@ -95,9 +96,30 @@ def rewrite(directory: Path) -> list[Path]:
     facts, pages = read(home / "privacy.json"), {}
     if home == public:
         pages[public / "card.html"] = _card(public, facts)
-    if home == confidential or confidential.is_dir():
+    if home == confidential or _has_run(confidential):
         pages[confidential / "report.html"] = _report(confidential, facts)
     return [_write(path, page) for path, page in pages.items()]
+
+
+def rewrite_report(directory: Path) -> Path | None:
+    """Write the curator's report of a release folder anew, and nothing else; None if the folder holds no run.
+
+    Raises
+    ------
+    InputError
+        If a file is damaged.
+    """
+    confidential = directory / "confidential"
+    homes = (directory / "public", confidential)
+    home = next((folder for folder in homes if (folder / "privacy.json").is_file()), None)
+    if home is None or not _has_run(confidential):
+        return None
+    return write_report(confidential, read(home / "privacy.json"))
+
+
+def _has_run(confidential: Path) -> bool:
+    """Whether a folder is of a run, or holds at most the evaluation of a release that came without its run."""
+    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {EVALUATION}
 
 
 def _write(path: Path, page: str) -> Path:
