@@ -1,8 +1,8 @@
 """Print how far off margins are by ``steps`` and by what OpenDP makes with Private-PGM, at one price.
 
-``python -m benchmarks.neighbours``, in an environment that has ``opendp[mbi]`` beside ``pdips``. Add-remove neighbours, which is what
-OpenDP has; persons may have as many records as the schema says. AIM and MST are given the schema's levels as public keys, and their
-other settings are left as they are.
+``python -m benchmarks.neighbours``, in an environment that has ``opendp[mbi]`` beside ``pdips``. Add-remove neighbours,
+which is what OpenDP has; persons may have as many records as the schema says. AIM and MST are given the schema's levels
+as public keys, and their other settings are left as they are.
 """
 
 import argparse
@@ -62,7 +62,7 @@ def rho_of(epsilon: float, delta: float) -> float:
 
 
 def decoded(codes: pd.DataFrame, table: Table) -> pd.DataFrame:
-    """Return records with the schema's levels in place of their numbers, without those of OpenDP's category for unknown keys."""
+    """Return records with the schema's levels for their numbers, without OpenDP's category for unknown keys."""
     codes = codes.dropna()
     each = {name: codes[name].to_numpy().astype(np.int64) for name in table.schema.columns}
     return decode(table.schema, each, np.random.default_rng(0))
