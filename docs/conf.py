@@ -2,8 +2,11 @@
 
 import re
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+import click
 
 import pdips
 
@@ -81,7 +84,25 @@ def links_from_here(app: Any, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\]\(((?:\.\./)*)\.\./README\.md", r"](\1index.md", source[0])
 
 
+def help_pages(command: click.Command, name: str) -> Iterator[str]:
+    """Return what ``--help`` prints of a command and of those below it."""
+    text = command.get_help(click.Context(command, info_name=name, max_content_width=100))
+    yield f"## `{name}`\n\n```text\n{text}\n```\n"
+    if isinstance(command, click.Group):
+        for part, below in command.commands.items():
+            yield from help_pages(below, f"{name} {part}")
+
+
+def commands(app: Any, name: str, source: list[str]) -> None:
+    """Write the program's help where a page asks for it."""
+    if "<!-- commands -->" in source[0]:
+        from pdips.cli import program
+
+        source[0] = source[0].replace("<!-- commands -->", "\n".join(help_pages(program, "pdips")))
+
+
 def setup(app: Any) -> None:
-    """Connect the two functions above."""
+    """Connect the functions above."""
     app.connect("config-inited", copy_notebooks)
     app.connect("source-read", links_from_here)
+    app.connect("source-read", commands)
