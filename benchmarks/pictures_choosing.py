@@ -5,7 +5,7 @@ from xml.sax.saxutils import escape
 from benchmarks.pictures import DOCS
 
 QUESTIONS = (
-    (("Do you know a model that needs", "only counts, sums and products, and", "do users need intervals?"), "modips"),
+    (("Do you know a model that needs only", "counts, sums and products, and do", "users need intervals?"), "modips"),
     (("One or a few columns with a good", "model, all others public?"), "censored-posterior"),
     (("Skewed numbers without natural bins,", "or units followed over public years?"), "kng-residual"),
     (("More than 16,777,216 cells?",), "privbayes"),
@@ -17,7 +17,7 @@ QUESTIONS = (
 
 OTHERWISE = "steps"
 
-WIDTH, LEFT, WIDE, RIGHT, NARROW, LINE, PAD, GAP = 560, 10, 290, 370, 180, 20, 12, 26
+WIDTH, LEFT, WIDE, RIGHT, NARROW, LINE, PAD, GAP = 590, 10, 310, 380, 200, 20, 12, 26
 STYLE = """
 .ground { fill: #ffffff; } .box { fill: #f2f5f9; stroke: #5b6b7c; } .end { fill: #dcebdc; stroke: #3c6e47; }
 text { fill: #1c2733; font: 15px system-ui, sans-serif; } .name { font-weight: 600; } .small { font-size: 14px; }

@@ -1,5 +1,6 @@
 """How Sphinx makes the site of these pages: ``make docs``. Nothing is fetched, neither here nor by a reader's browser."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterator
@@ -47,6 +48,7 @@ napoleon_use_ivar = True
 html_theme = "pymc_sphinx_theme"
 html_static_path = ["_static"]
 html_css_files = ["pdips.css"]
+html_js_files = ["pdips.js"]
 html_title = "pdips"
 html_copy_source = html_show_sourcelink = False
 html_context = {"default_mode": "auto"}
@@ -75,7 +77,9 @@ def copy_notebooks(app: Any, config: Any) -> None:
     target.mkdir()
     for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
         text = notebook.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("](../README.md", "](../index.md")
-        (target / notebook.name).write_text(re.sub(r"\]\(\.\./(examples|models|pdips)/", r"](../../\1/", text), encoding="utf-8")
+        content = json.loads(re.sub(r"\]\(\.\./(examples|models|pdips)/", r"](../../\1/", text))
+        content["metadata"].setdefault("language_info", {"name": "python", "pygments_lexer": "ipython3"})
+        (target / notebook.name).write_text(json.dumps(content), encoding="utf-8")
 
 
 def links_from_here(app: Any, name: str, source: list[str]) -> None:
