@@ -1,4 +1,4 @@
-"""Draw the decision picture of ``docs/choosing.md``: ``python -m benchmarks.pictures_choosing``. Nothing is measured."""
+"""Draw the decision picture of ``docs/choosing.md``: ``python -m benchmarks.pictures_choosing``."""
 
 from xml.sax.saxutils import escape
 

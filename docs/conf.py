@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of these pages: ``make docs``. Nothing is fetched, neither here nor by a reader's browser."""
+"""How Sphinx makes the site of these pages: ``make docs``. Nothing is fetched, here or by a reader's browser."""
 
 import json
 import re
@@ -30,7 +30,7 @@ templates_path = ["_templates"]
 exclude_patterns = ["_build"]
 nitpicky = False
 
-# Markdown: headings down to the third level can be linked to; a link that leads nowhere is a warning, and warnings are errors.
+# Headings down to the third level can be linked to. A link that leads nowhere is a warning, and warnings are errors.
 myst_heading_anchors = 3
 myst_enable_extensions = ["colon_fence", "deflist"]
 
@@ -76,7 +76,11 @@ def copy_notebooks(app: Any, config: Any) -> None:
     shutil.rmtree(target, ignore_errors=True)
     target.mkdir()
     for notebook in sorted(NOTEBOOKS.glob("*.ipynb")):
-        text = notebook.read_text(encoding="utf-8").replace("](../docs/", "](../").replace("](../README.md", "](../index.md")
+        text = (
+            notebook.read_text(encoding="utf-8")
+            .replace("](../docs/", "](../")
+            .replace("](../README.md", "](../index.md")
+        )
         content = json.loads(re.sub(r"\]\(\.\./(examples|models|pdips)/", r"](../../\1/", text))
         content["metadata"].setdefault("language_info", {"name": "python", "pygments_lexer": "ipython3"})
         (target / notebook.name).write_text(json.dumps(content), encoding="utf-8")

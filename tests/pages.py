@@ -1,7 +1,9 @@
 """The code on a Markdown page: found, and run as a reader would, in one folder and one namespace a page.
 
-HTML comments, which readers don't see, say what the page leaves out: ``<!-- setup ... -->`` holds Python that runs where it
-stands; ``<!-- file: NAME -->`` writes the next block to a file; ``<!-- not run: REASON -->`` says why the next block isn't run.
+HTML comments, which readers do not see, say what a page leaves out:
+``<!-- setup ... -->`` holds Python that runs where
+it stands; ``<!-- file: NAME -->`` writes the next block to a file; ``<!-- not run: REASON -->`` says why the next block
+isn't run.
 """
 
 import re
@@ -56,7 +58,7 @@ def blocks(text: str) -> Iterator[Block]:
         elif token.type in ("fence", "code_block"):
             language = token.info.strip() if token.type == "fence" else "indented"
             yield Block(line, language, token.content, marks.pop("file:", None), marks.pop("not run:", None))
-            assert not marks, f"line {line}: a comment that no block takes: {marks}"
+    assert not marks, f"a comment that no block takes: {marks}"
 
 
 def is_code(block: Block) -> bool:
@@ -87,7 +89,9 @@ def _check_command(words: list[str], block: Block) -> None:
         assert words[1] in targets, f"line {block.line}: no target {words[1]}"
     elif words[0].endswith("pdips"):
         command, rest = _subcommand(words[1:])
-        command.make_context("pdips", rest, resilient_parsing=True)  # an option that isn't there raises
+        there = {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
+        gone = {word.split("=")[0] for word in rest if re.match(r"--?[a-z]", word)} - there - {"--help"}
+        assert not gone, f"line {block.line}: {command.name} has no {gone}"
     else:
         assert block.not_run, f"line {block.line}: {words[0]} isn't run, and no comment says why"
 

@@ -35,8 +35,8 @@ def compare(
     Returns
     -------
     dict
-        ``l1``: sum over all cells of abs(share - share) (0 equal, 2 disjoint), by set, its mean, and ``reference``, what a
-        sample of the same size drawn with replacement from the table itself scores. ``one_way``: shares of each level
+        ``l1``: sum over all cells of abs(share - share), 0 equal, 2 disjoint, by set, its mean, and ``reference``,
+        what a sample of the same size drawn with replacement from the table scores. ``one_way``: shares of each level
         in the table and averaged over sets, and their total variation distance. ``two_way``: total variation distance
         of every pair of columns, averaged over sets, and the reference's.
     """
