@@ -112,10 +112,12 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock
+    from pdips.report.pages import rewrite
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
     with show_progress() as progress:
         found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, clock=Clock(progress))
+    pages = rewrite(Path(directory))
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
     for one in found["measures"]:
         values = (one["value"], one["standard_deviation_of_noise"], one["reference"])
@@ -123,6 +125,7 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
+    click.echo(f"pages     {', '.join(str(page) for page in pages)}: written again with these figures")
 
 
 def _spelt(value: float | None) -> str:
