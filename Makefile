@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-long clone-test lint benchmarks audit lock clean
+.PHONY: setup demo test test-long notebooks docs linkcheck clone-test lint benchmarks audit lock clean
 
 setup: $(READY)
 
@@ -32,6 +32,19 @@ test: setup
 test-long: setup
 	$(BIN)/python -m pytest -m long
 
+# Runs every notebook; fails on an error, a warning or a path of this machine in what it shows. Writes nothing.
+notebooks: setup
+	$(BIN)/python tools/run_notebooks.py
+
+# The site, in docs/_build/html; then what the tests leave out as slow: its pages in a browser, the slow blocks of code.
+docs: setup
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
+	PDIPS_SITE=$(CURDIR)/docs/_build/html $(BIN)/python -m pytest -n 2 --dist worksteal -m long tests/test_docs.py tests/test_site.py
+
+# Follows the links out of the site: needs a network, so the build server doesn't.
+linkcheck: setup
+	$(BIN)/python -m sphinx -q -b linkcheck docs docs/_build/linkcheck
+
 clone-test: setup
 	$(BIN)/python -m pytest -m clone
 
@@ -52,4 +65,4 @@ lock: setup
 	$(BIN)/python -m pip list --format freeze --exclude pdips --exclude pip --exclude setuptools > requirements.lock
 
 clean:
-	rm -rf $(VENV) demo
+	rm -rf $(VENV) demo docs/_build docs/_notebooks

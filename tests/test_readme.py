@@ -6,10 +6,17 @@ import re
 import subprocess
 from pathlib import Path
 
+import pages
 import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def shown(language: str, begins: str) -> str:
+    """Return the one block of the README in a language that begins with the given text."""
+    (found,) = [b for b in pages.blocks(README) if b.language == language and b.text.startswith(begins)]
+    return found.text
 
 
 def test_links_lead_somewhere():
@@ -21,22 +28,15 @@ def test_links_lead_somewhere():
 def test_the_schema_shown_is_valid():
     from pdips import Schema
 
-    block = re.search(r"(?ms)^       \[columns\.voted\].*?max_per_person = 2$", README)
-    assert block is not None
-    text = re.sub(r"(?m)^       ", "", block.group())
-    assert Schema.from_toml(text).records.max_per_person == 2
+    assert Schema.from_toml(shown("toml", "[columns.voted]")).records.max_per_person == 2
 
 
 def test_the_model_shown_can_be_built():
-    import pymc as pm
-
     from pdips import Schema
     from pdips.bayes.model_file import Blueprint, Source
 
-    block = re.search(r"(?ms)^    def build_model.*?return model$", README)
-    assert block is not None
-    names = {"pm": pm}
-    exec(re.sub(r"(?m)^    ", "", block.group()), names)
+    names = {}
+    exec(shown("python", "import pymc as pm\n\n\ndef build_model"), names)
     schema = Schema.from_toml("[columns.salary]\nlower = 1000\nupper = 500000")
     assert Blueprint(Source(names["build_model"], "readme"), schema).n_parameters == 2
 
@@ -70,21 +70,19 @@ def shell(folder: Path, command: str) -> str:
 def test_a_newcomer_gets_through_the_readme(tmp_path):
     shell(tmp_path, f"git clone --quiet {ROOT} clone")
     clone = tmp_path / "clone"
-    shown = shell(clone, "make demo")
-    promised = re.search(r"(?ms)^    released .*?for the curator only$", README)
+    printed = shell(clone, "make demo")
+    promised = re.search(r"(?ms)^released .*?for the curator only$", README)
     assert promised is not None
     for line in promised.group().splitlines():
-        assert line.strip() in shown
+        assert line.strip() in printed
     assert (clone / "demo/youth/public/card.html").exists()
     assert (clone / "demo/youth/confidential/report.html").exists()
-    assert "released  1 synthetic set of 5 columns by censored-posterior" in shown
+    assert "released  1 synthetic set of 5 columns by censored-posterior" in printed
     assert "The posterior" in (clone / "demo/earnings/confidential/report.html").read_text()
     shell(clone, "make demo EPSILON=3")
     assert json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
     assert "epsilon 4 of 10 spent, 6 left" in shell(clone, ".venv/bin/pdips ledger show demo/youth.sqlite")
-    code = re.search(r"(?s)```python\n(.*?)```", README)
-    assert code is not None
-    (clone / "snippet.py").write_text(code.group(1))
+    (clone / "snippet.py").write_text(shown("python", "import pdips"))
     assert "epsilon = 1 in total over 3 synthetic sets" in shell(clone, ".venv/bin/python snippet.py")
     assert (clone / "demo/hours/synthetic_3.parquet").exists()
     shell(clone, ".venv/bin/pdips schema check examples/hours.toml")

@@ -32,7 +32,7 @@ def standardised_differences(
     Returns
     -------
     Series of float
-        |theta_original - theta_synthetic| / SE(theta_original) by coefficient: ``"intercept"``, ``"x1"``,
+        abs(theta_original - theta_synthetic) / SE(theta_original) by coefficient: ``"intercept"``, ``"x1"``,
         ``"a=level"``. NaN for a coefficient that the synthetic set can't tell (a constant predictor).
 
     Raises
@@ -45,7 +45,8 @@ def standardised_differences(
     -----
     Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
     181, 663-688, as in section 4.3 of paper 002. SE is that of ordinary least squares, with n - k below. With n records
-    in both tables, a perfect synthesis has differences of about |N(0, 1)|, mean 0.8: a resample of the original too.
+    in both tables, differences of a perfect synthesis are about as large as a standard normal number, 0.8 in the mean:
+    so are those of a resample of the original.
     """
     names, ours, theirs = _both(original, synthetic, outcome, predictors)
     x, y = ours

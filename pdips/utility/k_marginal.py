@@ -72,7 +72,7 @@ def k_marginal(
     bin. Bins that coincide, for the column has few values, are empty. A level is a bin of its own, and so is missing.
     With shares of both tables in all combinations of bins,
 
-        score = 1000 (2 - sum |share - share|) / 2.
+        score = 1000 (2 - sum abs(share - share)) / 2.
 
     The authors' code divides both counts by the size of the original, which is the same for tables of one size.
     """

@@ -35,8 +35,8 @@ def compare(
     Returns
     -------
     dict
-        ``l1``: sum over all cells of |share - share| (0 equal, 2 disjoint), by set, its mean, and ``reference``, what a
-        sample of the same size drawn with replacement from the table itself scores. ``one_way``: shares of each level
+        ``l1``: sum over all cells of abs(share - share), 0 equal, 2 disjoint, by set, its mean, and ``reference``,
+        what a sample of the same size drawn with replacement from the table scores. ``one_way``: shares of each level
         in the table and averaged over sets, and their total variation distance. ``two_way``: total variation distance
         of every pair of columns, averaged over sets, and the reference's.
     """
@@ -58,7 +58,7 @@ def compare(
 
 
 def l1(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> dict[str, Any]:
-    """Return the L1 distance of the full tables: sum over all cells of \\|share - share\\|.
+    """Return the L1 distance of the full tables: sum over all cells of abs(share - share).
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def k_way(
     -------
     dict
         ``by_margin``: distance by tuple of column names, from 0 (equal) to 1 (disjoint, or a set without records): half
-        the sum over cells of \\|share - share\\|. ``mean`` and ``max`` over the margins.
+        the sum over cells of abs(share - share). ``mean`` and ``max`` over the margins.
 
     Raises
     ------

@@ -104,7 +104,7 @@ def wasserstein_randomization(
     *Sliced.* Numeric columns and indicators of levels, centred at the pooled median and divided by the same scale, are
     projected on directions drawn evenly from the sphere, the same for all re-splits.
 
-    Values are sorted once. The distance of a split is the integral of |F_original - F_synthetic|, a sum over gaps
+    Values are sorted once. The distance of a split is the integral of abs(F_original - F_synthetic), a sum over gaps
     between sorted values; the difference of the distribution functions runs in whole numbers. Each re-split is evenly
     distributed over all with the tables' sizes. With 1,000 the ratio has a relative standard error of about 2 %.
     """
