@@ -105,6 +105,7 @@ class Release:
                 "kind": loss.kind,
                 "sampling": loss.sampling,
                 "statement": loss.statement,
+                **({"rho": as_float(loss.rho)} if loss.rho else {}),
             },
             "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in self.spends],
             "noise": [asdict(item) for item in self.noise],

@@ -383,6 +383,11 @@ def test_an_evaluation_from_end_to_end_stays_inside(pdips, here):
     assert inside.read_bytes() == (here / "more.json").read_bytes()
     assert "leaks" in found["inside_only"]
     assert len(found["general"]) == 13
+    assert {key: len(value) for key, value in found["pictures"].items() if key != "propensity"} == {
+        "densities": 1,
+        "pairs": 4,
+    }
+    assert found["pictures"]["propensity"]["distance"] == found["general"][0]["by_set"]
     assert {one["measure"] if "measure" in one else one["name"] for one in found["general"]} >= {"SPECKS", "pMSE"}
     assert set(found["specific"]["summary"]) == set(found["specific"]["reference"]) == set(SUMMARIES)
     assert found["specific"]["rule"] == "sanitized"

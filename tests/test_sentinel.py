@@ -11,6 +11,9 @@ import pytest
 
 from pdips import Ledger, Schema, Table, cli
 from pdips.registry import MECHANISMS, find
+from pdips.release import write_json
+from pdips.report.advice import DEFAULT
+from pdips.report.pages import write_card, write_report
 
 SCHEMA = Schema.from_toml("""
 [columns.colour]
@@ -112,6 +115,35 @@ def test_nothing_confidential_reaches_the_public_folder(tmp_path, monkeypatch, m
         assert not any(repr(value) in text for text in public.values())
     # the same search must find what does hold confidential figures
     assert shown(sentinels(frame, neighbours), run)
+    card = check_that_planted_words_stay_inside(tmp_path / "out")
+    assert ("standard deviation" in card) != ("None are known." in card)
+    assert DEFAULT not in card
+
+
+def check_that_planted_words_stay_inside(out: Path) -> str:
+    """Write the pages again with sentinels in all that stays inside; return the card, which must be as it was."""
+    public, inside = out / "public", out / "confidential"
+    run, before = json.loads((inside / "run.json").read_text()), (public / "card.html").read_text()
+    entry = {"number": 1, "time": "1999-09-09", "mechanism": "sentinel-ledger", "epsilon": 0.123456789}
+    run["ledger"] = {
+        "total_epsilon": 77.125,
+        "spent_epsilon": 5.5,
+        "remaining_epsilon": 71.625,
+        "neighbours": "replace-one",
+        "entries": [entry],
+    }
+    run["seconds"], run["n_records"] = {"sentinel-step": 741.25}, 987_654_321
+    run["diagnostics"]["sentinel-diagnostic"] = "sentinel-value"
+    write_json(inside / "run.json", run)
+    report = write_report(inside, json.loads((public / "privacy.json").read_text())).read_text()
+    write_json(inside / "evaluation.json", {"formula": "sentinel-formula", "general": []})
+    card = write_card(public).read_text()
+    assert card == before
+    for word in ("sentinel", "77.1", "71.6", "741", "1999-09-09", "987"):
+        assert word not in re.sub(r'points="[^"]*"', "", card)
+    assert "sentinel-step" in report
+    assert "sentinel-ledger" in report
+    return card
 
 
 def test_the_synthetic_files_have_none_of_the_exact_values(tmp_path):

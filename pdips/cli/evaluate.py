@@ -1,5 +1,6 @@
 """The command ``evaluate``."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -40,8 +41,8 @@ def evaluate(
 ) -> None:
     """Compare the release in DIR with the TABLE that it came from.
 
-    For inside use only, unless it is paid for: figures go to DIR/confidential/evaluation.json; with --paid-epsilon two
-    private ones go to DIR/public/evaluation.json.
+    For inside use only, unless it is paid for: figures go to DIR/confidential/evaluation.json and into the curator's
+    report; with --paid-epsilon two private ones go to DIR/public/evaluation.json.
     """
     if epsilon is None:
         if ledger_path is not None:
@@ -56,6 +57,7 @@ def evaluate(
 def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
     from pdips.evaluation.inside import NOTE, evaluate, inside_paths, write_inside
     from pdips.mechanism import Clock
+    from pdips.report.pages import rewrite_report
 
     paths = inside_paths(directory, json_path)
     with show_progress() as progress:
@@ -69,7 +71,8 @@ def _inside(table: str, directory: str, formula: str | None, family: "Family | N
     if found["weight"] is not None:
         click.echo(f"* weighted by {found['weight']}")
     click.echo(NOTE)
-    click.echo(f"inside    {', '.join(map(str, paths))}")
+    report = rewrite_report(Path(directory))
+    click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
 
 
 def _print_general(measures: list[dict[str, Any]]) -> None:
@@ -107,11 +110,10 @@ def _print_specific(found: dict[str, Any]) -> None:
 
 
 def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> None:
-    from pathlib import Path
-
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock
+    from pdips.report.pages import rewrite
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
     with show_progress() as progress:
@@ -123,6 +125,8 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
+    pages = rewrite(Path(directory))
+    click.echo(f"pages     {', '.join(map(str, pages))}: written again with these figures")
 
 
 def _spelt(value: float | None) -> str:

@@ -17,6 +17,7 @@ from pdips.registry import MECHANISMS, find
 if TYPE_CHECKING:
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock, Mechanism
+    from pdips.privacy import PrivacyLoss
     from pdips.release import Release, RunRecord
     from pdips.table import Table
 
@@ -161,7 +162,8 @@ def _write_inside(
         "published": published,
         "seconds": {**clock.seconds, **record.seconds},
         "peak_memory_mib": record.peak_memory,
-        "ledger": None if ledger is None else _account(ledger),
+        "ledger": None if ledger is None else _account(ledger, release.loss),
+        "n_records": table.n_records,
         "diagnostics": dict(diagnostics),
         "comparison": comparison,
     }
@@ -169,16 +171,35 @@ def _write_inside(
     write_report(folder, release.describe())
 
 
-def _account(ledger: "Ledger") -> dict[str, Any]:
+def _account(ledger: "Ledger", loss: "PrivacyLoss") -> dict[str, Any]:
+    """Return where the account stands, what this release was charged, and every charge so far."""
+    from pdips.privacy import to_replace_one
+
     account = ledger.summary()
+    charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
     amounts = {
         "total_epsilon": account.total_epsilon,
         "spent_epsilon": account.spent_epsilon,
         "remaining_epsilon": account.remaining_epsilon,
+        "total_delta": account.total_delta,
+        "spent_delta": account.spent_delta,
+        "charged_epsilon": charged.epsilon,
+        "charged_delta": charged.delta,
     }
+    entries = [
+        {
+            "number": entry.number,
+            "time": entry.time,
+            "mechanism": entry.mechanism,
+            "epsilon": float(entry.charged_epsilon),
+            "delta": float(entry.charged_delta),
+        }
+        for entry in ledger.entries()
+    ]
     return {
         "neighbours": account.neighbours,
         **{name: None if amount is None else float(amount) for name, amount in amounts.items()},
+        "entries": entries,
     }
 
 

@@ -15,7 +15,7 @@ from pdips.utility.ecdf import ecdf_distances
 from pdips.utility.k_marginal import k_marginal
 from pdips.utility.margins import k_way
 from pdips.utility.pmse import standardised_pmse
-from pdips.utility.propensity import specks
+from pdips.utility.propensity import Scores, specks
 from pdips.utility.wasserstein import wasserstein_randomization
 
 SEED = 0
@@ -25,6 +25,8 @@ MARGINAL = 3
 MOST_MARGINS = 1_000
 """Sets of columns that are looked at, drawn at random where there are more: the same for every set."""
 WORST = 5
+BEST = {f"{MARGINAL}-marginal score": 1000.0}
+"""What equal tables score, where it isn't 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +50,10 @@ class Measure:
         Why it can't be worked out.
     detail : dict
         More of it, for machines.
+    best : float
+        What equal tables score.
+    picture : dict or None
+        What its picture needs: shares, never a record.
     """
 
     name: str
@@ -58,10 +64,14 @@ class Measure:
     weighted: bool = False
     reason: str | None = None
     detail: Mapping[str, Any] = field(default_factory=dict)
+    best: float = 0.0
+    picture: Mapping[str, Any] | None = None
 
     def describe(self) -> dict[str, Any]:
-        """Return it as plain values."""
-        return {**asdict(self), "by_set": list(self.by_set)}
+        """Return it as plain values, without the picture."""
+        found = {**asdict(self), "by_set": list(self.by_set)}
+        del found["picture"]
+        return found
 
 
 Figures = dict[str, float]
@@ -154,7 +164,12 @@ def _measured(readings: Mapping[str, str], weighted: bool, job: Callable[[], Any
     try:
         figures, detail = job()
     except InputError as error:
-        return [Measure(name=name, reading=reading, reason=str(error)) for name, reading in readings.items()]
+        return [
+            Measure(name=name, reading=reading, reason=str(error), best=BEST.get(name, 0.0))
+            for name, reading in readings.items()
+        ]
+    picture = detail.get("picture")
+    detail = {key: value for key, value in detail.items() if key != "picture"}
     return [
         Measure(
             name=name,
@@ -164,6 +179,8 @@ def _measured(readings: Mapping[str, str], weighted: bool, job: Callable[[], Any
             reference=figures[-1][name],
             weighted=weighted,
             detail=detail,
+            best=BEST.get(name, 0.0),
+            picture=picture,
         )
         for name, reading in readings.items()
     ]
@@ -206,7 +223,21 @@ def _specks(table: Table, every: Sequence[pd.DataFrame]) -> tuple[list[Figures],
     except InputError:  # too many coefficients
         classifier = "main-effects"
         found = specks(table, every, classifier=classifier, rng=rng)
-    return [{"SPECKS": value} for value in found.by_set], {"classifier": classifier}
+    figures = [{"SPECKS": value} for value in found.by_set]
+    return figures, {"classifier": classifier, "picture": _spread(found.scores[:-1], classifier)}
+
+
+def _spread(scores: Sequence[Scores], classifier: str) -> Mapping[str, Any] | None:
+    """Return the scores of the sets, averaged cell by cell; those of the resample are left out."""
+    if not scores:
+        return None
+    return {
+        "classifier": classifier,
+        "table": np.mean([one.table for one in scores], axis=0).tolist(),
+        "sets": np.mean([one.synthetic for one in scores], axis=0).tolist(),
+        "distance": [one.distance for one in scores],
+        "at": [one.at for one in scores],
+    }
 
 
 def _pmse(original: pd.DataFrame, other: pd.DataFrame) -> Figures:

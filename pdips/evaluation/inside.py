@@ -9,6 +9,7 @@ from pdips.errors import InputError
 from pdips.evaluation.analysis import read_analysis
 from pdips.evaluation.general import SEED, general_utility
 from pdips.evaluation.opened import open_release, open_table
+from pdips.evaluation.pictured import pictured
 from pdips.evaluation.specific import specific_utility
 from pdips.mechanism import Clock
 from pdips.release import software, write_json
@@ -44,7 +45,8 @@ def evaluate(
     Returns
     -------
     dict
-        ``general``: a list of measures. ``specific``: the analysis, or None. Plain values.
+        ``general``: a list of measures. ``specific``: the analysis, or None. ``pictures``: see
+        :func:`pdips.evaluation.pictured.pictured`. Plain values.
 
     Raises
     ------
@@ -64,6 +66,8 @@ def evaluate(
         with clock.step("analysis"):
             specific = specific_utility(confidential, opened, analysis).describe()
     measures = general_utility(confidential, opened.sets, clock)
+    with clock.step("pictures"):
+        pictures = pictured(confidential, opened.sets, measures)
     return {
         "inside_only": NOTE,
         "release": opened.describe(),
@@ -71,6 +75,7 @@ def evaluate(
         "seed_of_references": SEED,
         "general": [_plain(measure.describe()) for measure in measures],
         "specific": None if specific is None else _plain(specific),
+        "pictures": _plain(pictures),
         "seconds": dict(clock.seconds),
         "software": software(),
     }

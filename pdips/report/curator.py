@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from pdips.report import checklist, diagnostics, price, utility
-from pdips.report.facts import PublicFacts, Run
+from pdips.report.facts import PaidFacts, PublicFacts, Run
 
 
-def context(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
+def context(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
     """Return all that ``report.html.j2`` is filled with.
 
     Parameters
@@ -19,11 +19,13 @@ def context(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
         ``privacy.json``.
     run : Run
         ``run.json``.
+    paid : PaidFacts, optional
+        A paid evaluation of the release.
     """
     sections = {
-        "price": price.section(facts, run),
+        "price": price.section(facts, run, paid),
         "diagnostics": diagnostics.section(confidential, facts, run),
-        "utility": utility.section(confidential, facts, run),
+        "utility": utility.section(confidential, facts, run, paid),
         "checklist": checklist.section(facts, run),
     }
     return {

@@ -18,6 +18,12 @@ def _nan_is_none(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def _lines(value: Any) -> list[Any]:
+    """Return the words among what a mechanism said of its chains: one line, several, or several by name."""
+    each = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    return [line for line in each if isinstance(line, str)]
+
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NumberOrNone = Annotated[Number | None, BeforeValidator(_nan_is_none)]
 
@@ -31,6 +37,7 @@ class Privacy(BaseModel):
     kind: Kind
     sampling: Sampling
     statement: str
+    rho: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
 
 
 class Item(BaseModel):
@@ -71,6 +78,43 @@ class PublicFacts(BaseModel):
     software: dict[str, str]
 
 
+class PaidMeasure(BaseModel):
+    """One private figure of a paid evaluation."""
+
+    measure: str
+    reading: str
+    value: Number
+    standard_deviation_of_noise: Number
+    reference: Number
+
+
+class Evaluated(BaseModel):
+    """The release that an evaluation is of."""
+
+    mechanism: str
+    epsilon: Number
+    n_sets: int
+
+
+class PaidFacts(BaseModel):
+    """``public/evaluation.json``: see :func:`pdips.evaluation.paid.evaluate_paid`."""
+
+    release: Evaluated
+    measures: Annotated[list[PaidMeasure], Field(min_length=1)]
+    privacy: Privacy
+    spends: list[Item]
+
+
+class LedgerEntry(BaseModel):
+    """One charge, as the account was charged for it."""
+
+    number: int
+    time: str
+    mechanism: str
+    epsilon: Number
+    delta: Number = 0.0
+
+
 class Account(BaseModel):
     """What the ledger said after the release."""
 
@@ -78,6 +122,11 @@ class Account(BaseModel):
     spent_epsilon: Number
     remaining_epsilon: NumberOrNone
     neighbours: str
+    total_delta: NumberOrNone = None
+    spent_delta: Number = 0.0
+    charged_epsilon: NumberOrNone = None
+    charged_delta: NumberOrNone = None
+    entries: list[LedgerEntry] = []
 
 
 class FullTable(BaseModel):
@@ -200,6 +249,25 @@ class Predicted(BaseModel):
     entries: int
     outside: Number
     smallest_p: Number
+    furthest: NumberOrNone = None
+
+
+class RecordColumn(BaseModel):
+    """How far a column lies from the mean of what its model draws, and how far draws do."""
+
+    name: str
+    distance: Number
+    typical: Number
+    p: Number
+
+
+class RecordsFacts(BaseModel):
+    """What :func:`pdips.bayes.predicted_records.check_records` found."""
+
+    failed: str | None = None
+    draws: int = 0
+    records: int = 0
+    columns: list[RecordColumn] = []
 
 
 class PosteriorFacts(BaseModel):
@@ -214,11 +282,16 @@ class PosteriorFacts(BaseModel):
     more: int = 0
     bounds: BoundFacts | None = None
     predictive: dict[str, Predicted] = {}
+    records: RecordsFacts | None = None
 
 
 class Diagnostics(BaseModel):
-    """What a mechanism tells its curator, as far as the pages show it."""
+    """What a mechanism tells its curator, as far as the pages show it.
 
+    ``convergence``: lines of :meth:`pdips.convergence.Convergence.describe`, or other words.
+    """
+
+    convergence: Annotated[list[str], BeforeValidator(_lines)] = []
     posterior: PosteriorFacts | None = None
 
 
@@ -230,7 +303,26 @@ class Run(BaseModel):
     ledger: Account | None
     published: bool
     comparison: Comparison
+    n_records: Annotated[int, Field(ge=0)] | None = None
     diagnostics: Diagnostics = Diagnostics()
+
+
+def read_paid(public: Path, facts: PublicFacts) -> PaidFacts | None:
+    """Return the paid evaluation that was published beside a release, or None where there is none.
+
+    Raises
+    ------
+    InputError
+        If ``evaluation.json`` is damaged, or is one of another release.
+    """
+    path = public / "evaluation.json"
+    if not path.is_file():
+        return None
+    paid = check(PaidFacts, read(path), str(path))
+    of, kept = paid.release, (facts.mechanism, facts.privacy.epsilon, facts.n_sets)
+    if (of.mechanism, of.epsilon, of.n_sets) != kept:
+        raise InputError(f"{path} is of another release than privacy.json beside it: move it away")
+    return paid
 
 
 def mean(values: Any) -> float | None:

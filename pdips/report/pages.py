@@ -1,27 +1,33 @@
 """Write the pages of a release: ``card.html`` for users outside, ``report.html`` for its curator.
 
-The card is written from ``privacy.json`` and nothing else, so that nothing unpaid can get into it.
+The card is written from what is published and paid for, ``privacy.json`` and the paid ``evaluation.json``, and nothing
+else, so that nothing unpaid can get into it.
 """
 
-import math
 import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from markupsafe import Markup
+
 from pdips.errors import InputError, RefusedError
-from pdips.report import curator
-from pdips.report.facts import PublicFacts, Run, check, read
+from pdips.report import curator, drawings
+from pdips.report.advice import combining, standard_errors
+from pdips.report.evaluation_facts import FILE as EVALUATION
+from pdips.report.facts import PaidFacts, PublicFacts, Run, check, read, read_paid
 from pdips.report.formats import number, percent, plural, price
-from pdips.report.meaning import belief_bound, detection_bound, odds_factor, round_up
+from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
+from pdips.report.price import MOST_ITEMS, items, price_sum, total
 from pdips.schema import Column, Schema
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
 MODEL_SOURCE = "model_source"
-FALSE_POSITIVES = 0.05
+FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
+AT_A_GLANCE = 0.05
 BELIEFS = (0.01, 0.1, 0.5)
 
 
@@ -31,8 +37,8 @@ def write_card(public: Path) -> Path:
     Parameters
     ----------
     public : path
-        The folder that goes out. Of the files in it only ``privacy.json`` is read; of the synthetic sets only whether
-        they are called ``.csv``.
+        The folder that goes out. Of the files in it only ``privacy.json`` is read, and ``evaluation.json`` where there
+        is a paid evaluation; of the synthetic sets only whether they are called ``.csv``.
 
     Returns
     -------
@@ -42,7 +48,7 @@ def write_card(public: Path) -> Path:
     Raises
     ------
     InputError
-        If ``privacy.json`` can't be read, is damaged or lacks a key.
+        If ``privacy.json`` can't be read, or it or ``evaluation.json`` is damaged or lacks a key.
     RefusedError
         If the release has no guarantee: there is nothing that a card could say to its users.
     """
@@ -90,9 +96,30 @@ def rewrite(directory: Path) -> list[Path]:
     facts, pages = read(home / "privacy.json"), {}
     if home == public:
         pages[public / "card.html"] = _card(public, facts)
-    if home == confidential or confidential.is_dir():
+    if home == confidential or _has_run(confidential):
         pages[confidential / "report.html"] = _report(confidential, facts)
     return [_write(path, page) for path, page in pages.items()]
+
+
+def rewrite_report(directory: Path) -> Path | None:
+    """Write the curator's report of a release folder anew, and nothing else; None if the folder holds no run.
+
+    Raises
+    ------
+    InputError
+        If a file is damaged.
+    """
+    confidential = directory / "confidential"
+    homes = (directory / "public", confidential)
+    home = next((folder for folder in homes if (folder / "privacy.json").is_file()), None)
+    if home is None or not _has_run(confidential):
+        return None
+    return write_report(confidential, read(home / "privacy.json"))
+
+
+def _has_run(confidential: Path) -> bool:
+    """Whether a folder is of a run, or holds at most the evaluation of a release that came without its run."""
+    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {EVALUATION}
 
 
 def _write(path: Path, page: str) -> Path:
@@ -107,6 +134,7 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
     facts = check(PublicFacts, content, str(public / "privacy.json"))
     if facts.privacy.kind == "none":
         raise RefusedError("a release of kind 'none' is never published, so it has no card")
+    paid, csv = read_paid(public, facts), (public / "synthetic_1.csv").exists()
     return render(
         "card.html.j2",
         facts=facts,
@@ -119,37 +147,56 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
         model=facts.settings.get("model"),
         model_source=facts.settings.get(MODEL_SOURCE),
         columns={name: _values(column) for name, column in facts.table_schema.columns.items()},
-        price_sum=_price_sum(facts),
+        spends=items(facts),
+        price_sum=price_sum(facts),
+        most_items=MOST_ITEMS,
         adds_up_otherwise=facts.privacy.kind != "pure"
         or any(item.composition != "sequential" for item in facts.spends),
-        guarantee=_guarantee(facts),
-        code=_code(facts.table_schema, facts.n_sets, csv=(public / "synthetic_1.csv").exists()),
+        paid=paid,
+        total=total(facts, paid),
+        guarantee=_guarantee(facts, paid),
+        errors=standard_errors(facts),
+        code=_code(facts.table_schema, facts.n_sets, csv=csv),
         split=facts.settings.get("split"),
-        suffix="csv" if (public / "synthetic_1.csv").exists() else "parquet",
-        combining=COMBINING,
+        suffix="csv" if csv else "parquet",
+        advice=combining(facts),
     )
 
 
 def _report(confidential: Path, content: Mapping[str, Any]) -> str:
     facts = check(PublicFacts, content, "privacy.json")
     run = check(Run, read(confidential / "run.json"), str(confidential / "run.json"))
-    return render("report.html.j2", **curator.context(confidential, facts, run))
+    paid = read_paid(confidential.parent / "public", facts)
+    return render("report.html.j2", **curator.context(confidential, facts, run, paid))
 
 
-def _price_sum(facts: PublicFacts) -> float | None:
-    """Return the sum of the spends where it says something other than the total, else None."""
-    total = math.fsum(item.epsilon for item in facts.spends)
-    return None if math.isclose(total, facts.privacy.epsilon, rel_tol=1e-9) else total
+def _guarantee(facts: PublicFacts, paid: PaidFacts | None) -> dict[str, Any]:
+    """Return what the price of sets and paid evaluation together means, upper bounds rounded up."""
+    privacy = facts.privacy
+    epsilon, delta = total(facts, paid), privacy.delta
+    # A pure loss of epsilon is zero-concentrated with rho = epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
+    rho = privacy.rho + (paid.privacy.epsilon**2 / 2 if paid else 0.0) if privacy.rho else 0.0
+    removing = privacy.neighbours == "add-remove"
 
+    def power(level: float, replacing: bool = False) -> float:
+        return power_bound(epsilon, delta, level, rho=rho, replacing=replacing)
 
-def _guarantee(facts: PublicFacts) -> dict[str, Any]:
-    """Return what the price means, upper bounds rounded up."""
-    epsilon, delta = facts.privacy.epsilon, facts.privacy.delta
+    def shown(level: float, replacing: bool = False) -> str:
+        return percent(min(1.0, round_up(power(level, replacing))))
+
+    label = "Largest share of true cases that a test can detect, against its false positives: " + ", ".join(
+        f"{shown(level)} at {percent(level, short=True)}" for level in FALSE_POSITIVES
+    )
     return {
         "factor": number(round_up(odds_factor(epsilon))),
         "factor_twice": number(round_up(odds_factor(2 * epsilon))),
-        "false_positives": percent(FALSE_POSITIVES, short=True),
-        "detection": percent(round_up(detection_bound(epsilon, delta, FALSE_POSITIVES))),
+        "false_positives": percent(AT_A_GLANCE, short=True),
+        "detection": shown(AT_A_GLANCE),
+        "tests": [
+            (percent(level, short=True), shown(level), shown(level, True) if removing else None)
+            for level in FALSE_POSITIVES
+        ],
+        "curve": Markup(drawings.roc_bound(power, FALSE_POSITIVES, label)),
         "beliefs": [
             (percent(before, short=True), percent(min(1.0, round_up(belief_bound(epsilon, before)))))
             for before in BELIEFS
@@ -202,13 +249,6 @@ def _code(schema: Schema, n_sets: int, *, csv: bool) -> str:
         f'sets = [pd.read_{suffix}(f"synthetic_{{i}}.{suffix}"{options}) for i in range(1, {n_sets + 1})]\n'
         f'together = pd.concat(sets, keys=range(1, {n_sets + 1}), names=["set", "record"])\n'
     )
-
-
-COMBINING = """\
-from pdips.inference import combine, rule_for
-rule = rule_for("privacy.json")
-combine(lambda frame: analysis(frame), sets, rule=rule).summary()  # analysis: a fitted model, such as statsmodels gives
-"""
 
 
 @cache

@@ -48,28 +48,28 @@ def one_way(margin: Margin, key: str) -> str:
     rows = _rows(margin)
     height = 20 if len(rows) <= 12 else 15 if len(rows) <= 20 else 11
     size = 11 if height > 11 else 8.5
-    names = [_fit(margin.levels[row], 20) for row in rows]
-    left = 12 + max(_width(name) for name in names) * size * 0.6
+    names = [fit(margin.levels[row], 20) for row in rows]
+    left = 12 + max(width_of(name) for name in names) * size * 0.6
     bottom = 4 + height * len(rows)
-    figure, flip = _canvas(PANEL_WIDTH, bottom + 16)
+    figure, flip = canvas(PANEL_WIDTH, bottom + 16)
     limit = _limit([*margin.table, *margin.synthetic])
 
     def across(share: float) -> float:
         return left + share / limit * (PANEL_WIDTH - left - 22)
 
     for share in (0, limit / 2, limit):
-        _lines(figure, flip, [[(across(share), 2), (across(share), bottom)]], RULE, 0.75)
-        _text(figure, flip, across(share), bottom + 8, percent(share, short=True), "center", size=9, colour=QUIET)
+        lines(figure, flip, [[(across(share), 2), (across(share), bottom)]], RULE, 0.75)
+        text(figure, flip, across(share), bottom + 8, percent(share, short=True), "center", size=9, colour=QUIET)
     centres = [4 + height * (place + 0.5) for place in range(len(rows))]
     for y, name in zip(centres, names, strict=True):
-        _text(figure, flip, left - 6, y, name, "right", size=size)
+        text(figure, flip, left - 6, y, name, "right", size=size)
     table = [across(margin.table[row]) for row in rows]
-    _lines(figure, flip, [[(left, y), (x, y)] for x, y in zip(table, centres, strict=True)], BAR, height * 0.5)
+    lines(figure, flip, [[(left, y), (x, y)] for x, y in zip(table, centres, strict=True)], BAR, height * 0.5)
     if margin.synthetic:
         synthetic = [across(margin.synthetic[row]) for row in rows]
         gaps = [[(a, y), (b, y)] for a, b, y in zip(table, synthetic, centres, strict=True)]
-        _lines(figure, flip, gaps, ACCENT, 1.25)
-        _dots(figure, flip, synthetic, centres, height * 0.36)
+        lines(figure, flip, gaps, ACCENT, 1.25)
+        dots(figure, flip, synthetic, centres, height * 0.36)
     return as_svg(figure, _describe(margin), key)
 
 
@@ -82,9 +82,9 @@ def two_way(pairs: TwoWay, key: str) -> str:
     n = len(pairs.columns)
     cell = 19 if n <= 18 else 14 if n <= 40 else 10
     size = min(11.0, cell * 0.75)
-    names = [_fit(name, 16) for name in pairs.columns]
-    width = max(cell * place + 8 + _width(name) * size * 0.6 for place, name in enumerate(names))
-    figure, flip = _canvas(width, cell * n + 2)
+    names = [fit(name, 16) for name in pairs.columns]
+    width = max(cell * place + 8 + width_of(name) * size * 0.6 for place, name in enumerate(names))
+    figure, flip = canvas(width, cell * n + 2)
     top = max(distance for distance, _, _ in pairs.pairs()) or 1.0
     known = [(i, j, value) for i in range(n) for j in range(i) if (value := pairs.distance[i][j]) is not None]
     half = cell / 2 - 0.75
@@ -99,7 +99,7 @@ def two_way(pairs: TwoWay, key: str) -> str:
     )
     figure.add_artist(cells)
     for place, name in enumerate(names):
-        _text(figure, flip, cell * place + 5, cell * (place + 0.5), name, "left", size=size)
+        text(figure, flip, cell * place + 5, cell * (place + 0.5), name, "left", size=size)
     distance, a, b = pairs.pairs()[0]
     label = f"Total variation distances of {len(known)} pairs of columns; largest {number(distance)}: {a} and {b}"
     return as_svg(figure, label, key)
@@ -129,22 +129,22 @@ def _describe(margin: Margin) -> str:
     )
 
 
-def _width(text: str) -> int:
+def width_of(text: str) -> int:
     return sum(2 if unicodedata.east_asian_width(letter) in "WF" else 1 for letter in text)
 
 
-def _fit(text: str, most: int) -> str:
+def fit(text: str, most: int) -> str:
     """Return printable text cut in the middle, for levels often differ only at their ends."""
     text = "".join(letter if letter.isprintable() else " " for letter in text)
     keep = len(text)
     short = text
-    while _width(short) > most:
+    while width_of(short) > most:
         keep -= 1
         short = f"{text[: keep - keep // 3]}\N{HORIZONTAL ELLIPSIS}{text[len(text) - keep // 3 :]}"
     return short
 
 
-def _canvas(width: float, height: float) -> tuple["Figure", "Affine2D"]:
+def canvas(width: float, height: float) -> tuple["Figure", "Affine2D"]:
     from matplotlib.figure import Figure
     from matplotlib.transforms import Affine2D
 
@@ -152,20 +152,20 @@ def _canvas(width: float, height: float) -> tuple["Figure", "Affine2D"]:
     return figure, Affine2D.from_values(1, 0, 0, -1, 0, height)
 
 
-def _lines(figure: "Figure", flip: "Affine2D", segments: Sequence[Any], colour: str, width: float) -> None:
+def lines(figure: "Figure", flip: "Affine2D", segments: Sequence[Any], colour: str, width: float) -> None:
     from matplotlib.collections import LineCollection
 
     figure.add_artist(LineCollection(segments, colors=colour, linewidths=width, transform=flip, capstyle="butt"))
 
 
-def _dots(figure: "Figure", flip: "Affine2D", x: Sequence[float], y: Sequence[float], size: float) -> None:
+def dots(figure: "Figure", flip: "Affine2D", x: Sequence[float], y: Sequence[float], size: float) -> None:
     from matplotlib.lines import Line2D
 
     dots = Line2D(x, y, linestyle="", marker="o", markersize=size, color=ACCENT, markeredgewidth=0, transform=flip)
     figure.add_artist(dots)
 
 
-def _text(
+def text(
     figure: "Figure", flip: "Affine2D", x: float, y: float, text: str, align: Any, *, size: float, colour: str = INK
 ) -> None:
     # A dollar sign is a dollar sign, not the start of a formula.

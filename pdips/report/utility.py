@@ -5,17 +5,22 @@ from typing import Any
 
 from markupsafe import Markup
 
-from pdips.report import pictures
-from pdips.report.facts import PublicFacts, Run, mean
-from pdips.report.verdicts import Verdict
+from pdips.report import evaluated, pictures
+from pdips.report.facts import PaidFacts, PublicFacts, Run, mean
 
 
-def section(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
-    """Return what the section shows; ``verdict`` opens it."""
+def section(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
+    """Return what the section shows; ``verdict`` opens it: see :func:`pdips.report.evaluated.verdict`.
+
+    Raises
+    ------
+    InputError
+        If the inside ``evaluation.json`` is damaged.
+    """
     comparison = run.comparison
     margins, pairs = comparison.margins(), comparison.two_way.pairs()
     return {
-        "verdict": Verdict(level="open", line="No evaluation was made: pdips evaluate TABLE DIR adds one."),
+        **evaluated.section(confidential, facts, paid),
         "l1": comparison.l1,
         "two_way": comparison.two_way,
         "margins": margins,

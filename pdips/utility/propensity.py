@@ -20,6 +20,28 @@ NAMED = ("logistic", "main-effects", "tree")
 MOST_COEFFICIENTS = 5_000
 TREE_DEPTH, TREE_LEAF = 20, 20
 _TIE_DIGITS = 6
+CELLS = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """How the propensity scores of a table and of one synthetic set are spread.
+
+    Attributes
+    ----------
+    table, synthetic : tuple of float, length 100
+        Shares of the records whose score, ``P(synthetic | record)``, lies in each hundredth of [0, 1]; the last one has
+        1 in it.
+    distance : float
+        The Kolmogorov-Smirnov distance of the scores.
+    at : float
+        The score up to which the shares of the two tables differ by that much.
+    """
+
+    table: tuple[float, ...]
+    synthetic: tuple[float, ...]
+    distance: float
+    at: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,12 +58,23 @@ class Specks:
         Over the sets, with m - 1 below; None for a single set.
     reference : float
         The same for a sample of the table's size drawn with replacement from the table itself.
+    scores : tuple of Scores
+        One a synthetic set that has records.
     """
 
     by_set: tuple[float, ...]
     mean: float
     standard_deviation: float | None
     reference: float
+    scores: tuple[Scores, ...]
+
+
+@dataclass(frozen=True)
+class _Score:
+    """A function of rows and their two counts that gives a score for each row: log odds, or a chance."""
+
+    of: Any
+    log_odds: bool = False
 
 
 def specks(
@@ -94,12 +127,15 @@ def specks(
         raise InputError("a measure of utility needs at least one synthetic set")
     schema, original = table.schema, table_codes(table)
     score = _scorer(classifier, schema)
-    by_set = tuple(_distance(original, codes_of(frame, schema), schema, score) for frame in sets)
+    found = [_compared(original, codes_of(frame, schema), schema, score) for frame in sets]
+    reference = _compared(original, resampled(original, rng), schema, score)
+    by_set = tuple(1.0 if one is None else one.distance for one in found)
     return Specks(
         by_set=by_set,
         mean=float(np.mean(by_set)),
         standard_deviation=float(np.std(by_set, ddof=1)) if len(by_set) > 1 else None,
-        reference=_distance(original, resampled(original, rng), schema, score),
+        reference=1.0 if reference is None else reference.distance,
+        scores=tuple(one for one in found if one is not None),
     )
 
 
@@ -113,33 +149,58 @@ def ks_distance(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatAr
     n_original, n_synthetic : ndarray of float64, shape (groups,)
         How many records of each table have the score.
     """
+    return _widest_gap(scores, n_original, n_synthetic)[0]
+
+
+def _widest_gap(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> tuple[float, float]:
+    """Return the Kolmogorov-Smirnov distance and the score where it is reached."""
     points, place = np.unique(scores, return_inverse=True)
     shares = [np.bincount(place, n, minlength=len(points)) / n.sum() for n in (n_original, n_synthetic)]
-    return min(1.0, float(np.abs(np.cumsum(shares[0] - shares[1])).max()))
+    gaps = np.abs(np.cumsum(shares[0] - shares[1]))
+    widest = int(gaps.argmax())
+    return min(1.0, float(gaps[widest])), float(points[widest])
 
 
-def _distance(original: IntArray, synthetic: IntArray, schema: Schema, score: Any) -> float:
+def _compared(original: IntArray, synthetic: IntArray, schema: Schema, score: _Score) -> Scores | None:
+    """Return how the scores of two tables are spread; None if the synthetic one has no records."""
     if not len(synthetic):
-        return 1.0
+        return None
     rows, n_original, n_synthetic = grouped(original, synthetic, sizes_of(schema))
-    scores = np.round(score(rows, n_original, n_synthetic), _TIE_DIGITS)
-    return ks_distance(scores, n_original, n_synthetic)
+    scores = np.round(score.of(rows, n_original, n_synthetic), _TIE_DIGITS)
+    distance, at = _widest_gap(scores, n_original, n_synthetic)
+    chances = _chances(scores) if score.log_odds else scores
+    cells = np.clip(np.floor(chances * CELLS), 0, CELLS - 1).astype(np.int64)
+    shares = [np.bincount(cells, n, minlength=CELLS) / n.sum() for n in (n_original, n_synthetic)]
+    return Scores(
+        table=tuple(shares[0].tolist()),
+        synthetic=tuple(shares[1].tolist()),
+        distance=distance,
+        at=float(_chances(at)) if score.log_odds else at,
+    )
 
 
-def _scorer(classifier: Any, schema: Schema) -> Any:
-    """Return a function of rows and their two counts that gives a score for each row."""
+def _chances(log_odds: Any) -> Any:
+    from scipy.special import expit
+
+    return expit(log_odds)
+
+
+def _scorer(classifier: Any, schema: Schema) -> _Score:
     sizes = sizes_of(schema)
     if isinstance(classifier, str):
         if classifier not in NAMED:
             raise InputError(f"classifier must be one of {', '.join(NAMED)} or an object, not {classifier!r}")
         if classifier == "tree":
-            return lambda rows, a, b: _classified(_tree(float(a.sum() + b.sum())), _features(rows, schema), a, b)
+            return _Score(lambda rows, a, b: _classified(_tree(float((a + b).sum())), _features(rows, schema), a, b))
         interactions = classifier == "logistic"
         _check_size(sizes, interactions)
-        return lambda rows, a, b: ridge_logistic(design(rows, sizes, a + b, interactions=interactions), a, b)
+        return _Score(
+            lambda rows, a, b: ridge_logistic(design(rows, sizes, a + b, interactions=interactions), a, b),
+            log_odds=True,
+        )
     if not hasattr(classifier, "fit") or not hasattr(classifier, "predict_proba"):
         raise InputError("a classifier needs scikit-learn's fit and predict_proba")
-    return lambda rows, a, b: _classified(classifier, _features(rows, schema), a, b)
+    return _Score(lambda rows, a, b: _classified(classifier, _features(rows, schema), a, b))
 
 
 def _check_size(sizes: Sequence[int], interactions: bool) -> None:

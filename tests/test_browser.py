@@ -1,0 +1,219 @@
+"""Both pages in headless Chromium: wide and narrow, light and dark, printed; with axe and a watch on the network."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from test_report import facts_of, run_of, write_folder
+
+from pdips import Ledger, Schema
+from pdips.cli import main
+from pdips.report.pages import rewrite
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine"),
+]
+WIDTHS = (1280, 390)
+SCHEMES = ("light", "dark")
+TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
+RULES = {"runOnly": {"type": "tag", "values": TAGS}, "resultTypes": ["violations"]}
+WITH_AXE = {(1280, "light"), (390, "dark")}
+"""Each width and each scheme once: axe takes seconds on a long page."""
+PAPER = 720
+"""CSS pixels of a page of A4 between its margins."""
+
+SCHEMA = Schema.from_toml("""
+title = "Wages of a small town"
+[columns.colour]
+levels = ["blue", "red", "green"]
+[columns.voted]
+levels = ["no", "yes"]
+[columns.wage]
+lower = 0
+upper = 100000
+bins = 5
+unit = "crowns a year"
+[records]
+max_per_person = 2
+""")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A release by steps with a ledger, an evaluation inside and one that is paid for."""
+    home = tmp_path_factory.mktemp("released")
+    rng = np.random.default_rng(3)
+    n = 400
+    frame = pd.DataFrame(
+        {
+            "colour": rng.choice(["blue", "red", "green"], n),
+            "voted": rng.choice(["no", "yes"], n),
+            "wage": rng.uniform(0, 100_000, n),
+        }
+    )
+    frame.to_parquet(home / "t.parquet")
+    (home / "s.toml").write_text(SCHEMA.to_toml(), encoding="utf-8")
+    Ledger(home / "l.sqlite").set_total(5)
+    words = f"{home}/t.parquet --schema {home}/s.toml --mechanism steps --epsilon 1 --sets 2 --ledger {home}/l.sqlite"
+    for command in (
+        f"synthesize {words} --out {home}/first",
+        f"synthesize {words} --out {home}/out",
+        f"evaluate {home}/t.parquet {home}/out",
+        f"evaluate {home}/t.parquet {home}/out --paid-epsilon 0.5 --ledger {home}/l.sqlite",
+    ):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", ["pdips", *command.split()])
+            main()
+    rewrite(home / "out")
+    return home / "out"
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Facts that no run of a second would give: chains, an approximate loss, warnings, a posterior with bounds."""
+    facts = facts_of(kind="approximate", delta=1e-9, epsilon=12.0, sampling="mcmc", neighbours="add-remove")
+    facts["mechanism"], facts["settings"] = "censored-posterior", {"model": "m.py", "model_source": "x = 1\n" * 40}
+    facts["reproducible"] = True
+    run = run_of(facts)
+    parameter = {"name": "mean of a very long name", "mean": 1.0, "sd": 0.1, "rhat": 1.0, "ess_bulk": 900.0}
+    window = {"limit": 0.5, "any": 3, "any_share": 0.05, "released": [2], "released_share": [0.03]}
+    bounds = {"draws": 4000, "bound": 0.7, "rhat": 1.0, "ess_tail": 800.0, "certifies": "nothing", "window": window}
+    run["diagnostics"] = {
+        "posterior": {
+            "sampler": "nuts",
+            "draws": 1000,
+            "chains": 4,
+            "convergence": "passed: R-hat at most 1.001",
+            "parameters": [{**parameter, "ess_tail": 700.0, "released": [1.1]}],
+            "bounds": bounds,
+            "predictive": {"counts": {"entries": 10, "outside": 0.1, "smallest_p": 0.04}},
+        }
+    }
+    return write_folder(tmp_path_factory.mktemp("hand") / "out", facts, run)
+
+
+def pages_of(folder: Path) -> list[Path]:
+    return [folder / "public" / "card.html", folder / "confidential" / "report.html"]
+
+
+def complaints(browser: Any, path: Path, *, width: int = 1280, scheme: str = "light", axe: bool = True) -> list[str]:
+    """Open a page, unfold all of it, and return what is wrong with it."""
+    from axe_playwright_python.sync_playwright import Axe
+
+    found: list[str] = []
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.on("console", lambda said: found.append(f"console: {said.text}"))
+    page.on("pageerror", lambda error: found.append(f"error: {error}"))
+    page.on("request", lambda asked: found.append(f"request: {asked.url}") if asked.url != path.as_uri() else None)
+    try:
+        page.goto(path.as_uri())
+        for _ in "folded", "unfolded":
+            across = page.evaluate("document.documentElement.scrollWidth")
+            if across > width:
+                found.append(f"overflow: {across} of {width} pixels")
+            page.evaluate("document.querySelectorAll('details').forEach(part => { part.open = true })")
+        if axe:
+            told = Axe().run(page, options=RULES).response["violations"]
+            found += [f"axe: {one['id']} ({one['nodes'][0]['html'][:120]})" for one in told]
+    finally:
+        page.close()
+    return found
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("scheme", SCHEMES)
+@pytest.mark.parametrize("which", ["released", "by_hand"])
+def test_pages_are_quiet_accessible_and_fit(
+    browser: Any, which: str, scheme: str, width: int, request: pytest.FixtureRequest
+) -> None:
+    folder = request.getfixturevalue(which)
+    for path in rewrite(folder) if which == "by_hand" else pages_of(folder):
+        axe = (width, scheme) in WITH_AXE
+        assert complaints(browser, path, width=width, scheme=scheme, axe=axe) == [], path.name
+
+
+def printed_width(browser: Any, path: Path) -> int:
+    page = browser.new_page(viewport={"width": PAPER, "height": 1000})
+    try:
+        page.goto(path.as_uri())
+        page.emulate_media(media="print")
+        across: int = page.evaluate("document.documentElement.scrollWidth")
+        assert page.pdf(format="A4").startswith(b"%PDF")
+        return across
+    finally:
+        page.close()
+
+
+@pytest.mark.parametrize("which", ["released", "by_hand"])
+def test_pages_print_without_losing_an_edge(browser: Any, which: str, request: pytest.FixtureRequest) -> None:
+    folder = request.getfixturevalue(which)
+    rewrite(folder)
+    for path in pages_of(folder):
+        assert printed_width(browser, path) <= PAPER, path.name
+
+
+WHOLE = (
+    "<!DOCTYPE html><html lang='en'><head><meta charset='utf-8'><title>t</title></head>"
+    "<body><main>{}</main></body></html>"
+)
+BROKEN = {
+    "axe: image-alt": "<h1>t</h1><img src='data:image/gif;base64,R0lGODlhAQABAAAAACwAAAAAAQABAAA='>",
+    "axe: color-contrast": "<h1>t</h1><p style='color: #bbb; background: #fff'>hardly to be read</p>",
+    "axe: heading-order": "<h1>t</h1><h4>t</h4>",
+    "request: http://127.0.0.1:9/x.png": "<h1>t</h1><img alt='' src='http://127.0.0.1:9/x.png'>",
+    "console: wrong": "<h1>t</h1><script>console.error('wrong')</script>",
+    "error: thrown": "<h1>t</h1><script>throw new Error('thrown')</script>",
+    "overflow: ": "<h1>t</h1><p style='width: 2000px'>wide</p>",
+}
+
+
+@pytest.mark.parametrize("expected", BROKEN)
+def test_a_broken_page_is_seen(browser: Any, expected: str, tmp_path: Path) -> None:
+    # the broken twin of each check above
+    path = tmp_path / "page.html"
+    path.write_text(WHOLE.format(BROKEN[expected]), encoding="utf-8")
+    found = complaints(browser, path, axe=expected.startswith("axe"))
+    assert len(found) >= 1
+    assert all(one.startswith(expected) or expected.startswith("request") for one in found), found
+    assert any(one.startswith(expected) for one in found)
+
+
+def test_a_plain_page_is_not_complained_of(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(WHOLE.format("<h1>t</h1><p>plain</p>"), encoding="utf-8")
+    assert complaints(browser, path) == []
+
+
+def test_a_page_too_wide_for_paper_is_seen(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(WHOLE.format("<h1>t</h1><p style='width: 2000px'>wide</p>"), encoding="utf-8")
+    assert printed_width(browser, path) > PAPER
+
+
+def test_the_release_shows_all_that_was_spent(released: Path) -> None:
+    card, report = (path.read_text(encoding="utf-8") for path in pages_of(released))
+    assert "SPECKS, public classifier" in card
+    assert "&epsilon; = 1.5" in card
+    paid = json.loads((released / "public" / "evaluation.json").read_text(encoding="utf-8"))
+    assert f"{paid['measures'][0]['reference']:.3g}"[:4] in card
+    account = json.loads((released / "confidential" / "run.json").read_text(encoding="utf-8"))["ledger"]
+    assert (account["charged_epsilon"], account["spent_epsilon"], len(account["entries"])) == (1.0, 2.0, 2)
+    assert "1 spent before; 1 by this release; 0.5 by its paid evaluation; 2.5 left" in report
+    assert "<strong>2 more releases</strong>" in report
