@@ -26,7 +26,9 @@ PERCENTAGES: dict[str, tuple[float, ...]] = {
     "in_person": (63.3, 36.7),
     "dmv": (87.3, 12.7),
 }
-"""Of the levels in their order: the paper's table 1. Of income it prints the smallest, the middle and the largest."""
+"""Of the levels in their order: the paper's table 1, no = 100 - yes where its two don't add up to 100.
+
+Of income it prints the smallest, the middle and the largest."""
 
 
 def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.DataFrame:
