@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from pdips.bayes.modips import Modips as Modips
     from pdips.bayes.posterior import CensoredPosterior as CensoredPosterior
     from pdips.bayes.pseudo import PseudoPosterior as PseudoPosterior
+    from pdips.calibration.smallest import calibrate as calibrate
     from pdips.errors import InputError as InputError
     from pdips.errors import RefusedError as RefusedError
     from pdips.ledger import Ledger as Ledger
@@ -60,6 +61,7 @@ _HOMES = {
     "Steps": "pdips.mechanisms.tree",
     "Table": "pdips.table",
     "UniversalHistogram": "pdips.mechanisms.universal",
+    "calibrate": "pdips.calibration.smallest",
     "suggest_layers": "pdips.mechanisms.planning",
 }
 

@@ -13,6 +13,9 @@ from pdips.errors import InputError, RefusedError
 RHAT, ESS = 1.01, 400
 """R-hat must be below the one, bulk and tail effective draws above the other, for every element of every variable."""
 
+BFMI = 0.3
+"""Below this, a chain's energy moves too little from draw to draw (Betancourt 2016); for that no release is refused."""
+
 NOT_CONVERGED = (
     "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing "
     "is released; the spend stays charged, and withholding is itself an observation of the records that nobody has "

@@ -16,7 +16,7 @@ RANKS = [
     ["pairs"],
     ["mechanisms", "bayes"],
     ["inference", "utility", "audit"],
-    ["report", "studies", "evaluation"],
+    ["report", "studies", "evaluation", "calibration"],
     ["cli"],
 ]
 """Rooms by rank, as docs/architecture.md draws them. Within a rank, rooms may not form a cycle."""

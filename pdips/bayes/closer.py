@@ -12,5 +12,10 @@ def look(how: str, *facts: Any) -> Closer:
     return partial(_look, how, *facts)
 
 
+def stored_name(name: str) -> str:
+    """Return what a variable is called in a stored tree, where a slash would end the name of a group."""
+    return name.replace("/", "\N{DIVISION SLASH}")
+
+
 def _look(how: str, *facts: Any) -> Any:
     return getattr(importlib.import_module("pdips.bayes.inspection"), how)(*facts)

@@ -11,9 +11,12 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.bayes.bounds import Bounds
+from pdips.bayes.closer import stored_name
 from pdips.bayes.columns import Values, distinct
 from pdips.bayes.drawing import Censoring, Scored, around
 from pdips.bayes.grid import join
+from pdips.bayes.model_file import Blueprint
+from pdips.bayes.predicted_records import check_records
 from pdips.bayes.sampling import Convergence
 from pdips.bayes.stages import Stage
 from pdips.bayes.streaming import Stream, draws_by_name, stream
@@ -78,6 +81,8 @@ class Records:
         Takes the compiled log-likelihoods and returns weights (or None) and centre (or None) of each row.
     limit : float, optional
         The window's half-width, nats.
+    blueprint : Blueprint, optional
+        What draws records, to compare them with these.
     """
 
     model: pm.Model
@@ -85,6 +90,7 @@ class Records:
     counts: NDArray[np.int64]
     terms: Terms
     limit: float | None
+    blueprint: Blueprint | None = None
 
 
 def tree_of(draws: Sequence[Draws]) -> xr.DataTree:
@@ -96,7 +102,7 @@ def tree_of(draws: Sequence[Draws]) -> xr.DataTree:
 def inspect(records: Records, posterior: Posterior) -> Found:
     """Return what there is to see, as plain numbers and words for ``run.json``, and as a tree.
 
-    That bounds can't be worked out is told and stops nothing: the release is paid for.
+    That bounds can't be worked out, or no records drawn, is told and stops nothing: the release is paid for.
     """
     parameters = listed(posterior)
     facts = dict(posterior.facts) | {
@@ -114,7 +120,20 @@ def inspect(records: Records, posterior: Posterior) -> Found:
     else:
         facts["bounds"] = bounds.describe() | {"window": censored}
         groups["pdips"] = _stored(bounds, records, weights)
+    if records.blueprint is not None:
+        facts["records"], predicted = _predicted(records.blueprint, records, groups["posterior"])
+        groups |= predicted
     return {"posterior": facts}, xr.DataTree.from_dict(groups)
+
+
+def _predicted(
+    blueprint: Blueprint, records: Records, posterior: xr.Dataset
+) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
+    try:
+        with np.errstate(all="ignore"):
+            return check_records(blueprint, posterior, records.values, records.counts)
+    except Exception as error:  # noqa: BLE001 - whatever a model's graph raises; its words may quote records
+        return {"failed": type(error).__name__}, {}
 
 
 def listed(posterior: Posterior) -> list[dict[str, Any]]:
@@ -227,7 +246,10 @@ def _stored(bounds: Bounds, records: Records, weights: FloatArray | None) -> xr.
     if len(kept) > STORED:
         chosen = np.random.default_rng(PICK_SEED).choice(len(each), STORED, replace=False)
         kept = np.unique([*chosen, int(np.argmax(bounds.largest))])
-    values = {f"value_{name}": ("record", np.asarray(column)[each[kept]]) for name, column in records.values.items()}
+    values = {
+        stored_name(f"value_{name}"): ("record", np.asarray(column)[each[kept]])
+        for name, column in records.values.items()
+    }
     if weights is not None:
         values["weights"] = ("record", weights[each[kept]])
     made = whole.isel(record=kept).assign(values)
@@ -284,4 +306,11 @@ def _censored(
     space: Workspace, stage: Stage, censoring: Censoring, values: Values, counts: NDArray[np.int64]
 ) -> Records:
     terms = censored_terms(space, stage, censoring)
-    return Records(model=space.model, values=values, counts=counts, terms=terms, limit=float(censoring.window))
+    return Records(
+        model=space.model,
+        values=values,
+        counts=counts,
+        terms=terms,
+        limit=float(censoring.window),
+        blueprint=space.blueprint,
+    )

@@ -205,8 +205,15 @@ class Blueprint:
         dict of str to ndarray, shape (n,)
             One column each, as the model has it: codes, whole numbers, doubles.
         """
+        one = {name: np.asarray(value)[None] for name, value in parameters.items()}
+        return {name: values[0] for name, values in self.draw_several(one, n, public, rng).items()}
+
+    def draw_several(
+        self, parameters: Mapping[str, NDArray[Any]], n: int, public: Values, rng: np.random.Generator
+    ) -> dict[str, NDArray[Any]]:
+        """Draw records as :meth:`draw` does at several values, one a row of each parameter: columns (values, n)."""
         model = self.build(stand_ins(self.schema, n, known=public))
-        posterior = {name: np.asarray(value)[None, None] for name, value in parameters.items()}
+        posterior = {name: np.asarray(value)[None] for name, value in parameters.items()}
         tree = xr.DataTree.from_dict({"posterior": _dataset(posterior)})
         with quiet(), model:
             drawn = pm.sample_posterior_predictive(
@@ -220,8 +227,9 @@ class Blueprint:
             )
         found: dict[str, NDArray[Any]] = {}
         for variable, names in self.observed.items():
-            values = drawn["predictions"][variable].to_numpy()[0, 0]
-            found |= {variable: values} if names == (variable,) else dict(zip(names, values.T, strict=True))
+            values = drawn["predictions"][variable].to_numpy()[0]
+            each = np.moveaxis(values, -1, 0) if names != (variable,) else [values]
+            found |= dict(zip(names, each, strict=True))
         return found
 
 

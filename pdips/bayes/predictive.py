@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.bayes.closer import stored_name
 from pdips.bayes.inspection import MOST_LISTED, Posterior, listed
 from pdips.bayes.sanitizing import Measured
 from pdips.bayes.settling import number_of_records, settle
@@ -39,9 +40,10 @@ def check_predictive(
     Returns
     -------
     dict
-        ``posterior``: its parameters, how well chains agree, and ``predictive``: for each statistic the share of
-        entries whose published value lies outside the central 95 % of the simulated ones, and the smallest two-sided
-        p-value, both plain numbers.
+        ``posterior``: its parameters, the ``sampler`` (``moves``: chains of moves made for the model, which have no
+        energy), how well chains agree, and ``predictive``: for each statistic the share of
+        entries whose published value lies outside the central 95 % of the simulated ones, the smallest two-sided
+        p-value, and how many standard deviations of the simulated ones the ``furthest`` entry is off their mean.
     DataTree
         Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
         ``observed_data``: the noisy statistics, which are published.
@@ -55,12 +57,20 @@ def check_predictive(
         low, high = np.quantile(values, [0.025, 0.975], axis=0)
         outside = float(((noisy < low) | (noisy > high)).mean())
         found[name] = {"outside": outside, "smallest_p": float(p_values.min()), "entries": len(noisy)}
-    entries = {name: [f"{name} entry"] for name in simulated}
-    predicted = {name: (["chain", "draw", *entries[name]], values[None]) for name, values in simulated.items()}
-    observed = {name: (entries[name], measured.value(name)) for name in simulated}
+        found[name]["furthest"] = _furthest(noisy, values)
+    names = {name: stored_name(name) for name in simulated}
+    predicted = {each: (["chain", "draw", f"{each} entry"], simulated[name][None]) for name, each in names.items()}
+    observed = {each: ([f"{each} entry"], measured.value(name)) for name, each in names.items()}
     tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
     tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
     return {"posterior": _facts(fitted, released) | {"predictive": found}}, tree
+
+
+def _furthest(noisy: NDArray[Any], simulated: NDArray[np.float64]) -> float:
+    spread = simulated.std(axis=0)
+    moving = spread > 0
+    off = np.abs(noisy - simulated.mean(axis=0))[moving] / spread[moving]
+    return float(off.max(initial=0.0))
 
 
 def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
@@ -73,7 +83,8 @@ def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
     facts = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
     facts |= {"draws": int(found.sizes["draw"]), "chains": int(found.sizes["chain"])}
     convergence = fitted.convergence.describe() if fitted.convergence is not None else None
-    return facts | {"sampler": "nuts" if chains else "independent draws", "convergence": convergence}
+    sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
+    return facts | {"sampler": sampler, "convergence": convergence}
 
 
 def _simulate(

@@ -225,7 +225,8 @@ class PseudoPosterior:
             tree = draws if isinstance(draws, xr.DataTree) else look.tree_of(draws)
             posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.independent)
             held = {"model": blueprint.model, "values": fits.values, "counts": fits.counts, "limit": None}
-            return look.inspect(look.Records(**held, terms=lambda _: (weights, None)), posterior)
+            records = look.Records(**held, terms=lambda _: (weights, None), blueprint=blueprint)
+            return look.inspect(records, posterior)
 
         return released, diagnostics, closer
 

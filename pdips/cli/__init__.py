@@ -9,6 +9,7 @@ import click
 
 from pdips import __version__
 from pdips.cli.audits import audit
+from pdips.cli.calibrate import calibrate
 from pdips.cli.evaluate import evaluate
 from pdips.cli.ledgers import ledger
 from pdips.cli.models import models
@@ -25,7 +26,7 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, evaluate, audit, study, ledger, schema, models):
+for _command in (synthesize, report, evaluate, calibrate, audit, study, ledger, schema, models):
     program.add_command(_command)
 
 

@@ -43,7 +43,7 @@ def bound_against_value(bounds: Bounds, values: ArrayLike, name: str, key: str) 
     key : str
         Unlike any other picture's on the page.
     """
-    figure, axes = _panel(name, "bound of the record (nats)")
+    figure, axes = panel(name, "bound of the record (nats)")
     finite = np.isfinite(bounds.largest)
     _dots(axes, np.asarray(values)[finite], bounds.largest[finite])
     label = f"Bound of each record against {name}"
@@ -56,7 +56,7 @@ def bound_against_value(bounds: Bounds, values: ArrayLike, name: str, key: str) 
 
 def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key: str) -> str:
     """Draw each record's weight against its value of a column."""
-    figure, axes = _panel(name, "weight")
+    figure, axes = panel(name, "weight")
     _dots(axes, values, weights)
     axes.set_ylim(0, None)
     return as_svg(figure, f"Weight of each record against {name}", key)
@@ -64,7 +64,7 @@ def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key:
 
 def censored_by_draw(bounds: Bounds, key: str) -> str:
     """Draw the share of records beyond the limit at each draw, a line for each chain."""
-    figure, axes = _panel("draw", "share of records censored")
+    figure, axes = panel("draw", "share of records censored")
     for chain, shares in enumerate(bounds.share_by_draw):
         colour = SERIES[chain % len(SERIES)]
         axes.plot(np.arange(len(shares)), shares, color=colour, linewidth=0.75)
@@ -86,7 +86,7 @@ def draws_of_parameter(draws: NDArray[Any], released: Sequence[float], name: str
     key : str
         Unlike any other picture's on the page.
     """
-    figure, axes = _panel(name, "share of draws")
+    figure, axes = panel(name, "share of draws")
     low, high = np.quantile(draws, [0.0005, 0.9995])
     edges = np.linspace(low, high if high > low else low + 1, BARS + 1)
     for chain, row in enumerate(draws):
@@ -117,7 +117,8 @@ def _round(values: NDArray[Any], places: int) -> NDArray[Any]:
     return rounded
 
 
-def _panel(across: str, up: str) -> tuple["Figure", "Axes"]:
+def panel(across: str, up: str) -> tuple["Figure", "Axes"]:
+    """Return an empty picture of the size that panels of the page have, and its axes with their names."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(WIDTH / 72, HEIGHT / 72), dpi=72)

@@ -18,6 +18,12 @@ def _nan_is_none(value: Any) -> Any:
     return None if isinstance(value, float) and math.isnan(value) else value
 
 
+def _lines(value: Any) -> list[Any]:
+    """Return the words among what a mechanism said of its chains: one line, several, or several by name."""
+    each = value.values() if isinstance(value, Mapping) else value if isinstance(value, list) else [value]
+    return [line for line in each if isinstance(line, str)]
+
+
 Number = Annotated[float, Field(allow_inf_nan=False)]
 NumberOrNone = Annotated[Number | None, BeforeValidator(_nan_is_none)]
 
@@ -200,6 +206,25 @@ class Predicted(BaseModel):
     entries: int
     outside: Number
     smallest_p: Number
+    furthest: NumberOrNone = None
+
+
+class RecordColumn(BaseModel):
+    """How far a column lies from the mean of what its model draws, and how far draws do."""
+
+    name: str
+    distance: Number
+    typical: Number
+    p: Number
+
+
+class RecordsFacts(BaseModel):
+    """What :func:`pdips.bayes.predicted_records.check_records` found."""
+
+    failed: str | None = None
+    draws: int = 0
+    records: int = 0
+    columns: list[RecordColumn] = []
 
 
 class PosteriorFacts(BaseModel):
@@ -214,11 +239,16 @@ class PosteriorFacts(BaseModel):
     more: int = 0
     bounds: BoundFacts | None = None
     predictive: dict[str, Predicted] = {}
+    records: RecordsFacts | None = None
 
 
 class Diagnostics(BaseModel):
-    """What a mechanism tells its curator, as far as the pages show it."""
+    """What a mechanism tells its curator, as far as the pages show it.
 
+    ``convergence``: lines of :meth:`pdips.convergence.Convergence.describe`, or other words.
+    """
+
+    convergence: Annotated[list[str], BeforeValidator(_lines)] = []
     posterior: PosteriorFacts | None = None
 
 

@@ -1,0 +1,1 @@
+"""The smallest epsilon at which a stated accuracy is reached, from public facts only."""
