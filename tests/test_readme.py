@@ -79,6 +79,9 @@ def test_a_newcomer_gets_through_the_readme(tmp_path):
     assert (clone / "demo/youth/confidential/report.html").exists()
     assert "released  1 synthetic set of 5 columns by censored-posterior" in printed
     assert "The posterior" in (clone / "demo/earnings/confidential/report.html").read_text()
+    evaluate = next(line for line in README.splitlines() if line.startswith(".venv/bin/pdips evaluate"))
+    assert "INSIDE ONLY" in shell(clone, evaluate)
+    assert "Propensity scores" in (clone / "demo/youth/confidential/report.html").read_text()
     shell(clone, "make demo EPSILON=3")
     assert json.loads((clone / "demo/youth/public/privacy.json").read_text())["privacy"]["epsilon"] == 3
     assert "epsilon 4 of 10 spent, 6 left" in shell(clone, ".venv/bin/pdips ledger show demo/youth.sqlite")
