@@ -1,7 +1,7 @@
-"""Take the pictures of a report for the README, after an evaluation: ``python -m benchmarks.pictures_report demo/youth``.
+"""Take the pictures of a report for the README: ``python -m benchmarks.pictures_report demo/youth``, once evaluated.
 
-Chromium opens ``confidential/report.html`` in light and in dark; ``docs/report.png`` and ``docs/report-dark.png`` are the
-top of it. The examples are public tables: take no such picture of a confidential one.
+Chromium opens ``confidential/report.html`` in light and in dark; the top of it is ``docs/report.png`` and
+``docs/report-dark.png``. The examples are public tables: take no such picture of a confidential one.
 """
 
 import shutil
