@@ -99,6 +99,14 @@ def test_functions_classes_and_budgets_by_layer():
     assert json.loads(json.dumps(found.describe()))["epsilon"] == float(found.epsilon)
 
 
+def test_an_epsilon_that_is_too_small_is_none_in_json():
+    found = calibrate(LaplaceSanitizer, SCHEMA, standard_error=10)
+    tried = pd.DataFrame({"epsilon": [0.01], "reached": [math.inf], "monte_carlo_error": [0.0], "worst": ["none"]})
+    plain = replace(found, by_epsilon=tried).describe()
+    assert plain["by_epsilon"][0]["reached"] is None
+    assert json.dumps(plain, allow_nan=False)
+
+
 def test_statistics_of_a_model():
     made = Modips(epsilon=1, model="multinomial", budget="equal")
     found = calibrate(made, SCHEMA, standard_error=30, of=["counts", ("a", "b")])

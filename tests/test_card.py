@@ -59,6 +59,14 @@ def test_no_test_of_a_gaussian_release_beats_the_zcdp_bound(rho: float) -> None:
         assert gaussian_power(rho, level) <= detection_bound_zcdp(rho, level) <= 1
 
 
+def test_the_zcdp_bound_is_not_far_above_a_gaussian_release() -> None:
+    for rho in (0.01, 0.1, 0.5, 2.0):
+        for level in (0.01, 0.05, 0.1):
+            assert detection_bound_zcdp(rho, level) < 1.5 * gaussian_power(rho, level)
+    assert [detection_bound_zcdp(0.5, level) for level in (0.0, 1.0)] == [0.0, 1.0]
+    assert detection_bound_zcdp(1e6, 0.01) == pytest.approx(1)
+
+
 def test_a_zcdp_bound_at_a_quarter_of_rho_is_caught() -> None:
     # the broken twin
     assert any(gaussian_power(0.3, level) > detection_bound_zcdp(0.3 / 4, level) for level in LEVELS)

@@ -49,6 +49,17 @@ def test_rules_of_the_price(facts: Any, changes: Any, level: str, words: str) ->
     assert words in found.line
 
 
+def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
+    facts, run = checked(facts_of(epsilon=9.9))
+    paid = PaidFacts.model_validate(EVALUATION)  # at 0.25
+    assert (price.verdict(facts, run).level, price.verdict(facts, run, paid).level) == ("good", "watch")
+    alone, together = checklist.promised(facts, run), checklist.promised(facts, run, paid)
+    assert [check.state for check in alone[:2]] == ["yes", "person"]
+    assert [check.state for check in together[:2]] == ["yes", "watch"]
+    assert "10.15 in total" in together[0].found
+    assert "paid evaluation" in together[0].found
+
+
 def test_the_worst_comes_first() -> None:
     levels: Any = ("good", "open", "bad", "watch")
     found = worst([Verdict(level=level, line=f"{level}.") for level in levels], Verdict(level="good", line="none"))

@@ -6,6 +6,7 @@ import math
 import shutil
 import sys
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -19,6 +20,7 @@ from pdips.evaluation.opened import open_release
 from pdips.evaluation.paid import FILE, PaidEvaluation, evaluate_paid, measured_steps, steps_of
 from pdips.evaluation.public_score import fit_public_score, ks_steps, margins_steps, rounded
 from pdips.noise import RandomBits, discrete_laplace
+from pdips.report.pages import write_card
 from pdips.utility.codes import codes_of, table_codes
 from pdips.utility.margins import k_way
 
@@ -244,6 +246,39 @@ def test_another_table_or_other_neighbours_in_the_ledger_are_refused(pdips, here
     Ledger(here / "m.sqlite").set_total(5, neighbours="add-remove")
     assert "can't hold a replace-one loss" in pdips(*paid(here, "--ledger", here / "m.sqlite"))[2]
     assert not (here / "out/public" / FILE).exists()
+
+
+@pytest.mark.parametrize("blocked", [f".{FILE}", f"public/{FILE}"])
+def test_what_cant_be_written_is_never_charged(pdips, here, monkeypatch, blocked):
+    ledger = Ledger(here / "l.sqlite")
+    ledger.set_total(5)
+    if blocked.startswith("public"):
+        write = Path.write_text
+
+        def full(path, *args, **kwargs):
+            if path == here / "out/public" / FILE:
+                raise OSError(28, "No space left on device")
+            return write(path, *args, **kwargs)
+
+        monkeypatch.setattr(Path, "write_text", full)
+    else:
+        (here / "out" / blocked).mkdir()
+    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, out, ledger.entries()) == (2, "", [])
+    assert "nothing was charged" in err
+    assert not (here / "out/public" / FILE).exists()
+
+
+def test_the_card_has_the_price_even_if_the_report_cant_be_written(pdips, here):
+    (here / "out/confidential").mkdir()
+    (here / "out/confidential/run.json").write_text("{")
+    write_card(here / "out/public")
+    code, out, err = pdips(*paid(here, epsilon="0.25"))
+    assert code == 2
+    assert "run.json is damaged" in err
+    assert "may be published" in out
+    assert json.loads((here / "out/public" / FILE).read_text())["privacy"]["epsilon"] == 0.25
+    assert "1.25" in (here / "out/public/card.html").read_text()
 
 
 def test_a_second_evaluation_pays_again_and_replaces_nothing(pdips, here):

@@ -131,7 +131,7 @@ def test_the_worst_rule_comes_first():
     assert broken == {"divergences", "BFMI, smallest"}
 
 
-@pytest.mark.parametrize("entries", [1, 9, 40, 500])
+@pytest.mark.parametrize("entries", [1, 9, 40, 500, 5_000])
 def test_noisy_statistics_outside_are_counted_against_chance(entries):
     allowed = int(stats.binom.isf(CHANCE, entries, 0.05))  # more than so many have a probability of at most CHANCE
     for outside, level in ((allowed, "good"), (allowed + 1, "watch")):
@@ -250,6 +250,15 @@ def test_distances_are_those_by_hand():
 )
 def test_bins_are_public(column, edges):
     np.testing.assert_allclose(bin_edges(Column.model_validate(column)), edges)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1, 1000), (1, 50), (100, 300_000), (3, 300)])
+def test_what_lies_at_a_bound_is_in_a_bin(lower, upper):
+    # through the logarithm and back these bounds come out too small, or too large
+    column = Column(lower=lower, upper=upper, scale="log")
+    edges = bin_edges(column)
+    assert (edges[0], edges[-1]) == (lower, upper)
+    assert predicted_records._shares(np.array([lower, upper], dtype=float), column, edges).sum() == 1
 
 
 def test_a_check_that_fails_stops_nothing_and_tells_no_value():

@@ -95,9 +95,10 @@ def bin_edges(column: Column) -> FloatArray:
     lower, upper = float(column.lower or 0), float(column.upper or 0)
     if column.integer and upper - lower < BINS:
         return np.arange(lower - 0.5, upper + 1, dtype=np.float64)
-    if column.scale == "log":
-        return np.exp(np.linspace(np.log(lower), np.log(upper), BINS + 1))
-    return np.linspace(lower, upper, BINS + 1)
+    space = np.geomspace if column.scale == "log" else np.linspace
+    edges = space(lower, upper, BINS + 1)
+    edges[0], edges[-1] = lower, upper  # rounding must not leave out what lies at a bound
+    return edges
 
 
 def _some(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:

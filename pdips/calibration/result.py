@@ -1,5 +1,6 @@
 """What a calibration found."""
 
+import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, Literal
@@ -60,7 +61,7 @@ class Calibration:
         return f"Calibration(epsilon={spell(self.epsilon)}, {self.goal} {self.reached:.4g} {self.unit}, {self.method})"
 
     def describe(self) -> dict[str, Any]:
-        """Return it as plain values, for JSON."""
+        """Return it as plain values, for JSON: None where nothing is reached, at an epsilon that is too small."""
         plain = ("goal", "target", "reached", "worst", "monte_carlo_error", "unit", "method", "statement")
         return {
             "mechanism": self.mechanism.name,
@@ -68,6 +69,9 @@ class Calibration:
             "neighbours": self.mechanism.neighbours,
             "n_sets": self.mechanism.n_sets,
             **{name: getattr(self, name) for name in plain},
-            "by_epsilon": self.by_epsilon.to_dict("records"),
+            "by_epsilon": [
+                {**row, "reached": row["reached"] if math.isfinite(row["reached"]) else None}
+                for row in self.by_epsilon.to_dict("records")
+            ],
             "by_margin": self.by_margin.to_dict("records"),
         }

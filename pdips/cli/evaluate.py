@@ -113,7 +113,7 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock
-    from pdips.report.pages import rewrite
+    from pdips.report.pages import rewrite_report, write_card
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
     with show_progress() as progress:
@@ -125,8 +125,12 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
-    pages = rewrite(Path(directory))
-    click.echo(f"pages     {', '.join(map(str, pages))}: written again with these figures")
+    # The card first, and whatever becomes of the report: its total price has to have this evaluation in it.
+    card = write_card(Path(directory) / "public")
+    click.echo(f"card      {card}: written again with these figures")
+    report = rewrite_report(Path(directory))
+    if report is not None:
+        click.echo(f"report    {report}: written again")
 
 
 def _spelt(value: float | None) -> str:

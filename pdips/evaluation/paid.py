@@ -141,6 +141,10 @@ def evaluate_paid(
         score = fit_public_score(opened.sets, opened.schema)
     with clock.step("reading the table"):
         confidential = open_table(table, opened)
+    # All that could fail for reasons of its own comes before the charge.
+    references = _references(opened.sets, score, confidential.n_records)
+    if rng is None:
+        _check_writable(opened.home)
     if ledger is not None:
         with clock.step("charging the ledger"):
             ledger.charge(loss, price.spends(), mechanism=price.name, fingerprint=confidential.fingerprint)
@@ -151,7 +155,6 @@ def evaluate_paid(
         exact_steps = np.array(measured_steps(confidential, opened.sets, score))
         noisy = exact_steps + discrete_laplace(scale, len(MEASURES), bits)
     del exact_steps
-    references = _references(opened.sets, score, confidential.n_records)
     found = _described(opened, price, loss, scale, noisy, references, confidential.n_records, score)
     if not bits.reproducible:
         _write(opened.home, found)
@@ -239,8 +242,21 @@ def _described(
     }
 
 
+def _hidden(home: Path) -> Path:
+    return home.parent / f".{FILE}"
+
+
+def _check_writable(home: Path) -> None:
+    try:
+        for place in (_hidden(home), home / FILE):
+            place.write_text("", encoding="utf-8")
+            place.unlink()
+    except OSError as error:
+        raise InputError(f"can't write {home / FILE}: {error.strerror}; nothing was charged") from None
+
+
 def _write(home: Path, found: dict[str, Any]) -> None:
-    hidden = home.parent / f".{FILE}"
+    hidden = _hidden(home)
     try:
         write_json(hidden, found)
         hidden.replace(home / FILE)

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from pdips.report.advice import combining
-from pdips.report.facts import PublicFacts, Run
+from pdips.report.facts import PaidFacts, PublicFacts, Run
 from pdips.report.formats import number, plural, price
 from pdips.report.meaning import odds_factor, round_up
-from pdips.report.price import LARGE_EPSILON
+from pdips.report.price import LARGE_EPSILON, total
 from pdips.report.verdicts import Verdict
 
 State = Literal["yes", "watch", "no", "person"]
@@ -57,10 +57,10 @@ class Check:
         return WORDS[self.state]
 
 
-def section(facts: PublicFacts, run: Run) -> dict[str, Any]:
-    """Return what the section shows; ``verdict`` opens it."""
+def section(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
+    """Return what the section shows; ``verdict`` opens it. A paid evaluation is published too, so its price counts."""
     groups = {
-        "What is promised, and to whom": promised(facts, run),
+        "What is promised, and to whom": promised(facts, run, paid),
         "How it was computed": computed(facts),
         "What else is known of these people": composed(facts, run),
         "Utility, bias and intervals": useful(facts),
@@ -85,20 +85,21 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     return Verdict(level="good", line="All questions are answered by yes.")
 
 
-def promised(facts: PublicFacts, run: Run) -> list[Check]:
+def promised(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> list[Check]:
     """Return the questions on the guarantee itself."""
     privacy, bounded = facts.privacy, facts.privacy.kind in BOUNDED
-    sets = plural(facts.n_sets, "set")
-    total = f"epsilon = {price(privacy.epsilon)} in total over {sets}, kind {privacy.kind}."
+    sets, epsilon = plural(facts.n_sets, "set"), total(facts, paid)
+    over = f"{sets} and their paid evaluation" if paid else sets
+    said = f"epsilon = {price(epsilon)} in total over {over}, kind {privacy.kind}."
     return [
         Check(
             question="Is the loss bounded, over all that is published?",
             state="yes" if bounded else "no",
-            found=total if bounded else f"No: {total} That figure bounds nothing for this table.",
+            found=said if bounded else f"No: {said} That figure bounds nothing for this table.",
             why="A figure that is approached, or that holds on average, says nothing of this table.",
             topic="2: privacy parameters and variants",
         ),
-        _epsilon(facts),
+        _epsilon(facts, epsilon),
         _delta(facts, run.n_records),
         _unit(facts),
         Check(
@@ -113,8 +114,7 @@ def promised(facts: PublicFacts, run: Run) -> list[Check]:
     ]
 
 
-def _epsilon(facts: PublicFacts) -> Check:
-    epsilon = facts.privacy.epsilon
+def _epsilon(facts: PublicFacts, epsilon: float) -> Check:
     state: State = "yes" if epsilon <= SMALL_EPSILON else "person" if epsilon <= LARGE_EPSILON else "watch"
     factor = f"An attacker's odds change by a factor of at most {number(round_up(odds_factor(epsilon)))}."
     if facts.privacy.delta:

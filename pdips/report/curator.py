@@ -26,7 +26,7 @@ def context(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | 
         "price": price.section(facts, run, paid),
         "diagnostics": diagnostics.section(confidential, facts, run),
         "utility": utility.section(confidential, facts, run, paid),
-        "checklist": checklist.section(facts, run),
+        "checklist": checklist.section(facts, run, paid),
     }
     return {
         "facts": facts,

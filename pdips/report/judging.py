@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import comb, exp, inf, sqrt
+from math import exp, inf, sqrt
 
 from pdips.convergence import BFMI, ESS, RHAT
 from pdips.report.facts import BoundFacts, PosteriorFacts, Predicted, PublicFacts, RecordsFacts, Run
@@ -188,7 +188,9 @@ def _statistics(predictive: dict[str, Predicted]) -> list[Check]:
 
 def _tail(least: int, n: int, p: float) -> float:
     """Return the probability of at least so many successes in n trials."""
-    return 1.0 - sum(comb(n, k) * p**k * (1 - p) ** (n - k) for k in range(min(least, n + 1)))
+    from scipy.special import bdtrc
+
+    return float(bdtrc(least - 1, n, p)) if least else 1.0
 
 
 def _records(records: RecordsFacts | None) -> list[Check]:

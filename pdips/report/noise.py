@@ -82,7 +82,7 @@ def compare(home: Path, facts: PublicFacts, run: Run) -> Compared | None:
 
 def _expected(margin: Margin, error: float, n: int) -> float:
     spread = (math.sqrt((error / n) ** 2 + share * (1 - share) / n) for share in margin.table)
-    return HALF_NORMAL / 2 * math.fsum(spread)
+    return min(HALF_NORMAL / 2 * math.fsum(spread), 1.0)
 
 
 def _pairs(errors: dict[tuple[str, ...], float], margins: dict[str, Margin], run: Run, n: int) -> Pairs | None:

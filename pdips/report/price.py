@@ -30,7 +30,7 @@ def section(facts: PublicFacts, run: Run, paid: PaidFacts | None) -> dict[str, A
         A paid evaluation, which is a further spend.
     """
     return {
-        "verdict": verdict(facts, run),
+        "verdict": verdict(facts, run, paid),
         "items": items(facts),
         "fold": len(facts.spends) > MOST_ITEMS,
         "smallest": min(item.epsilon for item in facts.spends) if facts.spends else None,
@@ -58,7 +58,7 @@ def total(facts: PublicFacts, paid: PaidFacts | None) -> float:
     return math.fsum([facts.privacy.epsilon, *([paid.privacy.epsilon] if paid else [])])
 
 
-def verdict(facts: PublicFacts, run: Run) -> Verdict:
+def verdict(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> Verdict:
     """Return the verdict by the rules that ``docs/report.md`` lists."""
     privacy, found = facts.privacy, []
     if privacy.kind in ("none", "asymptotic"):
@@ -66,7 +66,7 @@ def verdict(facts: PublicFacts, run: Run) -> Verdict:
     if facts.reproducible:
         found.append(Verdict(level="bad", line="Made from a seed: whoever knows it can subtract the noise."))
     found += _on_delta(privacy.delta, run.n_records)
-    if privacy.epsilon > LARGE_EPSILON and privacy.kind not in ("none", "asymptotic"):
+    if total(facts, paid) > LARGE_EPSILON and privacy.kind not in ("none", "asymptotic"):
         line = f"An epsilon above {LARGE_EPSILON:g} bounds the odds of an attacker by so much that it says little."
         found.append(Verdict(level="watch", line=line))
     if run.ledger is None:
