@@ -1,7 +1,8 @@
-"""Take the pictures of a report for the README, after an evaluation: ``python -m benchmarks.pictures_report demo/youth``.
+"""Take the pictures of a report for the README, after an evaluation.
 
-Chromium opens ``confidential/report.html`` in light and in dark; ``docs/report.png`` and ``docs/report-dark.png`` are the
-top of it. The examples are public tables: take no such picture of a confidential one.
+``python -m benchmarks.pictures_report demo/youth``: Chromium opens ``confidential/report.html`` in light and in dark;
+``docs/report.png`` and ``docs/report-dark.png`` are the top of it. The examples are public tables: take no such picture
+of a confidential one.
 """
 
 import shutil
