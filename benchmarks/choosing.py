@@ -14,6 +14,7 @@ from pdips.table import Table
 from pdips.utility.margins import k_way
 
 RELEASES = 3
+FEW = {"n_records": 300, "releases": 40}
 MECHANISMS = (
     "steps",
     "laplace-sanitizer",
@@ -49,8 +50,27 @@ def distance(table: Table, name: str, epsilon: float) -> float:
     return float(np.mean(found))
 
 
+def few_records() -> None:
+    """Print how far 300 records from few cells are off: two urns, and a sample without privacy."""
+    table, rng = cut(*CUTS[0]), np.random.default_rng(1)
+    n, releases = FEW["n_records"], FEW["releases"]
+    for name in ("smoothed-histogram", "multinomial-dirichlet"):
+        urn: Mechanism = find(name)(epsilon=1, n_records=n)
+        found = [k_way(table, urn.release(table)[0].sets, 2)["mean"] for _ in range(releases)]
+        print(f"{n} records by {name}, epsilon 1: {np.mean(found):.3f}")
+    samples = [table.frame.sample(n, replace=True, random_state=rng) for _ in range(releases)]
+    print(f"{n} records sampled: {np.mean([k_way(table, [one], 2)['mean'] for one in samples]):.3f}")
+
+
+def resample() -> None:
+    """Print how far a resample of the youth survey is off."""
+    table = cut(*CUTS[-1])
+    again = table.frame.sample(len(table.frame), replace=True, random_state=np.random.default_rng(1))
+    print(f"a resample of youth: {k_way(table, [again], 2)['mean']:.4f}")
+
+
 def main() -> None:
-    """Print a row for each table and epsilon."""
+    """Print a row for each table and epsilon, and what to compare them with."""
     print(f"| table | cells | records a cell | epsilon | {' | '.join(MECHANISMS)} |")
     print("| --- " * (4 + len(MECHANISMS)) + "|")
     for name, columns in CUTS:
@@ -60,6 +80,8 @@ def main() -> None:
             found = " | ".join(f"{distance(table, mechanism, epsilon):.4f}" for mechanism in MECHANISMS)
             what = f"{name}, {len(table.schema.columns)} columns"
             print(f"| {what} | {cells:,} | {table.n_records / cells:.2g} | {epsilon:g} | {found} |", flush=True)
+    few_records()
+    resample()
 
 
 if __name__ == "__main__":
