@@ -75,6 +75,7 @@ def _spoil(notebook: Any, what: str) -> None:
         "alt text": lambda: code.metadata.clear(),
         "no picture": lambda: code.outputs.pop(1),
         "no table": lambda: code.outputs.pop(2),
+        "formulas": lambda: last.update(source="As $x^2$. " + last.source),
         "seeded release": lambda: last.update(source="[docs](../docs/choosing.md)"),
     }
     spoil[what]()
@@ -105,6 +106,7 @@ def test_a_clean_notebook_passes() -> None:
         "alt text",
         "no picture",
         "no table",
+        "formulas",
         "seeded release",
     ],
 )
