@@ -71,7 +71,10 @@ def _inside(table: str, directory: str, formula: str | None, family: "Family | N
     if found["weight"] is not None:
         click.echo(f"* weighted by {found['weight']}")
     click.echo(NOTE)
-    report = rewrite_report(Path(directory))
+    try:
+        report = rewrite_report(Path(directory))
+    except InputError as error:
+        raise InputError(f"{error}; the evaluation is written: mend it, then `pdips report DIR`") from None
     click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
 
 
@@ -125,7 +128,10 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
-    pages = rewrite(Path(directory))
+    try:
+        pages = rewrite(Path(directory))
+    except InputError as error:
+        raise InputError(f"{error}; the figures are published and charged: mend it, then `pdips report DIR`") from None
     click.echo(f"pages     {', '.join(map(str, pages))}: written again with these figures")
 
 
