@@ -188,6 +188,7 @@ def test_every_mechanism_works_or_says_why_not(name):
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": [("a", "a")]}, "none twice"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": []}, "of must be"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "in_": "share"}, "needs n_records"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 5, "in_": "share", "n_records": 9}, "a share, from 0 to 1"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "in_": "percent"}, "in_ must be"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "n_records": 0}, "n_records must be"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "sampling_share": 0.5}, "needs n_records"),
@@ -261,6 +262,15 @@ def test_the_command(tmp_path, capsys):
     assert "(simulation)" in shown
     assert "PUBLIC or SYNTHETIC" in shown
     assert "share of the records, Monte Carlo standard error" in shown
+
+
+@pytest.mark.parametrize(("path", "message"), [("", "must name a file"), ("no/x.json", "a folder that doesn't exist")])
+def test_a_file_that_could_not_be_written_is_refused_first(tmp_path, capsys, path, message):
+    schema = REPOSITORY / "examples" / "hours.toml"
+    words = ["calibrate", "steps", "--schema", str(schema), "--standard-error", "100", "--json", str(tmp_path / path)]
+    with pytest.raises(InputError, match=message):
+        program.main(words, standalone_mode=False)
+    assert capsys.readouterr().out == ""
 
 
 def test_the_page_runs(tmp_path, monkeypatch, capsys):

@@ -101,7 +101,7 @@ def test_every_measure_is_what_its_own_function_says():
     alone = Schema(columns={"age": SCHEMA.columns["age"]})
     only = {m.name: m for m in general_utility(Table(table.frame[["age"]], alone), [sets[0][["age"]]])}
     assert (only["pMSE"].mean, only["pMSE over its null"].mean) == pytest.approx((number.pmse, number.ratio))
-    assert "k must be" in only["TVD of 2-way margins"].reason
+    assert "needs 2 columns with levels or bins" in only["TVD of 2-way margins"].reason
     assert only["3-marginal score"].reason is None
 
 
@@ -306,7 +306,7 @@ def test_functions_families_and_number_levels_in_formulas():
         ("votes ~ age", None, "'votes', which is no column"),
         ("voted ~ voted + age", None, "among the predictors"),
         ("voted ~ 0 + age", None, "needs its intercept"),
-        ("voted ~ age | college", None, "can't be worked out on columns of this schema"),
+        ("voted ~ age | college", None, "can't be worked out on columns of this schema: it has several parts"),
         ("voted ~ np.log(region)", None, "can't be worked out on columns of this schema"),
         ("income + age ~ college", None, "must have one outcome"),
         ("region ~ age", None, "needs a numeric outcome"),
@@ -319,6 +319,39 @@ def test_formulas_that_dont_fit_are_refused_in_a_line(formula, family, message):
     with pytest.raises(InputError, match=message) as caught:
         read_analysis(formula, SCHEMA, family)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "term",
+    [
+        "np.savetxt('{file}', age)",
+        "{{age.tofile('{file}')}}",
+        "{{np.lib.npyio.os.mkdir('{file}')}}",
+        "I(np.savetxt('{file}', age))",
+        "{{age.mean() * age}}",
+        "{{(age, age)[0]}}",
+    ],
+)
+@pytest.mark.parametrize("formula", ["voted ~ college + {}", "{} ~ college"])
+def test_a_term_is_arithmetic_and_nothing_else_is_run(tmp_path, formula, term):
+    file = tmp_path / "written"
+    with pytest.raises(InputError, match="has a term that isn't allowed") as caught:
+        read_analysis(formula.format(term.format(file=file)), SCHEMA)
+    assert "\n" not in str(caught.value)
+    assert not file.exists()
+
+
+def test_the_functions_that_are_allowed_work():
+    frame = voters()
+    formula = (
+        "income ~ bs(age, df=4) + C(age > 30) + {age**2} + C(region, Treatment('south')) * np.where(age > 40, 1, 0)"
+    )
+    assert read_analysis(formula.replace("south", SCHEMA.columns["region"].levels[1]), SCHEMA).fit(frame).names[0]
+
+
+def test_numbers_that_the_schema_doesnt_list_are_no_categories():
+    with pytest.raises(InputError, match=r"takes numbers as categories that the schema doesn't list"):
+        read_analysis("voted ~ C(income)", SCHEMA).fit(voters())
 
 
 def test_a_negative_outcome_is_no_count():
@@ -451,6 +484,7 @@ def test_bad_input_has_one_line_each(pdips, here):
         ((table, here / "out", "--family", "linear"), "--family belongs to an --analysis"),
         ((table, here / "out", "--json", public / "x.json"), "can't name a file in public"),
         ((table, here / "out", "--json", here / "no" / "x.json"), "a folder that doesn't exist"),
+        ((table, here / "out", "--json", here), "--json must name a file"),
         ((table, here / "out", "--ledger", here / "l"), "--ledger belongs to --paid-epsilon"),
         ((table, here / "out", "--paid-epsilon", 1, "--analysis", "voted ~ age"), "goes with --ledger only"),
     ]
@@ -484,6 +518,9 @@ def test_a_set_that_is_missing_or_in_excess_is_called_so(pdips, here):
     (public / "synthetic_3.parquet").write_bytes((public / "synthetic_1.parquet").read_bytes())
     assert "not of this release" in pdips("evaluate", here / "t.parquet", here / "out")[2]
     (public / "synthetic_3.parquet").unlink()
+    pd.read_parquet(public / "synthetic_1.parquet").to_csv(public / "synthetic_1.csv", index=False)
+    assert "synthetic_1.parquet are both there" in pdips("evaluate", here / "t.parquet", here / "out")[2]
+    (public / "synthetic_1.csv").unlink()
     (public / "synthetic_1.parquet").unlink()
     assert "synthetic set 1 of 2 is missing" in pdips("evaluate", here / "t.parquet", here / "out")[2]
 
@@ -493,6 +530,14 @@ def test_an_analysis_without_an_answer_on_the_table_is_refused(here):
     few = Table(pd.read_parquet(here / "t.parquet").iloc[:3], opened.schema)
     with pytest.raises(InputError, match="doesn't fit the table"):
         specific_utility(few, opened, read_analysis("voted ~ age + college", opened.schema))
+
+
+def test_a_measure_without_enough_columns_says_what_it_needs():
+    schema = Schema(columns={"voted": SCHEMA.columns["voted"]})
+    frame = voters()[["voted"]]
+    reasons = {one.name: one.reason for one in general_utility(Table(frame, schema), [frame])}
+    assert reasons["TVD of 1-way margins"] is None
+    assert reasons["TVD of 2-way margins"] == "needs 2 columns with levels or bins, and the schema has 1"
 
 
 def test_counted_tables_and_no_sets_are_refused():

@@ -196,6 +196,18 @@ def test_a_paid_evaluation_is_charged_and_published(pdips, here):
     assert {path.name for path in (here / "out").iterdir()} == {"public"}
 
 
+def test_pages_that_cant_be_written_leave_figures_charged_and_say_so(pdips, here):
+    inside = here / "out/confidential"
+    inside.mkdir()
+    (inside / "run.json").write_text("{")
+    code, _, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "run.json is damaged" in err
+    assert "published and charged: mend it, then `pdips report DIR`" in err
+    assert (here / "out/public" / FILE).exists()
+    assert len(Ledger(here / "l.sqlite").entries()) == 1
+
+
 def test_nothing_confidential_is_published_by_either_evaluation(pdips, here):
     frame = confidential_table()
     code, out, _ = pdips(*paid(here))

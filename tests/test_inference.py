@@ -423,7 +423,8 @@ def test_rule_for_reads_files(tmp_path):
     ("found", "message"),
     [
         (facts("modips", n_sets=1, split="once"), "cost nothing"),
-        (facts("steps", n_sets=1, split="once"), "per-set"),
+        (facts("steps", n_sets=1, split="once"), 'with split="per-set"'),
+        (facts("kng", n_sets=1, split="once"), "which kng hasn't"),
         (facts("somebody-else"), "name the rule yourself"),
         ({"mechanism": "steps"}, "must hold"),
         ({"settings": {}}, "must hold"),

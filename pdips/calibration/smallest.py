@@ -174,6 +174,8 @@ def calibrate(
     _check_claim(first, schema)
     largest = _checked_largest(largest_epsilon)
     chosen, why_not = _method(method, first, question, simulated=public_table is not None or measure is not None)
+    if question.unit == "share" and target > 1:
+        raise InputError(f"the target is a share, from 0 to 1, got {target:g}; for counts of records leave share out")
     if question.unit == "share" and question.n_records is None:
         raise InputError("a share needs n_records, the public number of records (or a public guess)")
     if chosen == "closed form":
@@ -193,7 +195,7 @@ def calibrate(
 
 def _target(standard_error: float | None, interval_width: float | None) -> tuple[float, Goal]:
     if (standard_error is None) == (interval_width is None):
-        raise InputError("give either standard_error or interval_width")
+        raise InputError("give either standard_error or interval_width: how exact counts are to be")
     if standard_error is not None:
         return float(positive(standard_error, "standard_error")), "standard error"
     return float(positive(interval_width or 0, "interval_width")), "interval width"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import click
 
 from pdips.cli.common import settings_of, show_progress
+from pdips.errors import InputError
 from pdips.privacy import spell
 from pdips.registry import find
 
@@ -79,6 +80,7 @@ def calibrate(
     from pdips.schema import Schema
     from pdips.table import Table
 
+    _check_json(json_path)
     build = find(mechanism_name)
     common = {"epsilon": 1, "n_sets": n_sets, "neighbours": neighbours}
     configured = build(**settings_of(build, (*([f"model={model}"] if model is not None else []), *options), common))
@@ -101,6 +103,14 @@ def calibrate(
         from pdips.release import write_json
 
         write_json(Path(json_path), found.describe())
+
+
+def _check_json(path: str | None) -> None:
+    """Refuse, before a simulation that may take minutes, a file that could not be written."""
+    if path is not None and Path(path).is_dir():
+        raise InputError(f"--json must name a file, and {path} is a folder")
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise InputError(f"--json names a folder that doesn't exist: {Path(path).parent}")
 
 
 def _tell(found: "Calibration") -> None:

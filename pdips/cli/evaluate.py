@@ -71,7 +71,10 @@ def _inside(table: str, directory: str, formula: str | None, family: "Family | N
     if found["weight"] is not None:
         click.echo(f"* weighted by {found['weight']}")
     click.echo(NOTE)
-    report = rewrite_report(Path(directory))
+    try:
+        report = rewrite_report(Path(directory))
+    except InputError as error:
+        raise InputError(f"{error}; the evaluation is written: mend it, then `pdips report DIR`") from None
     click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
 
 
@@ -113,7 +116,6 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock
-    from pdips.report.pages import rewrite_report, write_card
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
     with show_progress() as progress:
@@ -125,10 +127,18 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> 
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")
-    # The card first, and whatever becomes of the report: its total price has to have this evaluation in it.
-    card = write_card(Path(directory) / "public")
-    click.echo(f"card      {card}: written again with these figures")
-    report = rewrite_report(Path(directory))
+    _rewrite_pages(Path(directory))
+
+
+def _rewrite_pages(directory: Path) -> None:
+    """Write the card, whatever becomes of the report after it: its total price has to have this evaluation in it."""
+    from pdips.report.pages import rewrite_report, write_card
+
+    try:
+        click.echo(f"card      {write_card(directory / 'public')}: written again with these figures")
+        report = rewrite_report(directory)
+    except InputError as error:
+        raise InputError(f"{error}; the figures are published and charged: mend it, then `pdips report DIR`") from None
     if report is not None:
         click.echo(f"report    {report}: written again")
 

@@ -1,6 +1,8 @@
 """An analysis given as a formula: the same design for the table and for every synthetic set."""
 
+import ast
 import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +24,61 @@ FloatArray = NDArray[np.float64]
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
 _EXAMPLE = "such as 'voted ~ age + college * prereg'"
+_TERMS = frozenset(
+    [
+        "C",
+        "I",
+        "Q",
+        "Treatment",
+        "Poly",
+        "Sum",
+        "Helmert",
+        "Diff",
+        "bs",
+        "cc",
+        "cr",
+        "cs",
+        "center",
+        "scale",
+        "standardize",
+        "poly",
+        "log",
+        "log2",
+        "log10",
+        "exp",
+        "exp2",
+        "exp10",
+    ]
+)
+_NUMPY = frozenset(
+    [
+        "abs",
+        "ceil",
+        "clip",
+        "cos",
+        "exp",
+        "expm1",
+        "floor",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "maximum",
+        "minimum",
+        "power",
+        "round",
+        "sign",
+        "sin",
+        "sqrt",
+        "square",
+        "tanh",
+        "where",
+    ]
+)
+_SYNTAX = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Attribute),
+    *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
+)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -114,6 +171,7 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
     except _troubles():  # formulaic's own messages have colours and several lines
         raise InputError(f"the analysis {formula!r} can't be read; write one {_EXAMPLE}") from None
     _check_names(formula, schema, sides)
+    _check_terms(formula, sides)
     columns = tuple(name for name in schema.columns if _occurs(name, formula))
     if plain in schema.columns and _occurs(plain, right):
         raise InputError(f"the analysis {formula!r} has its outcome among the predictors; take it out")
@@ -152,7 +210,47 @@ def _occurs(name: str, text: str) -> bool:
 def _check_names(formula: str, schema: Schema, sides: dict[str, Any]) -> None:
     needed = {str(name) for one in sides.values() if one is not None for name in one.required_variables}
     for name in sorted(needed - {*schema.columns}):
-        raise InputError(f"the analysis {formula!r} names {name!r}, which is no column of the schema")
+        raise InputError(
+            f"the analysis {formula!r} names {name!r}, which is no column of the schema; those are "
+            f"{', '.join(schema.columns)}"
+        )
+
+
+def _check_terms(formula: str, sides: dict[str, Any]) -> None:
+    """Refuse terms that are more than arithmetic: formulaic evaluates a term as Python, which could write files."""
+    from formulaic.formula import SimpleFormula  # type: ignore[import-untyped]
+
+    for side in sides.values():
+        if side is not None and not isinstance(side, SimpleFormula):
+            raise InputError(
+                f"the analysis {formula!r} can't be worked out on columns of this schema: it has several parts"
+            )
+        for factor in (factor for term in side or () for factor in term.factors):
+            if factor.eval_method.value == "python" and not _is_arithmetic(factor.expr):
+                raise InputError(
+                    f"the analysis {formula!r} has a term that isn't allowed, {factor.expr!r}: beside + - * / ** and "
+                    f"comparisons there are {', '.join(sorted(_TERMS))}, and of np {', '.join(sorted(_NUMPY))}"
+                )
+
+
+def _is_arithmetic(term: str) -> bool:
+    try:
+        tree = ast.parse(re.sub("`[^`]*`", "column", term), mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if not isinstance(node, _SYNTAX):
+            return False
+        if isinstance(node, ast.Attribute) and not (_name(node.value) == "np" and node.attr in _NUMPY):
+            return False
+        if id(node) in called and not isinstance(node, ast.Attribute) and _name(node) not in _TERMS:
+            return False
+    return True
+
+
+def _name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
 
 
 def _family(family: Family | None, column: Column | None, name: str) -> Family:
@@ -225,9 +323,17 @@ def _spec(formula: Any, stand_in: pd.DataFrame, text: str) -> Any:
 
 
 def _design(spec: Any, values: pd.DataFrame, text: str) -> FloatArray:
+    from formulaic.errors import DataMismatchWarning
+
     try:
-        with np.errstate(all="ignore"):
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("error", DataMismatchWarning)
             found = np.asarray(spec.get_model_matrix(values, na_action="ignore"), dtype=np.float64)
+    except DataMismatchWarning:
+        raise InputError(
+            f"the analysis {text!r} takes numbers as categories that the schema doesn't list; C() is for columns with "
+            "levels"
+        ) from None
     except _troubles():  # its message could quote a value
         raise InputError(f"the analysis {text!r} can't be worked out on these records") from None
     if not np.isfinite(found).all():

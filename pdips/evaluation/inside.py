@@ -97,6 +97,8 @@ def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[
         raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
     if not Path(also).absolute().parent.is_dir():
         raise InputError(f"--json names a folder that doesn't exist: {Path(also).parent}")
+    if Path(also).is_dir():
+        raise InputError(f"--json must name a file, and {also} is a folder")
     return [*paths, Path(also)]
 
 

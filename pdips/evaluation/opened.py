@@ -71,7 +71,10 @@ def open_release(directory: str | Path) -> Opened:
     places = (folder / "public", folder / "confidential")
     home = next((place for place in places if (place / "privacy.json").is_file()), None)
     if home is None:
-        raise InputError(f"{folder} is no folder of a pdips release: it has no public/privacy.json")
+        raise InputError(
+            f"{folder} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
+            "`pdips synthesize --out` made"
+        )
     content = dict(read(home / "privacy.json"))
     facts = check(PublicFacts, content, str(home / "privacy.json"))
     sets = tuple(_read_set(path, facts.table_schema) for path in _files(home, facts.n_sets))
@@ -96,14 +99,18 @@ def open_table(path: str | Path, opened: Opened) -> Table:
 
 
 def _files(home: Path, n_sets: int) -> list[Path]:
-    found = {
-        int(match[1]): path
-        for path in sorted(home.iterdir())
-        if (match := re.fullmatch(r"synthetic_(\d+)\.(parquet|csv)", path.name))
-    }
+    found: dict[int, Path] = {}
+    for path in sorted(home.iterdir()):
+        if match := re.fullmatch(r"synthetic_(\d+)\.(parquet|csv)", path.name):
+            if int(match[1]) in found:
+                raise InputError(
+                    f"{found[int(match[1])]} and {path.name} are both there: take away the one that isn't "
+                    "of this release"
+                )
+            found[int(match[1])] = path
     for number in range(1, n_sets + 1):
         if number not in found:
-            raise InputError(f"synthetic set {number} of {n_sets} is missing in {home}: make the release again")
+            raise InputError(f"synthetic set {number} of {n_sets} is missing in {home}: put it back from a copy")
     extra = sorted(set(found) - {*range(1, n_sets + 1)})
     if extra:
         raise InputError(f"{found[extra[0]]} is not of this release, which has {n_sets} sets: take it away")

@@ -49,8 +49,7 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     settings = facts["settings"]
     split = settings.get("split") or _only_split(name)
     if n_sets < 2:
-        many = "for modips more sets cost nothing" if name == "modips" else 'with split="per-set"'
-        raise InputError(_ONE_SET.format(advice=many))
+        raise InputError(_ONE_SET.format(advice=_advice_on_sets(name)))
     if split == "per-set":
         return "sanitized"
     if split != "once":
@@ -71,6 +70,13 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
 
 def _warn(message: str) -> None:
     warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def _advice_on_sets(name: str) -> str:
+    if name == "modips":
+        return "for modips more sets cost nothing"
+    splits = find(name).splits if name in MECHANISMS else ("per-set",)
+    return 'with split="per-set"' if "per-set" in splits else f"by a mechanism with split='per-set', which {name} hasn't"
 
 
 def _only_split(name: str) -> str | None:

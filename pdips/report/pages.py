@@ -92,7 +92,10 @@ def rewrite(directory: Path) -> list[Path]:
     public, confidential = directory / "public", directory / "confidential"
     home = next((folder for folder in (public, confidential) if (folder / "privacy.json").is_file()), None)
     if home is None:
-        raise InputError(f"{directory} is no folder of a pdips release: it has no public/privacy.json")
+        raise InputError(
+            f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
+            "`pdips synthesize --out` made"
+        )
     facts, pages = read(home / "privacy.json"), {}
     if home == public:
         pages[public / "card.html"] = _card(public, facts)

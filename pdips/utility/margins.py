@@ -115,7 +115,9 @@ def k_way(
         If there is no set, ``k`` or ``n_draws`` is out of its range, there are too many margins, or no weights.
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
-    if not 1 <= k <= len(names):
+    if k > len(names):
+        raise InputError(f"needs {k} columns with levels or bins, and the schema has {len(names)}")
+    if k < 1:
         raise InputError(f"k must be from 1 to the number of columns with levels or bins, {len(names)}, not {k}")
     original, synthetic = Rows.of_table(table), [Rows.of_set(made, table.schema) for made in _some(sets)]
     if weighted:
