@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-long notebooks docs linkcheck clone-test lint benchmarks audit lock clean
+.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks audit lock clean
 
 setup: $(READY)
 
@@ -27,7 +27,11 @@ demo: setup
 	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not clone and not long"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not clone and not long and not slow"
+
+# Long statistics and whole programs; the build server runs them too.
+test-slow: setup
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
 
 test-long: setup
 	$(BIN)/python -m pytest -m long

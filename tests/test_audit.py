@@ -365,6 +365,7 @@ def test_what_epsilon_permits():
     assert permitted(5000, 0, 0.1) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("variant", "caught"), [("sound", False), ("published", True)])
 def test_a_membership_attack_on_whole_releases(variant, caught):
     # four comparisons, each wrong with probability 5 % at most for the sound variant; the published one is far beyond
@@ -572,6 +573,7 @@ def test_pairs_hold_values_at_the_bounds():
 # The program
 
 
+@pytest.mark.slow
 def test_the_program_audits(monkeypatch, capsys):
     from pdips import cli
 

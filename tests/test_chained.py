@@ -26,6 +26,7 @@ def table():
     return Table(pd.DataFrame({"x": x, "y": 20 + 5 * x + rng.exponential(3, 200)}), SCHEMA)
 
 
+@pytest.mark.slow
 def test_a_release_by_chains_says_so(table):
     mechanism = KNG(epsilon=40, **FEW)
     loss = mechanism.privacy_loss(SCHEMA)

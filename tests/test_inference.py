@@ -424,7 +424,7 @@ def test_rule_for_reads_files(tmp_path):
     [
         (facts("modips", n_sets=1, split="once"), "cost nothing"),
         (facts("steps", n_sets=1, split="once"), 'with split="per-set"'),
-        (facts("kng", n_sets=1, split="once"), "which kng hasn't"),
+        (facts("kng", n_sets=1, split="once"), "kng hasn't"),
         (facts("somebody-else"), "name the rule yourself"),
         ({"mechanism": "steps"}, "must hold"),
         ({"settings": {}}, "must hold"),

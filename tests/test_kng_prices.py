@@ -195,6 +195,7 @@ def test_lines_on_a_public_predictor_cost_at_most_epsilon(made):
     assert 0.03 < worst <= EPSILON + ROUNDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", kinds(), ids=lambda m: f"{m.name}-{getattr(m, 'slopes', '')}")
 def test_public_strata_cost_no_more_than_one(made):
     made = made.__class__(**{**made.__dict__, "by": ("g",)})

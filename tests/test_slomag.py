@@ -62,6 +62,7 @@ def farthest(mean, x, n=40_000):
     return np.max(np.abs(apart) / np.maximum(error, 1e-12))
 
 
+@pytest.mark.slow
 def test_moments_are_those_of_simulated_records():
     # 462 entries, normal: beyond 5.5 errors with probability 2e-5.
     assert farthest(MEAN, X) < 5.5
@@ -84,6 +85,7 @@ def test_nodes_integrate_logistic_functions():
         nodes(4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("centred", [True, False])
 def test_gradient_is_that_of_the_density(centred):
     rng = np.random.default_rng(3)

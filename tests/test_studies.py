@@ -237,6 +237,7 @@ def study_command(*words):
     return [sys.executable, "-m", "pdips.cli", "study", *map(str, words)]
 
 
+@pytest.mark.slow
 def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
     out = tmp_path / "out"
     command = study_command("proportions", "--replicates", 2000, "--epsilon", 1, "--workers", 0, "--out", out)

@@ -117,6 +117,7 @@ def test_every_method_gives_four_sets_of_the_schema(method, form):
         assert np.isfinite(fit(what, frame).estimate).all()
 
 
+@pytest.mark.slow
 def test_tiny_run(tmp_path):
     study = StepsRegression(methods=("STEPS", "UH modified"), samples=(300,))
     options = Options(replicates=2, epsilons=("2", "50"))

@@ -221,6 +221,7 @@ def test_wrong_table_is_refused_before_anything_runs(tmp_path):
         find("voter").tasks(Options(replicates=1, data=tmp_path / "t.csv"))
 
 
+@pytest.mark.slow
 def test_tiny_run(path, tmp_path):
     study = Voter(cases=(("flat Laplace", "published"), ("STEPS-2", "sound")))
     options = Options(replicates=1, data=path, epsilons=("1",))

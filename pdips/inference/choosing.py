@@ -76,7 +76,7 @@ def _advice_on_sets(name: str) -> str:
     if name == "modips":
         return "for modips more sets cost nothing"
     splits = find(name).splits if name in MECHANISMS else ("per-set",)
-    return 'with split="per-set"' if "per-set" in splits else f"by a mechanism with split='per-set', which {name} hasn't"
+    return 'with split="per-set"' if "per-set" in splits else f"of a mechanism with split='per-set'; {name} hasn't"
 
 
 def _only_split(name: str) -> str | None:
