@@ -41,17 +41,19 @@ def scratch(tmp_path, monkeypatch):
     return tmp_path
 
 
-def run_page(text: str) -> None:
-    names = {"__name__": "page"}
-    for block in pages.blocks(text):
+def run_page(text: str) -> int:
+    """Check the blocks of a page, run those that are to be run, and return how many there are."""
+    names, found = {"__name__": "page"}, list(pages.blocks(text))
+    for block in found:
         pages.check(block)
         if pages.is_code(block) and not block.not_run:
             pages.run(block, names)
+    return len(found)
 
 
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in WITH_CODE])
 def test_code_on_the_page_runs(name, scratch):
-    run_page(PAGES[name].read_text(encoding="utf-8"))
+    assert run_page(PAGES[name].read_text(encoding="utf-8")) > 0
 
 
 NOT_RUN = {"README.md": 3, "docs/audit.md": 1, "docs/studies.md": 6}
