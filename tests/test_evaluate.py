@@ -101,6 +101,7 @@ def test_every_measure_is_what_its_own_function_says():
     alone = Schema(columns={"age": SCHEMA.columns["age"]})
     only = {m.name: m for m in general_utility(Table(table.frame[["age"]], alone), [sets[0][["age"]]])}
     assert (only["pMSE"].mean, only["pMSE over its null"].mean) == pytest.approx((number.pmse, number.ratio))
+    assert "k must be" in only["TVD of 2-way margins"].reason
     assert "needs 2 columns with levels or bins" in only["TVD of 2-way margins"].reason
     assert only["3-marginal score"].reason is None
 

@@ -116,7 +116,7 @@ def k_way(
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     if k > len(names):
-        raise InputError(f"needs {k} columns with levels or bins, and the schema has {len(names)}")
+        raise InputError(f"needs {k} columns with levels or bins, and the schema has {len(names)}: k must be no more")
     if k < 1:
         raise InputError(f"k must be from 1 to the number of columns with levels or bins, {len(names)}, not {k}")
     original, synthetic = Rows.of_table(table), [Rows.of_set(made, table.schema) for made in _some(sets)]
