@@ -538,7 +538,8 @@ def test_a_measure_without_enough_columns_says_what_it_needs():
     frame = voters()[["voted"]]
     reasons = {one.name: one.reason for one in general_utility(Table(frame, schema), [frame])}
     assert reasons["TVD of 1-way margins"] is None
-    assert reasons["TVD of 2-way margins"] == "needs 2 columns with levels or bins, and the schema has 1"
+    says = "needs 2 columns with levels or bins, and the schema has 1: k must be no more"
+    assert reasons["TVD of 2-way margins"] == says
 
 
 def test_counted_tables_and_no_sets_are_refused():
