@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import Schema, Table, cli
+from pdips import Schema, Table
 
 SCHEMA = """
 [columns.colour]
@@ -25,23 +25,6 @@ lower = 0
 upper = 1000
 bins = 4
 """
-
-
-@pytest.fixture
-def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 @pytest.fixture

@@ -2,14 +2,12 @@
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import cli
 from pdips.report.pages import rewrite
 from pdips.report.posterior import read_tree
 
@@ -46,23 +44,6 @@ def build_model(data, schema):
     return model
 """
 N = 300
-
-
-@pytest.fixture
-def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 @pytest.fixture

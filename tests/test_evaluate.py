@@ -3,7 +3,6 @@
 import json
 import re
 import shutil
-import sys
 import warnings
 
 import numpy as np
@@ -11,7 +10,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from pdips import InputError, Schema, Steps, Table, cli
+from pdips import InputError, Schema, Steps, Table
 from pdips.evaluation.analysis import read_analysis
 from pdips.evaluation.general import SEED, general_utility, resample
 from pdips.evaluation.opened import open_release
@@ -380,23 +379,6 @@ def here(released, tmp_path):
     """A table and a published release of two sets, to be changed at will."""
     shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     return tmp_path
-
-
-@pytest.fixture
-def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 def contents(folder) -> dict[str, bytes]:

@@ -4,7 +4,6 @@ import itertools
 import json
 import math
 import shutil
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from scipy import stats
 from test_sentinel import SCHEMA as SENTINEL_SCHEMA
 from test_sentinel import N, confidential_table, sentinels, shown, text_of
 
-from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table, cli
+from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
 from pdips.evaluation.opened import open_release
 from pdips.evaluation.paid import FILE, PaidEvaluation, evaluate_paid, measured_steps, steps_of
 from pdips.evaluation.public_score import fit_public_score, ks_steps, margins_steps, rounded
@@ -154,23 +153,6 @@ def here(released, tmp_path):
     """A table and a published release of two sets, to be changed at will."""
     shutil.copytree(released, tmp_path, dirs_exist_ok=True)
     return tmp_path
-
-
-@pytest.fixture
-def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
 
 
 def paid(here, *more: object, epsilon: object = 1):

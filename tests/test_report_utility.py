@@ -318,23 +318,6 @@ def test_the_forest_draws_coefficients_that_the_table_tells():
 # ---- the page ----
 
 
-@pytest.fixture
-def pdips(monkeypatch, capsys):
-    """Run the program in this process; return its exit code, output and complaint."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = int(error.code or 0)
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
-    return run
-
-
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """A release with its run and its evaluation, and the words that the evaluation ended with."""
