@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pdips.schema import Schema as Schema
     from pdips.table import Table as Table
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOMES = {
     "CensoredPosterior": "pdips.bayes.posterior",

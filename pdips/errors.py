@@ -9,6 +9,14 @@ class InputError(ValueError):
     """
 
 
+class DataError(InputError):
+    """A table breaks its schema: a refusal that depends on the records, and so answers a question about them.
+
+    Whoever asks with a ledger sees one message for all of these, and the attempt is recorded; the curator may ask for
+    the text, which is recorded too. Errors of the schema, the settings and the file's format are plain InputErrors.
+    """
+
+
 class RefusedError(RuntimeError):
     """The request was understood and is refused: it would overspend, or publish what no guarantee covers."""
 
