@@ -56,23 +56,18 @@ class CellError(DataError):
 
 
 def check_type(name: str, values: pd.Series) -> None:
-    """Refuse a column whose type is neither text, numbers nor true and false, or that holds nested values.
+    """Refuse a column whose type is neither text, numbers nor true and false.
 
     Raises
     ------
     InputError
-        For its type.
-    DataError
-        For what is in it.
+        For its type, whatever is in it.
     """
-    dtype = values.dtype
-    stored = dtype.pyarrow_dtype if isinstance(dtype, pd.ArrowDtype) else None
-    if getattr(dtype, "kind", "O") in "mMc" or isinstance(dtype, pd.PeriodDtype):
+    stored = values.dtype.pyarrow_dtype if isinstance(values.dtype, pd.ArrowDtype) else None
+    if getattr(values.dtype, "kind", "O") in "mMc" or isinstance(values.dtype, pd.PeriodDtype):
         raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
     if stored is not None and pa.types.is_nested(stored):
         raise InputError(f"column {name!r} {NESTED}")
-    if _is_object(values) and not all(kind.__hash__ is not None for kind in set(map(type, values))):
-        raise CellError(name, NESTED)
 
 
 def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
@@ -102,6 +97,7 @@ def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
         if not _is_of_one_type(values):
             values = values.astype(object)
             kinds = set(map(type, values)) - _UNEQUAL_TO_ALL_ELSE
+            _refuse(name, NESTED, any(kind.__hash__ is None for kind in kinds))
             if len(kinds) > 1 or not kinds <= {bool, int, float}:
                 return _one_by_one(values)
         positions, found = pd.factorize(values)
@@ -110,10 +106,6 @@ def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
     except UnicodeDecodeError:
         raise CellError(name, NOT_TEXT) from None
     return positions.astype(np.int64, copy=False), cells
-
-
-def _is_object(values: pd.Series) -> bool:
-    return isinstance(values.dtype, np.dtype) and values.dtype.kind == "O"
 
 
 def _is_number(values: pd.Series) -> bool:

@@ -166,7 +166,7 @@ def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
         raise InputError(f"column {name!r} of the schema is not in the table")
     for name in sorted(map(str, {*frame.columns} - known)):
         raise InputError(f"column {name!r} of the table is not in the schema; describe it there, or take it out")
-    for name in known:
+    for name in sorted(known):
         check_type(name, frame[name])
 
 
