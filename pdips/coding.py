@@ -103,7 +103,7 @@ def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
         positions, found = pd.factorize(values)
         # the elements of an index of text are slow to list, and those of other types change by to_numpy
         cells: Cells = found.to_numpy(dtype=object) if isinstance(found.dtype, pd.StringDtype) else list(found)
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, pa.ArrowException):
         raise CellError(name, NOT_TEXT) from None
     return positions.astype(np.int64, copy=False), cells
 
@@ -200,7 +200,7 @@ def numbers(name: str, values: pd.Series, column: Column) -> FloatArray:
     _refuse(name, NO_NUMBERS, bool(np.isnan(known).any()))
     _refuse(name, OUTSIDE_BOUNDS, bool(((known < lower) | (known > upper)).any()), f", {lower:g} to {upper:g}")
     _refuse(name, NOT_WHOLE, column.integer and bool((known % 1 != 0).any()))
-    return np.where(missing, np.nan, found)
+    return np.where(missing, np.nan, found) + 0.0  # one zero, not two
 
 
 def _doubles(name: str, values: pd.Series, column: Column) -> tuple[FloatArray, NDArray[np.bool_]]:

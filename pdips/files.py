@@ -24,7 +24,6 @@ _NULLABLE = {
     getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")()
     for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
 }
-_WRONG = "blank, has an empty name or a line break in one, or can be read in two ways"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,8 +134,15 @@ def _check_names(names: Sequence[str]) -> None:
 def _csv_header(file: Path) -> list[str]:
     with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:  # of rows, nothing is said yet
         header = next(csv.reader(lines), [])
+    if not header or not all(name and name.isprintable() for name in header):
+        raise _no_header(file)
     _check_names(header)
     return header
+
+
+def _no_header(file: Path) -> InputError:
+    wrong = "blank, has an empty name or a control character in one, or can be read in two ways"
+    return InputError(f"{file} is damaged, or no csv file: its first line must name the columns, and it is {wrong}")
 
 
 def _open_csv(file: Path) -> Batches:
@@ -151,11 +157,10 @@ def _open_csv(file: Path) -> Batches:
     )
     parse = pa_csv.ParseOptions(newlines_in_values=True)  # refuses a row with more or fewer fields than the header
     reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-    ordinary = bool(header) and all(name and name.isprintable() for name in header)
-    with _reading(file, DataError if ordinary else InputError):
+    with _reading(file, DataError):
         reader = pa_csv.open_csv(file, read_options=reading, parse_options=parse, convert_options=as_text)
-    if not ordinary or reader.schema != pa.schema([(name, pa.string()) for name in header]):
-        raise InputError(f"{file} is damaged, or no csv file: its first line must name the columns, and it is {_WRONG}")
+    if reader.schema != pa.schema([(name, pa.string()) for name in header]):
+        raise _no_header(file)
     return Batches(schema=reader.schema, batches=_guarded(file, reader))
 
 
