@@ -87,13 +87,13 @@ def open_table(path: str | Path, opened: Opened) -> Table:
     Raises
     ------
     InputError
-        If the file can't be read, or isn't a table of that schema.
+        If the file can't be read, or isn't a table of that schema; a ``DataError`` where its records aren't.
     """
     frame = read_frame(path)
     try:
         return Table(frame, opened.schema)
     except InputError as error:
-        raise InputError(
+        raise type(error)(
             f"{path} is not the table that {opened.folder} came from, its schema differs: {error}"
         ) from None
 
