@@ -234,7 +234,7 @@ def run(
         margin_errors=tuple(drawn.margin_errors),
         tables=drawn.tables,
         reproducible=bits.reproducible,
-        account=receipt,
+        receipt=receipt,
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return release, RunRecord(

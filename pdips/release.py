@@ -68,7 +68,7 @@ class Release:
         What this noise comes to in one-way and two-way margins.
     reproducible : bool
         Made from a seed: fit for tests and studies, not for publication.
-    account : Receipt, optional
+    receipt : Receipt, optional
         Names its charge in the ledger; public, and says nothing of records.
     """
 
@@ -84,7 +84,7 @@ class Release:
     reproducible: bool = False
     large_sets: tuple[LargeSet, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
-    account: Receipt | None = None
+    receipt: Receipt | None = None
 
     @property
     def n_sets(self) -> int:
@@ -102,7 +102,7 @@ class Release:
             "settings": dict(self.settings),
             "n_sets": self.n_sets,
             "reproducible": self.reproducible,
-            "account": None if self.account is None else asdict(self.account),
+            "receipt": None if self.receipt is None else asdict(self.receipt),
             "privacy": {
                 "epsilon": as_float(loss.epsilon),
                 "delta": as_float(loss.delta),

@@ -172,7 +172,7 @@ def test_a_paid_evaluation_is_charged_and_published(pdips, here):
     assert [spend.epsilon for spend in entry.spends] == [Fraction(1, 2)] * 2
     found = json.loads((here / "out/public" / FILE).read_text())
     assert found["privacy"]["epsilon"] == 1
-    assert Receipt(**found["account"]) == ledger.receipt(1)
+    assert Receipt(**found["receipt"]) == ledger.receipt(1)
     assert "discrete Laplace noise of scale 4 parts" in found["privacy"]["statement"]  # 2 measures x 2 records / 1
     assert len(found["measures"]) == 2
     assert all(0 <= one["value"] <= 1 for one in found["measures"])

@@ -148,7 +148,7 @@ def test_reading_and_release_under_one_reservation(tmp_path: Path, ledger: Ledge
     with ledger.reserve(mechanism, SCHEMA):
         release, _ = mechanism.release(Table.read(tmp_path / "t.csv", SCHEMA), ledger=ledger)
     assert outcomes(ledger) == ["charged"]
-    assert release.account == ledger.receipt(1)
+    assert release.receipt == ledger.receipt(1)
 
 
 # Units of privacy

@@ -199,8 +199,8 @@ def test_the_ledger_refuses_to_overspend(sound, tmp_path):
     ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
     ledger.set_total(1)
     release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
-    assert release.account == ledger.receipt(1)
-    assert release.describe()["account"]["number"] == 1
+    assert release.receipt == ledger.receipt(1)
+    assert release.describe()["receipt"]["number"] == 1
     with pytest.raises(RefusedError):
         sound(epsilon="0.6").release(table, ledger=ledger)
     assert len(ledger.entries()) == 1

@@ -102,7 +102,7 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
     for path in (folder / name for name in names):
         if path.is_file():
             try:
-                carried = json.loads(path.read_text(encoding="utf-8")).get("account")
+                carried = json.loads(path.read_text(encoding="utf-8")).get("receipt")
                 found.append((path, None if carried is None else Receipt(**carried)))
             except (OSError, ValueError, TypeError, AttributeError):
                 raise InputError(f"{path} is damaged: it can't be compared with a ledger") from None

@@ -171,7 +171,7 @@ def evaluate_paid(
         noisy = exact_steps + discrete_laplace(scale, len(MEASURES), bits)
     del exact_steps
     found = _described(opened, price, loss, scale, noisy, references, confidential.n_records, score)
-    found["account"] = None if receipt is None else asdict(receipt)
+    found["receipt"] = None if receipt is None else asdict(receipt)
     if not bits.reproducible:
         _write(opened.home, found)
     return found
