@@ -7,23 +7,21 @@ and coded once, by the function that codes whole tables; a record is then a numb
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pdips.errors import InputError
-from pdips.files import Batches, is_text
+from pdips.coding import CellError, encode, numbers, person_keys, value_hashes
+from pdips.files import Batches, is_text, to_pandas
 from pdips.schema import Column, Schema
 
 IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
-Encode = Callable[[str, pd.Series, Column], NDArray[Any]]
 
 LARGEST_NUMBER = 2**62
 MERGE_RECORDS = 1 << 21
@@ -75,7 +73,7 @@ def _is_plain(kind: pa.DataType) -> bool:
     return any(test(kind) for test in tests)
 
 
-def count(opened: Batches, schema: Schema, encode: Encode, numbers: Encode) -> Counted:
+def count(opened: Batches, schema: Schema) -> Counted:
     """Count the records of a file.
 
     Parameters
@@ -84,8 +82,6 @@ def count(opened: Batches, schema: Schema, encode: Encode, numbers: Encode) -> C
         The file.
     schema : Schema
         What is public about the table.
-    encode, numbers : callable
-        Check values and turn them into codes, or into doubles: those of whole tables.
 
     Returns
     -------
@@ -94,18 +90,18 @@ def count(opened: Batches, schema: Schema, encode: Encode, numbers: Encode) -> C
 
     Raises
     ------
-    InputError
+    DataError
         For a value outside its column's levels or bounds, or missing without leave.
     UncountableError
         If there are too many levels for a record to be a number.
     """
-    coders = _coders(opened, schema, encode, numbers)
+    coders = _coders(opened, schema)
     tally = _Tally(math.prod(coder.radix for coder in coders))
     for part in _parallel(opened.batches, coders):
         tally.add(*part)
     for coder in coders:
-        if coder.problem is not None:
-            raise coder.problem
+        if coder.problems:
+            raise min(coder.problems, key=lambda problem: problem.rank)
     number, counts = tally.distinct()
     codes = {c.name: number // c.stride % c.radix for c in coders if c.column is not None}
     return Counted(
@@ -115,18 +111,6 @@ def count(opened: Batches, schema: Schema, encode: Encode, numbers: Encode) -> C
         fingerprint=digest(tally.n_records, tally.sum, tally.xor),
         crowded=tally.most_of_a_person_exceed(schema.records.max_per_person),
     )
-
-
-def value_hashes(name: str, values: pd.Series) -> HashArray:
-    """Return a hash of each value of a column, by how it is spelt."""
-    codes, uniques = pd.factorize(values, use_na_sentinel=False)
-    spelt = np.array([f"{name}={_unsigned_zero(value)}" for value in uniques], dtype=object)
-    return pd.util.hash_array(spelt)[codes]
-
-
-def _unsigned_zero(value: object) -> object:
-    """Return -0.0 as 0.0: they are equal, so which of them stands for both would depend on the order of the records."""
-    return value + type(value)(0) if isinstance(value, (float, np.floating)) else value
 
 
 def record_weight(place: int, n_columns: int) -> int:
@@ -139,7 +123,7 @@ def digest(n_records: int, total: int, parity: int) -> str:
     return f"{n_records}-{total:016x}-{parity:016x}"
 
 
-def _coders(opened: Batches, schema: Schema, encode: Encode, numbers: Encode) -> list["_Coder"]:
+def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
     copied = [name for name, column in schema.columns.items() if column.public and not column.is_categorical]
     n_cells = math.prod(column.n_levels for name, column in schema.columns.items() if name not in copied)
     room = LARGEST_NUMBER // n_cells
@@ -158,8 +142,6 @@ def _coders(opened: Batches, schema: Schema, encode: Encode, numbers: Encode) ->
                 is_copied=is_copied,
                 field=opened.schema.field(name).with_type(_plain_type(opened.schema.field(name).type)),
                 metadata=opened.schema.metadata,
-                with_nulls=opened.with_nulls[name],
-                encode=numbers if is_copied else encode,
                 stride=stride,
                 radix=radix,
                 weight=record_weight(ranks.index(name), len(names)),
@@ -182,13 +164,11 @@ class _Coder:
     is_copied: bool
     field: pa.Field
     metadata: dict[bytes, bytes] | None
-    with_nulls: bool
-    encode: Encode
     stride: int
     radix: int
     weight: int
     known: dict[float, int] = field(default_factory=dict)
-    problem: InputError | None = None
+    problems: list[CellError] = field(default_factory=list)
     _last: tuple[pa.Array, bool, IntArray, HashArray] | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -205,25 +185,32 @@ class _Coder:
         return index.to_numpy(zero_copy_only=False), last[2], last[3]
 
     def _summands(self, dictionary: pa.Array, has_null: bool) -> tuple[IntArray, HashArray]:
-        hashes = value_hashes(self.name, self._as_pandas(dictionary, self.with_nulls or has_null)) * np.uint64(
-            self.weight
-        )
         codes = np.zeros(len(dictionary) + 1, dtype=np.int64)
-        if self.column is not None:
-            try:
-                found = self.encode(self.name, self._as_pandas(dictionary, has_null), self.column)
-                codes[: len(found)] = self._places(found) if self.is_copied else found
-            except InputError as error:
-                self.problem = self.problem or error
-        return codes * self.stride, hashes
+        try:
+            values = self._as_pandas(dictionary, has_null)
+            hashes = value_hashes(self.name, values) * np.uint64(self.weight)
+            found = self._codes(values)
+        except CellError as error:
+            self.problems.append(error)
+            return codes, codes.view(np.uint64)
+        codes[: len(found)] = found
+        return codes, hashes
+
+    def _codes(self, values: pd.Series) -> IntArray:
+        """Return what each value adds to a record's number; of a person's key, its hash."""
+        if self.column is None:
+            positions, keys = person_keys(self.name, values)
+            return np.append(pd.util.hash_array(keys), np.uint64(0))[positions].view(np.int64)
+        if self.is_copied:
+            return self._places(numbers(self.name, values, self.column)) * self.stride
+        return encode(self.name, values, self.column) * self.stride
 
     def _as_pandas(self, dictionary: pa.Array, with_null: bool) -> pd.Series:
         """Return values as the column would have them in a table read whole, with a missing one after them if any."""
         values = dictionary.cast(self.field.type)
         if with_null:
             values = pa.concat_arrays([values, pa.nulls(1, values.type)])
-        frame: pd.DataFrame = pa.table([values], schema=pa.schema([self.field], metadata=self.metadata)).to_pandas()
-        return frame[self.name]
+        return to_pandas(pa.table([values], schema=pa.schema([self.field], metadata=self.metadata)))[self.name]
 
     def _places(self, values: NDArray[np.float64]) -> IntArray:
         keys = [math.nan if math.isnan(value) else value + 0.0 for value in values.tolist()]  # one nan object for all
@@ -255,12 +242,12 @@ def _numbered(batch: pa.RecordBatch, coders: list[_Coder]) -> _Part:
     for coder in coders:
         values = batch.column(coder.name)
         index, steps, hashes = coder.look_up(values)
-        summand = hashes.take(index, mode="clip")
-        total += summand
+        total += hashes.take(index, mode="clip")
         if coder.column is not None:
             number += steps.take(index, mode="clip")
         else:
-            persons = summand[values.is_valid().to_numpy(zero_copy_only=False) & ~_is_nan(values)]
+            keys = steps.take(index, mode="clip").view(np.uint64)
+            persons = keys[values.is_valid().to_numpy(zero_copy_only=False) & ~_is_nan(values)]
     return number, pd.util.hash_array(total), persons
 
 

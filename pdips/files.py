@@ -1,23 +1,30 @@
 """Files of records: read whole, or batch by batch."""
 
 import csv
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 
 BATCH_RECORDS = 1 << 17
 CSV_BLOCK_BYTES = 1 << 24
 LARGE_RECORDS = 2_000_000
 LARGE_CSV_BYTES = 200_000_000
 """Beyond these a table is counted batch by batch rather than loaded whole, where it can be."""
+
+_NULLABLE = {
+    getattr(pa, name.lower())(): getattr(pd, f"{name}Dtype")()
+    for name in ("Int8", "Int16", "Int32", "Int64", "UInt8", "UInt16", "UInt32", "UInt64")
+}
+_WRONG = "blank, has an empty name or a line break in one, or can be read in two ways"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,14 +35,11 @@ class Batches:
     ----------
     schema : pyarrow.Schema
         Its columns as they would be read whole.
-    with_nulls : dict of str to bool
-        Columns in which a value is missing somewhere in the file, which decides how pandas would spell the others.
     batches : iterator of pyarrow.RecordBatch
         Text may come dictionary-encoded.
     """
 
     schema: pa.Schema
-    with_nulls: Mapping[str, bool]
     batches: Iterator[pa.RecordBatch]
 
 
@@ -45,14 +49,26 @@ def read_frame(path: str | Path) -> pd.DataFrame:
     Raises
     ------
     InputError
-        If the file is missing, of another kind, or damaged.
+        If the file is missing, of another kind, or its head is damaged.
+    DataError
+        If its rows are damaged.
     """
     file = _checked(path)
-    with _reading(file):
-        if file.suffix.lower() == ".parquet":
-            return pd.read_parquet(file, engine="pyarrow")
-        frame: pd.DataFrame = pa_csv.read_csv(file, **_csv_options(_csv_header(file))).to_pandas()
-        return frame
+    if file.suffix.lower() == ".parquet":
+        opened = _open_parquet(file)
+        with _reading(file, DataError):
+            return to_pandas(opened.read())
+    batches = _open_csv(file)
+    return to_pandas(pa.Table.from_batches(batches.batches, batches.schema))
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """Return an Arrow table as a frame, integers as integers whether or not one is missing."""
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_NULLABLE.get)
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if column.type in _NULLABLE and not column.null_count and name in frame:
+            frame[name] = frame[name].to_numpy()
+    return frame
 
 
 def is_text(kind: pa.DataType) -> bool:
@@ -76,12 +92,16 @@ def open_batches(path: str | Path, *, key: str | None = None) -> Batches:
 
     Raises
     ------
-    InputError
+    InputError, DataError
         As :func:`read_frame`; if the file is damaged further down, when that is read.
     """
     file = _checked(path)
-    with _reading(file):
-        return _open_parquet(file, key) if file.suffix.lower() == ".parquet" else _open_csv(file)
+    if file.suffix.lower() == ".csv":
+        return _open_csv(file)
+    schema = _open_parquet(file).schema_arrow
+    text = [field.name for field in schema if is_text(field.type) and field.name != key]
+    opened = _open_parquet(file, read_dictionary=text, pre_buffer=False)  # or it would hold the whole file
+    return Batches(schema=schema, batches=_guarded(file, opened.iter_batches(batch_size=BATCH_RECORDS)))
 
 
 def _checked(path: str | Path) -> Path:
@@ -94,7 +114,7 @@ def _checked(path: str | Path) -> Path:
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def _reading(file: Path, kind: type[InputError] = InputError) -> Iterator[None]:
     """Turn what goes wrong while a file is read into one line that quotes nothing of it."""
     try:
         yield
@@ -102,20 +122,27 @@ def _reading(file: Path) -> Iterator[None]:
         raise InputError(f"{file} may not be read") from None
     except InputError:
         raise
-    except (ValueError, OSError, csv.Error):  # ArrowInvalid is a ValueError
+    except (ValueError, OSError, csv.Error, pa.ArrowException):
         wanted = ": UTF-8 text, one row of names, rows of as many fields, commas" if file.suffix == ".csv" else ""
-        raise InputError(f"{file} is damaged, or no {file.suffix[1:]} file{wanted}") from None
+        raise kind(f"{file} is damaged, or no {file.suffix[1:]} file{wanted}") from None
+
+
+def _check_names(names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        raise InputError("the table has two columns of the same name")
 
 
 def _csv_header(file: Path) -> list[str]:
-    with file.open(encoding="utf-8-sig", newline="") as lines:
+    with file.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as lines:  # of rows, nothing is said yet
         header = next(csv.reader(lines), [])
-    if len(set(header)) < len(header):
-        raise InputError("the table has two columns of the same name")
+    _check_names(header)
     return header
 
 
-def _csv_options(header: list[str]) -> dict[str, object]:
+def _open_csv(file: Path) -> Batches:
+    """Open a text file of which every column is read as text: what Arrow infers would depend on all records."""
+    with _reading(file):
+        header = _csv_header(file)
     as_text = pa_csv.ConvertOptions(
         column_types=dict.fromkeys(header, pa.string()),
         null_values=[""],
@@ -123,35 +150,22 @@ def _csv_options(header: list[str]) -> dict[str, object]:
         quoted_strings_can_be_null=True,
     )
     parse = pa_csv.ParseOptions(newlines_in_values=True)  # refuses a row with more or fewer fields than the header
-    return {"convert_options": as_text, "parse_options": parse}
-
-
-def _open_csv(file: Path) -> Batches:
-    header = _csv_header(file)
     reading = pa_csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-    reader = pa_csv.open_csv(file, read_options=reading, **_csv_options(header))
-    return Batches(schema=reader.schema, with_nulls=dict.fromkeys(header, True), batches=_guarded(file, reader))
+    ordinary = bool(header) and all(name and name.isprintable() for name in header)
+    with _reading(file, DataError if ordinary else InputError):
+        reader = pa_csv.open_csv(file, read_options=reading, parse_options=parse, convert_options=as_text)
+    if not ordinary or reader.schema != pa.schema([(name, pa.string()) for name in header]):
+        raise InputError(f"{file} is damaged, or no csv file: its first line must name the columns, and it is {_WRONG}")
+    return Batches(schema=reader.schema, batches=_guarded(file, reader))
 
 
-def _open_parquet(file: Path, key: str | None) -> Batches:
-    schema = pq.read_schema(file)
-    text = [field.name for field in schema if is_text(field.type) and field.name != key]
-    opened = pq.ParquetFile(file, read_dictionary=text, pre_buffer=False)  # or it would hold the whole file
-    batches = opened.iter_batches(batch_size=BATCH_RECORDS)
-    with_nulls = {name: _has_nulls(opened, name) for name in schema.names}
-    return Batches(schema=schema, with_nulls=with_nulls, batches=_guarded(file, batches))
+def _open_parquet(file: Path, **options: Any) -> pq.ParquetFile:
+    with _reading(file):
+        opened = pq.ParquetFile(file, **options)
+        _check_names(opened.schema_arrow.names)
+        return opened
 
 
 def _guarded(file: Path, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    with _reading(file):
+    with _reading(file, DataError):
         yield from batches
-
-
-def _has_nulls(opened: pq.ParquetFile, name: str) -> bool:
-    """Whether a column has missing values: from the statistics in the file, or, where it has none, from its values."""
-    metadata = opened.metadata
-    place = [metadata.schema.column(i).path for i in range(len(metadata.schema))].index(name)
-    groups = [metadata.row_group(i).column(place).statistics for i in range(metadata.num_row_groups)]
-    if all(known is not None and known.has_null_count for known in groups):
-        return any(known.null_count for known in groups)
-    return any(batch.column(0).null_count for batch in opened.iter_batches(columns=[name]))

@@ -1,14 +1,21 @@
 """Neighbouring tables on which a mechanism that spends too much is caught, and the cases that audits run."""
 
+import csv
+import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations_with_replacement, product
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pdips.coding import person_key, person_keys
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy import Neighbours
@@ -17,7 +24,10 @@ from pdips.table import Table, decode
 
 Event = Callable[[NDArray[Any]], NDArray[np.bool_]]
 Engine = Literal["exact", "counts", "density"]
+CROWD = 20
 Record = tuple[int, ...]
+Written = Sequence[tuple[object, ...]]
+"""Records as tuples: a cell for each column of the schema in its order, and the person's key if there is one."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +46,9 @@ class Pair:
         Takes raw outputs, one a row, and says which are in the event. Left out, the audit learns one on half the runs.
     event_name : str
         What to call the event.
+    written : tuple of two lists of records, optional
+        Of tables read from files: the records as they are written, cell by cell. These must be neighbours, whatever the
+        reader made of them. Left out, the records as codes must be.
     """
 
     name: str
@@ -44,9 +57,13 @@ class Pair:
     neighbours: Neighbours
     event: Event | None = None
     event_name: str = "learned on half the runs"
+    written: tuple[Written, Written] | None = None
 
     def __post_init__(self) -> None:
-        check_neighbours(self.first, self.second, self.neighbours)
+        if self.written is None:
+            check_neighbours(self.first, self.second, self.neighbours)
+        else:
+            _check_records(*self.written, self.first.schema, self.neighbours)
 
 
 @dataclass(frozen=True)
@@ -77,32 +94,121 @@ def check_neighbours(first: Table, second: Table, neighbours: Neighbours) -> Non
     """
     if first.schema != second.schema:
         raise InputError("the tables of a pair must have one schema")
-    no = f"the pair is not neighbouring under {neighbours}:"
-    schema, cap = first.schema, first.schema.records.max_per_person
-    a, b = (Counter(_rows(table, list(schema.columns), person=True)) for table in (first, second))
-    gone, come = a - b, b - a
-    if neighbours == "replace-one" and first.n_records != second.n_records:
+    _check_records(list(_rows(first)), list(_rows(second)), first.schema, neighbours)
+
+
+def _check_records(first: Written, second: Written, schema: Schema, neighbours: Neighbours) -> None:
+    no, cap = f"the pair is not neighbouring under {neighbours}:", schema.records.max_per_person
+    gone, come = Counter(first) - Counter(second), Counter(second) - Counter(first)
+    if neighbours == "replace-one" and len(first) != len(second):
         raise InputError(f"{no} the tables differ in their number of records")
     if neighbours == "add-remove" and gone and come:
         raise InputError(f"{no} records were exchanged, not only added or removed")
     if max(gone.total(), come.total()) > cap:
         raise InputError(f"{no} the tables differ by more records than one person may have ({cap})")
-    if schema.records.person and max(len({row[-1] for row in changed}) for changed in (gone, come)) > 1:
+    if schema.records.person and max(map(_n_persons, (gone, come))) > 1:
         raise InputError(f"{no} records of more than one person differ")
-    public = list(schema.public_columns)
-    if public and Counter(_rows(first, public)) != Counter(_rows(second, public)):
+    public = [place for place, column in enumerate(schema.columns.values()) if column.public]
+    ours, theirs = (Counter(tuple(row[place] for place in public) for row in rows) for rows in (first, second))
+    if public and ours != theirs:
         raise InputError(f"{no} the public columns differ")
 
 
-def _rows(table: Table, names: Sequence[str], *, person: bool = False) -> Iterator[tuple[object, ...]]:
+def _n_persons(records: Counter[tuple[object, ...]]) -> int:
+    """Return how many persons records are of; those without a key are of as many persons."""
+    return len({row[-1] for row in records if row[-1] is not None}) + sum(row[-1] is None for row in records.elements())
+
+
+def _rows(table: Table) -> Iterator[tuple[object, ...]]:
     """Yield records as tuples that compare as the schema does: codes of levels, numbers, None for missing."""
     parts: list[list[object]] = []
-    for name in names:
+    for name in table.schema.columns:
         known = table.sort_key(name)
         parts.append([None if np.isnan(value) else float(value) for value in known])
-    if person and table.schema.records.person:
-        parts.append([f"{key}" for key in table.frame[table.schema.records.person]])
+    if table.schema.records.person:
+        place, keys = person_keys(table.schema.records.person, table.frame[table.schema.records.person])
+        parts.append([None if i < 0 else str(keys[i]) for i in place])
     return zip(*parts, strict=True)
+
+
+def pair_of_files(
+    name: str,
+    first: str | Path,
+    second: str | Path,
+    schema: Schema,
+    neighbours: Neighbours,
+    *,
+    counted: bool | None = None,
+) -> Pair:
+    """Return the pair of two ``.csv`` or ``.parquet`` files, read as users read them.
+
+    An audit of it sees what happens before records are codes. The files' records themselves must be neighbours, and the
+    columns of Parquet files of the same types.
+
+    Parameters
+    ----------
+    name : str
+        What is special about it.
+    first, second : path
+        The files.
+    schema : Schema
+        Of both.
+    neighbours : {"replace-one", "add-remove"}
+        The relation in which they are neighbours.
+    counted : bool, optional
+        As in :meth:`Table.read`.
+
+    Raises
+    ------
+    InputError
+        If the files aren't neighbours, or a table is refused.
+    """
+    tables = [Table.read(path, schema, counted=counted) for path in (first, second)]
+    written = (_written(Path(first), schema), _written(Path(second), schema))
+    return Pair(name, *tables, neighbours, written=written)
+
+
+def _written(file: Path, schema: Schema) -> Written:
+    """Return the records of a file, text by text or cell by cell, by other means than the library reads tables."""
+    person = schema.records.person
+    names = [*schema.columns, *([person] if person else [])]
+    if file.suffix == ".csv":
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            header, *rows = (row for row in csv.reader(lines) if row)  # a blank line is no record
+        found = [[dict(zip(header, row, strict=True))[name] for name in names] for row in rows]
+    else:
+        table = pq.ParquetFile(file).read()
+        columns = ([f"{table[name].type}: {cell!r}" for cell in table[name].to_pylist()] for name in names)
+        found = [list(row) for row in zip(*columns, strict=True)]
+        if person:
+            for row, key in zip(found, table[person].to_pylist(), strict=True):
+                row[-1] = "" if key is None else str(key)
+    return [(*row[:-1], person_key(row[-1]) if row[-1] else None) if person else tuple(row) for row in found]
+
+
+def file_pairs(neighbours: Neighbours) -> list[Pair]:
+    """Return pairs of files on which readers are caught that take the type of a column from all of its records.
+
+    One person's cell is text among codes that look like numbers, or missing among whole numbers that doubles can't tell
+    apart, or among true and false.
+    """
+    large, bad = 2**53 + 1, "one cell of a column moves the others"
+    wanted: list[tuple[str, list[Any], pa.DataType, list[Any]]] = [
+        ("csv", ["1", "01", "x"], pa.string(), ["01", "x"]),
+        ("parquet", [str(large - 1), str(large)], pa.int64(), [large, None]),
+        ("parquet", [False, True], pa.bool_(), [True, None]),
+    ]
+    pairs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, levels, kind, (usual, other) in wanted:
+            schema = Schema.model_validate({"columns": {"x": {"levels": levels, "missing": None in (usual, other)}}})
+            after = [usual] * (CROWD + (neighbours == "replace-one"))
+            files = [Path(folder) / f"{place}.{suffix}" for place in "ab"]
+            for file, cells in zip(files, ([*[usual] * CROWD, other], after), strict=True):
+                table = pa.table({"x": pa.array(cells, kind)})
+                pa_csv.write_csv(table, file) if suffix == "csv" else pq.write_table(table, file)
+            pairs.append(pair_of_files(f"{suffix} file of {kind}: {bad}", *files, schema, neighbours))
+    return pairs
 
 
 def table_of(records: Sequence[Record], schema: Schema, persons: Sequence[int] | None = None) -> Table:

@@ -40,9 +40,9 @@ def _is_ordinary(value: Level) -> bool:
     return not isinstance(value, (int, float)) or abs(value) < (2**53 if isinstance(value, int) else math.inf)
 
 
-def _spelling(value: Level) -> str:
-    """Spell a level as tables are compared with it: 9 and 9.0 are one."""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+def spelling(value: object) -> str:
+    """Spell a level, or a cell that is compared with levels, by itself: 9 and 9.0 are one, True and 1 aren't."""
+    return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
 
 
 def _as_missing(value: Any) -> bool | tuple[Level, ...]:
@@ -132,12 +132,12 @@ class Column(BaseModel):
     def _check_levels(self, levels: tuple[Level, ...]) -> None:
         if not all(_is_ordinary(value) for value in (*levels, *self.missing_codes)):
             raise ValueError("levels and missing codes must be finite, and whole numbers below 2^53")
-        if len({_spelling(level) for level in levels}) < len(levels):
+        if len({spelling(level) for level in levels}) < len(levels):
             raise ValueError("levels must differ from each other")
         if len({str if isinstance(level, str) else bool if isinstance(level, bool) else float for level in levels}) > 1:
             raise ValueError("levels must be all text, all numbers, or all true and false")
         fold = str.lower if isinstance(levels[0], bool) else str
-        if {fold(_spelling(code)) for code in self.missing_codes} & {fold(_spelling(level)) for level in levels}:
+        if {fold(spelling(code)) for code in self.missing_codes} & {fold(spelling(level)) for level in levels}:
             raise ValueError("a missing code can't be a level too")
         if self.bins or self.bin_edges or self.integer or self.resolution or self.scale != "linear":
             raise ValueError(

@@ -1,6 +1,6 @@
 """The confidential table: records checked against a schema, as codes; and codes turned back into records."""
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -12,7 +12,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from pdips import counting
-from pdips.errors import InputError
+from pdips.coding import check_type, encode, numbers, person_keys, value_hashes
+from pdips.errors import DataError, InputError
 from pdips.files import is_large, open_batches, read_frame
 from pdips.schema import Column, Schema
 
@@ -45,19 +46,21 @@ class Table:
     Raises
     ------
     InputError
-        If a column is missing or in excess, a value lies outside its column's levels or bounds or is missing without
-        leave, a combination is impossible, a person has too many records, or there are no records.
+        If a column is missing, in excess or of a type that can't be coded.
+    DataError
+        If a value lies outside its column's levels or bounds or is missing without leave, a combination is impossible,
+        a person has too many records, or there are no records.
     """
 
     def __init__(self, frame: pd.DataFrame, schema: Schema) -> None:
         self.schema = schema
         _check_columns(frame, schema)
         if not len(frame):
-            raise InputError("the table has no records")
+            raise DataError("the table has no records")
         self.frame = frame
         self.counts: IntArray | None = None
         self.codes = {
-            name: _encode(name, frame[name], column)
+            name: encode(name, frame[name], column)
             for name, column in schema.columns.items()
             if column.is_categorical or column.is_binned or _check_numeric(name, frame[name], column)
         }
@@ -92,20 +95,20 @@ class Table:
             _check_columns(opened.schema.empty_table().to_pandas(), schema)
             if counting.countable(opened, schema):
                 with suppress(counting.UncountableError):
-                    return cls._of_counts(counting.count(opened, schema, _encode, numbers), schema)
+                    return cls._of_counts(counting.count(opened, schema), schema)
         return cls(read_frame(path), schema)
 
     @classmethod
     def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:
         """Return a table whose rows are distinct records, after the checks that are left."""
         if not len(found.counts):
-            raise InputError("the table has no records")
+            raise DataError("the table has no records")
         table = cls.__new__(cls)
         table.schema, table.counts, table.fingerprint = schema, found.counts, found.fingerprint
         rows = pd.RangeIndex(len(found.counts))
         table.frame = pd.DataFrame({n: values[found.codes[n]] for n, values in found.values.items()}, index=rows)
         table.codes = {
-            name: _encode(name, table.frame[name], column) if name in found.values else found.codes[name]
+            name: encode(name, table.frame[name], column) if name in found.values else found.codes[name]
             for name, column in schema.columns.items()
             if column.is_categorical or column.is_binned
         }
@@ -143,7 +146,7 @@ class Table:
         total = np.zeros(len(self.frame), dtype=np.uint64)
         for place, name in enumerate(names):
             weight = np.uint64(counting.record_weight(place, len(names)))
-            total += counting.value_hashes(name, self.frame[name]) * weight
+            total += value_hashes(name, self.frame[name]) * weight
         rows = pd.util.hash_array(total)
         return counting.digest(len(rows), int(rows.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(rows)))
 
@@ -152,7 +155,7 @@ class Table:
             codes = self.schema.rule_codes(rule)
             if np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any():
                 spelt = ", ".join(f"{name} = {'|'.join(map(str, levels))}" for name, levels in rule.items())
-                raise InputError(f"the table holds a combination that the schema calls impossible: {spelt}")
+                raise DataError(f"the table holds a combination that the schema calls impossible: {spelt}")
 
 
 def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
@@ -163,31 +166,22 @@ def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
         raise InputError(f"column {name!r} of the schema is not in the table")
     for name in sorted(map(str, {*frame.columns} - known)):
         raise InputError(f"column {name!r} of the table is not in the schema; describe it there, or take it out")
-    for name in known:
-        _check_type(name, frame[name])
-
-
-def _check_type(name: str, values: pd.Series) -> None:
-    if getattr(values.dtype, "kind", "O") in "mMc" or isinstance(values.dtype, pd.PeriodDtype):
-        raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
-    if values.dtype == object and not values.map(lambda value: isinstance(value, Hashable)).all():
-        raise InputError(f"column {name!r} holds lists or other nested values")
+    for name in sorted(known):
+        check_type(name, frame[name])
 
 
 def _check_persons(frame: pd.DataFrame, schema: Schema) -> None:
     person, cap = schema.records.person, schema.records.max_per_person
     if person is None:
         return
-    keys = frame[person]
-    if keys.dtype == object:  # where 1 and "1" would pass for two persons
-        keys = keys.map(_key, na_action="ignore")
-    if keys.value_counts(dropna=True).max() > cap:
+    positions, keys = person_keys(person, frame[person])
+    if np.bincount(pd.factorize(keys)[0][positions[positions >= 0]], minlength=1).max() > cap:
         _refuse_crowded(schema)
 
 
 def _refuse_crowded(schema: Schema) -> None:
     person, cap = schema.records.person, schema.records.max_per_person
-    raise InputError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
+    raise DataError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
 
 
 def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
@@ -200,98 +194,9 @@ def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
     return np.bincount(place, weights=counts, minlength=n_places).astype(np.int64)
 
 
-def _key(value: object) -> str:
-    """Spell a level alike whether it comes from a schema, a text file or a typed file."""
-    if isinstance(value, (bool, np.bool_)):
-        return str(value)
-    return str(int(value)) if isinstance(value, (float, np.floating)) and float(value).is_integer() else str(value)
-
-
-def _number_key(value: object) -> str:
-    """Spell a number alike even if a text file has it as 1994.0."""
-    if not isinstance(value, str):
-        return _key(value)
-    for read in (int, float):
-        try:
-            return _key(read(value))
-        except ValueError:
-            continue
-    return value
-
-
-def _level_codes(column: Column) -> dict[str, int]:
-    codes = {_key(level): code for code, level in enumerate(column.levels)}
-    for code, level in enumerate(column.levels):
-        if isinstance(level, bool):
-            codes |= {str(level).lower(): code, str(level).upper(): code}
-    return codes | {_key(code): column.n_values for code in column.missing_codes}
-
-
-def _refuse_undeclared_missing(name: str, column: Column, missing: NDArray[np.bool_]) -> None:
-    if missing.any() and not column.missing:
-        raise InputError(f"column {name!r} has missing values, which its schema doesn't declare (missing = true)")
-
-
-def _encode(name: str, values: pd.Series, column: Column) -> IntArray:
-    return _encode_levels(name, values, column) if column.is_categorical else _encode_bins(name, values, column)
-
-
-def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
-    positions, uniques = pd.factorize(values)
-    known, key = _level_codes(column), _key if isinstance(column.levels[0], (str, bool)) else _number_key
-    codes = np.array([*(known.get(key(value), -1) for value in uniques), column.n_values], dtype=np.int64)
-    if (codes[:-1] < 0).any():
-        raise InputError(f"column {name!r} has values outside the levels of its schema (compared letter by letter)")
-    _refuse_undeclared_missing(name, column, positions < 0)
-    return codes[positions]
-
-
-def numbers(name: str, values: pd.Series, column: Column) -> NDArray[np.float64]:
-    """Return a numeric column as doubles, NaN where missing, after checking it against its bounds."""
-    missing = _is_missing(values, column)
-    _refuse_undeclared_missing(name, column, missing)
-    if pd.api.types.is_bool_dtype(values):
-        raise InputError(f"column {name!r} has values that are no numbers")
-    try:
-        known = _as_doubles(values[~missing])
-    except OverflowError:
-        raise InputError(f"column {name!r} has values outside its bounds") from None
-    lower, upper = float(column.lower or 0), float(column.upper or 0)
-    if np.isnan(known).any():
-        raise InputError(f"column {name!r} has values that are no numbers")
-    if ((known < lower) | (known > upper)).any():
-        raise InputError(f"column {name!r} has values outside its bounds, {lower:g} to {upper:g}")
-    if column.integer and (known % 1 != 0).any():
-        raise InputError(f"column {name!r} must hold whole numbers")
-    cleaned = np.full(len(values), np.nan)
-    cleaned[~missing] = known
-    return cleaned
-
-
-def _is_missing(values: pd.Series, column: Column) -> NDArray[np.bool_]:
-    codes = {_key(code) for code in column.missing_codes}
-    if not codes:
-        return values.isna().to_numpy()
-    positions, uniques = pd.factorize(values)
-    return np.array([*(_number_key(value) in codes for value in uniques), True])[positions]
-
-
-def _as_doubles(values: pd.Series) -> NDArray[np.float64]:
-    """Return values as doubles, NaN for those that are no numbers."""
-    if isinstance(values.dtype, np.dtype) and values.dtype.kind in "iuf":
-        return values.to_numpy(dtype=np.float64)
-    return pd.to_numeric(values.astype(object), errors="coerce").to_numpy(dtype=np.float64)
-
-
 def _check_numeric(name: str, values: pd.Series, column: Column) -> bool:
     numbers(name, values, column)
     return False
-
-
-def _encode_bins(name: str, values: pd.Series, column: Column) -> IntArray:
-    cleaned = numbers(name, values, column)
-    codes = np.searchsorted(column.edges, cleaned, side="right") - 1
-    return np.where(np.isnan(cleaned), column.n_values, np.minimum(codes, column.n_values - 1)).astype(np.int64)
 
 
 def decode(schema: Schema, codes: Mapping[str, IntArray], rng: np.random.Generator) -> pd.DataFrame:

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "pdips"
 
 RANKS = [
     ["errors", "schema", "privacy", "noise", "coins", "registry", "convergence"],
-    ["table", "files", "counting", "large", "release", "account", "ledger_file", "ledger"],
+    ["coding", "table", "files", "counting", "large", "release", "account", "ledger_file", "ledger"],
     ["mechanism"],
     ["pairs"],
     ["mechanisms", "bayes"],

@@ -9,9 +9,10 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
+from pdips.coding import numbers
 from pdips.errors import InputError
 from pdips.schema import Column, Schema
-from pdips.table import Table, numbers
+from pdips.table import Table
 
 Values = Mapping[str, NDArray[Any]]
 

@@ -9,11 +9,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.bayes.columns import check_column
+from pdips.coding import numbers
 from pdips.errors import InputError
 from pdips.mechanisms.encoding import Scale
 from pdips.noise import quantise
 from pdips.schema import Column, Schema
-from pdips.table import Table, numbers
+from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

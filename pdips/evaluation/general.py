@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pdips.coding import numbers
 from pdips.errors import InputError
 from pdips.mechanism import Clock
-from pdips.table import Table, numbers
+from pdips.table import Table
 from pdips.utility.deciles import cut
 from pdips.utility.ecdf import ecdf_distances
 from pdips.utility.k_marginal import k_marginal

@@ -8,9 +8,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.coding import numbers
 from pdips.evaluation.general import Measure
 from pdips.schema import Column, Schema
-from pdips.table import Table, numbers
+from pdips.table import Table
 from pdips.utility.codes import Rows, weights_of
 from pdips.utility.deciles import cut
 

@@ -1,6 +1,7 @@
 """The pairs and events on which histogram and tree mechanisms are audited (SOUNDNESS section 8)."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -10,7 +11,7 @@ from pdips.errors import InputError
 from pdips.mechanism import Law, Mechanism
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
 from pdips.mechanisms.tree import Steps
-from pdips.pairs import Case, Event, Pair, small_pairs, table_of, worst_pairs
+from pdips.pairs import Case, Event, Pair, file_pairs, small_pairs, table_of, worst_pairs
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -52,13 +53,13 @@ def toward(mechanism: Lawful, pair: Pair) -> Pair:
 
 def with_event(pair: Pair, event: Event, name: str) -> Pair:
     """Return the pair with an event fixed in advance."""
-    return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, name)
+    return replace(pair, event=event, event_name=name)
 
 
 def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
     """Yield the cases of the Laplace sanitizer."""
     flat = build()
-    for pair in worst_pairs(TINY, flat.neighbours):
+    for pair in [*worst_pairs(TINY, flat.neighbours), *file_pairs(flat.neighbours)]:
         yield Case(flat, pair, "exact")
         yield Case(flat, toward(flat, pair) if flat.split == "once" else pair)
     yield Case(flat, worst_pairs(TINY, flat.neighbours)[0])

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.coding import numbers
 from pdips.mechanisms.gradients import UNITS
 from pdips.schema import Column, Schema
-from pdips.table import Table, decode, number_array, numbers
+from pdips.table import Table, decode, number_array
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

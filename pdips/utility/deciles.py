@@ -2,8 +2,9 @@
 
 import numpy as np
 
+from pdips.coding import numbers
 from pdips.schema import Column
-from pdips.table import Table, numbers
+from pdips.table import Table
 
 PARTS = 10
 

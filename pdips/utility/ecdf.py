@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.coding import numbers
 from pdips.errors import InputError
 from pdips.schema import Column, Schema
-from pdips.table import Table, numbers
+from pdips.table import Table
 from pdips.utility.codes import weights_of
 
 FloatArray = NDArray[np.float64]

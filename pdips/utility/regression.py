@@ -8,10 +8,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from pdips.coding import numbers
 from pdips.errors import InputError
 from pdips.inference import Rule, combine
 from pdips.schema import Schema
-from pdips.table import Table, numbers
+from pdips.table import Table
 
 FloatArray = NDArray[np.float64]
 
