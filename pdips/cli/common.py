@@ -5,7 +5,7 @@ import json
 import types
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,15 +113,16 @@ def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
     """Say on the terminal if the release in a folder was charged to this account, which doesn't know of it."""
     if ledger is None or not ledger.path.exists():
         return
-    for path, receipt in receipts_in(folder):
-        complaint = None if receipt is None else ledger.compare(receipt)
-        if complaint is not None:
-            click.echo(f"WARNING   {path}: {complaint} (pdips ledger check)", err=True)
+    with suppress(InputError):  # a damaged file: whoever uses it complains
+        for path, receipt in receipts_in(folder):
+            complaint = None if receipt is None else ledger.compare(receipt)
+            if complaint is not None:
+                click.echo(f"WARNING   {path}: {complaint} (pdips ledger check)", err=True)
 
 
 def ledger_line(ledger: "Ledger | None") -> str:
     if ledger is None:
-        return "none named (--ledger): nobody adds up what this table has spent"
+        return "none named (--ledger): this spend is on no record"
     account = ledger.summary()
     reserved = f", {spell(account.reserved_epsilon)} reserved" if account.reserved_epsilon else ""
     if account.total_epsilon is None or account.remaining_epsilon is None:

@@ -91,8 +91,9 @@ def synthesize(
         options = (f"model={model}", *options)
     mechanism: Mechanism = build(**settings_of(build, options, common))
     schema = Schema.load(schema_path)
-    mechanism.spends(schema)
     ledger = None if ledger_path is None else Ledger(ledger_path)
+    if ledger is None:
+        mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     warn_of_older_copy(ledger, Path(out))
     with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
         clock = Clock(progress)
