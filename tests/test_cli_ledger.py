@@ -125,7 +125,7 @@ def test_one_message_for_all_that_records_can_break(pdips, here):
         assert not any(word in err for word in ("SECRET", "31415"))
     ((code, _, err),) = unrecorded
     assert code == 2
-    assert "nothing is recorded" in err
+    assert "nothing is recorded. To see the reason, repeat it with --explain." in err
     ledger = Ledger(here / "l.sqlite")
     assert [(one.outcome, one.explained) for one in ledger.attempts()] == [("refused", False), ("refused", True)] * 6
     assert ledger.summary().spent_epsilon == 0
@@ -209,6 +209,21 @@ def test_an_old_ledger_on_the_command_line(pdips, here):
     assert "all records with the same 'id'; no public columns (the charges of version 0.1 by declaration)" in out
 
 
+def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
+    Ledger(here / "l.sqlite").set_total(2)
+    assert pdips(*words(here))[0] == 0
+    paid = ["evaluate", here / "t.parquet", here / "out", "--ledger", here / "l.sqlite", "--paid-epsilon"]
+    FAULTS["bound"](people()).to_parquet(here / "t.parquet")
+    assert "the table is refused" in pdips(*paid, 1)[2]
+    assert "outside its bounds" in pdips(*paid, 1, "--explain")[2]
+    (here / "t.parquet").unlink()
+    code, out, err = pdips(*paid, "1.5")
+    assert (code, out) == (3, "")
+    assert "would be overspent" in err
+    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == ["charged", "refused", "refused"]
+    assert "--explain belongs to --paid-epsilon" in pdips("evaluate", here / "t", here / "out", "--explain")[2]
+
+
 # Copies put back from a backup
 
 
@@ -251,6 +266,7 @@ def test_what_a_check_cant_tell(pdips, here):
     assert "unknown" in out
     assert "made without a ledger, or by version 0.1" in out
     assert "is no folder of a pdips release" in pdips("ledger", "check", here / "l.sqlite", here / "none")[2]
-    (here / "out/public/privacy.json").write_text('{"receipt": {"number": "x"}}')
-    assert "is damaged" in pdips("ledger", "check", here / "l.sqlite", here / "out")[2]
+    for damaged in ('{"receipt": {"number": "x"}}', '{"receipt": {}}', '{"receipt": 1}', "[]", "{"):
+        (here / "out/public/privacy.json").write_text(damaged)
+        assert "is damaged" in pdips("ledger", "check", here / "l.sqlite", here / "out")[2]
     assert "doesn't exist" in pdips("ledger", "check", here / "other.sqlite", here / "out")[2]

@@ -80,10 +80,10 @@ def one_refusal(ledger: "Ledger | None", *, explain: bool) -> Iterator[None]:
     try:
         yield
     except DataError as error:
-        where = "No ledger was named, so nothing is recorded."
+        where, too = "No ledger was named, so nothing is recorded.", ""
         if ledger is not None:
-            where = f"The attempt is recorded (pdips ledger show {ledger.path})."
-        more = "" if explain else " To see the reason, repeat it with --explain, which the ledger records too."
+            where, too = f"The attempt is recorded (pdips ledger show {ledger.path}).", ", which is recorded too"
+        more = "" if explain else f" To see the reason, repeat it with --explain{too}."
         raise InputError(f"{f'{error}.' if explain else REFUSED} {where}{more}") from None
 
 
@@ -103,8 +103,10 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
         if path.is_file():
             try:
                 carried = json.loads(path.read_text(encoding="utf-8")).get("receipt")
-                found.append((path, None if carried is None else Receipt(**carried)))
-            except (OSError, ValueError, TypeError, AttributeError):
+                found.append(
+                    (path, None if carried is None else Receipt(**carried | {"number": int(carried["number"])}))
+                )
+            except (OSError, ValueError, TypeError, AttributeError, KeyError):
                 raise InputError(f"{path} is damaged: it can't be compared with a ledger") from None
     return found
 
