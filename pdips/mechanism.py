@@ -202,15 +202,21 @@ def run(
 ) -> tuple[Release, RunRecord]:
     """Charge the ledger, then let the mechanism draw, then pack what goes out and what stays.
 
-    The spend is on record before the first random bit is drawn; if the draw fails it stays charged.
+    The spend is on record before the first random bit is drawn; if the draw fails it stays charged. Where the price was
+    reserved before the table was read (``Ledger.reserve``), the charge takes the place of the reservation.
     """
     loss, spends, clock = mechanism.privacy_loss(table.schema), mechanism.spends(table.schema), Clock(progress)
     check_representable(table.schema)
     if table.counts is not None and not takes_counts(mechanism):
         raise InputError(f"{mechanism.name} reads records one by one: read the table with counted=False")
+    receipt = None
     if ledger is not None:
         with clock.step("charging the ledger"):
-            ledger.charge(loss, spends, mechanism=mechanism.name, fingerprint=table.fingerprint)
+            receipt = ledger.receipt(
+                ledger.charge(
+                    loss, spends, mechanism=mechanism.name, schema=table.schema, fingerprint=table.fingerprint
+                )
+            )
     bits = RandomBits(rng)
     if bits.reproducible:
         loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
@@ -228,6 +234,7 @@ def run(
         margin_errors=tuple(drawn.margin_errors),
         tables=drawn.tables,
         reproducible=bits.reproducible,
+        receipt=receipt,
     )
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return release, RunRecord(

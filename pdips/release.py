@@ -11,6 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pdips.account import Receipt
 from pdips.errors import InputError, RefusedError
 from pdips.large import LargeSet
 from pdips.privacy import PrivacyLoss, Spend, as_float, spell
@@ -67,6 +68,8 @@ class Release:
         What this noise comes to in one-way and two-way margins.
     reproducible : bool
         Made from a seed: fit for tests and studies, not for publication.
+    receipt : Receipt, optional
+        Names its charge in the ledger; public, and says nothing of records.
     """
 
     mechanism: str
@@ -81,6 +84,7 @@ class Release:
     reproducible: bool = False
     large_sets: tuple[LargeSet, ...] = ()
     tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    receipt: Receipt | None = None
 
     @property
     def n_sets(self) -> int:
@@ -98,6 +102,7 @@ class Release:
             "settings": dict(self.settings),
             "n_sets": self.n_sets,
             "reproducible": self.reproducible,
+            "receipt": None if self.receipt is None else asdict(self.receipt),
             "privacy": {
                 "epsilon": as_float(loss.epsilon),
                 "delta": as_float(loss.delta),
@@ -123,7 +128,7 @@ class Release:
             The folder; made if it isn't there.
         file_format : {"parquet", "csv"}
             Of the synthetic sets.
-        allow : collection of {"reproducible", "asymptotic"}
+        allow : collection of {"seeded", "asymptotic"}
             What the publisher takes upon themselves, by name: a release made from a seed, or one whose guarantee is
             only asymptotic.
 
@@ -138,9 +143,10 @@ class Release:
             raise RefusedError(f"a release of kind 'none' is never published. {self.loss.statement}")
         if self.loss.kind == "asymptotic" and "asymptotic" not in allow:
             raise RefusedError("the guarantee is only asymptotic; name allow=['asymptotic'] to publish all the same")
-        if self.reproducible and "reproducible" not in allow:
+        if self.reproducible and "seeded" not in allow:
             raise RefusedError(
-                "made from a seed: whoever knows it can subtract the noise; name allow=['reproducible'] all the same"
+                "made from a seed: anyone who knows the seed can subtract the noise; name allow=['seeded'] to publish "
+                "all the same"
             )
         if Path(directory).is_dir() and any(Path(directory).iterdir()):
             raise InputError(f"{directory} is not empty: an earlier release there would mix with this one")

@@ -55,9 +55,11 @@ LevelList = Annotated[Any, BeforeValidator(_as_list)]
 Levels = Annotated[Any, BeforeValidator(_as_levels)]
 Missing = Annotated[Any, BeforeValidator(_as_missing)]
 
-DRAFT_WARNING = """\
-# DRAFT. Levels and bounds below were READ OFF THE CONFIDENTIAL TABLE: that is a leak, and no epsilon pays for it.
-# Replace every one by what is publicly known (the questionnaire, the code book, the law) before you release anything.
+DRAFT_MARK = "# DRAFT."
+DRAFT_WARNING = f"""\
+{DRAFT_MARK} Levels and bounds below were READ OFF THE CONFIDENTIAL TABLE: that is a leak, and no epsilon pays for it.
+# Replace every one by what is publicly known (the questionnaire, the code book, the law), then delete the line above:
+# as long as it is there, no command takes this schema.
 """
 DRAFT_HINT = """\
 # Also to be said, where true: [records] person = "...", max_per_person = 2; missing = true or [codes]; public = true;
@@ -321,7 +323,8 @@ class Schema(BaseModel):
         Raises
         ------
         InputError
-            If the file can't be read, or says something that a schema can't; the message names the key.
+            If the file can't be read, is still a draft, or says something that a schema can't; the message names the
+            key.
         """
         try:
             return cls.from_toml(Path(path).read_text(encoding="utf-8"), source=str(path))
@@ -331,7 +334,12 @@ class Schema(BaseModel):
 
     @classmethod
     def from_toml(cls, text: str, *, source: str = "schema") -> Self:
-        """Read a schema from TOML text; ``source`` is what messages call it."""
+        """Read a schema from TOML text, but no draft; ``source`` is what messages call it."""
+        if any(line.strip().startswith(DRAFT_MARK) for line in text.splitlines()):
+            raise InputError(
+                f"{source} is still a draft: its levels and bounds were read off the table. Replace every one by what "
+                f"is publicly known, then delete the line that begins with {DRAFT_MARK!r}"
+            )
         try:
             return cls.model_validate(tomllib.loads(text))
         except tomllib.TOMLDecodeError as error:
@@ -351,7 +359,8 @@ class Schema(BaseModel):
     def draft(cls, frame: pd.DataFrame, *, most_levels: int = 50) -> str:
         """Return the TOML text of a first guess at a schema, for a person to correct.
 
-        Levels and bounds are read off the table. If it is confidential that is a leak, and the text says so at its top.
+        Levels and bounds are read off the table. If it is confidential that is a leak: the text says so at its top, and
+        :meth:`from_toml` refuses it until that line is deleted.
 
         Parameters
         ----------

@@ -137,7 +137,7 @@ QUESTIONS = {
     "law": "Was the output drawn from exactly the law of the proof, without floating-point gaps?",
     "seed": "Were the random bits unpredictable, and were they not kept?",
     "public": "Are columns that were copied known to everyone already?",
-    "account": "Does an account with a limit hold every release from this table?",
+    "account": "Is this release charged to an account with a limit?",
     "errors": "Are the sizes of the errors published?",
     "intervals": "Can users get honest intervals from the sets?",
     "time": "Is it hidden how long the run took?",

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from pdips import Schema, Table
+from pdips import Ledger, Schema, Table
 
 SCHEMA = """
 [columns.colour]
@@ -104,14 +104,27 @@ def test_options_reach_the_mechanism(pdips, here):
 
 
 def test_a_seed_marks_the_release(pdips, here):
-    code, _, err = pdips(*words(here, "--seed", 1))
+    code, out, err = pdips(*words(here, "--seed", 1))
     assert code == 0
     assert "Do not publish" in err
-    assert json.loads((here / "out/public/privacy.json").read_text())["reproducible"] is True
+    assert "public    nothing: the synthetic sets stay inside unless you say --allow seeded" in out
+    assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
+    assert json.loads((here / "out/confidential/privacy.json").read_text())["reproducible"] is True
     assert "seed: 1" not in (here / "out/confidential/run.json").read_text()
-    pdips(*words(here, "--seed", 1, out="again"))
-    first, again = (pd.read_parquet(here / folder / "public/synthetic_1.parquet") for folder in ("out", "again"))
+    code, out, err = pdips(*words(here, "--seed", 1, "--allow", "seeded", out="again"))
+    assert code == 0
+    assert "Do not publish" in err
+    assert "again/public: card.html" in out
+    places = ("out/confidential", "again/public")
+    first, again = (pd.read_parquet(here / place / "synthetic_1.parquet") for place in places)
     pd.testing.assert_frame_equal(first, again)
+
+
+def test_to_allow_one_thing_is_not_to_allow_another(pdips, here):
+    code, out, _ = pdips(*words(here, "--seed", 1, "--allow", "asymptotic"))
+    assert code == 0
+    assert "unless you say --allow seeded" in out
+    assert not (here / "out/public").exists()
 
 
 def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
@@ -166,11 +179,23 @@ def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
     pd.read_parquet(here / "t.parquet").iloc[1:].to_parquet(here / "t.parquet")
     code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
     assert code == 2
+    assert "another table" not in err  # that the table differs from another one is an answer about its records
+    code, _, err = pdips(*words(here, "--ledger", ledger, "--explain", out="more"))
+    assert code == 2
     assert "another table" in err
     assert pdips("ledger", "adopt", ledger, here / "t.parquet", "--schema", here / "s.toml")[0] == 0
     code, out, _ = pdips(*words(here, "--ledger", ledger, out="more"))
     assert code == 0
     assert "epsilon 2 spent" in out
+    found = Ledger(ledger)
+    assert [role for _, role in found.tables()] == ["first", "version"]
+    assert [(one.outcome, one.explained) for one in found.attempts()] == [
+        ("charged", False),
+        ("refused", False),
+        ("refused", True),
+        ("adopted", False),
+        ("charged", False),
+    ]
 
 
 def test_schema_draft_and_check(pdips, here):
@@ -179,6 +204,11 @@ def test_schema_draft_and_check(pdips, here):
     assert "READ OFF THE CONFIDENTIAL TABLE" in out
     assert "replace its levels and bounds" in err
     (here / "d.toml").write_text(out)
+    (here / "s.toml").write_text(out)
+    complains(pdips, here, "is still a draft", "schema", "check", here / "d.toml")
+    complains(pdips, here, "is still a draft", *words(here))
+    complains(pdips, here, "is still a draft", "calibrate", "steps", "--schema", here / "d.toml")
+    (here / "d.toml").write_text("\n".join(line for line in out.splitlines() if not line.startswith("# DRAFT.")))
     code, out, _ = pdips("schema", "check", here / "d.toml")
     assert code == 0
     assert "colour: 2 levels" in out
@@ -198,7 +228,8 @@ def test_a_bad_value_in_the_table(pdips, here, column, value):
     frame[column] = frame[column].astype(object)
     frame.loc[17, column] = value
     frame.to_csv(here / "t.csv", index=False)
-    complains(pdips, here, f"column '{column}'", *words(here, table="t.csv"))
+    complains(pdips, here, "the table is refused", *words(here, table="t.csv"))
+    complains(pdips, here, f"column '{column}'", *words(here, "--explain", table="t.csv"))
 
 
 def complains(
@@ -236,7 +267,8 @@ def test_no_sets(pdips, here):
 
 def test_an_empty_table(pdips, here):
     pd.read_parquet(here / "t.parquet").iloc[:0].to_parquet(here / "t.parquet")
-    complains(pdips, here, "the table has no records", *words(here))
+    complains(pdips, here, "the table is refused", *words(here))
+    complains(pdips, here, "the table has no records", *words(here, "--explain"))
 
 
 def test_a_corrupt_parquet_file(pdips, here):
@@ -262,8 +294,6 @@ def test_a_folder_that_cannot_be_written(pdips, here):
 
 
 def test_a_locked_ledger(pdips, here, monkeypatch):
-    from pdips.ledger import Ledger
-
     ledger = here / "l.sqlite"
     Ledger(ledger).set_total(1)
     monkeypatch.setattr(Ledger.__init__, "__kwdefaults__", {"timeout": 0.1})
@@ -274,11 +304,10 @@ def test_a_locked_ledger(pdips, here, monkeypatch):
 
 
 def test_a_ledger_of_another_table(pdips, here):
-    from pdips.ledger import Ledger
-
     Ledger(here / "l.sqlite").set_total(9)
     Ledger(here / "l.sqlite").adopt("another table's fingerprint")
-    complains(pdips, here, "another table", *words(here, "--ledger", here / "l.sqlite"))
+    complains(pdips, here, "the table is refused", *words(here, "--ledger", here / "l.sqlite"))
+    complains(pdips, here, "another table", *words(here, "--ledger", here / "l.sqlite", "--explain"))
 
 
 @pytest.mark.parametrize(

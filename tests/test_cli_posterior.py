@@ -122,7 +122,7 @@ def compiled_once(monkeypatch):
 
 
 def test_chains_from_end_to_end_and_what_happens_if_they_disagree(pdips, here, compiled_once):
-    common = ["--seed", 1, "--ledger", here / "l.sqlite"]
+    common = ["--seed", 1, "--allow", "seeded", "--ledger", here / "l.sqlite"]
     few = ["--option", "draws=20", "--option", "tune=20", "--option", "n_chains=2"]
     code, out, err = pdips(*words(here, *common, *few, model="line.py"))
     assert (code, out, err.count("\n")) == (3, "", 1)

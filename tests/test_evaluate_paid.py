@@ -15,6 +15,7 @@ from test_sentinel import SCHEMA as SENTINEL_SCHEMA
 from test_sentinel import N, confidential_table, sentinels, shown, text_of
 
 from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
+from pdips.account import Receipt
 from pdips.evaluation.opened import open_release
 from pdips.evaluation.paid import FILE, PaidEvaluation, evaluate_paid, measured_steps, steps_of
 from pdips.evaluation.public_score import fit_public_score, ks_steps, margins_steps, rounded
@@ -171,6 +172,7 @@ def test_a_paid_evaluation_is_charged_and_published(pdips, here):
     assert [spend.epsilon for spend in entry.spends] == [Fraction(1, 2)] * 2
     found = json.loads((here / "out/public" / FILE).read_text())
     assert found["privacy"]["epsilon"] == 1
+    assert Receipt(**found["receipt"]) == ledger.receipt(1)
     assert "discrete Laplace noise of scale 4 parts" in found["privacy"]["statement"]  # 2 measures x 2 records / 1
     assert len(found["measures"]) == 2
     assert all(0 <= one["value"] <= 1 for one in found["measures"])
@@ -236,7 +238,13 @@ def test_an_overspent_ledger_draws_and_writes_nothing(pdips, here):
 def test_another_table_or_other_neighbours_in_the_ledger_are_refused(pdips, here):
     other = Table(confidential_table().iloc[:-1], SENTINEL_SCHEMA)
     LaplaceSanitizer(epsilon=1).release(other, ledger=Ledger(here / "l.sqlite"))
-    assert "belongs to another table" in pdips(*paid(here, "--ledger", here / "l.sqlite"))[2]
+    assert "the table is refused" in pdips(*paid(here, "--ledger", here / "l.sqlite"))[2]
+    assert "belongs to another table" in pdips(*paid(here, "--ledger", here / "l.sqlite", "--explain"))[2]
+    attempts = Ledger(here / "l.sqlite").attempts()[1:]
+    assert [(one.mechanism, one.outcome, one.explained) for one in attempts] == [
+        ("evaluate", "refused", False),
+        ("evaluate", "refused", True),
+    ]
     Ledger(here / "m.sqlite").set_total(5, neighbours="add-remove")
     assert "can't hold a replace-one loss" in pdips(*paid(here, "--ledger", here / "m.sqlite"))[2]
     assert not (here / "out/public" / FILE).exists()

@@ -11,7 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "pdips"
 
 RANKS = [
     ["errors", "schema", "privacy", "noise", "coins", "registry", "convergence"],
-    ["coding", "table", "files", "counting", "large", "release", "ledger"],
+    ["coding", "table", "files", "counting", "large", "release", "account", "ledger_file", "ledger"],
     ["mechanism"],
     ["pairs"],
     ["mechanisms", "bayes"],

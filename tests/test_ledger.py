@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, dataclass, fields
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import reduce
@@ -19,11 +19,15 @@ from pathlib import Path
 import pytest
 
 from pdips.errors import InputError, RefusedError
-from pdips.ledger import APPLICATION_ID, FORMAT, Account, Entry, Ledger
+from pdips.ledger import Account, Entry, Ledger, Unit
+from pdips.ledger_file import ADDED, APPLICATION_ID, FORMAT
+from pdips.ledger_file import TABLES as TABLES_1
 from pdips.privacy import PrivacyLoss, Spend, to_replace_one, zcdp
+from pdips.schema import Schema
 
 ROOT = Path(__file__).parents[1]
-TABLES = ("account", "fingerprints", "totals", "entries", "items")
+TABLES = tuple((TABLES_1 | ADDED).keys())
+SCHEMA = Schema.from_toml("[columns.a]\nlevels = [0, 1]\n")
 
 
 @pytest.fixture
@@ -46,9 +50,27 @@ def approximate(epsilon: str, delta: str, neighbours: str = "replace-one") -> Pr
     )
 
 
-def charge(ledger: Ledger, loss: PrivacyLoss, *, fingerprint: str = "table-1") -> int:
+def charge(ledger: Ledger, loss: PrivacyLoss, *, fingerprint: str = "table-1", schema: Schema = SCHEMA) -> int:
     spends = [Spend(step="counts", epsilon=loss.epsilon)]
-    return ledger.charge(loss, spends, mechanism="laplace-sanitizer", fingerprint=fingerprint)
+    return ledger.charge(loss, spends, mechanism="laplace-sanitizer", schema=schema, fingerprint=fingerprint)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a ledger wants to know of a mechanism."""
+
+    loss: PrivacyLoss
+    name: str = "laplace-sanitizer"
+
+    def privacy_loss(self, schema: Schema) -> PrivacyLoss:
+        return self.loss
+
+    def spends(self, schema: Schema) -> tuple[Spend, ...]:
+        return (Spend(step="counts", epsilon=self.loss.epsilon),)
+
+
+def outcomes(ledger: Ledger) -> list[str | None]:
+    return [attempt.outcome for attempt in ledger.attempts()]
 
 
 def numbers(ledger: Ledger) -> list[int]:
@@ -73,7 +95,7 @@ def test_charge_is_recorded_as_given(ledger: Ledger) -> None:
         Spend(step="counts", epsilon=Fraction(1, 3)),
         Spend(step="scale", epsilon=Fraction(1, 6), composition="parallel"),
     )
-    assert ledger.charge(pure("1/2"), spends, mechanism="steps", fingerprint="table-1") == 1
+    assert ledger.charge(pure("1/2"), spends, mechanism="steps", schema=SCHEMA, fingerprint="table-1") == 1
     assert charge(ledger, approximate("1/7", "1e-9")) == 2
     first, second = ledger.entries()
     assert (first.number, first.mechanism, first.kind, first.neighbours) == (1, "steps", "pure", "replace-one")
@@ -110,6 +132,7 @@ def test_pure_and_approximate_add_up(ledger: Ledger) -> None:
         total_delta=Fraction("1e-6"),
         spent_epsilon=Fraction(1, 3) + Fraction(1, 7) + Fraction(1, 11),
         spent_delta=Fraction("3e-7"),
+        unit=Unit(),
     )
     assert ledger.summary().remaining_epsilon == 2 - Fraction(1, 3) - Fraction(1, 7) - Fraction(1, 11)
     assert ledger.summary().remaining_delta == Fraction("7e-7")
@@ -276,13 +299,13 @@ def test_losses_that_bound_nothing(ledger: Ledger, path: Path, kind: str) -> Non
 def test_spends_that_do_not_add_up(ledger: Ledger, path: Path, epsilon: str) -> None:
     spends = [Spend(step="counts", epsilon=Fraction(1, 2)), Spend(step="scale", epsilon=Fraction(epsilon))]
     with pytest.raises(InputError, match="the spends add up to"):
-        ledger.charge(pure("1/2"), spends, mechanism="steps", fingerprint="table-1")
+        ledger.charge(pure("1/2"), spends, mechanism="steps", schema=SCHEMA, fingerprint="table-1")
     assert not path.exists()
 
 
 def test_spends_that_are_missing(ledger: Ledger, path: Path) -> None:
     with pytest.raises(InputError, match="itemised"):
-        ledger.charge(approximate("1", "1e-6"), [], mechanism="steps", fingerprint="table-1")
+        ledger.charge(approximate("1", "1e-6"), [], mechanism="steps", schema=SCHEMA, fingerprint="table-1")
     assert not path.exists()
 
 
@@ -346,6 +369,7 @@ def test_fingerprint_is_kept_as_a_salted_hash_only(tmp_path: Path) -> None:
 def test_history_can_not_be_changed(ledger: Ledger, path: Path, table: str, attack: str) -> None:
     ledger.set_total(1)
     charge(ledger, pure("1/4"))
+    ledger.adopt("table-2")
     before = path.read_bytes()
     with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended"):
         connection.execute(attack.format(table))
@@ -512,14 +536,29 @@ from pdips.privacy import PrivacyLoss, Spend
 LOSS = PrivacyLoss(epsilon=Fraction(1, 10), neighbours="replace-one", kind="pure", statement="For a test.")
 SPENDS = [Spend(step="a", epsilon=Fraction(1, 20)), Spend(step="b", epsilon=Fraction(1, 20))]
 
+class Public:  # in place of a Schema, which takes long to import
+    person, max_per_person, public_columns = None, 1, ()
+    to_dict = staticmethod(dict)
+Public.records = Public
+
+class Asked:
+    name = "m"
+    privacy_loss = staticmethod(lambda schema: LOSS)
+    spends = staticmethod(lambda schema: SPENDS)
+
 def charge(ledger):
-    return ledger.charge(LOSS, SPENDS, mechanism="m", fingerprint="table-1")
+    return ledger.charge(LOSS, SPENDS, mechanism="m", schema=Public, fingerprint="table-1")
+
+def reserve_and_charge(ledger):
+    with ledger.reserve(Asked, Public):
+        return charge(ledger)
 """
 
 KILLED = """
 ledger = Ledger(sys.argv[1])
 while True:
     print(charge(ledger), flush=True)
+    print(reserve_and_charge(ledger), flush=True)
 """
 
 # The broken twin answers as soon as a charge is in hand, and brings it to the file with the next two.
@@ -545,7 +584,7 @@ sys.stdin.readline()
 ledger, n_charged = Ledger(sys.argv[1], timeout=30), 0
 try:
     while True:
-        charge(ledger)
+        charge(ledger) if n_charged % 2 else reserve_and_charge(ledger)
         n_charged += 1
 except RefusedError:
     print(n_charged)
@@ -560,6 +599,7 @@ class UnlockedLedger(Ledger):
             raise RefusedError("overspent")
         time.sleep(0.05)
         return super().charge(loss, *args, **kwargs)
+    reserve = lambda self, *args: module.closing(open(os.devnull))
     def _refuse_overspending(self, account, charged):
         pass
 Ledger = UnlockedLedger
@@ -567,20 +607,34 @@ Ledger = UnlockedLedger
     + RACE
 )
 
-# The n-th SQL statement of a charge kills the process just before it runs.
+# Each fork is killed just before its n-th SQL statement, until one comes through.
 KILLED_AT = """
-connect, n_statements = module.sqlite3.connect, int(sys.argv[2])
-def trace(statement):
-    global n_statements
-    n_statements -= 1
-    if n_statements == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
+act, begun, connect = globals()[sys.argv[2]], sys.argv[3] == "begun", module.sqlite3.connect
+
 def traced(*args, **kwargs):
     connection = connect(*args, **kwargs)
     connection.set_trace_callback(trace)
     return connection
-module.sqlite3.connect = traced
-print(charge(Ledger(sys.argv[1])), flush=True)
+
+def trace(statement):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+for n_statements in range(1, 300):
+    fork = os.fork()
+    if fork == 0:
+        left, module.sqlite3.connect = n_statements, traced
+        print(act(Ledger(sys.argv[1])), flush=True)
+        os._exit(0)
+    status = os.waitpid(fork, 0)[1]
+    if status == 0:
+        break
+    assert status == signal.SIGKILL
+    if begun:
+        ledger = Ledger(sys.argv[1])
+        print(len(ledger.entries()), len(ledger.attempts()), ledger.summary().reserved_epsilon, flush=True)
 """
 
 FULL_DISK = """
@@ -637,20 +691,30 @@ def test_kill_check_catches_a_late_commit(path: Path) -> None:
 
 
 @pytest.mark.parametrize("begun", [True, False])
-def test_kill_before_every_statement(path: Path, begun: bool) -> None:
+@pytest.mark.parametrize("act", ["charge", "reserve_and_charge"])
+def test_kill_before_every_statement(path: Path, act: str, begun: bool) -> None:
     if begun:
         Ledger(path).set_total(100)
-    for n_statements in range(1, 80):
-        with start(KILLED_AT, path, n_statements) as child:
-            printed = child.stdout.read()
-        if child.returncode == 0:
-            break
-        assert (child.returncode, printed) == (-signal.SIGKILL, "")
-        if begun:
-            assert numbers(Ledger(path)) == [], "a charge was recorded before its COMMIT"
+    with start(KILLED_AT, path, act, "begun" if begun else "new") as child:
+        *seen, printed = child.stdout.read().splitlines()
     assert child.returncode == 0
-    assert n_statements > 10, "too few moments to be the whole charge"
-    assert numbers(Ledger(path)) == [int(printed)] == [1]
+    ledger = Ledger(path)
+    assert numbers(ledger) == [int(printed)] == [1]
+    assert outcomes(ledger).count("charged") == 1
+    if not begun:
+        return
+    killed = [line.split() for line in seen]
+    assert len(killed) > 10, "too few moments to be the whole charge"
+    assert all(n_entries == "0" for n_entries, _, _ in killed), "a charge was recorded before its COMMIT"
+    # a reservation that was made is never forgotten, and counts until it is struck
+    assert all(Fraction(reserved) == Fraction(n_attempts) / 10 for _, n_attempts, reserved in killed)
+    n_open = int(killed[-1][1])
+    assert (n_open > 10) == (act == "reserve_and_charge")
+    assert ledger.summary().remaining_epsilon == 100 - Fraction(n_open + 1, 10)
+    for attempt in ledger.attempts():
+        if attempt.outcome is None:
+            ledger.strike(attempt.number)
+    assert ledger.summary().remaining_epsilon == 100 - Fraction(1, 10)
 
 
 def test_full_disk_loses_no_spend(path: Path) -> None:

@@ -198,7 +198,9 @@ def test_the_ledger_is_charged_before_any_noise(sound, tmp_path, monkeypatch):
 def test_the_ledger_refuses_to_overspend(sound, tmp_path):
     ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
     ledger.set_total(1)
-    sound(epsilon="0.6").release(table, ledger=ledger)
+    release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
+    assert release.receipt == ledger.receipt(1)
+    assert release.describe()["receipt"]["number"] == 1
     with pytest.raises(RefusedError):
         sound(epsilon="0.6").release(table, ledger=ledger)
     assert len(ledger.entries()) == 1
@@ -218,15 +220,17 @@ def test_published_is_never_published(mechanism, tmp_path):
     assert release.loss.kind == "none"
     assert "NO GUARANTEE" in release.loss.statement
     with pytest.raises(RefusedError, match="never published"):
-        release.publish(tmp_path / "out", allow=["reproducible", "asymptotic", "none"])
+        release.publish(tmp_path / "out", allow=["seeded", "asymptotic", "none"])
     assert not (tmp_path / "out").exists()
 
 
 def test_a_seeded_release_is_published_only_by_name(sound, tmp_path):
     release, _ = sound(epsilon=1).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
-    with pytest.raises(RefusedError, match="seed"):
-        release.publish(tmp_path / "out")
-    release.publish(tmp_path / "out", allow=["reproducible"])
+    for allow in ([], ["asymptotic"], ["reproducible"]):  # the last word is that of version 0.1
+        with pytest.raises(RefusedError, match=r"made from a seed.*allow=\['seeded'\]"):
+            release.publish(tmp_path / "out", allow=allow)
+    assert not (tmp_path / "out").exists()
+    release.publish(tmp_path / "out", allow=["seeded"])
     assert (tmp_path / "out" / "synthetic_1.parquet").exists()
 
 

@@ -98,8 +98,8 @@ def test_it_claims_asymptotics_and_no_guarantee(weights):
 
 def test_it_is_published_by_name_only(made, tmp_path):
     with pytest.raises(RefusedError, match="only asymptotic"):
-        made[0].publish(tmp_path / "a", allow=["reproducible"])
-    made[0].publish(tmp_path / "a", allow=["reproducible", "asymptotic"])
+        made[0].publish(tmp_path / "a", allow=["seeded"])
+    made[0].publish(tmp_path / "a", allow=["seeded", "asymptotic"])
     said = json.loads((tmp_path / "a" / "privacy.json").read_text(encoding="utf-8"))
     assert said["privacy"]["kind"] == "asymptotic"
     assert said["settings"] | {"model": "beta"} == said["settings"]

@@ -200,7 +200,7 @@ def test_report_shows_overview_pictures_and_tables(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("ledger", "words"),
     [
-        (None, "no ledger was named: nobody adds up what this table has spent"),
+        (None, "no ledger was named: this spend is on no record"),
         (
             {"total_epsilon": None, "spent_epsilon": 1.5, "remaining_epsilon": None, "neighbours": "replace-one"},
             "&epsilon; = 1.5 spent",

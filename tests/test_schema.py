@@ -139,12 +139,30 @@ def test_a_column_without_bins_has_no_levels():
         _ = Schema.from_toml("[columns.x]\nlower = 0\nupper = 1").columns["x"].n_levels
 
 
+def replaced(draft: str) -> str:
+    """Return a draft without the line that says it is one."""
+    lines = draft.splitlines(keepends=True)
+    assert lines[0].startswith("# DRAFT.")
+    return "".join(lines[1:])
+
+
+@pytest.mark.parametrize("before", ["", "# my notes\n\n", "  "])
+def test_a_draft_is_refused_until_its_mark_is_deleted(tmp_path, before):
+    text = Schema.draft(pd.DataFrame({"x": [0, 1]}))
+    (tmp_path / "s.toml").write_text(before + text, encoding="utf-8")
+    for load in (lambda: Schema.from_toml(before + text), lambda: Schema.load(tmp_path / "s.toml")):
+        with pytest.raises(InputError, match=r"still a draft.*delete the line that begins with '# DRAFT\.'"):
+            load()
+    (tmp_path / "s.toml").write_text(replaced(text))
+    assert Schema.load(tmp_path / "s.toml").columns["x"].levels == (0, 1)
+
+
 def test_a_draft_lists_no_keys():
     frame = pd.DataFrame({"id": [f"SECRET{i}" for i in range(80)], "x": [0, 1] * 40})
     text = Schema.draft(frame)
     assert "SECRET" not in text
     assert "# id: many different texts" in text
-    assert list(Schema.from_toml(text).columns) == ["x"]
+    assert list(Schema.from_toml(replaced(text)).columns) == ["x"]
 
 
 def test_a_draft_says_that_it_leaks_and_is_valid():
@@ -160,7 +178,7 @@ def test_a_draft_says_that_it_leaks_and_is_valid():
     )
     text = Schema.draft(frame)
     assert "READ OFF THE CONFIDENTIAL TABLE" in text
-    schema = Schema.from_toml(text)
+    schema = Schema.from_toml(replaced(text))
     assert schema.columns["word"].levels == ("a", "b")
     assert schema.columns["word"].missing is True
     assert schema.columns["count"].levels == (1, 2, 3)

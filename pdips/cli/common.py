@@ -1,17 +1,28 @@
 """What the commands share."""
 
 import dataclasses
+import json
 import types
 import typing
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pdips.errors import InputError
+import click
+
+from pdips.errors import DataError, InputError
 from pdips.privacy import spell
 
 if TYPE_CHECKING:
+    from pdips.account import Receipt
     from pdips.ledger import Ledger
+
+REFUSED = (
+    "the table is refused: its records don't fit the schema, or it isn't a table of the ledger. This message is the "
+    "same whatever the reason."
+)
+EXPLAIN = "Say which rule a refused table breaks. That answers a question about the records, so the ledger records it."
 
 COMMON = ("epsilon", "n_sets", "neighbours")
 
@@ -63,13 +74,62 @@ def show_progress() -> Iterator[Callable[[str], None]]:
         yield lambda step: bar.update(task, description=step)
 
 
+@contextmanager
+def one_refusal(ledger: "Ledger | None", *, explain: bool) -> Iterator[None]:
+    """Give one message for all that the records of a table can refuse, unless details were asked for."""
+    try:
+        yield
+    except DataError as error:
+        where, too = "No ledger was named, so nothing is recorded.", ""
+        if ledger is not None:
+            where, too = f"The attempt is recorded (pdips ledger show {ledger.path}).", ", which is recorded too"
+        more = "" if explain else f" To see the reason, repeat it with --explain{too}."
+        raise InputError(f"{f'{error}.' if explain else REFUSED} {where}{more}") from None
+
+
+def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
+    """Return the files of a release that have a price, each with the receipt of its charge, if it carries one.
+
+    Raises
+    ------
+    InputError
+        If a file is damaged.
+    """
+    from pdips.account import Receipt
+
+    names = ("public/privacy.json", "public/evaluation.json", "confidential/privacy.json", "privacy.json")
+    found: list[tuple[Path, Receipt | None]] = []
+    for path in (folder / name for name in names):
+        if path.is_file():
+            try:
+                carried = json.loads(path.read_text(encoding="utf-8")).get("receipt")
+                found.append(
+                    (path, None if carried is None else Receipt(**carried | {"number": int(carried["number"])}))
+                )
+            except (OSError, ValueError, TypeError, AttributeError, KeyError):
+                raise InputError(f"{path} is damaged: it can't be compared with a ledger") from None
+    return found
+
+
+def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
+    """Say on the terminal if the release in a folder was charged to this account, which doesn't know of it."""
+    if ledger is None or not ledger.path.exists():
+        return
+    with suppress(InputError):  # a damaged file: whoever uses it complains
+        for path, receipt in receipts_in(folder):
+            complaint = None if receipt is None else ledger.compare(receipt)
+            if complaint is not None:
+                click.echo(f"WARNING   {path}: {complaint} (pdips ledger check)", err=True)
+
+
 def ledger_line(ledger: "Ledger | None") -> str:
     if ledger is None:
-        return "none named (--ledger): nobody adds up what this table has spent"
+        return "none named (--ledger): this spend is on no record"
     account = ledger.summary()
+    reserved = f", {spell(account.reserved_epsilon)} reserved" if account.reserved_epsilon else ""
     if account.total_epsilon is None or account.remaining_epsilon is None:
-        return f"epsilon {spell(account.spent_epsilon)} spent, no total set (pdips ledger set-total)"
+        return f"epsilon {spell(account.spent_epsilon)} spent{reserved}, no total set (pdips ledger set-total)"
     return (
-        f"epsilon {spell(account.spent_epsilon)} of {spell(account.total_epsilon)} spent, "
+        f"epsilon {spell(account.spent_epsilon)} of {spell(account.total_epsilon)} spent{reserved}, "
         f"{spell(account.remaining_epsilon)} left"
     )

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import ledger_line, show_progress
+from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, show_progress, warn_of_older_copy
 from pdips.errors import InputError
 from pdips.privacy import exact, spell
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="Measure privately at this price instead: two figures that may be published.",
 )
 @click.option("--ledger", "ledger_path", metavar="L.sqlite", help="Charged for --paid-epsilon.")
+@click.option("--explain", is_flag=True, help=f"With --paid-epsilon. {EXPLAIN}")
 def evaluate(
     table: str,
     directory: str,
@@ -38,6 +39,7 @@ def evaluate(
     json_path: str | None,
     epsilon: str | None,
     ledger_path: str | None,
+    explain: bool,
 ) -> None:
     """Compare the release in DIR with the TABLE that it came from.
 
@@ -47,11 +49,13 @@ def evaluate(
     if epsilon is None:
         if ledger_path is not None:
             raise InputError("--ledger belongs to --paid-epsilon: without it nothing is charged")
+        if explain:
+            raise InputError("--explain belongs to --paid-epsilon: without it messages name the rule that was broken")
         _inside(table, directory, formula, family, json_path)
         return
     if formula is not None or family is not None or json_path is not None:
         raise InputError("--paid-epsilon goes with --ledger only: an analysis has no private form here")
-    _paid(table, directory, epsilon, ledger_path)
+    _paid(table, directory, epsilon, ledger_path, explain=explain)
 
 
 def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
@@ -112,14 +116,15 @@ def _print_specific(found: dict[str, Any]) -> None:
         click.echo(f"{name:<32} {values}  {reading}")
 
 
-def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None) -> None:
+def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool) -> None:
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.ledger import Ledger
     from pdips.mechanism import Clock
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
-    with show_progress() as progress:
-        found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, clock=Clock(progress))
+    warn_of_older_copy(ledger, Path(directory))
+    with show_progress() as progress, one_refusal(ledger, explain=explain):
+        found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, explain=explain, clock=Clock(progress))
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
     for one in found["measures"]:
         values = (one["value"], one["standard_deviation_of_noise"], one["reference"])

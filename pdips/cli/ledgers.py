@@ -1,28 +1,33 @@
 """The commands ``ledger ...``."""
 
 import typing
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import ledger_line
+from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, receipts_in
+from pdips.errors import InputError, RefusedError
 from pdips.privacy import spell
+
+if TYPE_CHECKING:
+    from pdips.account import Account, Attempt
+    from pdips.ledger import Ledger
 
 
 @click.group()
 def ledger() -> None:
-    """Show and govern what a table has spent."""
+    """Show and govern what the tables of the same persons have spent."""
 
 
 @ledger.command("show")
 @click.argument("path", metavar="L.sqlite")
 def ledger_show(path: str) -> None:
-    """Print every spend on record, itemised, and what is left."""
+    """Print every spend on record, itemised, the attempts that came to none, and what is left."""
     from pdips.ledger import Ledger
 
     account = Ledger(path)
-    entries = account.entries()
-    for entry in entries:
+    for entry in account.entries():
         delta = f", delta {spell(entry.delta)}" if entry.delta else ""
         click.echo(
             f"{entry.number:>4}  {entry.time}  {entry.mechanism}: "
@@ -32,7 +37,31 @@ def ledger_show(path: str) -> None:
             click.echo(f"        {float(spend.epsilon):<10.6g} {spend.step}")
         if entry.charged_epsilon != entry.epsilon:
             click.echo(f"        charged as {spell(entry.charged_epsilon)}: converted to replace-one neighbours")
+        click.echo(f"        unit: {entry.unit or 'not recorded by version 0.1'}")
+    for attempt in account.attempts():
+        if attempt.outcome != "charged":
+            click.echo(_attempt_line(attempt, path))
+    tables = [f"{role} ({time})" for time, role in account.tables()]
+    click.echo(f"tables    {', '.join(tables) or 'none yet'}")
+    click.echo(f"unit      {_unit_line(account.summary())}")
     click.echo(ledger_line(account))
+
+
+def _attempt_line(attempt: "Attempt", path: str) -> str:
+    """Say what came of an attempt to read a table that isn't a charge."""
+    what = f"{attempt.time}  {attempt.mechanism}, schema {attempt.schema}"
+    if attempt.outcome is None:
+        price = f"epsilon {spell(attempt.charged_epsilon)} reserved" if attempt.charged_epsilon else "nothing reserved"
+        return f"open      {what}: {price}; if its run was killed: pdips ledger strike {path} {attempt.number}"
+    asked = ", details asked for" if attempt.explained else ""
+    return f"{attempt.outcome:<9} {what}: nothing charged{asked}"
+
+
+def _unit_line(account: "Account") -> str:
+    """Say whom the sums protect."""
+    if account.unit is None:
+        return "not on record: the first charge fixes it (for charges of version 0.1: pdips ledger declare-unit)"
+    return f"{account.unit}{' (the charges of version 0.1 by declaration)' if account.unit_declared else ''}"
 
 
 @ledger.command("set-total", context_settings={"ignore_unknown_options": True})
@@ -53,12 +82,80 @@ def ledger_set_total(path: str, epsilon: str, delta: str, neighbours: str) -> No
 @click.argument("path", metavar="L.sqlite")
 @click.argument("table", metavar="TABLE")
 @click.option("--schema", "schema_path", required=True, metavar="S.toml")
-def ledger_adopt(path: str, table: str, schema_path: str) -> None:
-    """Let a corrected or re-saved version of the table share this account: all earlier spends go on counting."""
+@click.option(
+    "--as",
+    "role",
+    type=click.Choice(["version", "other-table"]),
+    default="version",
+    show_default=True,
+    help="A corrected or re-saved version of the table, or another table of the same persons, such as another year's.",
+)
+@click.option("--explain", is_flag=True, help=EXPLAIN)
+def ledger_adopt(path: str, table: str, schema_path: str, role: str, explain: bool) -> None:
+    """Let TABLE share this account: all spends on all tables of the account add up."""
     from pdips.ledger import Ledger
     from pdips.schema import Schema
     from pdips.table import Table
 
-    account = Ledger(path)
-    account.adopt(Table.read(table, Schema.load(schema_path)).fingerprint)
+    account, schema = Ledger(path), Schema.load(schema_path)
+    with one_refusal(account, explain=explain), account.reading(schema, explain=explain):
+        account.adopt(Table.read(table, schema).fingerprint, role=typing.cast(Any, role))
     click.echo(ledger_line(account))
+
+
+@ledger.command("strike")
+@click.argument("path", metavar="L.sqlite")
+@click.argument("number", type=int, metavar="NUMBER")
+def ledger_strike(path: str, number: int) -> None:
+    """Strike the open reservation NUMBER of a run that was killed: no noise was drawn for it."""
+    from pdips.ledger import Ledger
+
+    account = Ledger(path)
+    account.strike(number)
+    click.echo(ledger_line(account))
+
+
+@ledger.command("declare-unit")
+@click.argument("path", metavar="L.sqlite")
+@click.option("--schema", "schema_path", required=True, metavar="S.toml", help="Its records and public columns count.")
+def ledger_declare_unit(path: str, schema_path: str) -> None:
+    """Declare the unit of privacy of the charges that version 0.1 made, which didn't record it."""
+    from pdips.ledger import Ledger
+    from pdips.schema import Schema
+
+    account = Ledger(path)
+    account.declare_unit(Schema.load(schema_path))
+    click.echo(f"unit      {_unit_line(account.summary())}")
+
+
+@ledger.command("check")
+@click.argument("path", metavar="L.sqlite")
+@click.argument("folders", metavar="DIR...", nargs=-1, required=True)
+def ledger_check(path: str, folders: tuple[str, ...]) -> None:
+    """Check that the account holds the charges of the releases in each DIR, which an older copy of it wouldn't."""
+    from pdips.ledger import Ledger
+
+    account, wrong = Ledger(path), 0
+    account.summary()
+    for folder in folders:
+        wrong += _check_folder(account, Path(folder))
+    if wrong:
+        raise RefusedError(
+            f"{wrong} of these charges {'are' if wrong > 1 else 'is'} not in ledger {path}; put its newest copy back, "
+            "or lower its total by what is missing (pdips ledger set-total)"
+        )
+
+
+def _check_folder(account: "Ledger", folder: Path) -> int:
+    """Print how the receipts of a release compare with the account; return how many aren't in it."""
+    found, wrong = receipts_in(folder), 0
+    if not found:
+        raise InputError(f"{folder} is no folder of a pdips release")
+    for path, receipt in found:
+        complaint = None if receipt is None else account.compare(receipt)
+        wrong += complaint is not None
+        held = "carries no receipt: made without a ledger, or by version 0.1; whether it is charged isn't known"
+        if receipt is not None:
+            held = f"charge {receipt.number} of this account"
+        click.echo(f"{'MISSING' if complaint else 'ok' if receipt else 'unknown':<9} {path}: {complaint or held}")
+    return wrong

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import ledger_line, settings_of, show_progress
+from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, settings_of, show_progress, warn_of_older_copy
 from pdips.cli.staging import staging
 from pdips.privacy import spell
 from pdips.registry import MECHANISMS, find
@@ -44,14 +44,16 @@ FileFormat = typing.Literal["parquet", "csv"]
     "--seed",
     type=click.IntRange(min=0),
     metavar="N",
-    help="For tests and studies only: makes the release unfit to publish.",
+    help="For tests and studies only: makes the release unfit to publish, and keeps it inside.",
 )
 @click.option(
     "--allow",
-    type=click.Choice(["asymptotic"]),
+    type=click.Choice(["asymptotic", "seeded"]),
     multiple=True,
-    help="Publish although the guarantee is only asymptotic, which bounds nothing. By default such sets stay inside.",
+    help="Write sets to public/ although their guarantee is only asymptotic, which bounds nothing, or although they "
+    "are made from a seed. By default both stay inside.",
 )
+@click.option("--explain", is_flag=True, help=EXPLAIN)
 @click.option("--format", "file_format", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
 @click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
 @click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
@@ -67,11 +69,15 @@ def synthesize(
     ledger_path: str | None,
     seed: int | None,
     allow: tuple[str, ...],
+    explain: bool,
     file_format: FileFormat,
     out: str,
     overwrite: bool,
 ) -> None:
-    """Make synthetic sets of TABLE (.csv or .parquet) and the pages about them."""
+    """Make synthetic sets of TABLE (.csv or .parquet) and the pages about them.
+
+    With --ledger the price is reserved before TABLE is read.
+    """
     import numpy as np
 
     from pdips.ledger import Ledger
@@ -85,14 +91,18 @@ def synthesize(
         options = (f"model={model}", *options)
     mechanism: Mechanism = build(**settings_of(build, options, common))
     schema = Schema.load(schema_path)
-    mechanism.spends(schema)
+    ledger = None if ledger_path is None else Ledger(ledger_path)
+    if ledger is None:
+        mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
+    warn_of_older_copy(ledger, Path(out))
     with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
         clock = Clock(progress)
-        with clock.step("reading the table"):
-            checked = Table.read(table, schema, counted=None if takes_counts(mechanism) else False)
-        ledger = None if ledger_path is None else Ledger(ledger_path)
-        rng = None if seed is None else np.random.default_rng(seed)
-        release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
+        reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
+        with one_refusal(ledger, explain=explain), reserved:
+            with clock.step("reading the table"):
+                checked = Table.read(table, schema, counted=None if takes_counts(mechanism) else False)
+            rng = None if seed is None else np.random.default_rng(seed)
+            release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
         published = _goes_out(release, allow)
         with clock.step("writing the synthetic sets"):
             if published:
@@ -124,15 +134,20 @@ def _warnings_in_a_line() -> Iterator[None]:
 
 def _goes_out(release: "Release", allow: Collection[str]) -> bool:
     """Whether the synthetic sets belong into the public folder."""
-    kind = release.loss.kind
-    return kind != "none" and (kind != "asymptotic" or kind in allow)
+    return release.loss.kind != "none" and {*_needed(release)} <= {*allow}
+
+
+def _needed(release: "Release") -> list[str]:
+    """Return what --allow must name before the sets of a release go out."""
+    named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
+    return [word for word, needed in named.items() if needed]
 
 
 def _write_public(folder: Path, release: "Release", file_format: FileFormat, allow: Collection[str]) -> None:
     from pdips.report.pages import write_card
 
     folder.rmdir()  # publish makes it
-    release.publish(folder, file_format=file_format, allow=["reproducible", *allow])
+    release.publish(folder, file_format=file_format, allow=allow)
     write_card(folder)
 
 
@@ -224,11 +239,12 @@ def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: 
         files = f"card.html, privacy.json, synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
         files += "".join(f", {name}.{file_format}" for name in release.tables)
         click.echo(f"public    {out / 'public'}: {files}")
-    elif loss.kind == "asymptotic":
-        click.echo("public    nothing: the synthetic sets stay inside unless you say --allow asymptotic")
+    elif loss.kind != "none":
+        allow = " ".join(f"--allow {word}" for word in _needed(release))
+        click.echo(f"public    nothing: the synthetic sets stay inside unless you say {allow}")
     click.echo(f"inside    {out / 'confidential' / 'report.html'}: for the curator only")
     if release.reproducible:
-        click.echo("WARNING   made from a seed: whoever knows it can subtract the noise. Do not publish.", err=True)
+        click.echo("WARNING   made from a seed: anyone who knows it can subtract the noise. Do not publish.", err=True)
 
 
 @click.command()

@@ -21,7 +21,11 @@ def schema_draft(table: str) -> None:
     from pdips.schema import Schema
 
     click.echo(Schema.draft(_as_typed(read_frame(table))), nl=False)
-    click.echo("the draft was read off the table: replace its levels and bounds by public ones before use", err=True)
+    click.echo(
+        "the draft was read off the table: replace its levels and bounds by public ones, then delete its first line; "
+        "no command takes it before",
+        err=True,
+    )
 
 
 def _as_typed(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -38,7 +42,7 @@ def _as_typed(frame: "pd.DataFrame") -> "pd.DataFrame":
 @schema.command("check")
 @click.argument("path", metavar="S.toml")
 def schema_check(path: str) -> None:
-    """Check a schema file and say what a histogram mechanism would make of it."""
+    """Check a schema file, which may no longer be a draft, and say what a histogram mechanism would make of it."""
     from pdips.mechanisms.layers import domain_of
     from pdips.schema import Schema
 

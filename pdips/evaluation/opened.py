@@ -7,7 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 from pdips.files import read_frame
 from pdips.report.facts import PublicFacts, check, read
 from pdips.schema import Schema
@@ -87,15 +87,14 @@ def open_table(path: str | Path, opened: Opened) -> Table:
     Raises
     ------
     InputError
-        If the file can't be read, or isn't a table of that schema.
+        If the file can't be read, or isn't a table of that schema; a ``DataError`` where its records aren't.
     """
     frame = read_frame(path)
     try:
         return Table(frame, opened.schema)
     except InputError as error:
-        raise InputError(
-            f"{path} is not the table that {opened.folder} came from, its schema differs: {error}"
-        ) from None
+        kind = DataError if isinstance(error, DataError) else InputError
+        raise kind(f"{path} is not the table that {opened.folder} came from, its schema differs: {error}") from None
 
 
 def _files(home: Path, n_sets: int) -> list[Path]:

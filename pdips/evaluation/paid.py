@@ -1,5 +1,6 @@
 """Two measures of a published release, private and paid for: they may be published too."""
 
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -60,8 +61,8 @@ class PaidEvaluation:
         if self.neighbours not in self.relations:
             raise RefusedError("a paid evaluation needs replace-one neighbours: its figures show the number of records")
 
-    def spends(self) -> tuple[Spend, ...]:
-        """Return one item a measure."""
+    def spends(self, schema: Schema | None = None) -> tuple[Spend, ...]:
+        """Return one item a measure, whatever the schema."""
         return tuple(Spend(step=name, epsilon=exact(self.epsilon, "epsilon") / len(MEASURES)) for name in MEASURES)
 
     def scale(self, schema: Schema) -> Fraction:
@@ -98,6 +99,7 @@ def evaluate_paid(
     *,
     epsilon: Number,
     ledger: Ledger | None = None,
+    explain: bool = False,
     rng: np.random.Generator | None = None,
     clock: Clock | None = None,
 ) -> dict[str, Any]:
@@ -112,7 +114,9 @@ def evaluate_paid(
     epsilon : number
         The price of both measures together, in nats.
     ledger : Ledger, optional
-        Charged before anything is drawn; it knows the table.
+        The price is reserved there before the table is read, and charged before anything is drawn.
+    explain : bool
+        Recorded in the ledger: that details of a refusal were asked for.
     rng : numpy.random.Generator, optional
         For tests: nothing is written then.
     clock : Clock, optional
@@ -127,6 +131,8 @@ def evaluate_paid(
     ------
     InputError
         If the folder holds no release, it has an evaluation already, or sets or table don't fit its schema.
+    DataError
+        If the records don't fit the schema, or the ledger belongs to another table.
     RefusedError
         If the release isn't published, has no guarantee, was made from a seed or for add-remove neighbours, or the
         ledger is overspent.
@@ -139,15 +145,24 @@ def evaluate_paid(
     loss, scale = price.privacy_loss(opened.schema), price.scale(opened.schema)
     with clock.step("fitting the public score"):
         score = fit_public_score(opened.sets, opened.schema)
-    with clock.step("reading the table"):
-        confidential = open_table(table, opened)
-    # All that could fail for reasons of its own comes before the charge.
-    references = _references(opened.sets, score, confidential.n_records)
     if rng is None:
         _check_writable(opened.home)
-    if ledger is not None:
-        with clock.step("charging the ledger"):
-            ledger.charge(loss, price.spends(), mechanism=price.name, fingerprint=confidential.fingerprint)
+    receipt = None
+    with nullcontext() if ledger is None else ledger.reserve(price, opened.schema, explain=explain):
+        with clock.step("reading the table"):
+            confidential = open_table(table, opened)
+        # All that could fail for reasons of its own comes before the charge.
+        references = _references(opened.sets, score, confidential.n_records)
+        if ledger is not None:
+            with clock.step("charging the ledger"):
+                number = ledger.charge(
+                    loss,
+                    price.spends(),
+                    mechanism=price.name,
+                    schema=opened.schema,
+                    fingerprint=confidential.fingerprint,
+                )
+                receipt = ledger.receipt(number)
     bits = RandomBits(rng)
     if bits.reproducible:
         loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
@@ -156,6 +171,7 @@ def evaluate_paid(
         noisy = exact_steps + discrete_laplace(scale, len(MEASURES), bits)
     del exact_steps
     found = _described(opened, price, loss, scale, noisy, references, confidential.n_records, score)
+    found["receipt"] = None if receipt is None else asdict(receipt)
     if not bits.reproducible:
         _write(opened.home, found)
     return found

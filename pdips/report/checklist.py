@@ -225,7 +225,7 @@ def composed(facts: PublicFacts, run: Run) -> list[Check]:
         found = f"The ledger has {price(ledger.spent_epsilon)} spent and {left}."
     return [
         Check(
-            question="Does an account with a limit hold every release from this table?",
+            question="Is this release charged to an account with a limit?",
             state=state,
             found=found,
             why="Prices of releases from the same people add up, whoever makes them.",

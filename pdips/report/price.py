@@ -70,7 +70,7 @@ def verdict(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> Verd
         line = f"An epsilon above {LARGE_EPSILON:g} bounds the odds of an attacker by so much that it says little."
         found.append(Verdict(level="watch", line=line))
     if run.ledger is None:
-        line = "No ledger was named: nobody adds up what this table has spent."
+        line = "No ledger was named: this spend is on no record."
         found.append(Verdict(level="watch", line=line))
     elif run.ledger.total_epsilon is None:
         line = "The ledger has no total: nothing stops the next release."
