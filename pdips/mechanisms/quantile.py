@@ -18,7 +18,7 @@ from pdips.mechanisms.joint_quantiles import rounding_price
 from pdips.mechanisms.lines import BASES, Base, Fitter, check_n_candidates
 from pdips.mechanisms.quantile_published import PublishedFitter
 from pdips.mechanisms.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
-from pdips.mechanisms.sequence import MISSING_SHARE, ColumnPlan, Task
+from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
@@ -205,14 +205,19 @@ class KNG:
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
         columns = self.columns(schema)
+        items = sequential.spends(columns)
         if self.scheme == "joint":
-            # what a column's quantiles have at least: not the median's line, not missing values, one stratum of two
-            part = min((columns.shares[n] for n in columns.order if not schema.columns[n].is_categorical), default=None)
-            rest = (1 - (self.plan.median_share or Fraction(1, 2))) * (1 - MISSING_SHARE) / 2
+            median = self.plan.median_share or Fraction(1, 2)
             rounding = rounding_price(len(self.plan.taus), 8 * (self.n_candidates + 2))
-            if part and columns.epsilon * part * rest / schema.records.max_per_person < 2 * rounding:
-                raise InputError("epsilon is too small for scheme = joint: its rounding would take more than half")
-        return sequential.spends(columns)
+            for name in (name for name in columns.order if not schema.columns[name].is_categorical):
+                left = columns.least(name) * (1 - median if columns.n_predictors(name) else 1)
+                if left / schema.records.max_per_person < 2 * rounding:
+                    raise InputError(
+                        f"epsilon is too small for scheme = joint: rounding would take more than half of what the "
+                        f"quantiles of column {name!r} have; take a larger epsilon, a smaller median_share, more even "
+                        "shares (budget, births_share), or another scheme"
+                    )
+        return items
 
     def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
         """Choose the lines of a column."""
