@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from pdips.coding import person_key, person_keys
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
-from pdips.privacy import Neighbours
+from pdips.privacy import Neighbours, exact
 from pdips.schema import Schema
 from pdips.table import Table, decode
 
@@ -289,6 +289,32 @@ def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Itera
                     if cell != records[i]:
                         other = tables[tuple(sorted((*rest, cell)))]
                         yield Pair("search over small tables", table, other, neighbours)
+
+
+def where_allowed(build: Callable[..., Any], **usual: Any) -> Any:
+    """Return a mechanism with the settings that a case is made for, or None if the user asked for something else.
+
+    Parameters
+    ----------
+    build : callable
+        Takes settings, gives the mechanism; the user's settings win over those that it is given.
+    usual
+        What the case needs. Numbers are compared as numbers: 0.1, "0.1" and "1/10" are one epsilon.
+    """
+    try:
+        made = build(**usual)
+    except InputError:
+        return None
+    return made if all(_is_equal(getattr(made, name), value) for name, value in usual.items()) else None
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    try:
+        return one == other or exact(one, "setting") == exact(other, "setting")
+    except InputError:
+        return False
 
 
 def _is_impossible(cell: Record, schema: Schema) -> bool:

@@ -6,7 +6,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from pdips.mechanisms.gradients import NORMS, UNITS, Gradient
+from pdips.mechanisms.gradients import NORMS, UNITS, Entry, Gradient
 
 TAUS = [Fraction(1, 2), Fraction(1, 10), Fraction(3, 4), Fraction(99, 100)]
 FAR = 1000 * UNITS
@@ -97,3 +97,15 @@ def test_the_nats_of_a_step_pay_for_two_sensitivities():
     for norm, p, neighbours in product(NORMS, range(3), ("replace-one", "add-remove")):
         gradient = Gradient(Fraction(3, 4), p, norm)
         assert gradient.unit(Fraction(2, 3), neighbours) * 2 * gradient.sensitivity(neighbours) == Fraction(2, 3)
+
+
+@pytest.mark.parametrize("tau", [Fraction(1, 2), Fraction(99, 100), Fraction(1, 10)])
+@pytest.mark.parametrize("slope", [False, True])
+def test_one_entry_moves_by_its_sensitivity_and_no_more(tau, slope):
+    entry, ends = Entry(tau, slope), (-UNITS, 0, UNITS) if slope else (UNITS,)
+    a, q = tau.numerator, tau.denominator
+    parts = [(q - a) * z if below else -a * z for z in ends for below in (True, False)]
+    assert entry.sensitivity("add-remove") == max(map(abs, parts))
+    assert entry.sensitivity("replace-one") == max(b - c for b in parts for c in parts)
+    below, total = np.array([3 * UNITS]), 5 * UNITS
+    assert entry.steps(below, total) == abs(q * 3 * UNITS - a * 5 * UNITS)

@@ -5,8 +5,10 @@ from fractions import Fraction
 from itertools import product
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from pdips import KNGResidual, Schema, Table
 from pdips.mechanisms.choosing import Exact
 from pdips.mechanisms.encoding import in_units
 from pdips.mechanisms.gradients import UNITS
@@ -207,3 +209,42 @@ def test_two_thousand_candidates_leave_every_round_as_it_is_and_fewer_make_it_sm
         assert each.at_most(4_000) == each
         assert each.at_most(8).n_intercepts == 2
         assert each.at_most(8).n_slopes == 1
+
+
+def test_coarse_rounds_leave_records_out_and_the_last_reads_all(monkeypatch):
+    read = []
+    choose = Fitter.choose
+
+    def noting(self, records, *rest, **more):
+        read.append(len(records.outcome))
+        return choose(self, records, *rest, **more)
+
+    monkeypatch.setattr(Fitter, "choose", noting)
+    rng = np.random.default_rng(4)
+    x = rng.uniform(-1, 1, (4_000, 1))
+    units = np.rint(x * UNITS).astype(np.int64)
+    outcome = 50 + 20 * x[:, 0] + rng.laplace(0, 1, 4_000)
+    records = Records(outcome=outcome, predictors=x, instruments=units, lower=0.0, upper=100.0)
+    line = Fitter().search(records, Fraction(1, 2), Fraction(100), Exact(RandomBits(rng), keep=0.1))
+    assert read[0] == pytest.approx(400, abs=100)  # 5 standard deviations: once in two million seeds
+    assert read[1] == 4_000
+    assert line == pytest.approx([50, 20], abs=0.5)
+    read.clear()
+    Fitter().search(records, Fraction(1, 2), Fraction(1), Exact(RandomBits(rng)))
+    assert read == [4_000, 4_000]
+
+
+def test_many_predictors_are_found_one_by_one():
+    rng = np.random.default_rng(5)
+    names = [f"x{k}" for k in range(6)]
+    x = rng.uniform(0, 1, (4_000, 6))
+    slopes = np.array([5.0, -4, 3, 2, 0, 6])
+    y = 30 + x @ slopes + rng.laplace(0, 1, 4_000)
+    columns = {name: {"lower": 0, "upper": 1, "public": True} for name in names} | {"y": {"lower": 0, "upper": 100}}
+    frame = pd.DataFrame(dict(zip(names, x.T, strict=True)) | {"y": y})
+    made = (
+        KNGResidual(epsilon=20).release(Table(frame, Schema.model_validate({"columns": columns})), rng=rng)[0].sets[0]
+    )
+    design = np.column_stack([np.ones(len(made)), made[names]])
+    found = np.linalg.lstsq(design, made["y"], rcond=None)[0]
+    assert found[1:] == pytest.approx(slopes, abs=0.6)

@@ -304,3 +304,15 @@ def test_a_record_more_changes_nothing_of_what_the_others_add():
         found, _ = instrumented(part.records(), part)
         assert (found.predictors == np.delete(whole.predictors, gone, axis=0)).all()
         assert (found.instruments == np.delete(whole.instruments, gone, axis=0)).all()
+
+
+def test_a_column_by_itself_has_the_bins_of_the_schema():
+    edges = [20, 30, 40, 50, 65]
+    schema = Schema.model_validate(
+        {"columns": {"age": {"lower": 20, "upper": 65, "integer": True, "bin_edges": edges}}}
+    )
+    ages = np.repeat([22, 34, 47, 60], [100, 300, 200, 400])
+    release, _ = KNGResidual(epsilon=50).release(Table(pd.DataFrame({"age": ages}), schema))
+    found = np.histogram(release.sets[0]["age"], [20, 30, 40, 50, 66])[0]
+    assert found == pytest.approx([100, 300, 200, 400], abs=20)
+    assert release.sets[0]["age"].between(20, 65).all()

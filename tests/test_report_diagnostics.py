@@ -66,7 +66,7 @@ GOOD = [
     ({"posterior": posterior_of(convergence=line_of(RHAT - 1e-6))}, ()),  # reads 1.0100, and passed all the same
     ({"posterior": exact_of(EDGE)}, ()),
     ({"posterior": posterior_of(sampler="moves", bounds=None, records=None)}, ()),
-    ({"convergence": [line_of(), line_of(1.009)]}, ()),  # lines by hit-and-run
+    ({"convergence": [line_of(), line_of(1.009)]}, ()),  # a line for each fit
     ({"convergence": {"chains": line_of()}}, ()),  # as pseudo-posterior says it
 ]
 

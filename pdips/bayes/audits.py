@@ -21,7 +21,7 @@ from pdips.bayes.workspace import ONE_AT_A_TIME
 from pdips.errors import InputError
 from pdips.mechanism import Law, Outcome
 from pdips.noise import RandomBits, discrete_laplace
-from pdips.pairs import Case, Event, Pair
+from pdips.pairs import Case, Event, Pair, where_allowed
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -167,18 +167,18 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
         made = _centred(build, model, reference)
         if made is not None:
             yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), "exact")
-    zero = _where_allowed(build, model=shares, centre="zero")
+    zero = where_allowed(partial(build, model=shares), centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
         yield Case(zero, _shares(), "exact")
 
 
 def _published(made: CensoredPosterior, build: Build) -> Iterator[Case]:
     """Yield the cases of the published form: Censor_uw, or Censor_w beside it unless weights were chosen."""
-    unweighted = _where_allowed(build, model=shares, weights="none")
+    unweighted = where_allowed(partial(build, model=shares), weights="none")
     if unweighted is not None:
         yield Case(unweighted, _shares(_far_apart))
         yield Case(unweighted, _shares(), "exact")
-    weighted = _where_allowed(build, model=narrow, weights="confidential")
+    weighted = where_allowed(partial(build, model=narrow), weights="confidential")
     if weighted is not None:
         yield Case(weighted, _outlier())
 
@@ -191,23 +191,14 @@ def _sized(build: Build, **usual: Any) -> CensoredPosterior:
         return build(**{"n_records": CROWD, **usual})
 
 
-def _where_allowed(build: Build, **usual: Any) -> CensoredPosterior | None:
-    """Return the mechanism with these settings, unless they contradict what the user asked for."""
-    try:
-        made = build(**usual)
-    except InputError:
-        return None
-    return made if all(getattr(made, name) == value for name, value in usual.items() if name != "model") else None
-
-
 def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> CensoredPosterior | None:
     """Return a mechanism with a public centre."""
-    return _where_allowed(build, model=model, centre="reference", reference=reference)
+    return where_allowed(partial(build, model=model), centre="reference", reference=reference)
 
 
 def _staged(build: Build, share: str) -> Staged | None:
     """Return a release in two stages, at an outcome that the first table of a pair is likelier to give."""
-    made = _where_allowed(build, model=coin, centre="staged", share=share)
+    made = where_allowed(partial(build, model=coin), centre="staged", share=share)
     if made is None:
         return None
     given = {field.name: getattr(made, field.name) for field in fields(made)}

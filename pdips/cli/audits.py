@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 @click.option("--all", "every", is_flag=True, help="Audit every registered mechanism, sound and as published.")
 @click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
 @click.option("--variant", metavar="VARIANT", help="sound or published; short for --option variant=...")
-@click.option("--epsilon", default="1", show_default=True, metavar="E")
+@click.option("--epsilon", metavar="E", help="1 by default, or what a case is made for.")
 @click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
 @click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
 @click.option(
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     help="For all bounds of a mechanism together.",
 )
 @click.option("--runs", "n_runs", type=int, default=100_000, show_default=True, metavar="N", help="On each table.")
+@click.option("--seed", type=int, metavar="N", help="Of the runs, so that the same bounds come out again.")
 @click.option("--membership", is_flag=True, help="Also attack whole releases, and print true positive rates.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
 def audit(
@@ -37,7 +38,8 @@ def audit(
     every: bool,
     options: tuple[str, ...],
     variant: str | None,
-    epsilon: str,
+    epsilon: str | None,
+    seed: int | None,
     n_sets: int,
     neighbours: str,
     confidence: float,
@@ -51,6 +53,8 @@ def audit(
     """
     import json
 
+    import numpy as np
+
     from pdips.audit import audit_cases, registered_cases, worst_by_pair
     from pdips.privacy import FINITE_KINDS
     from pdips.registry import AUDITS
@@ -58,7 +62,9 @@ def audit(
     if every == (mechanism_name is not None):
         raise InputError("name one mechanism to audit, or --all")
     extra = (f"variant={variant}",) if variant is not None else ()
-    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    common: dict[str, Any] = {"n_sets": n_sets, "neighbours": neighbours}
+    common |= {} if epsilon is None else {"epsilon": epsilon}
+    rng = None if seed is None else np.random.default_rng(seed)
     names = list(AUDITS) if every else [mechanism_name or ""]
     findings, attacks = [], []
     with show_progress() as progress:
@@ -68,7 +74,7 @@ def audit(
             for more in _offered(find(name), neighbours, variant) if every else [extra]:
                 settings = settings_of(find(name), (*options, *more), common)
                 cases = registered_cases(name, **settings)
-                found = audit_cases(cases, n_runs=n_runs, confidence=confidence, progress=progress)
+                found = audit_cases(cases, n_runs=n_runs, confidence=confidence, rng=rng, progress=progress)
                 findings += worst_by_pair(found)
                 if membership:
                     progress(f"attacking whole releases of {name}")

@@ -1,6 +1,7 @@
 """The pairs and events on which the K-norm gradient mechanisms are audited."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from pdips.mechanisms.lines import Fitter, Records
 from pdips.mechanisms.quantile import KNG
 from pdips.mechanisms.residual import KNGResidual
 from pdips.mechanisms.schemes import SCHEMES
-from pdips.pairs import Case, Pair, table_of, worst_pairs
+from pdips.pairs import Case, Pair, table_of, where_allowed, worst_pairs
 from pdips.privacy import Neighbours
 from pdips.schema import Schema
 from pdips.table import Table
@@ -38,20 +39,22 @@ def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
     """Yield the cases of quantile lines: levels, one quantile, several, lines on a predictor, the top percentile."""
     asked = _built(build)
     yield from _levels(asked)
-    median = _where_allowed(build, quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
+    median = where_allowed(partial(_built, build), quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
     if median is not None:
         pair = _turning(median)
         yield Case(median, pair, "exact")
         yield Case(median, pair)
     for scheme in SCHEMES:
         taus = HALVES if scheme in ("joint", "recursive") else QUARTILES
-        several = _where_allowed(build, quantiles=taus, main=MEDIAN, scheme=scheme, n_candidates=4)
+        several = where_allowed(partial(_built, build), quantiles=taus, main=MEDIAN, scheme=scheme, n_candidates=4)
         if several is not None:
             yield Case(several, worst_pairs(WAGES, several.neighbours)[1], "exact")
             yield Case(several, _missing_pair(several.neighbours), "exact")
     if asked.neighbours == "replace-one":
         for slopes in ("fixed", "varying"):
-            lines = _where_allowed(build, quantiles=HALVES, scheme="stepwise", slopes=slopes, n_candidates=8)
+            lines = where_allowed(
+                partial(_built, build), quantiles=HALVES, scheme="stepwise", slopes=slopes, n_candidates=8
+            )
             if lines is not None:
                 yield Case(lines, _steep(), "exact")
     yield from _top(build)
@@ -61,13 +64,13 @@ def residual(build: Callable[..., KNGResidual]) -> Iterator[Case]:
     """Yield the cases of a median line with a histogram: levels, a histogram alone, lines on a predictor."""
     asked = _built(build)
     yield from _levels(asked)
-    alone = _where_allowed(build, bins=4)
+    alone = where_allowed(partial(_built, build), bins=4)
     if alone is not None:
         for pair in worst_pairs(WAGES, alone.neighbours):
             yield Case(alone, pair, "exact")
         yield Case(alone, toward(alone, worst_pairs(WAGES, alone.neighbours)[1]))
         yield Case(alone, _missing_pair(alone.neighbours), "exact")
-    lines = _where_allowed(build, bins=4, n_candidates=8)
+    lines = where_allowed(partial(_built, build), bins=4, n_candidates=8)
     if lines is not None and lines.neighbours == "replace-one":
         yield Case(lines, _steep(), "exact")
         yield Case(lines, _steep())
@@ -120,7 +123,9 @@ def _missing_pair(neighbours: Neighbours) -> Pair:
 def _top(build: Callable[..., KNG]) -> Iterator[Case]:
     """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes (SOUNDNESS section 8)."""
     wanted: dict[str, Any] = {"scheme": "plain", "slopes": "varying", "base": "uniform", "n_candidates": 400}
-    top = _where_allowed(build, epsilon="1/10", quantiles=("99/100",), **wanted)
+    wanted |= {"quantiles": ("99/100",)}
+    asked = partial(_built, build)
+    top = where_allowed(asked, epsilon="1/10", **wanted) or where_allowed(asked, **wanted)
     if top is not None and top.neighbours == "replace-one":
         high, low = ([(1,)] * 98 + [(50,), (last,)] for last in (90, 1))
         pair = Pair(
@@ -137,12 +142,3 @@ def _built(build: Callable[..., Any], **usual: Any) -> Any:
         return build(**usual)
     except InputError:
         return build(n_records=9, **usual)
-
-
-def _where_allowed(build: Callable[..., Any], **usual: Any) -> Any:
-    """Return the mechanism with these settings, unless they contradict what the user asked for."""
-    try:
-        made = _built(build, **usual)
-    except InputError:
-        return None
-    return made if all(getattr(made, name) == value for name, value in usual.items()) else None

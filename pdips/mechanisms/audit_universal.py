@@ -1,12 +1,10 @@
 """The pairs and events on which the universal histogram is audited."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from pdips.errors import InputError
 from pdips.mechanisms.audits import TINY, toward
 from pdips.mechanisms.universal import UniversalHistogram
-from pdips.pairs import Case, worst_pairs
+from pdips.pairs import Case, where_allowed, worst_pairs
 from pdips.schema import Schema
 
 AGE = {"lower": 0, "upper": 90, "bins": 9}
@@ -20,12 +18,12 @@ ALONE = Schema.model_validate({"columns": {"age": AGE}})
 
 def universal(build: Callable[..., UniversalHistogram]) -> Iterator[Case]:
     """Yield the cases of the universal histogram: columns in random order, and intervals of one column."""
-    shuffled = _where_allowed(build, layers=2)
+    shuffled = where_allowed(build, layers=2)
     if shuffled is not None:
         for pair in worst_pairs(TINY, shuffled.neighbours):
             yield Case(shuffled, pair, "exact")
         yield Case(shuffled, worst_pairs(TINY, shuffled.neighbours)[1])
-    cut = _where_allowed(build, attribute="age", fan_out=3) or _where_allowed(build, attribute="age")
+    cut = where_allowed(build, attribute="age", fan_out=3) or where_allowed(build, attribute="age")
     if cut is not None:
         for schema in (ALONE, ORDERED):
             for pair in worst_pairs(schema, cut.neighbours):
@@ -35,12 +33,3 @@ def universal(build: Callable[..., UniversalHistogram]) -> Iterator[Case]:
         yield Case(cut, worst_pairs(ORDERED, cut.neighbours)[0])
     if shuffled is None and cut is None:
         yield Case(build(), worst_pairs(TINY, build().neighbours)[1], "exact")
-
-
-def _where_allowed(build: Callable[..., UniversalHistogram], **usual: Any) -> UniversalHistogram | None:
-    """Return the mechanism with these settings, unless they contradict what the user asked for."""
-    try:
-        made = build(**usual)
-    except InputError:
-        return None
-    return made if all(getattr(made, name) == value for name, value in usual.items()) else None

@@ -7,11 +7,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.errors import InputError
 from pdips.mechanism import Law, Mechanism
 from pdips.mechanisms.sanitizer import LaplaceSanitizer
 from pdips.mechanisms.tree import Steps
-from pdips.pairs import Case, Event, Pair, file_pairs, small_pairs, table_of, worst_pairs
+from pdips.pairs import Case, Event, Pair, file_pairs, small_pairs, table_of, where_allowed, worst_pairs
 from pdips.schema import Schema
 from pdips.table import Table
 
@@ -68,9 +67,9 @@ def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
 def steps(build: Callable[..., Steps]) -> Iterator[Case]:
     """Yield the cases of STEPS: margins, order given, elected, the cells' layer, the elections of a large table."""
     asked = build()
-    elected = _where_allowed(build, layers=2) or asked
-    given = _where_allowed(build, layers=2, order=("ill", "colour"))
-    shallow = _where_allowed(build, layers=1, order=("ill",))
+    elected = where_allowed(build, layers=2) or asked
+    given = where_allowed(build, layers=2, order=("ill", "colour"))
+    shallow = where_allowed(build, layers=1, order=("ill",))
     yield from _margins(build)
     if given is not None and shallow is not None:
         boundary = worst_pairs(TINY, given.neighbours)[1]
@@ -78,7 +77,7 @@ def steps(build: Callable[..., Steps]) -> Iterator[Case]:
         for pair in worst_pairs(TINY, given.neighbours):
             yield Case(given, pair, "exact")
             yield Case(given, toward(given, pair) if given.split == "once" else pair)
-    elections = _where_allowed(build, layers=1, election_share="0.999")
+    elections = where_allowed(build, layers=1, election_share="0.999")
     if elections is not None:
         yield from _elections(elections)
     for pair in worst_pairs(TINY, elected.neighbours):
@@ -92,7 +91,7 @@ WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for 
 
 def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
     """Yield the cases of margins: overlapping ones, and below trees that stop or whose groups or layers are elected."""
-    margins = _where_allowed(build, below="margins")
+    margins = where_allowed(build, below="margins")
     if margins is None:
         return
     if (margins.order, margins.layers, margins.elect, margins.utility, margins.election_share) == (None,) * 5:
@@ -100,21 +99,12 @@ def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
         yield Case(margins, pair, "exact")
         yield Case(margins, toward(margins, pair) if margins.split == "once" else pair)
     for settings in ({"order": ("ill",)}, {"elect": "layer", "layers": 1}, {"elect": "groups"}):
-        made = _where_allowed(build, below="margins", **settings)
+        made = where_allowed(build, below="margins", **settings)
         if made is not None:
             yield Case(made, worst_pairs(TINY, made.neighbours)[1], "exact")
-    stopping = _where_allowed(build, order=("ill", "colour"), stop=1)
+    stopping = where_allowed(build, order=("ill", "colour"), stop=1)
     if stopping is not None:
         yield Case(stopping, worst_pairs(TINY, stopping.neighbours)[1])
-
-
-def _where_allowed(build: Callable[..., Steps], **usual: Any) -> Steps | None:
-    """Return the mechanism with these settings, unless they contradict what the user asked for."""
-    try:
-        made = build(**usual)
-    except InputError:
-        return None
-    return made if all(getattr(made, name) == value for name, value in usual.items()) else None
 
 
 def _elections(mechanism: Steps) -> Iterator[Case]:

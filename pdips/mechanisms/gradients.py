@@ -89,13 +89,6 @@ class Gradient:
         """Return the nats of a step for an exponential mechanism that costs epsilon."""
         return epsilon / (2 * self.sensitivity(neighbours))
 
-    def nats(self, epsilon: Fraction, neighbours: Neighbours) -> float:
-        """Return the nats of one unit of the norm itself, that of gradients of predictors in [-1, 1]."""
-        scale = self.tau.denominator * UNITS
-        if self.norm == "hull" and self.n_predictors:
-            scale *= Fraction(2 * self._larger, self.tau.denominator).numerator
-        return float(self.unit(epsilon, neighbours) * scale)
-
 
 @dataclass(frozen=True)
 class Entry:

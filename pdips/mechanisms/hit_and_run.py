@@ -6,7 +6,8 @@ For parameters theta in a public box, and optionally between public lines,
 
 On a line through theta a record changes sides at most once, so the exponent is a step function of at most n + 1 pieces:
 sorted and added up, they give an exact draw on the line. There is no step size. A finite number of moves is not a draw
-from f, and nothing here bounds how far it is from one: releases that use this are ``sampling: "mcmc"``, uncertified.
+from f, and nothing here bounds how far it is from one: no mechanism uses it, only the PyMC step :mod:`pdips.bayes.step`
+(Smith 1984, Operations Research 32(6)).
 """
 
 from collections.abc import Sequence
@@ -239,73 +240,6 @@ class HitAndRun:
         start, stop = self.interval(theta, direction)
         n = kernels.pieces(theta, direction, start, stop, np.inf, self._density, self._work)
         return np.array(self._work.ends[: n + 1]), np.array(self._work.norms[:n])
-
-
-def hit_and_run(
-    x: ArrayLike,
-    y: ArrayLike,
-    tau: float,
-    scale: float,
-    *,
-    norm: Norm = "hull",
-    start: ArrayLike,
-    lower: ArrayLike,
-    upper: ArrayLike,
-    floors: ArrayLike | None = None,
-    ceilings: ArrayLike | None = None,
-    covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0),
-    n_moves: int,
-    thin: int = 1,
-    warm_up: int = 2000,
-    rng: np.random.Generator,
-) -> FloatArray:
-    """Draw by hit-and-run from the K-norm gradient density of quantile regression.
-
-    Parameters
-    ----------
-    x, y, tau, scale, norm, floors, ceilings, covariates
-        As in :class:`KNormGradient`.
-    start : array_like, shape (p,)
-        Where the chain starts. It must be public: the estimate from the records as a start can come out as the draw,
-        and then nothing is private.
-    lower, upper : array_like, shape (p,) or ()
-        The public box of the parameters.
-    n_moves, thin : int
-        Moves after warming up, and moves for each draw that is kept.
-    warm_up : int
-        Moves before, which are not kept. The first half is under the l2 norm at the same scale: from far away the other
-        norms have ridges that keep a chain for thousands of moves. From the second half it learns directions.
-    rng : numpy.random.Generator
-        Where the randomness comes from.
-
-    Returns
-    -------
-    ndarray, shape (n_moves // thin, p)
-        Draws of one chain, from its first moves under the density's own norm on.
-
-    Raises
-    ------
-    InputError
-        If a setting or the start isn't what it should be.
-
-    Notes
-    -----
-    A Markov chain, so what comes out has the density's law only in the limit: ``sampling: "mcmc"``, never "exact".
-    Run several chains from public starts far apart and look at R-hat and effective draws
-    (:func:`pdips.bayes.sampling.converged`); neither certifies anything. SMITH, R. L. (1984), "Efficient Monte Carlo
-    procedures for generating points uniformly distributed over bounded regions", Operations Research 32(6).
-    """
-    for name, number in (("n_moves", n_moves), ("thin", thin), ("warm_up", warm_up + 1)):
-        if number < 1:
-            raise InputError(f"{name} must be at least {int(name != 'warm_up')}, got a smaller number")
-    density = KNormGradient(np.asarray(x), np.asarray(y), tau, scale, norm, floors, ceilings, covariates)
-    sampler = HitAndRun(density, lower, upper)
-    theta, shape = sampler.check_start(start), None
-    if warm_up:
-        theta = sampler.draw(theta, 1, (warm_up + 1) // 2, rng, smooth=True)[0]
-        warm = sampler.draw(theta, warm_up // 2, 1, rng)
-        theta, shape = np.vstack([theta, warm])[-1], learn_directions(warm)
-    return sampler.draw(theta, n_moves // thin, thin, rng, shape=shape)
 
 
 def learn_directions(draws: FloatArray) -> FloatArray:

@@ -1,19 +1,16 @@
 """kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.convergence import Convergence
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.mechanisms import sequential
-from pdips.mechanisms.chained import ChainFitter
 from pdips.mechanisms.choosing import Chooser
 from pdips.mechanisms.draws import Between, Draw, LineDraw
 from pdips.mechanisms.gradients import NORMS, Norm
@@ -21,7 +18,7 @@ from pdips.mechanisms.joint_quantiles import rounding_price
 from pdips.mechanisms.lines import BASES, Base, Fitter, check_n_candidates
 from pdips.mechanisms.quantile_published import PublishedFitter
 from pdips.mechanisms.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
-from pdips.mechanisms.sequence import MISSING_SHARE, ColumnPlan, Task
+from pdips.mechanisms.sequence import ColumnPlan, Task
 from pdips.mechanisms.sequential import ByColumn
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits
@@ -35,21 +32,6 @@ IntArray = NDArray[np.int64]
 QUANTILES = tuple(f"{k}/100" for k in (*range(1, 48, 2), 50, *range(53, 100, 2)))
 MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")
 """The 49 quantiles and the 6 main ones of the paper's simulation (section 4.1)."""
-
-
-UNCERTIFIED = (
-    " ASSUMPTION THAT NOTHING CERTIFIES: lines with predictors come from Markov chains (hit-and-run) that have "
-    "converged, so that the last state of one is a draw from the law of the formula. That no release is made where "
-    "chains disagree is itself an observation of the records that the guarantee leaves out."
-)
-
-
-@dataclass(frozen=True)
-class Chains:
-    """Randomness of the chains of a release, and what they say about themselves."""
-
-    rng: np.random.Generator
-    found: list[Convergence] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,9 +60,8 @@ class KNG:
     median_share, main_share : int, float, str or Fraction, optional
         Share of a column's budget (of its main quantiles' in sandwich) for the median, and share for the main
         quantiles; the paper's by default.
-    sampler : {"exact", "hit-and-run"}
-        How lines with predictors are drawn: exactly, of public candidates, or by Markov chains over a public box, which
-        are not certified and refused if they disagree. Lines that differ in their intercepts only are always exact.
+    sampler : {"exact"}
+        Lines are drawn exactly, of public candidates. ``"hit-and-run"``, Markov chains over a public box, is refused.
     norm : {"hull", "linf", "l1"}
         Of the gradient; ``"hull"`` has the least noise.
     base : {"log", "uniform"}
@@ -121,7 +102,7 @@ class KNG:
     main: tuple[Number, ...] = MAIN
     median_share: Number | None = None
     main_share: Number | None = None
-    sampler: Literal["exact", "hit-and-run"] = "exact"
+    sampler: Literal["exact"] = "exact"
     norm: Norm = "hull"
     base: Base = "log"
     between: Between = "interpolate"
@@ -146,9 +127,11 @@ class KNG:
             object.__setattr__(self, "scheme", "joint" if at_once else "sandwich")
         choice(str(self.scheme), SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
-        choice(self.sampler, ("exact", "hit-and-run"), "sampler")
-        if self.variant == "published" and self.sampler != "exact":
-            raise InputError("variant = published is sampled exactly: sampler = exact")
+        if self.sampler != "exact":
+            raise InputError(
+                "sampler must be exact: lines are exact draws of public candidates; hit-and-run, whose chains nothing "
+                "certified, is no longer offered"
+            )
         choice(self.norm, NORMS, "norm")
         choice(self.base, BASES, "base")
         choice(self.between, ("interpolate", "quantile"), "between")
@@ -215,40 +198,34 @@ class KNG:
             "its formula. All synthetic records are drawn from these released numbers."
         )
         law += sequential.PANEL if self.panel else ""
-        chained = self.sampler == "hit-and-run"
-        law += UNCERTIFIED if chained else ""
         return PrivacyLoss(
-            epsilon=epsilon,
-            neighbours=self.neighbours,
-            kind="pure",
-            sampling="mcmc" if chained else "exact",
-            statement=statement(self, schema, law),
+            epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
         )
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
         columns = self.columns(schema)
+        items = sequential.spends(columns)
         if self.scheme == "joint":
-            # what a column's quantiles have at least: not the median's line, not missing values, one stratum of two
-            part = min((columns.shares[n] for n in columns.order if not schema.columns[n].is_categorical), default=None)
-            rest = (1 - (self.plan.median_share or Fraction(1, 2))) * (1 - MISSING_SHARE) / 2
+            median = self.plan.median_share or Fraction(1, 2)
             rounding = rounding_price(len(self.plan.taus), 8 * (self.n_candidates + 2))
-            if part and columns.epsilon * part * rest / schema.records.max_per_person < 2 * rounding:
-                raise InputError("epsilon is too small for scheme = joint: its rounding would take more than half")
-        return sequential.spends(columns)
+            for name in (name for name in columns.order if not schema.columns[name].is_categorical):
+                left = columns.least(name) * (1 - median if columns.n_predictors(name) else 1)
+                if left / schema.records.max_per_person < 2 * rounding:
+                    raise InputError(
+                        f"epsilon is too small for scheme = joint: rounding would take more than half of what the "
+                        f"quantiles of column {name!r} have; take a larger epsilon, a smaller median_share, more even "
+                        "shares (budget, births_share), or another scheme"
+                    )
+        return items
 
-    def fit_numbers(self, task: Task, chooser: Chooser, chains: Chains | None = None) -> Draw:
-        """Choose the lines of a column; ``chains`` is where those of hit-and-run get their randomness."""
-        settings = Fitter(
+    def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
+        """Choose the lines of a column."""
+        fitter = Fitter(
             norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
         )
-        fitter = settings
         if self.variant == "published":
             fitter = PublishedFitter.of(task.box, task.cap, self.n_candidates)
-        elif self.sampler == "hit-and-run":
-            if chains is None:
-                raise InputError("hit-and-run has no law that could be spelt out or audited: take sampler = exact")
-            fitter = ChainFitter(**vars(settings), rng=chains.rng, found=chains.found)
         lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)
@@ -282,9 +259,6 @@ class KNG:
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            chains = Chains(bits.generator())
-            fit = partial(self.fit_numbers, chains=chains)
-            drawn = sequential.release(columns, table, fit, self.n_sets, n, bits, clock)
-            return replace(drawn, diagnostics={"convergence": [each.describe() for each in chains.found]})
+            return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)

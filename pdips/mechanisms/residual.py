@@ -16,7 +16,7 @@ from pdips.mechanisms.draws import Draw, ResidualDraw
 from pdips.mechanisms.encoding import Scale, in_units
 from pdips.mechanisms.lines import Fitter, Records, check_n_candidates
 from pdips.mechanisms.sequence import ColumnPlan, Task
-from pdips.mechanisms.sequential import ByColumn
+from pdips.mechanisms.sequential import SMALLEST_EPSILON, ByColumn
 from pdips.mechanisms.spreads import Spread
 from pdips.mechanisms.urns import check_n_records
 from pdips.noise import RandomBits, discrete_laplace_variance
@@ -147,7 +147,16 @@ class KNGResidual:
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
-        return sequential.spends(self.columns(schema))
+        columns, share = self.columns(schema), exact(self.line_share, "line_share")
+        items = sequential.spends(columns)
+        for name in (name for name in columns.order if not schema.columns[name].is_categorical):
+            left = columns.least(name) * (1 - share) if columns.n_predictors(name) else columns.least(name)
+            if left / schema.records.max_per_person < SMALLEST_EPSILON:
+                raise InputError(
+                    f"line_share leaves the histogram of column {name!r} less than 1e-9 for each record: take a larger "
+                    "epsilon, or a line_share further below 1"
+                )
+        return items
 
     def columns(self, schema: Schema) -> ColumnPlan:
         """Return what is done to tables of a schema."""
@@ -189,7 +198,7 @@ class KNGResidual:
             edges = residual_edges(records, self.bins, upwards=True)
         place = np.clip(np.searchsorted(edges, records.residuals(line), side="right") - 1, 0, len(edges) - 2)
         counts = np.bincount(place, minlength=len(edges) - 1)
-        scale = task.cap * (2 if task.neighbours == "replace-one" else 1) / epsilon
+        scale = task.scale(epsilon)
         weights = settle(chooser.count(counts, scale), scale)
         return ResidualDraw(task.column, task.box, frame @ line, edges, weights)
 
@@ -252,8 +261,7 @@ def few(task: Task, least: int, most: int) -> int:
     """Return a number of bins that hold more than noise, where the number of records is public."""
     if task.n_public is None:
         return most
-    scale = task.cap * (2 if task.neighbours == "replace-one" else 1) / task.epsilon
-    return min(max(int(task.n_public / (RECORDS_PER_BIN * scale)), least), most)
+    return min(max(int(task.n_public / (RECORDS_PER_BIN * task.scale(task.epsilon))), least), most)
 
 
 def instrumented(records: Records, task: Task) -> tuple[Records, FloatArray]:

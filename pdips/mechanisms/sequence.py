@@ -72,6 +72,10 @@ class Task:
         units = in_units(predictors)
         return Records(outcome=outcome, predictors=predictors, instruments=units, lower=lower, upper=upper)
 
+    def scale(self, epsilon: Fraction) -> Fraction:
+        """Return the scale of the noise of a histogram that costs ``epsilon``."""
+        return histogram_scale(self.neighbours, self.cap, epsilon)
+
     def predictors(self, values: Values) -> FloatArray:
         """Return predictors, clamped to the box."""
         if not self.box.names:
@@ -135,6 +139,26 @@ class ColumnPlan:
             return Fraction(1, 2), "add-remove"
         return Fraction(1), self.neighbours
 
+    def least(self, name: str) -> Fraction:
+        """Return the least epsilon that a step of a column may have to do with, before any table is seen.
+
+        That is what one stratum has, of a year the smaller part of births and continuers, and of a column with missing
+        values what counting these leaves.
+        """
+        epsilon, column = self.epsilon * self.shares[name], self.schema.columns[name]
+        if column.is_categorical:
+            return epsilon
+        if self.panel and name in self.panel.years:
+            births = self.panel.births_share if name in self.panel.before else None
+            epsilon *= min(births, 1 - births) if births is not None else 1
+        elif column.missing:
+            epsilon *= 1 - MISSING_SHARE
+        return epsilon * self.in_stratum()[0]
+
+    def n_predictors(self, name: str) -> int:
+        """Return how many columns a column may be a line in; strata are none."""
+        return len([other for other in self.given[name] if other not in self.by])
+
     def fit(
         self,
         values: Values,
@@ -187,8 +211,8 @@ class ColumnPlan:
         return LevelDraw(groups, weights)
 
     def _scale(self, epsilon: Fraction) -> Fraction:
-        """Return the scale of the noise of a histogram: a replaced record changes two of its counts."""
-        return self.schema.records.max_per_person * (2 if self.neighbours == "replace-one" else 1) / epsilon
+        """Return the scale of the noise of a histogram of all records."""
+        return histogram_scale(self.neighbours, self.schema.records.max_per_person, epsilon)
 
     def _groups(self, name: str, pilot: Values) -> Groups:
         """Return the groups of a column's histogram: the strata, then columns before as long as there are few."""
@@ -287,6 +311,11 @@ class ColumnPlan:
             **panel,
         )
         return fit_numbers(task, chooser)
+
+
+def histogram_scale(neighbours: Neighbours, cap: int, epsilon: Fraction) -> Fraction:
+    """Return the scale of the noise on each count: a replaced record changes two of them, and a person has ``cap``."""
+    return cap * (2 if neighbours == "replace-one" else 1) / epsilon
 
 
 def _quantiles(values: FloatArray) -> FloatArray:

@@ -115,8 +115,12 @@ def spends(columns: ColumnPlan) -> tuple[Spend, ...]:
         If a column's share is so small that its noise would be out of range.
     """
     for name in columns.order:
-        if columns.epsilon * columns.shares[name] / columns.schema.records.max_per_person < SMALLEST_EPSILON:
-            raise InputError(f"epsilon is too small: column {name!r} would have less than 1e-9 for each record")
+        if columns.least(name) / columns.schema.records.max_per_person < SMALLEST_EPSILON:
+            births = " or more even, or births_share = parallel" if columns.panel and columns.panel.births_share else ""
+            raise InputError(
+                f"epsilon is too small: a step of column {name!r} would have less than 1e-9 for each record; take a "
+                f"larger epsilon, or shares that are larger for it{births}"
+            )
     return tuple(
         Spend(
             step=f"column {name}{_of(columns, name)}{', all strata' if columns.by else ''}",
