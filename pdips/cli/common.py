@@ -1,17 +1,21 @@
 """What the commands share."""
 
 import dataclasses
+import logging
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
+
+import click
 
 from pdips.errors import InputError
 from pdips.privacy import spell
 
 if TYPE_CHECKING:
     from pdips.ledger import Ledger
+    from pdips.report.verdicts import Verdict
 
 COMMON = ("epsilon", "n_sets", "neighbours")
 
@@ -61,6 +65,34 @@ def show_progress() -> Iterator[Callable[[str], None]]:
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("starting", total=None)
         yield lambda step: bar.update(task, description=step)
+
+
+@contextmanager
+def notes_in_a_line() -> Iterator[None]:
+    """Show what the library logs for the curator, such as further rounds of chains, as one line each."""
+    logger, handler = logging.getLogger("pdips"), _Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"NOTE      {record.getMessage()}", err=True)
+
+
+def show_verdicts(verdicts: "Mapping[str, Verdict]") -> None:
+    """Print the verdict of each section of the curator's report; nothing where there is no report."""
+    if not verdicts:
+        return
+    click.echo("verdicts  FOR THE CURATOR ONLY: from the confidential table; acting on them is not covered by epsilon")
+    for name, verdict in verdicts.items():
+        click.echo(f"          {name:<11}  {verdict.short}")
 
 
 def ledger_line(ledger: "Ledger | None") -> str:
