@@ -1,4 +1,4 @@
-"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused (``check``: a known fault touches the release)."""
+"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused, or a known fault found (``check``)."""
 
 import os
 import signal

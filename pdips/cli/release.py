@@ -87,7 +87,7 @@ def synthesize(
     mechanism: Mechanism = build(**settings_of(build, options, common))
     schema = Schema.load(schema_path)
     mechanism.spends(schema)
-    verdicts: "dict[str, Verdict]" = {}
+    verdicts: dict[str, Verdict] = {}
     with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
         clock = Clock(progress)
         with clock.step("reading the table"):
@@ -241,7 +241,7 @@ def report(directory: str) -> None:
     """Write the HTML pages of the release in DIR again, and print the report's verdicts."""
     from pdips.report.pages import rewrite
 
-    verdicts: "dict[str, Verdict]" = {}
+    verdicts: dict[str, Verdict] = {}
     for path in rewrite(Path(directory), tell=verdicts.update):
         click.echo(str(path))
     show_verdicts(verdicts)
