@@ -138,7 +138,8 @@ def _has_persons(facts: Facts) -> bool:
 def _other_units(facts: Facts) -> bool:
     """Whether neighbours differ in more than one record, or share columns."""
     public = any(column.get("public") for column in _columns(facts))
-    return public or _has_persons(facts) or (_records(facts).get("max_per_person") or 1) > 1
+    cap = _records(facts).get("max_per_person") or 1
+    return public or _has_persons(facts) or bool(cap > 1)
 
 
 def _sampled(facts: Facts) -> bool:

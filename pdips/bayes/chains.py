@@ -104,7 +104,7 @@ def draw_chains(
     model = censored_model(space, stage, censoring, values)
     place = split(space.model, stage.anchor.place[None])
     start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
-    settings = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
+    settings: dict[str, Any] = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
     tree, found = agreeing(model, space.blueprint.source.watch, draws=draws, tune=tune, **settings)
     posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = posterior.sizes["sample"]

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.large import LargeSet
-from pdips.schema import Schema
-from pdips.table import Table, numbers
+from pdips.schema import Column, Schema
+from pdips.table import Table, numbers, tally
 from pdips.utility.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of, subsets, weights_of
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 def compare(
@@ -81,41 +82,45 @@ def moments(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> list[dict[
         ``ratio``, the mean standard deviation of the sets over that of the table; and the standard errors of both for a
         resample of the table as large as a set. A column without known values is left out.
     """
-    binned = table.counts is not None or any(isinstance(made, LargeSet) for made in sets)
+    some = [made for made in sets if len(made)]
+    schema, held, columns = table.schema, [table.frame], table.schema.columns
+    held += [made for made in some if isinstance(made, pd.DataFrame)]
+    binned = table.counts is not None or len(held) <= len(some)
+    rows = [Rows.of_table(table), *(Rows.of_set(made, schema) for made in some)] if binned else []
     found = []
-    for name, column in table.schema.columns.items():
+    for name, column in columns.items():
         if column.is_categorical or column.public or (binned and not column.is_binned):
             continue
-        ours, *theirs = [_weighed(source, name, table.schema, binned=binned) for source in (table, *sets)]
-        if ours is not None:
+        place = coded_columns(schema).index(name) if binned else 0
+        each = (
+            [_in_bins(one.codes[:, place], one.counts, column) for one in rows]
+            if binned
+            else [_known(numbers(name, frame[name], column)) for frame in held]
+        )
+        if len(each[0][0]):
             width = float(column.upper or 0) - float(column.lower or 0)
-            known = [each for each in theirs if each is not None]
-            found.append({"column": name, **_moments(ours, known, width / sqrt(12))})
+            found.append({"column": name, **_moments(each[0], [one for one in each[1:] if len(one[0])], width)})
     return found
 
 
 Weighed = tuple[FloatArray, FloatArray]
+"""Values of a column, and how many records have each."""
 
 
-def _weighed(source: Table | pd.DataFrame | LargeSet, name: str, schema: Schema, *, binned: bool) -> Weighed | None:
-    """Return the known values of a column and how many records have each; None where there are none."""
-    column = schema.columns[name]
-    if not binned:
-        frame = source.frame if isinstance(source, Table) else source
-        values = numbers(name, frame[name], column) if isinstance(frame, pd.DataFrame) else np.zeros(0)
-        values = values[~np.isnan(values)]
-        return (values, np.ones(len(values))) if len(values) else None
-    rows = Rows.of_table(source) if isinstance(source, Table) else Rows.of_set(source, schema)
-    place = rows.codes[:, coded_columns(schema).index(name)]
-    counts = np.ones(len(place)) if rows.counts is None else rows.counts.astype(np.float64)
-    weights = np.bincount(place, counts, minlength=column.n_values)[: column.n_values]
-    return ((column.edges[:-1] + column.edges[1:]) / 2, weights) if weights.sum() else None
+def _known(values: FloatArray) -> Weighed:
+    known = values[~np.isnan(values)]
+    return known, np.ones(len(known))
 
 
-def _moments(ours: Weighed, theirs: Sequence[Weighed], spare: float) -> dict[str, float | None]:
+def _in_bins(codes: IntArray, counts: IntArray | None, column: Column) -> Weighed:
+    weights = tally(codes, counts, column.n_levels)[: column.n_values].astype(np.float64)
+    return ((column.edges[:-1] + column.edges[1:]) / 2)[weights > 0], weights[weights > 0]
+
+
+def _moments(ours: Weighed, theirs: Sequence[Weighed], width: float) -> dict[str, float | None]:
     mean, sd = _mean_sd(ours)
     made = [_mean_sd(each) for each in theirs]
-    unit, n = sd or spare or 1.0, min([ours[1].sum(), *(each[1].sum() for each in theirs)])
+    unit, n = sd or width / sqrt(12) or 1.0, min([ours[1].sum(), *(each[1].sum() for each in theirs)])
     kurtosis = float(np.average(((ours[0] - mean) / sd) ** 4, weights=ours[1])) if sd else 1.0
     synthetic_sd = _mean([each[1] for each in made])
     return {
