@@ -37,6 +37,18 @@ MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")
 """The 49 quantiles and the 6 main ones of the paper's simulation (section 4.1)."""
 
 
+LINES = (
+    "quantile regression lines that the K-norm gradient mechanism chose among public candidates, with exactly the "
+    "probabilities of its formula"
+)
+QUANTILES_BY = {
+    "joint": "quantiles, all of a column chosen in one exact draw among public values, about a median line that the "
+    "K-norm gradient mechanism chose where a column has predictors",
+    "recursive": "quantiles, those of a column chosen exactly among public values by halving again and again, about a "
+    "median line that the K-norm gradient mechanism chose where a column has predictors",
+}
+"""What numeric columns are drawn from, by scheme."""
+
 UNCERTIFIED = (
     " ASSUMPTION THAT NOTHING CERTIFIES: lines with predictors come from Markov chains (hit-and-run) that have "
     "converged, so that the last state of one is a draw from the law of the formula. That no release is made where "
@@ -209,11 +221,7 @@ class KNG:
                 "epsilon."
             )
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=flaw)
-        law = (
-            "Column by column: levels from counts with exact discrete Laplace noise; numbers from quantile regression "
-            "lines that the K-norm gradient mechanism chose among public candidates, with exactly the probabilities of "
-            "its formula. All synthetic records are drawn from these released numbers."
-        )
+        law = sequential.words(schema, QUANTILES_BY.get(str(self.scheme), LINES))
         law += sequential.PANEL if self.panel else ""
         chained = self.sampler == "hit-and-run"
         law += UNCERTIFIED if chained else ""
