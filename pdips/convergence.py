@@ -1,5 +1,6 @@
 """Whether Markov chains agree well enough to be used: a function of the records, so it stays inside."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -15,6 +16,11 @@ RHAT, ESS = 1.01, 400
 
 BFMI = 0.3
 """Below this, a chain's energy moves too little from draw to draw (Betancourt 2016); for that no release is refused."""
+
+LOG = logging.getLogger("pdips")
+
+ROUNDS = 3
+"""Chains that disagree are run again, longer each time, until they have been run so often; then they are refused."""
 
 NOT_CONVERGED = (
     "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing "
@@ -35,12 +41,15 @@ class Convergence:
         Effective draws for the centre and the tails, the smallest over the elements.
     divergences : int
         Trajectories that left the energy's level.
+    rounds : int
+        How often chains were run until they said this, each time longer than the time before.
     """
 
     rhat: Mapping[str, float]
     ess_bulk: Mapping[str, float]
     ess_tail: Mapping[str, float]
     divergences: int
+    rounds: int = 1
 
     @property
     def passed(self) -> bool:
@@ -55,7 +64,7 @@ class Convergence:
         return (
             f"{'passed' if self.passed else 'failed'}: R-hat at most {rhat:.4f} (below {RHAT} asked for), effective "
             f"draws at least {bulk:.0f} for the centre and {tail:.0f} for the tails (above {ESS}), {self.divergences} "
-            "divergences (none)"
+            f"divergences (none){f', in round {self.rounds}' if self.rounds > 1 else ''}"
         )
 
 
@@ -100,6 +109,23 @@ def _worst(found: xr.DataArray, still: xr.DataArray, unknown: float, worst: Any)
     moving = found.to_numpy()[~still.to_numpy()]
     moving = np.where(np.isnan(moving), unknown, moving)
     return float(worst(moving)) if moving.size else (1.0 if unknown else np.inf)
+
+
+def announce(round_: int, *, confidential: bool) -> None:
+    """Tell the curator, in the log of ``pdips``, that chains disagreed and are run again.
+
+    Parameters
+    ----------
+    round_ : int
+        The round that begins, from 2.
+    confidential : bool
+        Whether the chains read confidential records, rather than noisy statistics that are paid for.
+    """
+    said = f"Chains disagreed; running them again, longer (round {round_} of {ROUNDS})."
+    if confidential:
+        LOG.warning("%s This decision is not covered by the privacy guarantee.", said)
+    else:
+        LOG.info("%s They read noisy statistics only, so this costs nothing.", said)
 
 
 def require(convergence: Convergence) -> None:

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "pdips"
 
 RANKS = [
-    ["errors", "schema", "privacy", "noise", "coins", "registry", "convergence"],
+    ["errors", "schema", "privacy", "noise", "coins", "registry", "convergence", "known_faults"],
     ["coding", "table", "files", "counting", "large", "release", "account", "ledger_file", "ledger"],
     ["mechanism"],
     ["pairs"],

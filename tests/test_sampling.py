@@ -1,5 +1,7 @@
 """Chains: what a tree holds, refits without compiling, calibration, and the gate that chains must pass."""
 
+from dataclasses import replace
+
 import numpy as np
 import pymc as pm
 import pytest
@@ -201,7 +203,7 @@ def test_a_sampler_that_is_not_there_is_refused(monkeypatch):
         sample(normal(Y), rng=np.random.default_rng(0), sampler="numpyro")
 
 
-def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkeypatch):
+def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkeypatch, caplog):
     from pdips.bayes import chains
 
     asked: list[tuple[int, int]] = []
@@ -210,9 +212,17 @@ def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkey
     monkeypatch.setattr(chains, "sample", lambda _, *, draws, tune: asked.append((draws, tune)))
     answers = iter([stuck, good])
     monkeypatch.setattr(chains, "converged", lambda *_: next(answers))
-    assert chains.agreeing(None, (), draws=10, tune=30)[1] is good
+    assert chains.agreeing(None, (), draws=10, tune=30)[1] == replace(good, rounds=2)
     assert asked == [(10, 30), (20, 60)]
     monkeypatch.setattr(chains, "converged", lambda *_: stuck)
     with pytest.raises(RefusedError, match="did not converge"):
         chains.agreeing(None, (), draws=10, tune=30)
     assert asked[2:] == [(10, 30), (20, 60), (40, 120)]
+    said = [
+        f"Chains disagreed; running them again, longer (round {number} of 3). This decision is not covered by the "
+        "privacy guarantee."
+        for number in (2, 2, 3)
+    ]
+    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
+        ("pdips", "WARNING", line) for line in said
+    ]

@@ -1,6 +1,7 @@
 """Parameters drawn from a censored posterior by NUTS: nearly, not exactly, and only if the chains agree."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,9 @@ from pdips.bayes.sampling import Convergence, Reusable, Sampler, converged, requ
 from pdips.bayes.stages import Stage
 from pdips.bayes.terms import inputs_of
 from pdips.bayes.workspace import Workspace
+from pdips.convergence import ROUNDS, announce
 
 FloatArray = NDArray[np.float64]
-
-ROUNDS = 3
-"""Chains that disagree are run again, twice as long each time; only then is a release refused."""
 
 
 def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values: Values) -> Censored:
@@ -105,7 +104,7 @@ def draw_chains(
     model = censored_model(space, stage, censoring, values)
     place = split(space.model, stage.anchor.place[None])
     start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
-    settings = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
+    settings: dict[str, Any] = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
     tree, found = agreeing(model, space.blueprint.source.watch, draws=draws, tune=tune, **settings)
     posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = posterior.sizes["sample"]
@@ -116,7 +115,7 @@ def draw_chains(
 
 
 def agreeing(
-    model: Reusable, watch: Sequence[str], *, draws: int, tune: int, **settings: Any
+    model: Reusable, watch: Sequence[str], *, draws: int, tune: int, confidential: bool = True, **settings: Any
 ) -> tuple[xr.DataTree, Convergence]:
     """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't.
 
@@ -128,6 +127,8 @@ def agreeing(
         The variables that have to agree; all where there are none.
     draws, tune : int
         Lengths of the first round.
+    confidential : bool
+        Whether the model reads confidential records: what is announced of a further round depends on it.
     **settings
         Of :func:`pdips.bayes.sampling.sample`.
 
@@ -136,9 +137,12 @@ def agreeing(
     RefusedError
         If they disagree in the last round too.
     """
-    for longer in (2**i for i in range(ROUNDS)):
+    for number in range(1, ROUNDS + 1):
+        if number > 1:
+            announce(number, confidential=confidential)
+        longer = 2 ** (number - 1)
         tree = sample(model, draws=draws * longer, tune=tune * longer, **settings)
-        found = converged(tree, watch)
+        found = replace(converged(tree, watch), rounds=number)
         if found.passed:
             break
     require(found)

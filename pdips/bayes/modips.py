@@ -169,7 +169,7 @@ class Modips:
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         epsilon, pure = exact(self.epsilon, "epsilon"), self.kind == "pure"
-        text = statement(self, schema, law_of(self), delta=Fraction(0) if pure else exact(self.delta, "delta"))
+        text = statement(self, schema, law_of(self, schema), delta=Fraction(0) if pure else exact(self.delta, "delta"))
         if pure:
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
         return zcdp(self.rho, self.delta, self.neighbours, text)

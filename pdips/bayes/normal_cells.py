@@ -7,20 +7,18 @@ with the scatter, so that chains are quick whatever the noise is (Yu and Meng, 2
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.bayes.given import Given
-from pdips.convergence import Convergence, converged
+from pdips.convergence import ROUNDS, Convergence, announce, converged
 
 FloatArray = NDArray[np.float64]
 
 CHAINS, TUNE, DRAWS, THIN = 4, 1_000, 1_000, 4
-ROUNDS = 3
-"""Chains that disagree run again, four times as long each time."""
-
 WATCH = ("m", "tau", "Sigma")
 LEAST = 1e-3
 
@@ -35,7 +33,7 @@ def draw_cells(
     *,
     rounds: int = ROUNDS,
 ) -> tuple[xr.DataTree, Convergence]:
-    """Run chains until they agree, or ``rounds`` times.
+    """Run chains until they agree, or ``rounds`` times, four times as long each time.
 
     Parameters
     ----------
@@ -66,10 +64,12 @@ def draw_cells(
     sums.
     """
     for number in range(rounds):
+        if number:
+            announce(number + 1, confidential=False)
         longer = 4**number
         chains = [_chain(given, counts, sums, products, alpha, longer, each) for each in rng.spawn(CHAINS)]
         tree = xr.DataTree.from_dict({"posterior": _dataset(chains)})
-        found = converged(tree, WATCH)
+        found = replace(converged(tree, WATCH), rounds=number + 1)
         if found.passed:
             break
     return tree, found

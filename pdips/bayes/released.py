@@ -154,5 +154,4 @@ def _published(fitted: Fitted) -> pd.DataFrame:
 
 
 def _convergence(fits: Sequence[Fitted]) -> Any:
-    known = [each.convergence for each in fits if each.convergence is not None]
-    return known[0].describe() if known else "independent draws"
+    return [each.convergence.describe() for each in fits if each.convergence is not None] or "independent draws"

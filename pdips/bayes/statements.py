@@ -5,6 +5,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from pdips.convergence import ROUNDS
 from pdips.privacy import as_float, exact, spell
 from pdips.schema import Schema
 
@@ -26,9 +27,10 @@ SAMPLING = {
     "given.",
     "nuts": "ASSUMPTION THAT NOTHING CERTIFIES: Markov chains (NUTS) have converged, so that a draw of theirs is one "
     "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
-    "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agreed was "
-    "looked at on the confidential table, and nothing is released if they don't, which is itself an observation "
-    "that nobody paid for. That records do not enter each other's terms was tried out on made-up records, not proved.",
+    "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agree is "
+    f"checked on the confidential table: they are run up to {ROUNDS} times, longer each time, until they do, and "
+    "without a release if they never do. These decisions are not covered by the guarantee. That records do not enter "
+    "each other's terms was tried out on made-up records, not proved.",
 }
 
 
@@ -45,7 +47,8 @@ def law(mechanism: Any, sampler: str | None, schema: Schema | None) -> str:
         parts.append("Terms are weighed by weights that depend on their record and on public values only.")
     parts.append(SAMPLING[sampler] if sampler else f"Depending on the model: {SAMPLING['grid']} Or: {SAMPLING['nuts']}")
     if mechanism.kind == "zcdp":
-        parts.append("Draws and reference are added up as zero-concentrated losses and read at delta.")
+        spent = "Draws and the private reference" if mechanism.centred_on == "staged" else "Draws"
+        parts.append(f"{spent} are added up as zero-concentrated losses and read at delta.")
     if n_sets > 1 and n_draws == 1:
         parts.append(
             f"All {n_sets} sets share one draw: what differs between them does not show how uncertain parameters are."

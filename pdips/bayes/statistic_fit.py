@@ -118,7 +118,7 @@ def fit(
         draws = max(draws, -(-APART * n_draws // chains))
         watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
         try:
-            tree, found = agreeing(kept, watch, draws=draws, tune=tune, **settings)
+            tree, found = agreeing(kept, watch, draws=draws, tune=tune, confidential=False, **settings)
         except InputError:
             raise
         except RefusedError:

@@ -1,4 +1,4 @@
-"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused."""
+"""The program ``pdips``. Exit codes: 0 done, 1 a bug, 2 bad input, 3 refused, or a known fault found (``check``)."""
 
 import os
 import signal
@@ -10,6 +10,7 @@ import click
 from pdips import __version__
 from pdips.cli.audits import audit
 from pdips.cli.calibrate import calibrate
+from pdips.cli.check import check
 from pdips.cli.evaluate import evaluate
 from pdips.cli.ledgers import ledger
 from pdips.cli.models import models
@@ -26,7 +27,7 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, evaluate, calibrate, audit, study, ledger, schema, models):
+for _command in (synthesize, report, evaluate, check, calibrate, audit, study, ledger, schema, models):
     program.add_command(_command)
 
 

@@ -2,9 +2,10 @@
 
 import dataclasses
 import json
+import logging
 import types
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from pdips.privacy import spell
 if TYPE_CHECKING:
     from pdips.account import Receipt
     from pdips.ledger import Ledger
+    from pdips.report.verdicts import Verdict
 
 REFUSED = (
     "the table is refused: its records don't fit the schema, or it isn't a table of the ledger. This message is the "
@@ -120,6 +122,34 @@ def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
             complaint = None if receipt is None else ledger.compare(receipt)
             if complaint is not None:
                 click.echo(f"WARNING   {path}: {complaint} (pdips ledger check)", err=True)
+
+
+@contextmanager
+def notes_in_a_line() -> Iterator[None]:
+    """Show what the library logs for the curator, such as further rounds of chains, as one line each."""
+    logger, handler = logging.getLogger("pdips"), _Notes()
+    level = logger.level
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+class _Notes(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        click.echo(f"NOTE      {record.getMessage()}", err=True)
+
+
+def show_verdicts(verdicts: "Mapping[str, Verdict]") -> None:
+    """Print the verdict of each section of the curator's report; nothing where there is no report."""
+    if not verdicts:
+        return
+    click.echo("verdicts  FOR THE CURATOR ONLY: from the confidential table; acting on them is not covered by epsilon")
+    for name, verdict in verdicts.items():
+        click.echo(f"          {name:<11}  {verdict.short}")
 
 
 def ledger_line(ledger: "Ledger | None") -> str:

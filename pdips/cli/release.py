@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, settings_of, show_progress, warn_of_older_copy
+from pdips.cli.common import (
+    EXPLAIN,
+    ledger_line,
+    notes_in_a_line,
+    one_refusal,
+    settings_of,
+    show_progress,
+    show_verdicts,
+    warn_of_older_copy,
+)
 from pdips.cli.staging import staging
 from pdips.privacy import spell
 from pdips.registry import MECHANISMS, find
@@ -19,6 +28,7 @@ if TYPE_CHECKING:
     from pdips.mechanism import Clock, Mechanism
     from pdips.privacy import PrivacyLoss
     from pdips.release import Release, RunRecord
+    from pdips.report.verdicts import Verdict
     from pdips.table import Table
 
 FileFormat = typing.Literal["parquet", "csv"]
@@ -95,6 +105,7 @@ def synthesize(
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     warn_of_older_copy(ledger, Path(out))
+    verdicts: dict[str, Verdict] = {}
     with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
         clock = Clock(progress)
         reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
@@ -112,9 +123,10 @@ def synthesize(
             inside = place.part("confidential")
             if not published:
                 release.write(inside, file_format=file_format)
-            _write_inside(inside, checked, release, record, ledger, clock, published=published)
+            _write_inside(inside, checked, release, record, ledger, clock, verdicts, published=published)
             place.place("confidential")
     _tell(Path(out), release, ledger, published=published, file_format=file_format)
+    show_verdicts(verdicts)
 
 
 @contextmanager
@@ -126,7 +138,7 @@ def _warnings_in_a_line() -> Iterator[None]:
         if issubclass(category, UselessWarning):
             click.echo(f"WARNING   {message}", err=True)
 
-    with warnings.catch_warnings():
+    with notes_in_a_line(), warnings.catch_warnings():
         warnings.simplefilter("always", UselessWarning)
         warnings.showwarning = show  # type: ignore[assignment]
         yield
@@ -158,6 +170,7 @@ def _write_inside(
     record: "RunRecord",
     ledger: "Ledger | None",
     clock: "Clock",
+    verdicts: "dict[str, Verdict]",
     *,
     published: bool,
 ) -> None:
@@ -183,7 +196,7 @@ def _write_inside(
         "comparison": comparison,
     }
     write_json(folder / "run.json", run)
-    write_report(folder, release.describe())
+    write_report(folder, release.describe(), tell=verdicts.update)
 
 
 def _account(ledger: "Ledger", loss: "PrivacyLoss") -> dict[str, Any]:
@@ -250,8 +263,10 @@ def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: 
 @click.command()
 @click.argument("directory", metavar="DIR")
 def report(directory: str) -> None:
-    """Write the HTML pages of the release in DIR again."""
+    """Write the HTML pages of the release in DIR again, and print the report's verdicts."""
     from pdips.report.pages import rewrite
 
-    for path in rewrite(Path(directory)):
+    verdicts: dict[str, Verdict] = {}
+    for path in rewrite(Path(directory), tell=verdicts.update):
         click.echo(str(path))
+    show_verdicts(verdicts)

@@ -183,7 +183,7 @@ class McClureReiter:
         """Return the price of the release."""
         law = (
             "Synthetic records are exact independent draws from the posterior mean of the cell probabilities under a "
-            "public prior that follows from epsilon and the public number of records."
+            "public prior that follows from epsilon and public numbers."
         )
         epsilon = exact(self.epsilon, "epsilon")
         text = statement(self, schema, law)

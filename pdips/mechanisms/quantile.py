@@ -34,6 +34,19 @@ MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")
 """The 49 quantiles and the 6 main ones of the paper's simulation (section 4.1)."""
 
 
+LINES = (
+    "quantile regression lines that the K-norm gradient mechanism chose among public candidates, with exactly the "
+    "probabilities of its formula"
+)
+QUANTILES_BY = {
+    "joint": "quantiles, all of a column chosen in one exact draw among public values, about a median line that the "
+    "K-norm gradient mechanism chose where a column has predictors",
+    "recursive": "quantiles, those of a column chosen exactly among public values by halving again and again, about a "
+    "median line that the K-norm gradient mechanism chose where a column has predictors",
+}
+"""What numeric columns are drawn from, by scheme."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KNG:
     """Quantile regressions of each column on those before it, by the K-norm gradient mechanism.
@@ -192,11 +205,7 @@ class KNG:
                 "epsilon."
             )
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=flaw)
-        law = (
-            "Column by column: levels from counts with exact discrete Laplace noise; numbers from quantile regression "
-            "lines that the K-norm gradient mechanism chose among public candidates, with exactly the probabilities of "
-            "its formula. All synthetic records are drawn from these released numbers."
-        )
+        law = sequential.words(schema, QUANTILES_BY.get(str(self.scheme), LINES))
         law += sequential.PANEL if self.panel else ""
         return PrivacyLoss(
             epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)

@@ -133,11 +133,11 @@ class KNGResidual:
 
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
-        law = (
-            "Column by column: levels from counts with exact discrete Laplace noise; numbers from a line that the "
-            "K-norm gradient mechanism chose among public candidates, with exactly the probabilities of its formula, "
-            "and from counts of residuals on public bins with exact discrete Laplace noise. All synthetic records are "
-            "drawn from these released numbers."
+        law = sequential.words(
+            schema,
+            "counts of residuals on public bins with exact discrete Laplace noise, about a line that the K-norm "
+            "gradient mechanism chose among public candidates, with exactly the probabilities of its formula, or, "
+            "where there is nothing to predict them by, about a public line",
         )
         law += sequential.PANEL if self.panel else ""
         epsilon = exact(self.epsilon, "epsilon")

@@ -94,6 +94,25 @@ PANEL = (
 """What the statement of a panel adds."""
 
 
+def words(schema: Schema | None, numbers: str) -> str:
+    """Return what a statement says of columns drawn one after the other.
+
+    Parameters
+    ----------
+    schema : Schema, optional
+        Says which kinds of columns there are; without one both are described.
+    numbers : str
+        What numeric columns are drawn from.
+    """
+    drawn = [] if schema is None else [column for column in schema.columns.values() if not column.public]
+    parts = []
+    if schema is None or any(column.is_categorical or column.missing for column in drawn):
+        parts.append("levels, and whether a number is missing, from counts with exact discrete Laplace noise")
+    if schema is None or any(not column.is_categorical for column in drawn):
+        parts.append(f"numbers from {numbers}")
+    return f"Column by column: {'; '.join(parts)}. All synthetic records are drawn from these released numbers."
+
+
 def settings(mechanism: Any) -> dict[str, Any]:
     """Return the settings of a mechanism as plain values."""
     plain = {field.name: getattr(mechanism, field.name) for field in dataclasses.fields(mechanism)}

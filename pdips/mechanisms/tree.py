@@ -185,12 +185,16 @@ class Steps:
         if self.variant == "published":
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=self._flaw(schema))
         text = statement(
-            self, schema, f"{self._law(self._below())} The counts were then made consistent, which costs nothing."
+            self,
+            schema,
+            f"{self._law(self._below(), schema)} The counts were then made consistent, which costs nothing.",
         )
         return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
 
-    def _law(self, below: Below) -> str:
+    def _law(self, below: Below, schema: Schema | None) -> str:
         how = "given from public knowledge" if self.order else "elected by the exponential mechanism, paid for"
+        if not self.order and schema is not None and self._has_tree() and not self.shape(schema).elections:
+            how = "no other choice of them is possible"
         tree = f"Counts on a tree of columns ({how})"
         if below == "margins":
             margins = "margins of a few columns each, chosen from public facts, that hold every pair of columns"

@@ -182,7 +182,7 @@ def computed(facts: PublicFacts) -> list[Check]:
             state="yes" if exact and bounded else "watch",
             found="Sampling is exact: from the law that the proof is about, in whole numbers or rationals."
             if exact
-            else "Sampling is by Markov chains in floating point, taken to have converged: see the diagnostics.",
+            else "Sampling is in floating point, by Markov chains or independent draws: see the diagnostics.",
             why="Gaps of floating-point noise, or chains that stopped short, tell more than the bound.",
             topic="4: mechanism implementation challenges",
         ),

@@ -147,6 +147,7 @@ class Margin(BaseModel):
     table: list[Number]
     synthetic: list[Number]
     distance: NumberOrNone
+    reference: NumberOrNone = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -197,12 +198,27 @@ class TwoWay(BaseModel):
         return mean(self.reference[i][j] for i, j in combinations(range(len(self.columns)), 2))
 
 
+class Moments(BaseModel):
+    """Mean and standard deviation of a numeric column: see :func:`pdips.utility.margins.moments`."""
+
+    column: str
+    mean: Number
+    sd: Number
+    synthetic_mean: NumberOrNone
+    synthetic_sd: NumberOrNone
+    shift: NumberOrNone
+    shift_error: Number
+    ratio: NumberOrNone
+    ratio_error: Number
+
+
 class Comparison(BaseModel):
     """What :func:`pdips.utility.margins.compare` returned."""
 
     l1: FullTable
     one_way: list[Margin]
     two_way: TwoWay
+    numeric: list[Moments] = []
 
     def margins(self) -> list[Margin]:
         """Return the one-way margins, the furthest apart first."""

@@ -56,11 +56,11 @@ def compare(home: Path, facts: PublicFacts, run: Run) -> Compared | None:
     Parameters
     ----------
     home : path
-        The folder with the synthetic sets, whose number of records stands for the table's.
+        The folder with the synthetic sets, whose number of records stands for the table's where the run doesn't say it.
     facts, run
         ``privacy.json`` and ``run.json``.
     """
-    n = _n_records(home) if facts.margin_errors else None
+    n = (run.n_records or _n_records(home)) if facts.margin_errors else None
     if not n:
         return None
     errors = {tuple(item.columns): item.standard_error for item in facts.margin_errors}

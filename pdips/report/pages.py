@@ -5,7 +5,7 @@ else, so that nothing unpaid can get into it.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,10 +20,13 @@ from pdips.report.facts import PaidFacts, PublicFacts, Run, check, read, read_pa
 from pdips.report.formats import number, percent, plural, price
 from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
 from pdips.report.price import MOST_ITEMS, items, price_sum, total
+from pdips.report.verdicts import Verdict
 from pdips.schema import Column, Schema
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+Tell = Callable[[Mapping[str, Verdict]], None]
 
 MODEL_SOURCE = "model_source"
 FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
@@ -55,7 +58,7 @@ def write_card(public: Path) -> Path:
     return _write(public / "card.html", _card(public, read(public / "privacy.json")))
 
 
-def write_report(confidential: Path, public_facts: Mapping[str, Any]) -> Path:
+def write_report(confidential: Path, public_facts: Mapping[str, Any], tell: Tell | None = None) -> Path:
     """Write the curator's report.
 
     Parameters
@@ -64,6 +67,8 @@ def write_report(confidential: Path, public_facts: Mapping[str, Any]) -> Path:
         The folder that stays inside, with ``run.json``.
     public_facts : mapping
         The contents of ``privacy.json``.
+    tell : callable, optional
+        Given the verdict of each section. They are read from the confidential table, so they stay inside too.
 
     Returns
     -------
@@ -75,14 +80,14 @@ def write_report(confidential: Path, public_facts: Mapping[str, Any]) -> Path:
     InputError
         If ``run.json`` can't be read, or either is damaged or lacks a key.
     """
-    return _write(confidential / "report.html", _report(confidential, public_facts))
+    return _write(confidential / "report.html", _report(confidential, public_facts, tell))
 
 
-def rewrite(directory: Path) -> list[Path]:
+def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
     """Write the pages of a release folder, as far as it has what they are written from.
 
     A folder with nothing but ``public``, as users outside have it, gets the card only; one of a release that may not be
-    published, the report only. Nothing is written unless all pages can be.
+    published, the report only. Nothing is written unless all pages can be. ``tell`` is that of :func:`write_report`.
 
     Raises
     ------
@@ -100,7 +105,7 @@ def rewrite(directory: Path) -> list[Path]:
     if home == public:
         pages[public / "card.html"] = _card(public, facts)
     if home == confidential or _has_run(confidential):
-        pages[confidential / "report.html"] = _report(confidential, facts)
+        pages[confidential / "report.html"] = _report(confidential, facts, tell)
     return [_write(path, page) for path, page in pages.items()]
 
 
@@ -166,11 +171,14 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
     )
 
 
-def _report(confidential: Path, content: Mapping[str, Any]) -> str:
+def _report(confidential: Path, content: Mapping[str, Any], tell: Tell | None = None) -> str:
     facts = check(PublicFacts, content, "privacy.json")
     run = check(Run, read(confidential / "run.json"), str(confidential / "run.json"))
     paid = read_paid(confidential.parent / "public", facts)
-    return render("report.html.j2", **curator.context(confidential, facts, run, paid))
+    context = curator.context(confidential, facts, run, paid)
+    if tell is not None:
+        tell(context["verdicts"])
+    return render("report.html.j2", **context)
 
 
 def _guarantee(facts: PublicFacts, paid: PaidFacts | None) -> dict[str, Any]:

@@ -79,6 +79,11 @@ class Rows:
     counts: IntArray | None = None
     weights: NDArray[np.float64] | None = None
 
+    @property
+    def n_records(self) -> int:
+        """Number of records."""
+        return len(self.codes) if self.counts is None else int(self.counts.sum())
+
     @classmethod
     def of_table(cls, table: Table) -> Self:
         """Take the rows that a table has already worked out."""
@@ -100,15 +105,13 @@ class Rows:
         """Return the share of the records (of their weights) in each place, given the place of each row."""
         if self.weights is not None:
             return np.bincount(place, self.weights, minlength=n_places) / self.weights.sum()
-        n_records = len(self.codes) if self.counts is None else self.counts.sum()
-        return tally(place, self.counts, n_places) / n_records
+        return tally(place, self.counts, n_places) / self.n_records
 
     def resampled(self, rng: np.random.Generator) -> "Rows":
         """Return as many records drawn with replacement."""
         if self.counts is None:
             return Rows(resampled(self.codes, rng))
-        n_records = self.counts.sum()
-        return Rows(self.codes, rng.multinomial(n_records, self.counts / n_records))
+        return Rows(self.codes, rng.multinomial(self.n_records, self.counts / self.n_records))
 
 
 def weights_of(frame: pd.DataFrame, schema: Schema) -> NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
+from math import pi, sqrt
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,12 @@ from numpy.typing import NDArray
 
 from pdips.errors import InputError
 from pdips.large import LargeSet
-from pdips.schema import Schema
-from pdips.table import Table
+from pdips.schema import Column, Schema
+from pdips.table import Table, numbers, tally
 from pdips.utility.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of, subsets, weights_of
 
 FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
 
 
 def compare(
@@ -37,8 +39,9 @@ def compare(
     dict
         ``l1``: sum over all cells of abs(share - share), 0 equal, 2 disjoint, by set, its mean, and ``reference``,
         what a sample of the same size drawn with replacement from the table scores. ``one_way``: shares of each level
-        in the table and averaged over sets, and their total variation distance. ``two_way``: total variation distance
-        of every pair of columns, averaged over sets, and the reference's.
+        in the table and averaged over sets, their total variation distance, and ``reference``, what a resample as large
+        as a set has on average. ``two_way``: total variation distance of every pair of columns, averaged over sets, and
+        the reference's. ``numeric``: see :func:`moments`.
     """
     schema = table.schema
     names, sizes = coded_columns(schema), sizes_of(schema)
@@ -54,7 +57,88 @@ def compare(
             "distance": _two_way(original, synthetic, sizes),
             "reference": _two_way(original, [resample], sizes),
         },
+        "numeric": moments(table, sets),
     }
+
+
+def moments(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> list[dict[str, Any]]:
+    """Compare means and standard deviations of numeric columns that aren't public, with or without bins.
+
+    Where the table or a set is held as counts of distinct records, all values are taken at the middle of their bins.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    sets : sequence of DataFrame or LargeSet
+        Synthetic sets of the same schema.
+
+    Returns
+    -------
+    list of dict
+        By ``column``: ``mean`` and ``sd`` of the known values of the table; ``synthetic_mean`` and ``synthetic_sd``,
+        averaged over sets with known values, or None; ``shift``, the mean over sets of the absolute difference of
+        means, in standard deviations of the table (of an even spread between the bounds where that is 0);
+        ``ratio``, the mean standard deviation of the sets over that of the table; and the standard errors of both for a
+        resample of the table as large as a set. A column without known values is left out.
+    """
+    some = [made for made in sets if len(made)]
+    schema, held, columns = table.schema, [table.frame], table.schema.columns
+    held += [made for made in some if isinstance(made, pd.DataFrame)]
+    binned = table.counts is not None or len(held) <= len(some)
+    rows = [Rows.of_table(table), *(Rows.of_set(made, schema) for made in some)] if binned else []
+    found = []
+    for name, column in columns.items():
+        if column.is_categorical or column.public or (binned and not column.is_binned):
+            continue
+        place = coded_columns(schema).index(name) if binned else 0
+        each = (
+            [_in_bins(one.codes[:, place], one.counts, column) for one in rows]
+            if binned
+            else [_known(numbers(name, frame[name], column)) for frame in held]
+        )
+        if len(each[0][0]):
+            width = float(column.upper or 0) - float(column.lower or 0)
+            found.append({"column": name, **_moments(each[0], [one for one in each[1:] if len(one[0])], width)})
+    return found
+
+
+Weighed = tuple[FloatArray, FloatArray]
+"""Values of a column, and how many records have each."""
+
+
+def _known(values: FloatArray) -> Weighed:
+    known = values[~np.isnan(values)]
+    return known, np.ones(len(known))
+
+
+def _in_bins(codes: IntArray, counts: IntArray | None, column: Column) -> Weighed:
+    weights = tally(codes, counts, column.n_levels)[: column.n_values].astype(np.float64)
+    return ((column.edges[:-1] + column.edges[1:]) / 2)[weights > 0], weights[weights > 0]
+
+
+def _moments(ours: Weighed, theirs: Sequence[Weighed], width: float) -> dict[str, float | None]:
+    mean, sd = _mean_sd(ours)
+    made = [_mean_sd(each) for each in theirs]
+    unit, n = sd or width / sqrt(12) or 1.0, min([ours[1].sum(), *(each[1].sum() for each in theirs)])
+    kurtosis = float(np.average(((ours[0] - mean) / sd) ** 4, weights=ours[1])) if sd else 1.0
+    synthetic_sd = _mean([each[1] for each in made])
+    return {
+        "mean": mean,
+        "sd": sd,
+        "synthetic_mean": _mean([each[0] for each in made]),
+        "synthetic_sd": synthetic_sd,
+        "shift": _mean([abs(each[0] - mean) / unit for each in made]),
+        "shift_error": sqrt(1 / n),
+        "ratio": synthetic_sd / sd if sd and synthetic_sd is not None else None,
+        "ratio_error": sqrt(max(kurtosis - 1, 0.0) / (4 * n)),
+    }
+
+
+def _mean_sd(weighed: Weighed) -> tuple[float, float]:
+    values, weights = weighed
+    mean = float(np.average(values, weights=weights))
+    return mean, sqrt(float(np.average((values - mean) ** 2, weights=weights)))
 
 
 def l1(table: Table, sets: Sequence[pd.DataFrame | LargeSet]) -> dict[str, Any]:
@@ -164,6 +248,7 @@ def _one_way(schema: Schema, j: int, original: Rows, synthetic: Sequence[Rows]) 
     name = coded_columns(schema)[j]
     column = schema.columns[name]
     ours, *theirs = [rows.shares(rows.codes[:, j], column.n_levels) for rows in (original, *synthetic)]
+    size = min(rows.n_records for rows in (original, *synthetic))
     return {
         "column": name,
         "label": column.label or name,
@@ -172,6 +257,8 @@ def _one_way(schema: Schema, j: int, original: Rows, synthetic: Sequence[Rows]) 
         "table": ours.tolist(),
         "synthetic": np.mean(theirs, axis=0).tolist() if theirs else [],
         "distance": _mean([float(np.abs(ours - share).sum() / 2) for share in theirs]),
+        # Half the sum over levels of the mean absolute value of a normal whose variance is that of a resampled share.
+        "reference": min(float(np.sqrt(ours * (1 - ours) / size).sum()) / sqrt(2 * pi), 1.0),
     }
 
 
