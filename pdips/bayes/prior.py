@@ -1,13 +1,18 @@
-"""Independent draws of a model's parameters from their prior."""
+"""A model's prior: whether it is proper and public, and independent draws from it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
 from numpy.typing import NDArray
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
+from pymc.distributions.multivariate import CARRV, ICARRV
 from pymc.distributions.shape_utils import change_dist_size
+from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.random.type import RandomGeneratorType
@@ -18,6 +23,87 @@ from pdips.errors import InputError
 Points = list[NDArray[Any]]
 Prior = Callable[[int, np.random.Generator], Points]
 """``prior(m, generator)`` returns m independent draws, an array (m, *shape) for each of ``model.value_vars``."""
+
+
+WIDE = "give it a distribution that integrates to 1, as wide as need be, such as pm.Normal or pm.HalfNormal"
+OWN = "write it as pm.CustomDist(..., dist=...), or as one of PyMC's distributions, truncated by pm.Truncated or mixed"
+INTRINSIC = "take pm.CAR with alpha below 1, or pm.ZeroSumNormal"
+
+
+def check_proper(model: pm.Model) -> None:
+    """Refuse priors that don't integrate to 1, or of which nothing shows that they do: no posterior need exist.
+
+    Raises
+    ------
+    InputError
+        Naming the first one, and what to write in its place.
+    """
+    for variable in model.free_RVs:
+        check_law(variable.name, variable)
+
+
+def check_law(name: str, variable: Any) -> None:
+    """Refuse the prior of a variable if it is improper, also inside a mixture or the function that it is made of."""
+    for node in _nodes([variable]):
+        op = node.op
+        if isinstance(op, (FlatRV, HalfFlatRV)):
+            raise InputError(f"the prior of {name!r} is improper, so its posterior need not exist; {WIDE}")
+        if isinstance(op, ICARRV) or (isinstance(op, CARRV) and _is_intrinsic(node)):
+            raise InputError(
+                f"the prior of {name!r} is improper (an intrinsic autoregression), so its posterior need not exist; "
+                f"{INTRINSIC}"
+            )
+        if isinstance(op, CustomDistRV) or (isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob):
+            raise InputError(
+                f"the prior of {name!r} is a log density of its own (logp=...), and nothing shows that it integrates to "
+                f"1; {OWN}"
+            )
+
+
+def _nodes(graphs: Sequence[Any]) -> Iterator[Apply]:
+    """Yield the operations of graphs, and of the graphs inside them."""
+    for node in toposort(graphs):
+        yield node
+        if isinstance(node.op, HasInnerGraph):
+            yield from _nodes(node.op.inner_outputs)
+
+
+def _is_intrinsic(node: Apply) -> bool:
+    alpha = node.op.dist_params(node)[2]
+    return isinstance(alpha, Constant) and bool((np.abs(alpha.data) >= 1).any())
+
+
+def check_potentials(model: pm.Model, public: Collection[str]) -> None:
+    """Refuse potentials that the model's file doesn't call public, and those that read records.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        A model of stand-ins.
+    public : collection of str
+        ``PUBLIC_POTENTIALS``.
+
+    Raises
+    ------
+    InputError
+        If a potential isn't among these, reads a column or an observed variable, or one of these is no potential.
+    """
+    names = [potential.name for potential in model.potentials]
+    if missing := [name for name in public if name not in names]:
+        raise InputError(f"PUBLIC_POTENTIALS names {missing[0]!r}, which is no pm.Potential of the model")
+    read = {**{variable: name for name, variable in inputs_of(model).items()}, **{v: v.name for v in model.observed_RVs}}
+    for potential in model.potentials:
+        behind = [name for each, name in read.items() if each in set(ancestors([potential]))]
+        if behind:
+            raise InputError(
+                f"potential {potential.name!r} reads column {behind[0]!r}, and no window bounds what records do through a "
+                "potential; make it part of the law of an observed variable"
+            )
+        if potential.name not in public:
+            raise InputError(
+                f"the model has a potential, {potential.name!r}, and nothing shows that prior times potential can be "
+                f"integrated; if it can, say so: PUBLIC_POTENTIALS = ({potential.name!r},) at the top of the model's file"
+            )
 
 
 def prior_of(model: pm.Model) -> Prior:
