@@ -27,14 +27,14 @@ SHAPED = (Alloc, Repeat, Reshape, SpecifyShape)
 """Operations whose first input has values, and whose others say how long the result is."""
 
 OTHER_RECORDS = (
-    "{name} of the model holds other numbers, or is put together in another way, when the records are others. The model is "
-    "built on stand-ins before a record is read, so numbers worked out of get_value() or eval() are no record's, and "
-    "no `if` may ask for them. Use data[...] in the formula itself, and public numbers, such as schema.columns[...].lower"
+    "{name} of the model changes with the records that it is built on, and these are stand-ins: a model is built before "
+    "a record is read, so numbers from get_value() or eval() are no record's. Use data[...] in the formula itself, and "
+    "public numbers, such as schema.columns[...].lower"
 )
 OTHER_NUMBER = (
-    "{name} of the model holds other numbers, or is put together in another way, when there are more records. "
-    "data.n_records is for shapes only (shape=, pt.zeros); numbers must be public constants, and none may tell the "
-    "place of a record in the table, as np.arange(data.n_records) does"
+    "{name} of the model changes with the number of stand-ins that it is built on, which is not that of the records. "
+    "data.n_records is for shapes only (shape=, pt.zeros); use public constants, and none that tells the place of a "
+    "record in the table, as np.arange(data.n_records) does"
 )
 
 

@@ -114,9 +114,9 @@ class _Held:
         elif size is None or size > MOST:
             kind = type(value).__name__
             raise InputError(
-                f"{self.what} reads {name!r} from outside its own code: {kind} that could hold records, of which no "
-                f"epsilon would know. Records come in as data[...] only; write public constants (up to {MOST} numbers or "
-                "words a name) into the function or the model file as numbers, lists or small arrays"
+                f"{self.what} reads {name!r} from outside of its code: {kind} that could hold records, which enter a "
+                "model as data[...] only. If it is public, write it into the function or the model's file as numbers, "
+                f"lists or small arrays (up to {MOST} numbers or words a name)"
             )
         else:
             self.constants[name] = repr(value)

@@ -106,7 +106,7 @@ def as_source(model: "str | Path | BuildModel | Source") -> Source:
     return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), is_file=True, **_said(module))
 
 
-def _said(model: Any) -> dict[str, tuple[str, ...]]:
+def _said(model: Any) -> dict[str, Any]:
     """Return what a file, or a function by its attributes, says of its model."""
     watch, potentials = getattr(model, "WATCH", ()), getattr(model, "PUBLIC_POTENTIALS", ())
     return {"watch": tuple(watch), "public_potentials": tuple(potentials)}
@@ -171,15 +171,20 @@ class Blueprint:
         _check_covariates(self.model, self.synthesized)
         for end in (0, 1):
             other = self.build(stand_ins(self.schema, STAND_INS, end=end))
-            check_same(self.model, other, self.schema, OTHER_RECORDS)
-        check_same(self.model, self._longer, self.schema, OTHER_NUMBER)
+            check_same(self._several, other, self.schema, OTHER_RECORDS)
+        check_same(self._several, self._longer, self.schema, OTHER_NUMBER)
         self.transformations  # noqa: B018 - refuses what can't be inverted
         check_proper(self.model)
-        check_potentials(self.model, self.source.public_potentials)
+        check_potentials(self.model, self.source.public_potentials, self.schema.columns)
 
-    @cached_property
+    @property
     def model(self) -> pm.Model:
         """The model of the stand-in table. Its data are shared variables named as ``columns.SUFFIX`` says."""
+        return self._several
+
+    @cached_property
+    def _several(self) -> pm.Model:
+        """The model of stand-ins spread over what the schema allows."""
         return self.build(stand_ins(self.schema, STAND_INS))
 
     @cached_property
@@ -190,7 +195,7 @@ class Blueprint:
     @cached_property
     def transformations(self) -> dict[str, Transformation]:
         """How the columns are transformed that the model doesn't observe as they are."""
-        return transformations(self.model, self.observed, self.schema)
+        return transformations(self._several, self.observed, self.schema)
 
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""What an observed variable holds: columns as they are, or a function of one that drawn values are taken back through."""
+"""What a model observes: a column as it is, or a function of it, through which drawn values are taken back."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -26,6 +26,9 @@ TRIED = 2_001
 
 CLOSE = 1e-7
 """Distance of neighbouring values at which steps are looked for, as a share of that to the lower bound."""
+
+EQUAL = 1e-9
+"""Difference up to which values count as equal: logarithms of one number differ in their last bit."""
 
 HALVINGS = 80
 """Steps of the bisection: the bounds' distance is halved until doubles have no number between."""
@@ -67,7 +70,9 @@ class Transformation:
         return np.asarray(found.reshape(np.shape(values)))
 
 
-def transformations(model: pm.Model, observed: Mapping[str, Sequence[str]], schema: Schema) -> dict[str, Transformation]:
+def transformations(
+    model: pm.Model, observed: Mapping[str, Sequence[str]], schema: Schema
+) -> dict[str, Transformation]:
     """Return how the columns are transformed that a model doesn't observe as they are.
 
     Parameters
@@ -173,9 +178,9 @@ class _Looked:
                 f"the observed value of {self.name!r} is not a number everywhere between the column's bounds; a "
                 "logarithm needs bounds above 0, a logit a column that is scaled to the range from 0 to 1 by its bounds"
             )
-        same = np.array_equal(self._at(tried, 1), seen)
-        fewer = tried[: max(1, len(tried) // 3)]
-        alone = np.array_equal(self._at(fewer, 0), seen[: len(fewer)])
+        same = np.allclose(self._at(tried, 1), seen, rtol=EQUAL, atol=EQUAL)
+        fewer = slice(None, -max(1, len(tried) // 3) - 1, -1)  # so that neither means nor sums from the first on agree
+        alone = np.allclose(self._at(tried[fewer], 0), seen[fewer], rtol=EQUAL, atol=EQUAL)
         steps = np.diff(seen)
         if not (same and alone and (np.all(steps > 0) or np.all(steps < 0))):
             raise _no_inverse(self.name)

@@ -17,6 +17,7 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors, graph_inputs, toposort
 from pytensor.tensor.random.type import RandomGeneratorType
 
+from pdips.bayes.columns import SUFFIX
 from pdips.bayes.terms import inputs_of
 from pdips.errors import InputError
 
@@ -55,8 +56,8 @@ def check_law(name: str, variable: Any) -> None:
             )
         if isinstance(op, CustomDistRV) or (isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob):
             raise InputError(
-                f"the prior of {name!r} is a log density of its own (logp=...), and nothing shows that it integrates to "
-                f"1; {OWN}"
+                f"the prior of {name!r} is a log density of its own (logp=...), and nothing shows that it integrates "
+                f"to 1; {OWN}"
             )
 
 
@@ -73,7 +74,7 @@ def _is_intrinsic(node: Apply) -> bool:
     return isinstance(alpha, Constant) and bool((np.abs(alpha.data) >= 1).any())
 
 
-def check_potentials(model: pm.Model, public: Collection[str]) -> None:
+def check_potentials(model: pm.Model, public: Collection[str], columns: Collection[str]) -> None:
     """Refuse potentials that the model's file doesn't call public, and those that read records.
 
     Parameters
@@ -82,6 +83,8 @@ def check_potentials(model: pm.Model, public: Collection[str]) -> None:
         A model of stand-ins.
     public : collection of str
         ``PUBLIC_POTENTIALS``.
+    columns : collection of str
+        Names of the schema's columns.
 
     Raises
     ------
@@ -91,18 +94,18 @@ def check_potentials(model: pm.Model, public: Collection[str]) -> None:
     names = [potential.name for potential in model.potentials]
     if missing := [name for name in public if name not in names]:
         raise InputError(f"PUBLIC_POTENTIALS names {missing[0]!r}, which is no pm.Potential of the model")
-    read = {**{variable: name for name, variable in inputs_of(model).items()}, **{v: v.name for v in model.observed_RVs}}
+    read = [*model.observed_RVs, *(each for each in model.data_vars if each.name.removesuffix(SUFFIX) in columns)]
     for potential in model.potentials:
-        behind = [name for each, name in read.items() if each in set(ancestors([potential]))]
-        if behind:
+        behind = set(ancestors([potential]))
+        if found := [each.name.removesuffix(SUFFIX) for each in read if each in behind]:
             raise InputError(
-                f"potential {potential.name!r} reads column {behind[0]!r}, and no window bounds what records do through a "
-                "potential; make it part of the law of an observed variable"
+                f"potential {potential.name!r} reads column {found[0]!r}, and no window bounds what records do through "
+                "a potential; make it part of the law of an observed variable"
             )
         if potential.name not in public:
             raise InputError(
                 f"the model has a potential, {potential.name!r}, and nothing shows that prior times potential can be "
-                f"integrated; if it can, say so: PUBLIC_POTENTIALS = ({potential.name!r},) at the top of the model's file"
+                f"integrated; if it can, say PUBLIC_POTENTIALS = ({potential.name!r},) at the top of the model's file"
             )
 
 
@@ -132,7 +135,7 @@ def prior_of(model: pm.Model) -> Prior:
     draws from one law that no table can change, which is what rejection needs (``docs/proofs/exact-samplers.md``,
     lemma 1). That law is the prior as doubles have it; it needn't be the prior to the last bit.
     """
-    _check(model)
+    check_forwards(model)
     function = _compiled(model)
 
     def draw(m: int, generator: np.random.Generator) -> Points:
@@ -148,11 +151,18 @@ def prior_of(model: pm.Model) -> Prior:
     return draw
 
 
-def _check(model: pm.Model) -> None:
+def check_forwards(model: pm.Model) -> None:
+    """Refuse a model whose parameters can't be drawn from their prior: for samplers that begin with such draws.
+
+    Raises
+    ------
+    InputError
+        If the prior has a potential, or reads a column.
+    """
     if model.potentials:
         raise InputError(
-            f"the model has a Potential, {model.potentials[0].name!r}, so its prior can't be drawn forwards; write it "
-            "as a distribution, or take another sampler"
+            f"the model has a Potential, {model.potentials[0].name!r}, so its prior can't be drawn forwards, as rejection "
+            "and atoms do; write it as a distribution, or take sampler = grid or nuts"
         )
     behind = set(ancestors(model.free_RVs))
     for name, shared in inputs_of(model).items():
