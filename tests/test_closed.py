@@ -13,7 +13,7 @@ from numpy import log as natural_log
 from pytensor.tensor import exp
 from small_models import PAIRS
 
-from pdips import InputError
+from pdips import CensoredPosterior, InputError, PseudoPosterior
 from pdips.bayes.closed import MOST, check_closed, source_of
 from pdips.bayes.model_file import Blueprint, Source, as_source
 
@@ -153,6 +153,11 @@ def test_a_function_without_a_source_says_so():
     space = {}
     exec("def build(data, schema):\n    return None\n", space)
     assert as_source(space["build"]).text == ""
+    for kind in (CensoredPosterior, PseudoPosterior):
+        assert "source is not recorded" in kind(epsilon=1, model=space["build"]).privacy_loss().statement
+        assert "source is not recorded" not in kind(epsilon=1, model=reads_constants).privacy_loss().statement
+        assert kind(epsilon=1, model=space["build"]).settings()["model_source"] is None
+        assert "KNOTS = [0.0" in kind(epsilon=1, model=reads_constants).settings()["model_source"]
 
 
 def test_a_model_of_any_origin_is_looked_at():

@@ -12,7 +12,7 @@ from laws import ACCEPT, REJECT
 from scipy import special, stats
 from small_models import blueprint
 
-from pdips import CensoredPosterior, InputError, Schema, Table
+from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema, Table
 from pdips.bayes import stages
 from pdips.noise import RandomBits
 
@@ -192,5 +192,5 @@ def test_counts_on_the_log_scale_come_back_as_whole_numbers():
 )
 def test_what_cannot_be_brought_back_is_refused_with_the_line_to_write(function, says):
     with pytest.raises(InputError, match=says) as caught:
-        blueprint(observing(function), PAY)
+        PseudoPosterior(epsilon=1, model=observing(function)).spends(PAY)
     assert "\n" not in str(caught.value)

@@ -27,8 +27,8 @@ SHAPED = (Alloc, Repeat, Reshape, SpecifyShape)
 """Operations whose first input has values, and whose others say how long the result is."""
 
 OTHER_RECORDS = (
-    "{name} of the model changes with the records that it is built on, and these are stand-ins: a model is built before "
-    "a record is read, so numbers from get_value() or eval() are no record's. Use data[...] in the formula itself, and "
+    "{name} of the model changes with the records that it is built on, and these are stand-ins: it is built before a "
+    "record is read, so numbers from get_value() or eval() are no record's. Use data[...] in the formula itself, and "
     "public numbers, such as schema.columns[...].lower"
 )
 OTHER_NUMBER = (

@@ -161,8 +161,8 @@ def check_forwards(model: pm.Model) -> None:
     """
     if model.potentials:
         raise InputError(
-            f"the model has a Potential, {model.potentials[0].name!r}, so its prior can't be drawn forwards, as rejection "
-            "and atoms do; write it as a distribution, or take sampler = grid or nuts"
+            f"the model has a Potential, {model.potentials[0].name!r}, so its prior can't be drawn forwards, as "
+            "rejection and atoms do; write it as a distribution, or take sampler = grid or nuts"
         )
     behind = set(ancestors(model.free_RVs))
     for name, shared in inputs_of(model).items():
