@@ -233,3 +233,49 @@ def test_a_bound_that_cannot_be_worked_out_is_told_and_stops_nothing(pdips, here
     page = (here / "out/confidential/report.html").read_text()
     assert "could not be worked out (FloatingPointError)" in page
     assert "SECRET" not in page
+
+
+HEAD = """
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+
+{top}
+
+def build_model(data, schema):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 20)
+        {body}
+    return model
+"""
+PLAIN = 'pm.Normal("y", mu * data["x"], 5, observed=data["y"])'
+MEANT_OTHERWISE = {
+    "a square": ("", 'pm.Normal("y", mu, 5, observed=data["y"] ** 2)', "or a function of it that rises or falls"),
+    "a logarithm": ("", 'pm.Normal("y", mu, 5, observed=np.log(data["y"]))', "a logarithm needs bounds above 0"),
+    "another column": ("", 'pm.Normal("y", mu, 5, observed=data["x"])', "write observed=data['y']"),
+    "values": ("", 'x = data["x"].get_value(); pm.Normal("y", mu * x.std(), 5, observed=data["y"])', "get_value"),
+    "a mean": ("", 'pm.Normal("y", mu * data["x"].mean().eval(), 5, observed=data["y"])', "built before a record is"),
+    "a number": ("", 'pm.Normal("y", mu / data.n_records, 5, observed=data["y"])', "n_records is for shapes only"),
+    "a table": (
+        "T = pd.DataFrame({'y': [1.0]})",
+        'pm.Normal("y", mu + T.y[0], 5, observed=data["y"])',
+        "reads 'T'",
+    ),
+    "flat": ("", 'm = pm.Flat("m"); pm.Normal("y", m + mu, 5, observed=data["y"])', "give it a distribution"),
+    "own density": ("", 'pm.CustomDist("m", logp=lambda v: -v**2); ' + PLAIN, "CustomDist(..., dist=...)"),
+    "potential": ("", 'pm.Potential("p", -mu**2); ' + PLAIN, "PUBLIC_POTENTIALS = ('p',)"),
+}
+
+
+@pytest.mark.parametrize("name", MEANT_OTHERWISE)
+def test_what_was_meant_otherwise_is_refused_before_the_charge(pdips, here, name):
+    top, body, says = MEANT_OTHERWISE[name]
+    (here / "meant.py").write_text(HEAD.format(top=top, body=body))
+    assert pdips("ledger", "set-total", here / "l.sqlite", "4")[0] == 0
+    before = (here / "l.sqlite").read_bytes()
+    code, out, err = pdips(*words(here, "--ledger", here / "l.sqlite", model="meant.py"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert (here / "l.sqlite").read_bytes() == before
+    assert not (here / "out").exists()

@@ -6,15 +6,22 @@ Kolmogorov-Smirnov checks: seed fixed, false alarm 1e-6; each broken twin must s
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytest
 from laws import ACCEPT, REJECT
 from pytensor.tensor.random.utils import custom_rng_deepcopy
 from scipy import stats
+from small_models import WIDE, blueprint
 
+from pdips import CensoredPosterior, Table
+from pdips.bayes import chains, stages
+from pdips.bayes.drawing import Censoring
+from pdips.bayes.model_file import Blueprint, Source, as_source
 from pdips.bayes.prior import prior_of
 from pdips.bayes.rejection import reject
 from pdips.bayes.words import generator_of
+from pdips.bayes.workspace import Workspace
 from pdips.errors import InputError
 from pdips.noise import RandomBits
 
@@ -130,3 +137,134 @@ def test_priors_that_cannot_be_drawn():
         pm.Flat("a")
     with pytest.raises(InputError, match="proper prior"):
         prior_of(improper)(3, generator_of(bits())[0])
+
+
+W = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+
+
+def with_prior(prior, potential=None):
+    """A normal law of y whose mean has some prior, and perhaps a potential ``known`` of it."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            mean = prior()
+            pm.Normal("y", mean if mean.ndim == 0 else mean[0], 5, observed=data["y"])
+            if potential is not None:
+                pm.Potential("known", potential(mean, data))
+        return model
+
+    return build
+
+
+def bell(value, *_):
+    return -(value**2)
+
+
+@pytest.mark.parametrize(
+    ("prior", "says"),
+    [
+        (lambda: pm.Flat("m"), "'m' is improper.*pm.Normal"),
+        (lambda: pm.HalfFlat("m"), "'m' is improper.*pm.HalfNormal"),
+        (lambda: pm.ICAR("m", W=W), "'m' is improper .*autoregression.*pm.CAR with alpha below 1, or pm.ZeroSumNormal"),
+        (lambda: pm.CAR("m", np.zeros(3), W, alpha=1.0, tau=1.0), "autoregression"),
+        (lambda: pm.CustomDist("m", logp=bell), "'m' is a log density of its own.*dist=..."),
+        (
+            lambda: pm.CustomDist("m", dist=lambda size: pm.Normal.dist(0, 1, size=size), logp=bell),
+            "'m' is a log density of its own",
+        ),
+        (lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Flat.dist(size=size)), "'m' is improper"),
+    ],
+)
+def test_improper_priors_are_refused_with_what_to_write(prior, says):
+    with pytest.raises(InputError, match=says) as caught:
+        blueprint(with_prior(prior), WIDE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: pm.CAR("m", np.zeros(3), W, alpha=0.9, tau=1.0),
+        lambda: pm.ZeroSumNormal("m", 1, shape=3),
+        lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Normal.dist(0, 1, size=size)),
+        lambda: pm.Truncated("m", pm.Normal.dist(0, 1), lower=0),
+        lambda: pm.GaussianRandomWalk("m", init_dist=pm.Normal.dist(0, 1), shape=3),
+    ],
+)
+def test_proper_priors_of_many_kinds_are_taken(prior):
+    assert blueprint(with_prior(prior), WIDE).n_parameters in (1, 2, 3)
+
+
+def wide():
+    return pm.Normal("m", 0, 10)
+
+
+def about_three(value, _):
+    return pm.logp(pm.Normal.dist(3, 2), value)
+
+
+KNOWN = Source(with_prior(wide, about_three), "known", public_potentials=("known",))
+PRECISION = 1 / 100 + 1 / 4
+AS_A_PRIOR = with_prior(lambda: pm.Normal("m", (3 / 4) / PRECISION, PRECISION**-0.5))
+
+
+def test_potentials_are_refused_unless_the_file_calls_them_public():
+    says = r"PUBLIC_POTENTIALS = \('known',\) at the top of the model's file"
+    with pytest.raises(InputError, match=says):
+        blueprint(with_prior(wide, about_three), WIDE)
+    reads = with_prior(wide, lambda value, data: -((value - data["y"].mean()) ** 2))
+    for named in ((), ("known",)):
+        with pytest.raises(InputError, match="'known' reads column 'y', and no window"):
+            Blueprint(Source(reads, "reads", public_potentials=named), WIDE)
+    with pytest.raises(InputError, match="names 'gone', which is no"):
+        Blueprint(Source(with_prior(wide), "none", public_potentials=("gone",)), WIDE)
+
+
+def test_a_file_or_a_function_says_which_potentials_are_public(tmp_path):
+    (tmp_path / "m.py").write_text(
+        "PUBLIC_POTENTIALS = ['known']\nWATCH = ['m']\ndef build_model(data, schema): pass\n"
+    )
+    made = as_source(tmp_path / "m.py")
+    assert (made.public_potentials, made.watch) == (("known",), ("m",))
+    build = with_prior(wide, about_three)
+    build.PUBLIC_POTENTIALS = ("known",)
+    assert Blueprint(as_source(build), WIDE).n_parameters == 1
+
+
+def cells(model, monkeypatch):
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+    table = Table(pd.DataFrame({"y": np.random.default_rng(0).normal(4, 5, 40)}), WIDE)
+    made = CensoredPosterior(epsilon=4, model=model, reference={"m": 2.0})
+    stage = made.stage(table, bits())
+    return np.exp(made.scored(table, stage).log_probabilities())
+
+
+def test_a_public_potential_counts_as_part_of_the_prior_on_a_grid(monkeypatch):
+    found, wanted = cells(KNOWN, monkeypatch), cells(AS_A_PRIOR, monkeypatch)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)  # scores are whole steps of a millionth of the window
+    assert np.abs(cells(with_prior(wide), monkeypatch) - wanted).sum() > 0.01  # the broken twin: no potential
+
+
+def test_a_public_potential_counts_as_part_of_the_prior_for_nuts(monkeypatch):
+    def difference(model):
+        space = Workspace(Blueprint(as_source(model), WIDE))
+        stage = stages.referenced(space, {"m": 2.0}, 40)
+        made = chains.censored_model(space, stage, Censoring(window=Fraction(1)), {"y": np.linspace(-9, 9, 40)})
+        density = made.model.compile_logp(mode="FAST_COMPILE")
+        return float(density({"m": 1.0}) - density({"m": 4.0}))
+
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+    assert difference(KNOWN) == pytest.approx(difference(AS_A_PRIOR), abs=1e-9)
+    assert difference(with_prior(wide)) != pytest.approx(difference(AS_A_PRIOR), abs=0.1)
+
+
+def test_samplers_that_begin_with_the_prior_refuse_potentials_before_the_spend():
+    for sampler in ("rejection", "atoms"):
+        with pytest.raises(InputError, match=r"Potential, 'known', .*sampler = grid or nuts"):
+            CensoredPosterior(epsilon=1, model=KNOWN, sampler=sampler, reference={"m": 2.0}).spends(WIDE)
+
+
+def test_records_are_drawn_from_a_model_with_a_potential():
+    drawn = Blueprint(KNOWN, WIDE).draw({"m": np.array(0.0)}, 9, {}, np.random.default_rng(0))
+    assert drawn["y"].shape == (9,)
+    assert CensoredPosterior(epsilon=1, model=KNOWN, reference="prior").spends(WIDE)

@@ -44,7 +44,10 @@ def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values:
         correction = np.concatenate([np.zeros(n_records), np.full(n_simulated, stage.n_records / n_simulated)])
     n_rows = len(next(iter(rows.values())))
     like = space.blueprint.build(stand_ins(space.blueprint.schema, n_rows))
-    made = censor(like, window=float(censoring.window), clip=censoring.clip, correction=correction)
+    public = space.blueprint.source.public_potentials
+    made = censor(
+        like, window=float(censoring.window), clip=censoring.clip, correction=correction, public_potentials=public
+    )
     centre, weights = centres_and_weights(space, stage, censoring, rows)
     return made.update(values={name: rows[name] for name in inputs_of(like)}, centre=centre, weights=weights)
 

@@ -1,7 +1,8 @@
 """What a model reads: the columns of a table as PyMC data, or stand-ins for them that need no table."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import numpy as np
 import pandas as pd
@@ -18,6 +19,12 @@ Values = Mapping[str, NDArray[Any]]
 
 SUFFIX = "_data"
 """A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
+
+READING = ("get_value", "eval")
+"""Methods of a variable that hand out its value."""
+
+RECORD = "record"
+"""The dimension that numbers records; it is there as soon as a column is read."""
 
 GOLDEN = (5**0.5 - 1) / 2
 ENDS = (0.0, 1.0)
@@ -40,12 +47,14 @@ class Columns(Mapping[str, Any]):
     Notes
     -----
     A model reads symbols, not records, so nothing outside its graph can depend on them: neither a prior nor a constant
-    worked out beforehand (SOUNDNESS review, III.3).
+    worked out beforehand. Inside :meth:`unread` a column's ``get_value`` and ``eval`` say so.
     """
 
     def __init__(self, schema: Schema, values: Values) -> None:
         self.schema = schema
         self._values = values
+        self._made: dict[str, Any] = {}
+        self._locked = False
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
@@ -55,7 +64,30 @@ class Columns(Mapping[str, Any]):
         except TypeError:
             raise InputError(f"the model must read data[{name!r}] inside its `with pm.Model()` block") from None
         known = model.named_vars.get(name + SUFFIX)
-        return pm.Data(name + SUFFIX, self._values[name]) if known is None else known
+        if known is None:
+            known = self._made[name] = pm.Data(name + SUFFIX, self._values[name])
+            if RECORD not in (*model.coords, *model.named_vars, *self._values):
+                model.add_coord(RECORD, length=known.shape[0])
+            if self._locked:
+                _lock(known, name)
+        elif known is not self._made.get(name):
+            raise InputError(
+                f"the model makes a variable {name + SUFFIX!r} of its own, which is what column {name!r} is called; "
+                f"read data[{name!r}] in its place"
+            )
+        return known
+
+    @contextmanager
+    def unread(self) -> Iterator[None]:
+        """Refuse to hand out the values of columns while a model is built."""
+        self._locked = True
+        try:
+            yield
+        finally:
+            self._locked = False
+            for variable in self._made.values():
+                for method in READING:
+                    vars(variable).pop(method, None)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -74,6 +106,20 @@ class Columns(Mapping[str, Any]):
     def matrix(self, names: Sequence[str]) -> Any:
         """Return several columns side by side, shape (records, columns)."""
         return pt.stack([self[name] for name in names], axis=1)
+
+
+def _lock(variable: Any, name: str) -> None:
+    """Make a column refuse to hand out its values; PyMC itself asks for none while a model is built."""
+
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise InputError(
+            f"the model asks for the values of data[{name!r}], by get_value() or eval(), and is built on stand-ins "
+            f"before a record is read: what comes is no record's value. Use data[{name!r}] in the formula itself, and "
+            f"public numbers to standardise it, such as the bounds in schema.columns[{name!r}]"
+        )
+
+    for method in READING:
+        setattr(variable, method, refuse)
 
 
 def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
@@ -124,7 +170,9 @@ def collapse(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]
     return middle
 
 
-def stand_ins(schema: Schema, n: int, *, known: Values | None = None) -> dict[str, NDArray[Any]]:
+def stand_ins(
+    schema: Schema, n: int, *, known: Values | None = None, end: int | None = None
+) -> dict[str, NDArray[Any]]:
     """Return ``n`` records made from the schema alone, values of all columns spread over their levels or bounds.
 
     The first two have the lower and the upper end of every column.
@@ -137,19 +185,29 @@ def stand_ins(schema: Schema, n: int, *, known: Values | None = None) -> dict[st
         Number of records.
     known : mapping of str to ndarray, optional
         Columns to take as they are, such as public ones.
+    end : {0, 1}, optional
+        Put all records at the lower or at the upper end instead.
     """
     found: dict[str, NDArray[Any]] = {}
     for place, (name, column) in enumerate(schema.columns.items()):
         share = ((np.arange(n) + 0.5) * GOLDEN ** (1 + place % 3) + place * 0.17) % 1
         share[: len(ENDS)] = ENDS[:n]
+        share = share if end is None else np.full(n, ENDS[end])
         found[name] = known[name] if known and name in known else _spread(column, share)
     return found
+
+
+def bounds_of(column: Column) -> tuple[float, float]:
+    """Return the least and the greatest value that a model may read: of codes where a column has levels."""
+    if column.is_categorical:
+        return 0.0, column.n_levels - 1.0
+    return float(column.lower or 0), float(column.upper or 0)
 
 
 def _spread(column: Column, share: NDArray[Any]) -> NDArray[Any]:
     if column.is_categorical:
         return np.minimum((share * column.n_levels).astype(np.int64), column.n_levels - 1)
-    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    lower, upper = bounds_of(column)
     spread = lower * (upper / lower) ** share if column.scale == "log" else lower + (upper - lower) * share
     return np.floor(spread).astype(np.int64) if column.integer else spread
 

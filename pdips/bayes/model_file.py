@@ -2,6 +2,7 @@
 
 import importlib.util
 import logging
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,7 +19,11 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import Shape, Shape_i
 
 from pdips.bayes import gallery
+from pdips.bayes.builds import OTHER_NUMBER, OTHER_RECORDS, check_same
+from pdips.bayes.closed import check_closed, source_of
 from pdips.bayes.columns import Columns, Values, check_column, stand_ins
+from pdips.bayes.observed import Transformation, transformations
+from pdips.bayes.prior import check_potentials, check_proper
 from pdips.bayes.terms import inputs_of
 from pdips.errors import InputError
 from pdips.schema import Schema
@@ -57,12 +62,24 @@ class Source:
     watch : tuple of str
         Variables whose convergence is asked for in place of the free ones: what a model says in ``WATCH`` if its
         parameters can be relabelled.
+    public_potentials : tuple of str
+        Potentials that are no likelihood: what a model says in ``PUBLIC_POTENTIALS``. The analyst vouches that prior
+        times potential can be integrated.
+    is_file : bool
+        Whether ``text`` is all there is to know of the model, so that equal texts are equal models.
     """
 
     build: BuildModel = field(repr=False)
     name: str
     text: str = field(default="", repr=False)
     watch: tuple[str, ...] = ()
+    public_potentials: tuple[str, ...] = ()
+    is_file: bool = False
+
+    @property
+    def key(self) -> Any:
+        """What differs wherever models do."""
+        return self.text if self.is_file else self.build
 
     def __str__(self) -> str:
         return self.name
@@ -74,19 +91,25 @@ def as_source(model: "str | Path | BuildModel | Source") -> Source:
     Raises
     ------
     InputError
-        If there is no such file or model, or it can't be run, or has no ``build_model``.
+        If there is no such file or model, it can't be run, has no ``build_model``, or this holds data.
     """
     if isinstance(model, Source):
         return model
     if not isinstance(model, (str, Path)):
-        return Source(model, getattr(model, "__name__", "model"))
+        name = getattr(model, "__name__", "model")
+        return Source(model, name, source_of(model, name), **_said(model))
     module, path = load(model)
     if callable(getattr(module, "statistics", None)):
         raise InputError(f"{path.name} is a model of noisy statistics, not of records: it is for --mechanism modips")
     if not callable(getattr(module, "build_model", None)):
         raise InputError(f"{path.name} has no function build_model(data, schema)")
-    watch = getattr(module, "WATCH", ())
-    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), tuple(watch))
+    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), is_file=True, **_said(module))
+
+
+def _said(model: Any) -> dict[str, Any]:
+    """Return what a file, or a function by its attributes, says of its model."""
+    watch, potentials = getattr(model, "WATCH", ()), getattr(model, "PUBLIC_POTENTIALS", ())
+    return {"watch": tuple(watch), "public_potentials": tuple(potentials)}
 
 
 def load(model: str | Path) -> tuple[ModuleType, Path]:
@@ -127,8 +150,9 @@ class Blueprint:
     Raises
     ------
     InputError
-        If the model can't be built, has no observed variable, or one that is no column; or if a column is neither
-        public nor observed.
+        If the model can't be built, has no observed variable, or one that is no column; if a column is neither public
+        nor observed, or synthetic records can't be brought back to it; if the model is another one for other records;
+        or if a prior is improper, or a potential not public.
     """
 
     source: Source
@@ -142,13 +166,36 @@ class Blueprint:
                 "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
                 "steps, or describe the combined column by one column with levels"
             )
+        check_closed(self.source.build, self.source.name, self.source.text if self.source.is_file else "")
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
+        for end in (0, 1):
+            other = self.build(stand_ins(self.schema, STAND_INS, end=end))
+            check_same(self._several, other, self.schema, OTHER_RECORDS)
+        check_same(self._several, self._longer, self.schema, OTHER_NUMBER)
+        self.transformations  # noqa: B018 - refuses what can't be inverted
+        check_proper(self.model)
+        check_potentials(self.model, self.source.public_potentials, self.schema.columns)
 
-    @cached_property
+    @property
     def model(self) -> pm.Model:
         """The model of the stand-in table. Its data are shared variables named as ``columns.SUFFIX`` says."""
+        return self._several
+
+    @cached_property
+    def _several(self) -> pm.Model:
+        """The model of stand-ins spread over what the schema allows."""
         return self.build(stand_ins(self.schema, STAND_INS))
+
+    @cached_property
+    def _longer(self) -> pm.Model:
+        """The model of one stand-in more."""
+        return self.build(stand_ins(self.schema, STAND_INS + 1))
+
+    @cached_property
+    def transformations(self) -> dict[str, Transformation]:
+        """How the columns are transformed that the model doesn't observe as they are."""
+        return transformations(self._several, self.observed, self.schema)
 
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:
@@ -169,13 +216,14 @@ class Blueprint:
     @cached_property
     def has_record_parameters(self) -> bool:
         """Whether there are more parameters the more records there are."""
-        more = self.build(stand_ins(self.schema, STAND_INS + 1))
-        return sum(int(np.size(each)) for each in more.initial_point().values()) != self.n_parameters
+        return sum(int(np.size(each)) for each in self._longer.initial_point().values()) != self.n_parameters
 
     def build(self, values: Values) -> pm.Model:
         """Build the model of some records."""
+        columns = Columns(self.schema, values)
         try:
-            model = self.source.build(Columns(self.schema, values), self.schema)
+            with columns.unread():
+                model = self.source.build(columns, self.schema)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins
@@ -203,7 +251,8 @@ class Blueprint:
         Returns
         -------
         dict of str to ndarray, shape (n,)
-            One column each, as the model has it: codes, whole numbers, doubles.
+            One column each in the unit of the schema, also where the model observes a function of it: codes, whole
+            numbers, doubles.
         """
         one = {name: np.asarray(value)[None] for name, value in parameters.items()}
         return {name: values[0] for name, values in self.draw_several(one, n, public, rng).items()}
@@ -215,7 +264,8 @@ class Blueprint:
         model = self.build(stand_ins(self.schema, n, known=public))
         posterior = {name: np.asarray(value)[None] for name, value in parameters.items()}
         tree = xr.DataTree.from_dict({"posterior": _dataset(posterior)})
-        with quiet(), model:
+        with quiet(), model, warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)  # parameters are given
             drawn = pm.sample_posterior_predictive(
                 tree,
                 var_names=list(self.observed),
@@ -230,7 +280,7 @@ class Blueprint:
             values = drawn["predictions"][variable].to_numpy()[0]
             each = np.moveaxis(values, -1, 0) if names != (variable,) else [values]
             found |= dict(zip(names, each, strict=True))
-        return found
+        return found | {name: made.back(found[name]) for name, made in self.transformations.items()}
 
 
 def _dataset(posterior: Mapping[str, NDArray[Any]]) -> xr.Dataset:

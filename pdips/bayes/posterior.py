@@ -17,6 +17,7 @@ from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
 from pdips.bayes.model_file import BuildModel, Source, as_source
 from pdips.bayes.prices import Price
+from pdips.bayes.prior import check_forwards
 from pdips.bayes.rejection import check_proposals
 from pdips.bayes.scores import Clip
 from pdips.bayes.stages import Reference, Stage
@@ -213,6 +214,8 @@ class CensoredPosterior:
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
         space.check()
+        if self.sampler in ("rejection", "atoms"):
+            check_forwards(space.model)
         if self._sampler(schema) == "nuts" and self.neighbours == "add-remove":
             raise InputError(
                 "NUTS takes a model of as many records as there are, which add-remove protects; take replace-one, or a "

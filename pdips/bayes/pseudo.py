@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pdips.bayes.columns import record_values
 from pdips.bayes.fits import ByLattice, Chains, has_few
 from pdips.bayes.model_file import Blueprint, BuildModel, Source, as_source
+from pdips.bayes.statements import UNRECORDED
 from pdips.bayes.synthesis import synthetic_sets
 from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.bayes.workspace import ONE_AT_A_TIME
@@ -126,7 +127,7 @@ class PseudoPosterior:
             "neighbours": self.neighbours,
             "variant": self.variant,
             "model": None if self.model is None else as_source(self.model).name,
-            "model_source": None if self.model is None else as_source(self.model).text,
+            "model_source": None if self.model is None else as_source(self.model).text or None,
             "weights": self.weights,
             "scale": self.scale,
             "shift": self.shift,
@@ -253,6 +254,8 @@ def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
         "Neighbours in the paper: tables that differ in the values of one record; the number of records is public.",
         "Parameters are drawn by quadrature or by Markov chains, in floating point: not exactly.",
     ]
+    if mechanism.model is not None and not as_source(mechanism.model).text:
+        parts.append(UNRECORDED)
     if schema is not None and schema.public_columns:
         names = ", ".join(schema.public_columns)
         parts.append(f"Public columns, their values copied (not their order) and not protected in any way: {names}.")

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytensor
 from numpy.typing import NDArray
-from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.model.fgraph import ModelFreeRV, ModelNamed, ModelObservedRV, ModelPotential
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
 from pytensor.graph.basic import Constant
@@ -15,6 +14,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
+from pdips.bayes.prior import check_law
 from pdips.bayes.records import Parts, read_by, total
 from pdips.errors import InputError
 from pdips.privacy import Neighbours
@@ -41,8 +41,8 @@ def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:
     for node in parts.of_kind(ModelPotential):
         if node.op.name not in public_potentials:
             raise InputError(
-                f"potential {node.op.name!r} may read records outside the window; if it is public knowledge, name it "
-                "in public_potentials"
+                f"potential {node.op.name!r} may read records outside the window; if it reads parameters only, name it "
+                "in PUBLIC_POTENTIALS of the model's file, or in public_potentials"
             )
         if any(isinstance(each.owner.op, (ModelNamed, ModelObservedRV)) for each in _variables(node.inputs[0])):
             raise InputError(f"potential {node.op.name!r} is called public but reads data; make them constants")
@@ -50,11 +50,7 @@ def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:
 
 def _check_prior(node: Any) -> None:
     name, variable = node.op.name, node.inputs[0]
-    if isinstance(variable.owner.op, (FlatRV, HalfFlatRV)):
-        raise InputError(
-            f"the prior of {name!r} is improper, and a censored posterior is proper only if the prior is; give it a "
-            "distribution that integrates to 1"
-        )
+    check_law(name, variable)
     if isinstance(variable.owner.op, MinibatchRandomVariable):
         raise InputError(f"{name!r} has a total_size, which rescales its density; take it away")
     for each in _variables(variable):

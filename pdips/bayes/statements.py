@@ -9,6 +9,11 @@ from pdips.convergence import ROUNDS
 from pdips.privacy import as_float, exact, spell
 from pdips.schema import Schema
 
+UNRECORDED = (
+    "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
+    "that is described."
+)
+
 PLAIN = ("n_sets", "neighbours", "split", "variant", "weights", "clip", "kind", "sampler", "n_records")
 
 CENTRES = {
@@ -56,6 +61,8 @@ def law(mechanism: Any, sampler: str | None, schema: Schema | None) -> str:
     if schema is not None:
         names = ", ".join(name for name, column in schema.columns.items() if not column.public)
         parts.append(f"The model of {names} and its priors are public, and were not chosen by looking at the table.")
+    if mechanism.model is not None and not mechanism.model.text:
+        parts.append(UNRECORDED)
     return " ".join(parts)
 
 
@@ -85,5 +92,5 @@ def settings(mechanism: Any) -> dict[str, Any]:
         "share": as_float(exact(mechanism.share, "share")) if staged else None,
         "delta": as_float(exact(mechanism.delta, "delta")) if mechanism.kind == "zcdp" else 0.0,
         "model": None if model is None else model.name,
-        "model_source": None if model is None else model.text,
+        "model_source": None if model is None else model.text or None,
     }

@@ -58,7 +58,7 @@ class Workspace:
             )
         if not self._checked:
             try:
-                censor(self.model, window=1.0)
+                censor(self.model, window=1.0, public_potentials=self.blueprint.source.public_potentials)
             except IndexError:
                 raise InputError(
                     "the model looks something up by a column, and values that the schema allows lie beyond it; make "
@@ -117,7 +117,7 @@ _kept: dict[tuple[Any, ...], Workspace] = {}
 
 def workspace(source: Source, schema: Schema) -> Workspace:
     """Return the workspace of a model and a schema, made once."""
-    key = (source.build if not source.text else source.text, schema.to_toml())
+    key = (source.key, schema.to_toml())
     with ONE_AT_A_TIME:
         if key not in _kept:
             while len(_kept) >= MOST_KEPT:
