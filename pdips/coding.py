@@ -269,7 +269,8 @@ def person_keys(name: str, values: pd.Series) -> tuple[IntArray, NDArray[Any]]:
     """
     if _is_number(values):
         positions, found = pd.factorize(values)
-        keys = found.to_numpy(dtype=getattr(values.dtype, "numpy_dtype", values.dtype))
+        kind: Any = values.dtype
+        keys = found.to_numpy(dtype=getattr(kind, "numpy_dtype", kind))
         return positions.astype(np.int64, copy=False), keys + keys.dtype.type(0)  # one zero, not two
     positions, cells = distinct(name, values)
     spelt = np.empty(len(cells), dtype=object)

@@ -163,9 +163,9 @@ def pair_of_files(
     InputError
         If the files aren't neighbours, or a table is refused.
     """
-    tables = [Table.read(path, schema, counted=counted) for path in (first, second)]
+    one, other = (Table.read(path, schema, counted=counted) for path in (first, second))
     written = (_written(Path(first), schema), _written(Path(second), schema))
-    return Pair(name, *tables, neighbours, written=written)
+    return Pair(name, one, other, neighbours, written=written)
 
 
 def _written(file: Path, schema: Schema) -> Written:
@@ -203,11 +203,11 @@ def file_pairs(neighbours: Neighbours) -> list[Pair]:
         for suffix, levels, kind, (usual, other) in wanted:
             schema = Schema.model_validate({"columns": {"x": {"levels": levels, "missing": None in (usual, other)}}})
             after = [usual] * (CROWD + (neighbours == "replace-one"))
-            files = [Path(folder) / f"{place}.{suffix}" for place in "ab"]
-            for file, cells in zip(files, ([*[usual] * CROWD, other], after), strict=True):
+            first, second = (Path(folder) / f"{place}.{suffix}" for place in "ab")
+            for file, cells in ((first, [*[usual] * CROWD, other]), (second, after)):
                 table = pa.table({"x": pa.array(cells, kind)})
                 pa_csv.write_csv(table, file) if suffix == "csv" else pq.write_table(table, file)
-            pairs.append(pair_of_files(f"{suffix} file of {kind}: {bad}", *files, schema, neighbours))
+            pairs.append(pair_of_files(f"{suffix} file of {kind}: {bad}", first, second, schema, neighbours))
     return pairs
 
 

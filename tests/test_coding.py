@@ -196,7 +196,7 @@ def frames_that_differ(
     for i in range(n_columns):
         kind = kinds[i % len(kinds)]
         column, cells = drawn(rng, alone, kind, HELD[kind][1], int(rng.integers(2, 9)))
-        bad += alone.differ(kind, cells, column, held(kind, cells), marks=i % 4 == 0)
+        bad += alone.differ(kind, cells, column, held(kind, cells), marks=i % 10 == 0)
     return bad
 
 
@@ -241,7 +241,7 @@ def files_that_differ(
         columns = [(kind, *drawn(rng, alone, kind, pools[kind], n_rows)) for kind in kinds]
         frame = read(write(folder / f"{start}.{suffix}", [(kind, cells) for kind, _, cells in columns], rng, **more))
         for i, (kind, column, cells) in enumerate(columns):
-            bad += alone.differ(kind, cells, column, frame[f"x{i}"], marks=i % 4 == 0)
+            bad += alone.differ(kind, cells, column, frame[f"x{i}"], marks=i % 10 == 0)
     return bad
 
 
