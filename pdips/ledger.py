@@ -279,7 +279,7 @@ class Ledger:
         return None
 
     def attempts(self) -> list[Attempt]:
-        """Return every request to read a table, oldest first, and what came of it."""
+        """Return every request with a ledger to read a table, oldest first, and what came of it."""
         with self._transaction("BEGIN") as connection:
             rows = connection.execute(
                 "SELECT a.*, o.outcome, o.entry FROM attempts a LEFT JOIN outcomes o ON o.attempt = a.number "
