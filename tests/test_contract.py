@@ -55,7 +55,7 @@ LAWS = {
         ({"bins": 4}, ABSENT, 0.6),
         ({"bins": 4, "by": ("g",)}, STRATA, 1),
         ({"bins": 2, "line_share": HARDLY, "n_candidates": 2}, FIRMS, 0.4),
-        ({"bins": 2, "line_share": ALL_BUT, "n_candidates": 2}, FIRMS, 0.05),
+        ({"bins": 2, "line_share": ALL_BUT, "n_candidates": 4}, FIRMS, 0.05),
     ],
     "laplace-sanitizer": [({}, TINY, 1), ({"n_sets": 3, "split": "per-set"}, TINY, 1)],
     "mcclure-reiter": [({}, FOUR, 0.9)],
@@ -117,13 +117,15 @@ def moved(schema: Schema, relation: str, cap: int) -> list[Pair]:
     """Pairs in which all ``cap`` records of one person move, together or to places of their own, or leave."""
     schema = with_cap(schema, cap)
     first, last = extremes(schema)
-    persons = [0, 1, *[2] * cap]
-    ends = [[last] * cap, [(first, last)[k % 2] for k in range(cap)]]
-    mixed = table_of([first, last, *[first] * cap], schema, persons)
+    top = {k: column.n_levels - 1 for k, column in enumerate(schema.columns.values()) if column.public}
+    low, high = (tuple(top.get(k, level) for k, level in enumerate(end)) for end in (first, last))
+    persons, crowd = [0, 1, *[2] * cap], [first, last]
+    ends = [[high] * cap, [(low, high)[k % 2] for k in range(cap)]]
+    mixed = table_of([*crowd, *[low] * cap], schema, persons)
     if relation == "add-remove":
-        others = [table_of([first, last], schema, persons[:2])]
+        others = [table_of(crowd, schema, persons[:2])]
     else:
-        others = [table_of([first, last, *end], schema, persons) for end in ends]
+        others = [table_of([*crowd, *end], schema, persons) for end in ends]
     usual = worst_pairs(schema, relation) if cap == 1 and not schema.public_columns else []
     return [*usual, *(Pair("all records of a person", mixed, other, relation) for other in others)]
 
@@ -154,10 +156,16 @@ def are_one_law(one, other) -> bool:
     return all(math.isclose(one[key][0], other[key][0], abs_tol=1e-7) for key in one)
 
 
+def uneven(schema: Schema) -> list[tuple[int, ...]]:
+    """Records that tell columns apart: elections and networks that score all columns alike would hide their price."""
+    first, last = extremes(schema)
+    stairs = [(*last[:k], *first[k:]) for k in range(len(first) + 1)]
+    return [*stairs, stairs[1], stairs[1], tuple(level // 2 for level in last)]
+
+
 def costs_in_proportion(name, relation, settings, schema, charged) -> bool:
     """Whether at a cap of c and c times epsilon a table is treated as at a cap of 1: every stage, at every scale."""
-    first, last = extremes(schema)
-    records = [first, first, last, last, last]
+    records = uneven(schema)
     alone = outcomes_of(made_of(name, relation, settings), table_of(records, with_cap(schema, 1)))
     return all(
         are_one_law(alone, outcomes_of(made_of(name, relation, settings, cap), charged(records, cap)))
