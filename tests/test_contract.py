@@ -291,6 +291,18 @@ def test_elections_spend_what_they_are_charged(elect, relation, cap):
     assert items == spent
 
 
+@pytest.mark.parametrize("cap", CAPS)
+@pytest.mark.parametrize("n_sets", [1, 3])
+def test_rounds_of_a_network_spend_what_they_are_charged(n_sets, cap):
+    settings = {"n_sets": n_sets, "split": "per-set", "degree": 1, "network_share": ALL_BUT}
+    made, schema = PrivBayes(epsilon=1, **settings), with_cap(BITS, cap)
+    grower = made._grower(table_of(uneven(schema), schema))
+    items = [item.epsilon for item in made.spends(schema) if item.step.startswith("choice of the network")]
+    assert items == [grower.epsilon * cap * grower.shape.n_rounds] * n_sets
+    assert grower.shape.n_rounds > 1
+    assert sum(items) == Fraction(ALL_BUT)
+
+
 # Prices.
 
 
