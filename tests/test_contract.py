@@ -455,7 +455,7 @@ def statements():
 @pytest.mark.parametrize(("name", "relation", "settings"), list(statements()))
 def test_the_statement_says_what_the_schema_and_the_settings_call_for(name, relation, settings):
     made = made_of(name, relation, settings, epsilon="0.7")
-    for base, cap, person in product((SMALL, PAIRS), (1, 2), (None, "person")):
+    for base, cap, person in product((TINY, PAIRS), (1, 2), (None, "person")):
         schema = with_cap(base, cap, person)
         said = made.privacy_loss(schema).statement
         assert said.startswith(f"{name} with epsilon")
