@@ -4,6 +4,7 @@ Counts engines run 20,000 times at confidence 1 - 1e-6 with fixed seeds: a sound
 probability.
 """
 
+import json
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar
@@ -11,10 +12,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from pdips import PrivacyLoss
+from pdips import KNG, PrivacyLoss
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases
 from pdips.mechanisms.audit_quantile import FIRMS, WAGES
-from pdips.pairs import Pair, table_of
+from pdips.pairs import Pair, table_of, where_allowed
 
 SURE = 1 - 1e-6
 
@@ -28,12 +29,43 @@ def cases_of(start: str, **settings) -> list[Case]:
 
 
 def test_the_published_sensitivity_is_caught_at_the_top_percentile():
-    # SOUNDNESS section 8: an exact loss of 4.72 at a claim of 0.1
     exact, counts = found_by(cases_of("percentile", variant="published"))
     assert exact.claim == counts.claim == pytest.approx(0.1)
-    assert exact.bound == pytest.approx(4.72, abs=0.1)
+    assert exact.bound == pytest.approx(4.711, abs=0.0005)
     assert counts.bound > 3
     assert {found.verdict for found in found_by(cases_of("percentile"))} == {"consistent"}
+
+
+def program(pdips, *words) -> dict[str, dict]:
+    """Audit kng by the program; what it found for the 99th percentile, by engine."""
+    code, out, err = pdips("audit", "kng", "--runs", 1_000, "--seed", 1, "--json", *words)
+    assert (code, err) == (0, "")
+    found = json.loads(out)["findings"]
+    return {each["engine"]: each for each in found if each["pair"].startswith("percentile")}
+
+
+def test_the_program_finds_the_violation(pdips):
+    # without --epsilon the case has its own claim, and with one it has the user's, however it is spelt
+    own = program(pdips, "--variant", "published")
+    assert {each["verdict"] for each in own.values()} == {"VIOLATION"}
+    assert {each["claim"] for each in own.values()} == {0.1}
+    assert own["exact"]["bound"] == pytest.approx(4.711, abs=0.0005)
+    spelt = program(pdips, "--variant", "published", "--epsilon", "0.10")
+    assert spelt == own  # the seed repeats the counted bound too
+    assert {each["verdict"] for each in program(pdips).values()} == {"consistent"}
+    asked = program(pdips, "--variant", "published", "--epsilon", "1")
+    assert asked["exact"]["claim"] == 1
+    assert asked["exact"]["bound"] > 20
+
+
+def test_settings_are_compared_as_numbers():
+    def build(**usual):
+        return KNG(**{"epsilon": "0.50", "quantiles": ("0.5",), **usual, "scheme": "stepwise"})
+
+    assert where_allowed(build, epsilon="1/2", quantiles=("1/2",)) is not None
+    assert where_allowed(lambda **usual: build(**usual | {"epsilon": 1}), epsilon="1/2") is None
+    assert where_allowed(build, scheme="plain") is None
+    assert where_allowed(build, quantiles=()) is None
 
 
 @pytest.mark.parametrize("relation", ["replace-one", "add-remove"])

@@ -240,18 +240,6 @@ def test_a_value_that_goes_missing_costs_at_most_epsilon(kind, relation):
     assert 0.5 < worst <= EPSILON + ROUNDING
 
 
-def test_persons_with_two_records_pay_once():
-    capped = Schema.model_validate({**SECRET_G.model_dump(exclude_none=True), "records": {"max_per_person": 2}})
-    capped = capped.model_copy(update={"columns": {"y": SECRET_G.columns["y"]}})
-    made = KNGResidual(**FEW, bins=2)
-    law = frame_law(made, capped)
-    both = loss(law([(0.0,), (0.0,), (0.5,)]), law([(1.0,), (1.0,), (0.5,)]))
-    assert both == pytest.approx(float(EPSILON))
-    for each in kinds():
-        law = frame_law(each, capped)
-        assert loss(law([(0.0,), (0.0,), (0.5,)]), law([(1.0,), (1.0,), (0.5,)])) <= EPSILON + ROUNDING
-
-
 def test_all_items_of_a_plan_add_up_to_its_epsilon():
     main = [("1/2",), ("1/4", "1/2"), ("1/2", "3/4"), ("1/4", "1/2", "3/4")]
     for scheme, some in product(("plain", "stepwise", "sandwich"), main):

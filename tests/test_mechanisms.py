@@ -9,7 +9,7 @@ import pytest
 from small_models import ready as find
 from tables import random_table, schema_of
 
-from pdips import InputError, Ledger, RefusedError, Schema
+from pdips import InputError, Ledger, RefusedError
 from pdips.bayes import stages
 from pdips.registry import MECHANISMS
 
@@ -282,14 +282,6 @@ def test_a_release_says_how_much_noise_it_has(mechanism):
     assert release.noise[-1].statistics == ("the margin of a, b, c" if mechanism.name == "steps" else "each cell")
     described = release.describe()["noise"][-1]
     assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.02)
-
-
-def test_the_statement_names_the_declared_cap(sound):
-    capped = SCHEMA.model_copy(update={"records": Schema.model_fields["records"].annotation(max_per_person=4)})
-    assert "up to 4 records" in sound(epsilon=1).privacy_loss(capped).statement
-    assert (
-        "no person has more than 4 records is declared, not checked" in sound(epsilon=1).privacy_loss(capped).statement
-    )
 
 
 @NOISY_SIZE

@@ -57,6 +57,37 @@ def test_the_lock_file_names_no_host():
     assert [line for line in lines if not re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.]+", line)] == []
 
 
+LOST = dict(re.findall(r"(?m)^\| \[`([a-z-]+)`\].*\| (?:at least )?([0-9.]+)[^|]*\|$", README))
+"""What the table of guarantees says that a mechanism loses as printed."""
+
+EXACT = ("censored-posterior", "kng", "laplace-sanitizer", "perturbed-histogram", "privbayes", "steps")
+COUNTED = {"modips": "printed: cell means", "pseudo-posterior": "pseudo-posterior (Weighted)"}
+
+
+@pytest.mark.parametrize("name", [*EXACT, "universal-histogram"])
+def test_what_a_printed_form_loses_is_what_its_audit_finds(name):
+    from pdips.audit import audit_cases, registered_cases
+
+    exact = [case for case in registered_cases(name, variant="published") if case.engine == "exact"]
+    assert f"{max(found.bound for found in audit_cases(exact)):.2f}" == LOST[name]
+
+
+def test_one_attack_has_one_figure():
+    page = (ROOT / "docs" / "audit.md").read_text(encoding="utf-8")
+    rows = {row.split(" | ")[0].lstrip("| "): row for row in page.splitlines() if row.startswith("| ")}
+    assert set(LOST) == {*EXACT, *COUNTED, "universal-histogram"}
+    for name, row in {
+        **COUNTED,
+        "kng": "kng, published",
+        "censored-posterior": "censored-posterior, published",
+    }.items():
+        (found,) = [rows[each] for each in rows if each.startswith(row)]
+        assert LOST[name] in found
+    for name, notebook in (("kng", "what_the"), ("modips", "what_the"), ("pseudo-posterior", "what_the")):
+        (path,) = (ROOT / "notebooks").glob(f"{notebook}*.ipynb")
+        assert LOST[name] in path.read_text(encoding="utf-8")
+
+
 def shell(folder: Path, command: str) -> str:
     clean = {
         name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "PYTHONPATH", "MAKEFLAGS")
