@@ -112,7 +112,7 @@ def _coded_by_levels(facts: Facts) -> bool:
 
 def _large_whole_numbers(facts: Facts) -> bool:
     """Whether a column that may have missing values has whole numbers that doubles can't tell apart."""
-    return any(column.get("missing") and any(map(_large, _values(column))) for column in _columns(facts))
+    return any(bool(column.get("missing")) and any(map(_large, _values(column))) for column in _columns(facts))
 
 
 def _values(column: Facts) -> list[Any]:
@@ -137,13 +137,13 @@ def _has_persons(facts: Facts) -> bool:
 
 def _other_units(facts: Facts) -> bool:
     """Whether neighbours differ in more than one record, or share columns."""
-    public = any(column.get("public") for column in _columns(facts))
+    public = any(bool(column.get("public")) for column in _columns(facts))
     cap = _records(facts).get("max_per_person") or 1
     return public or _has_persons(facts) or bool(cap > 1)
 
 
 def _sampled(facts: Facts) -> bool:
-    return facts["mechanism"] == "censored-posterior" and facts["privacy"].get("sampling") == "mcmc"
+    return bool(facts["mechanism"] == "censored-posterior" and facts["privacy"].get("sampling") == "mcmc")
 
 
 def _source(facts: Facts) -> str | None:

@@ -1,6 +1,7 @@
 """The section on what the synthetic sets kept of the table: margins as the run found them, and an evaluation."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,15 @@ def section(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | 
 
 
 def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
-    """Return the worse of what was found at release and what an evaluation found; the former where there is none."""
+    """Return the worse of what was found at release and by an evaluation; without one, the former, and why."""
     if not found:
         return evaluation
     at_release = summed(found)
-    return at_release if evaluation.level == "open" else worst([at_release, evaluation], at_release)
+    if evaluation.level == "open":
+        return replace(
+            at_release, line=f"{at_release.line} {evaluation.line}", brief=at_release.brief or at_release.line
+        )
+    return worst([at_release, evaluation], at_release)
 
 
 def checks(facts: PublicFacts, comparison: Comparison) -> list[Check]:
