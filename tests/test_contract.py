@@ -79,6 +79,7 @@ LAWS = {
         ({"layers": 1, "election_share": HARDLY}, TINY, 0.99),
         ({"layers": 1, "election_share": ALL_BUT, "utility": "bic"}, TINY, 0.1),
         *(({"elect": elect, "election_share": ALL_BUT}, TINY, 0.1) for elect in ("node", "layer", "groups")),
+        ({"layers": 1, "election_share": "1/2", "n_sets": 2, "split": "per-set"}, TINY, 0.1),
         ({"order": ("ill",), "layers": 1, "budget": "half-to-leaves", "n_sets": 2, "split": "per-set"}, TINY, 1),
     ],
     "universal-histogram": [({"layers": 2}, TINY, 1), ({"attribute": "age", "fan_out": 3}, AGES, 1)],
