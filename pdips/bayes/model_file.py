@@ -147,8 +147,8 @@ class Blueprint:
 
     @cached_property
     def model(self) -> pm.Model:
-        """The model of the stand-in table. Its data are shared variables named as ``columns.SUFFIX`` says."""
-        return self.build(stand_ins(self.schema, STAND_INS))
+        """The model of one stand-in record. Its data are shared variables named as ``columns.SUFFIX`` says."""
+        return self.build(stand_ins(self.schema, 1))
 
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:
@@ -169,7 +169,7 @@ class Blueprint:
     @cached_property
     def has_record_parameters(self) -> bool:
         """Whether there are more parameters the more records there are."""
-        more = self.build(stand_ins(self.schema, STAND_INS + 1))
+        more = self.build(stand_ins(self.schema, STAND_INS))
         return sum(int(np.size(each)) for each in more.initial_point().values()) != self.n_parameters
 
     def build(self, values: Values) -> pm.Model:

@@ -73,7 +73,7 @@ class Workspace:
     @cached_property
     def density(self) -> Density:
         """The log density of one record, compiled."""
-        return Density(self.model)
+        return Density(self.model, columns=self.blueprint.schema.columns)
 
     @cached_property
     def prior(self) -> FloatArray:
