@@ -12,7 +12,7 @@ from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pdips.bayes.columns import Values
-from pdips.bayes.terms import alone, constant_parts, inputs_of, log_prior, over_records, record_terms
+from pdips.bayes.terms import SIMPLER, alone, constant_parts, inputs_of, log_prior, over_records, record_terms
 from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -22,9 +22,6 @@ BLOCK = 100_000
 
 HELD = 50_000_000
 """Log-likelihoods that may be held, for whoever asks for all of them."""
-
-SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
-"""Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
 
 
 class Parameters:

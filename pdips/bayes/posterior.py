@@ -218,10 +218,13 @@ class CensoredPosterior:
                 "NUTS takes a model of as many records as there are, which add-remove protects; take replace-one, or a "
                 "model of up to three parameters for the grid"
             )
-        if space.blueprint.has_record_parameters:
-            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
+        if self._sampler(schema) == "nuts":
+            space.check_gradient()
+        if self._sampler(schema) in ("rejection", "atoms"):
+            space.check_prior()
         if self.centred_on == "staged":
             reference.check_schema(schema, self.price.stage, self.neighbours)
+            stages.rehearse(space)
         if self.centred_on == "reference":
             self._reference(space, 1)
         return self.price.spends(self.privacy_loss(schema).epsilon)

@@ -26,6 +26,9 @@ from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
 
+SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
+"""Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
+
 
 def record_terms(model: pm.Model) -> Any:
     """Return the log-likelihood of each record, a vector, as a graph of the model's value variables and data.
@@ -192,7 +195,7 @@ def constant_parts(graph: Any, kept: Sequence[Variable[Any, Any]], *, leaves: bo
     Checks of parameters are left out: they would look at all elements at once, and end the run at the edge of what
     doubles can hold.
     """
-    graph = rewrite_graph(graph, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
+    graph = rewrite_graph(graph, include=SIMPLER)
     depends = set(kept)
     nodes = list(toposort([graph]))
     for node in nodes:
