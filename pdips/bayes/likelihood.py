@@ -267,9 +267,10 @@ def censor(
 
     Notes
     -----
-    Paper 004, section 3, with SOUNDNESS 2.2 on centres and shapes. That records enter one another's likelihood is seen
-    only where the graph does it; what was worked out before the model was built can't be seen. So make the model of
-    stand-ins (``columns.stand_ins``), whose refusals tell nothing, and give it the table by ``Censored.update``.
+    Paper 004, section 3, on centres and shapes. That no record enters the likelihood of another is only tried here, at
+    some tables and parameters, because a finished model can't be built again of one record; and what was worked out
+    before the model was built can't be seen. Mechanisms with a guarantee use :func:`censor_records`, where it can't
+    happen.
     """
     choice(clip, CLIPS, "clip")
     choice(neighbours, RELATIONS, "neighbours")

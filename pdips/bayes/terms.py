@@ -29,6 +29,11 @@ FloatArray = NDArray[np.float64]
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
 
+ONE_EACH = (
+    "the model doesn't have one log-likelihood a record: it holds numbers of several records as constants, or an "
+    "observed variable has its records elsewhere than on its first axis; read columns as data[name]"
+)
+
 
 def record_terms(model: pm.Model) -> Any:
     """Return the log-likelihood of each record, a vector, as a graph of the model's value variables and data.
@@ -38,6 +43,14 @@ def record_terms(model: pm.Model) -> Any:
     """
     terms = [on_first_axis(term) for term in model.logp(vars=model.observed_RVs, sum=False)]
     return sum(terms[1:], terms[0])
+
+
+def terms_and_prior(model: pm.Model) -> tuple[Any, Any]:
+    """Return :func:`record_terms` and :func:`log_prior` of a model, worked out in one go."""
+    observed = model.observed_RVs
+    found = model.logp(vars=[*observed, *model.free_RVs, *model.potentials], sum=False)
+    terms = [on_first_axis(term) for term in found[: len(observed)]]
+    return sum(terms[1:], terms[0]), sum((each.sum() for each in found[len(observed) :]), pt.zeros(()))
 
 
 def on_first_axis(term: Any) -> Any:
@@ -82,16 +95,15 @@ def alone(terms: Any, columns: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         If the model holds something of more records than one, or doesn't have one log-likelihood a record.
     """
     ones = {name: v.type.clone(shape=(1, *v.type.shape[1:]))(name=name) for name, v in columns.items()}
-    [single] = clone_replace([terms], {columns[name]: one for name, one in ones.items()}, rebuild_strict=False)
-    single = open_checks(single, lambda _: False)
-    single = rewrite_graph(single, include=("ShapeOpt", "canonicalize", "stabilize"))
-    if single.type.shape == (None,):  # some operations don't say
-        single = pt.specify_shape(single, (1,))
+    try:
+        [single] = clone_replace([terms], {columns[name]: one for name, one in ones.items()}, rebuild_strict=False)
+        single = rewrite_graph(open_checks(single, lambda _: False), include=("ShapeOpt", "canonicalize", "stabilize"))
+        if single.type.shape == (None,):  # some operations don't say
+            single = pt.specify_shape(single, (1,))
+    except (ValueError, TypeError):  # lengths that don't go together
+        raise InputError(ONE_EACH) from None
     if single.type.shape != (1,):
-        raise InputError(
-            "the model doesn't have one log-likelihood a record: it holds numbers of several records as constants, or "
-            "an observed variable has its records elsewhere than on its first axis; read columns as data[name]"
-        )
+        raise InputError(ONE_EACH)
     return single, ones
 
 
