@@ -152,6 +152,13 @@ def numbers(data, schema):
     return model
 
 
+def called_like_a_column(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Normal("y", theta * pm.Data("x_data", 2.0), 1, observed=data["y"])
+    return model
+
+
 def own_effects(data, schema):
     with pm.Model() as model:
         u = pm.Normal("u", 0, 1, shape=data.n_records)
@@ -203,6 +210,7 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
         (every_tenth, PAIRS, {}, "depends on other records, through 'x'"),
         (stacked, PAIRS, {}, "read columns as data[name]"),
         (numbers, PAIRS, {}, "write observed=data['y']"),
+        (called_like_a_column, PAIRS, {}, "called 'x_data'"),
         (own_effects, NUMBER, {}, "parameters for single records"),
         (beyond, PAIRS, {}, "looks something up by a column"),
         (misshapen, NUMBER, {}, "one log-likelihood a record"),

@@ -45,6 +45,7 @@ class Columns(Mapping[str, Any]):
     def __init__(self, schema: Schema, values: Values) -> None:
         self.schema = schema
         self._values = values
+        self._made: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
@@ -54,7 +55,19 @@ class Columns(Mapping[str, Any]):
         except TypeError:
             raise InputError(f"the model must read data[{name!r}] inside its `with pm.Model()` block") from None
         known = model.named_vars.get(name + SUFFIX)
-        return pm.Data(name + SUFFIX, self._values[name]) if known is None else known
+        if known is None:
+            known = self._made[name] = pm.Data(name + SUFFIX, self._values[name])
+        return known
+
+    def check_names(self, model: pm.Model) -> None:
+        """Refuse data of a model's own that are called as a column's are."""
+        for name in self._values:
+            held = model.named_vars.get(name + SUFFIX)
+            if held is not None and held is not self._made.get(name):
+                raise InputError(
+                    f"the model has a variable of its own called {name + SUFFIX!r}, which is what the data of column "
+                    f"{name!r} are called; give it another name"
+                )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -175,13 +175,14 @@ class Blueprint:
     def build(self, values: Values) -> pm.Model:
         """Build the model of some records."""
         try:
-            model = self.source.build(Columns(self.schema, values), self.schema)
+            model = self.source.build(columns := Columns(self.schema, values), self.schema)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins
             raise InputError(f"{self.source.name}: build_model failed: {type(error).__name__}: {error}") from None
         if not isinstance(model, pm.Model):
             raise InputError(f"{self.source.name}: build_model must return a pm.Model")
+        columns.check_names(model)
         return model
 
     def draw(
