@@ -180,13 +180,13 @@ def _treats_rows_alone(node: Any, many: Sequence[Any]) -> bool:
     if isinstance(op, CAReduce):
         return op.axis is not None and 0 not in op.axis
     if isinstance(op, Join):
-        return op.axis > 0 and len(many) == len(node.inputs)
+        return bool(op.axis > 0) and len(many) == len(node.inputs)
     if isinstance(op, Dot):
         return many == [first] and first.ndim == 2
     if isinstance(op, AdvancedSubtensor):
         index = node.inputs[1:]
         fits = all(each in many or _is_one(each) for each in index) and len({each.ndim for each in index}) == 1
-        return first not in many and op.idx_list == tuple(range(len(index))) and fits
+        return first not in many and bool(op.idx_list == tuple(range(len(index)))) and fits
     return isinstance(op, SpecifyShape) or (isinstance(op, OpFromGraph) and _is_made_of_such(node, many))
 
 
