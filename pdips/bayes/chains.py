@@ -43,8 +43,8 @@ def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values:
         rows = {name: np.concatenate([values[name], stage.simulated[name]]) for name in values}
         n_simulated = len(next(iter(stage.simulated.values())))
         correction = np.concatenate([np.zeros(n_records), np.full(n_simulated, stage.n_records / n_simulated)])
-    settings = {"window": float(censoring.window), "clip": censoring.clip, "correction": correction}
-    made = censor_records(space.model, tuple(rows), **settings)
+    window, clip = float(censoring.window), censoring.clip
+    made = censor_records(space.model, tuple(rows), window=window, clip=clip, correction=correction)
     centre, weights = centres_and_weights(space, stage, censoring, rows)
     read = {name: rows[name] for name in inputs_of(space.model, rows)}
     return made.update(values=read, centre=centre, weights=weights)

@@ -178,7 +178,7 @@ def _treats_rows_alone(node: Any, many: Sequence[Any]) -> bool:
     if isinstance(op, DimShuffle):
         return bool(op.new_order) and op.new_order[0] == 0
     if isinstance(op, CAReduce):
-        return op.axis is not None and 0 not in op.axis
+        return op.axis is not None and all(axis % first.ndim for axis in op.axis)
     if isinstance(op, Join):
         return bool(op.axis > 0) and len(many) == len(node.inputs)
     if isinstance(op, Dot):
