@@ -167,7 +167,7 @@ def _repeated(node: Any, known: Mapping[Any, Any], rows: set[Any]) -> Sequence[A
 
 
 def _is_one(variable: Any) -> bool:
-    return variable.ndim > 0 and variable.type.shape[0] == 1
+    return bool(variable.ndim > 0 and variable.type.shape[0] == 1)
 
 
 def _treats_rows_alone(node: Any, many: Sequence[Any]) -> bool:
