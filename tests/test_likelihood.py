@@ -222,6 +222,11 @@ def shared_scale():
     pm.Normal("y", pm.Normal("b"), pt.as_tensor(X).std() * pm.HalfNormal("s"), observed=Y)
 
 
+def any_of_them():
+    z = pm.Data("z_data", np.where(np.arange(N) == 7, 1, Z))
+    pm.Normal("y", pm.Normal("b") * pt.any(pt.eq(z, 1)), 1.0, observed=Y)
+
+
 def nothing_observed():
     pm.Normal("mu")
 
@@ -340,6 +345,7 @@ REFUSED = [
     (largest, "depends on other records"),
     (ranked, "depends on other records"),
     (shared_scale, "depends on other records"),
+    (any_of_them, "depends on other records"),
     (nothing_observed, "no observed variable"),
     (flat, "prior of 'mu' is improper"),
     (half_flat, "prior of 's' is improper"),

@@ -109,6 +109,85 @@ def prior_of_data(data, schema):
     return model
 
 
+def improper(data, schema):
+    with pm.Model() as model:
+        phi = pm.ICAR("phi", W=np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
+        pm.Normal("y", phi[0], 1, observed=data["y"])
+    return model
+
+
+def undrawable(data, schema):
+    with pm.Model() as model:
+        theta = pm.CustomDist("theta", logp=lambda value: -(value**2) / 2)
+        pm.Normal("y", theta, 1, observed=data["y"])
+    return model
+
+
+def undrawable_records(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.CustomDist("y", theta, logp=lambda value, theta: -((value - theta) ** 2), observed=data["y"])
+    return model
+
+
+def every_tenth(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Normal("y", theta * data["x"][np.arange(data.n_records) // 10], 1, observed=data["y"])
+    return model
+
+
+def stacked(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=2)
+        x = pm.Data("design", np.column_stack([data["x"].get_value(), np.ones(data.n_records)]))
+        pm.Normal("y", x @ theta, 1, observed=data["y"])
+    return model
+
+
+def numbers(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Normal("y", theta + data["x"], 1, observed=data["y"].get_value())
+    return model
+
+
+def called_like_a_column(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Normal("y", theta * pm.Data("x_data", 2.0), 1, observed=data["y"])
+    return model
+
+
+def own_effects(data, schema):
+    with pm.Model() as model:
+        u = pm.Normal("u", 0, 1, shape=data.n_records)
+        pm.Normal("y", u, 1, observed=data["y"])
+    return model
+
+
+def beyond(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=1)
+        pm.Normal("y", theta[(data["x"] > 0).astype("int64")], 1, observed=data["y"])
+    return model
+
+
+def misshapen(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=7)
+        pm.Normal("y", theta, 1, observed=data["y"])
+    return model
+
+
+def never_finite(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1, shape=4)
+        pm.Potential("no", pm.math.log(-pm.math.exp(theta[0])))
+        pm.Normal("y", theta.sum(), 1, observed=data["y"])
+    return model
+
+
 BOTH = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}, "other": {"lower": 0, "upper": 1}}})
 MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "missing": True}}})
 
@@ -125,6 +204,17 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
         (discrete, NUMBER, {}, "'which' is discrete"),
         (discrete, NUMBER, {"sampler": "nuts"}, "'which' is discrete"),
         (prior_of_data, PAIRS, {}, "the prior of 'theta' reads"),
+        (improper, NUMBER, {}, "the prior can't be drawn from"),
+        (undrawable, NUMBER, {}, "random=..."),
+        (undrawable_records, NUMBER, {}, "the observed variables can't be drawn from"),
+        (every_tenth, PAIRS, {}, "depends on other records, through 'x'"),
+        (stacked, PAIRS, {}, "read columns as data[name]"),
+        (numbers, PAIRS, {}, "write observed=data['y']"),
+        (called_like_a_column, PAIRS, {}, "called 'x_data'"),
+        (own_effects, NUMBER, {}, "parameters for single records"),
+        (beyond, PAIRS, {}, "looks something up by a column"),
+        (misshapen, NUMBER, {}, "one log-likelihood a record"),
+        (normal, NUMBER, {"share": "1e-25"}, "epsilon is too small for this table"),
         (four, PAIRS, {"sampler": "grid"}, "4 parameters and a grid takes at most 3"),
         (half, NUMBER, {"reference": {"theta": 0.0}}, "density zero to values that the schema allows"),
         (normal, NUMBER, {"reference": "gone.csv"}, "'gone.csv' is no file"),
@@ -136,6 +226,29 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
 )
 def test_refused_before_any_charge_or_look_at_records(model, schema, settings, says, tmp_path):
     assert says in refused(CensoredPosterior(epsilon=1, model=model, **settings), schema, tmp_path)
+
+
+def test_a_model_may_have_data_of_its_own(tmp_path):
+    def splines(data, schema):
+        with pm.Model() as model:
+            knots = pm.Data("knots_data", np.array([-2.0, 0.0, 2.0]))
+            b = pm.Normal("b", 0, 5, shape=2)
+            bends = pm.math.maximum(data["x"][:, None] - knots, 0).sum(axis=1)
+            pm.Normal("y", b[0] + b[1] * bends, 1, observed=data["y"])
+        return model
+
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, 400)
+    bends = np.maximum(x[:, None] - [-2, 0, 2], 0).sum(axis=1)
+    table = Table(pd.DataFrame({"x": x, "y": 3 * bends + rng.normal(size=400)}), PAIRS)
+    release, _ = CensoredPosterior(epsilon=100, model=splines, reference="b=0 3").release(
+        table, ledger=Ledger(tmp_path / "l.sqlite"), rng=np.random.default_rng(1)
+    )
+    x, y = (release.sets[0][name].to_numpy() for name in ("x", "y"))
+    off = y - 3 * np.maximum(x[:, None] - [-2, 0, 2], 0).sum(axis=1)
+    # residuals of deviation 1: the mean of 400 has .05, and the posterior's adds about as much
+    assert abs(off.mean()) < 0.5
+    assert off.std() == pytest.approx(1, abs=0.3)
 
 
 def test_too_many_proposals_are_refused_before_any_charge(tmp_path):
@@ -170,6 +283,7 @@ def test_a_file_without_a_model_is_refused(tmp_path):
         ({"draws": 0}, "draws must be"),
         ({"n_chains": True}, "n_chains must be"),
         ({"neighbours": "add-remove"}, "n_records"),
+        ({"share": "1e-25", "kind": "zcdp"}, "move it towards 1/2"),
         ({"epsilon": "1e-30", "kind": "zcdp"}, "epsilon is too small for kind 'zcdp'"),
     ],
 )

@@ -19,7 +19,7 @@ from pdips.bayes.columns import Values, distinct
 from pdips.bayes.density import Density
 from pdips.bayes.grid import Anchor, join, shapes, split, start
 from pdips.bayes.reference import WITHIN, Cells
-from pdips.bayes.terms import inputs_of, log_prior, record_terms
+from pdips.bayes.terms import alone, inputs_of, log_prior, over_records, record_terms
 
 FloatArray = NDArray[np.float64]
 
@@ -101,11 +101,10 @@ def _zoom(fitness: Callable[[FloatArray], FloatArray], low: FloatArray, high: Fl
 
 def _climb(model: pm.Model, cells: Cells) -> FloatArray:
     """Climb from the model's own starting point to the most probable parameters given a synthetic table."""
-    replaced = {
-        shared: pytensor.shared(np.asarray(cells.values[name], shared.dtype))
-        for name, shared in inputs_of(model).items()
-    }
-    [rows] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
+    columns = inputs_of(model, cells.values)
+    term, record = alone(record_terms(model), columns)
+    held = {name: pytensor.shared(np.asarray(cells.values[name], shared.dtype)) for name, shared in columns.items()}
+    rows = over_records(term, {record[name]: shared for name, shared in held.items()})
     rows = pt.switch(pt.isnan(rows) | pt.isinf(rows), IMPOSSIBLE, rows)
     inside = pt.logsumexp(rows.reshape((len(cells.counts), WITHIN)), axis=1)
     target = log_prior(model) + (np.maximum(cells.counts, 0.0) * inside).sum()

@@ -193,7 +193,8 @@ def _sized(build: Build, **usual: Any) -> CensoredPosterior:
 
 def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> CensoredPosterior | None:
     """Return a mechanism with a public centre."""
-    return where_allowed(partial(build, model=model), centre="reference", reference=reference)
+    made: CensoredPosterior | None = where_allowed(partial(build, model=model), centre="reference", reference=reference)
+    return made
 
 
 def _staged(build: Build, share: str) -> Staged | None:

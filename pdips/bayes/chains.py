@@ -8,10 +8,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.bayes.columns import Values, stand_ins
+from pdips.bayes.columns import Values
 from pdips.bayes.drawing import Censoring, around
 from pdips.bayes.grid import join, split
-from pdips.bayes.likelihood import Censored, censor
+from pdips.bayes.likelihood import Censored, censor_records
 from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.sampling import Convergence, Reusable, Sampler, converged, require, sample
 from pdips.bayes.stages import Stage
@@ -42,14 +42,12 @@ def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values:
         rows = {name: np.concatenate([values[name], stage.simulated[name]]) for name in values}
         n_simulated = len(next(iter(stage.simulated.values())))
         correction = np.concatenate([np.zeros(n_records), np.full(n_simulated, stage.n_records / n_simulated)])
-    n_rows = len(next(iter(rows.values())))
-    like = space.blueprint.build(stand_ins(space.blueprint.schema, n_rows))
+    settings: dict[str, Any] = {"window": float(censoring.window), "clip": censoring.clip, "correction": correction}
     public = space.blueprint.source.public_potentials
-    made = censor(
-        like, window=float(censoring.window), clip=censoring.clip, correction=correction, public_potentials=public
-    )
+    made = censor_records(space.model, tuple(rows), public_potentials=public, **settings)
     centre, weights = centres_and_weights(space, stage, censoring, rows)
-    return made.update(values={name: rows[name] for name in inputs_of(like)}, centre=centre, weights=weights)
+    read = {name: rows[name] for name in inputs_of(space.model, rows)}
+    return made.update(values=read, centre=centre, weights=weights)
 
 
 def centres_and_weights(

@@ -70,11 +70,6 @@ class Columns(Mapping[str, Any]):
                 model.add_coord(RECORD, length=known.shape[0])
             if self._locked:
                 _lock(known, name)
-        elif known is not self._made.get(name):
-            raise InputError(
-                f"the model makes a variable {name + SUFFIX!r} of its own, which is what column {name!r} is called; "
-                f"read data[{name!r}] in its place"
-            )
         return known
 
     @contextmanager
@@ -88,6 +83,16 @@ class Columns(Mapping[str, Any]):
             for variable in self._made.values():
                 for method in READING:
                     vars(variable).pop(method, None)
+
+    def check_names(self, model: pm.Model) -> None:
+        """Refuse data of a model's own that are called as a column's are."""
+        for name in self._values:
+            held = model.named_vars.get(name + SUFFIX)
+            if held is not None and held is not self._made.get(name):
+                raise InputError(
+                    f"the model makes a variable {name + SUFFIX!r} of its own, which is what the data of column "
+                    f"{name!r} are called; give it another name, or read data[{name!r}]"
+                )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)

@@ -1,6 +1,6 @@
 """The log density of one record at many parameter values: compiled once, for any record and any values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import Any
 
@@ -10,13 +10,13 @@ import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 from pytensor.graph.op import HasInnerGraph
-from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
-from pdips.bayes.terms import constant_parts, inputs_of, log_prior, record_terms
+from pdips.bayes.terms import alone, constant_parts, inputs_of, log_prior, record_terms
 
 FloatArray = NDArray[np.float64]
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
@@ -33,17 +33,16 @@ class Density:
     Parameters
     ----------
     model : pymc.Model
-        With columns as ``pm.Data`` (:class:`pdips.bayes.columns.Columns`).
+        Of one record, with columns as ``pm.Data`` (:class:`pdips.bayes.columns.Columns`).
     mode : str, optional
         PyTensor's compilation mode.
+    columns : iterable of str, optional
+        The columns that there are.
     """
 
-    def __init__(self, model: pm.Model, mode: str | None = None) -> None:
+    def __init__(self, model: pm.Model, mode: str | None = None, columns: Iterable[str] | None = None) -> None:
         self.model = model
-        columns = inputs_of(model)
-        self._record = {name: shared.type.clone(shape=(1,))(name=name) for name, shared in columns.items()}
-        replaced = {columns[name]: variable for name, variable in self._record.items()}
-        [single] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
+        single, self._record = alone(record_terms(model), inputs_of(model, columns))
         points = [value.type.clone(shape=(None, *value.type.shape))(name=value.name) for value in model.value_vars]
         graph = vectorize_graph(single[0], dict(zip(model.value_vars, points, strict=True)))
         graph, front = constant_parts(graph, list(self._record.values()), leaves=True)

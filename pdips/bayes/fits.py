@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from pymc.model.transform.conditioning import remove_value_transforms
 
 from pdips.bayes import lattice
-from pdips.bayes.columns import Values, distinct, stand_ins
+from pdips.bayes.columns import Values, distinct
 from pdips.bayes.model_file import Blueprint
 from pdips.bayes.pointwise import Likelihoods
 from pdips.bayes.quadrature import Quadrature
@@ -84,9 +84,9 @@ class Chains:
     independent = False
 
     def __init__(self, blueprint: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
-        model = blueprint.build(stand_ins(blueprint.schema, len(next(iter(values.values())))))
-        read = {name: values[name] for name in inputs_of(model)}
-        self._censored = _module("likelihood").censor(model, window=np.inf).update(values=read)
+        model = blueprint.model
+        read = {name: values[name] for name in inputs_of(model, values)}
+        self._censored = _module("likelihood").censor_records(model, tuple(values), window=np.inf).update(values=read)
         self.values: Values = values
         self._likelihoods = Likelihoods(remove_value_transforms(model), values)
         self._watch, self._rng = blueprint.source.watch, rng

@@ -26,7 +26,7 @@ from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 
 from pdips.bayes.columns import SUFFIX
-from pdips.bayes.records import Axis, Parts, natural_points, read_by, take_apart, total
+from pdips.bayes.records import LIKELIHOOD, Axis, Parts, natural_points, read_by, take_apart, total
 from pdips.bayes.refusals import (
     check_record_parameters,
     check_records,
@@ -52,8 +52,7 @@ from pdips.privacy import Neighbours, choice
 
 RELATIONS: tuple[Neighbours, ...] = ("replace-one", "add-remove")
 
-WEIGHTS, CENTRE, WINDOW, LIKELIHOOD = "pdips_weights", "pdips_centre", "pdips_window", "pdips_likelihood"
-CORRECTION = "pdips_correction"
+WEIGHTS, CENTRE, WINDOW, CORRECTION = "pdips_weights", "pdips_centre", "pdips_window", "pdips_correction"
 HOISTED = "pdips_hoisted_"
 
 N_POINTS = 2
@@ -268,9 +267,10 @@ def censor(
 
     Notes
     -----
-    Paper 004, section 3, with SOUNDNESS 2.2 on centres and shapes. That records enter one another's likelihood is seen
-    only where the graph does it; what was worked out before the model was built can't be seen. So make the model of
-    stand-ins (``columns.stand_ins``), whose refusals tell nothing, and give it the table by ``Censored.update``.
+    Paper 004, section 3, on centres and shapes. That no record enters the likelihood of another is only tried here, at
+    some tables and parameters, because a finished model can't be built again of one record; and what was worked out
+    before the model was built can't be seen. Mechanisms with a guarantee use :func:`censor_records`, where it can't
+    happen.
     """
     choice(clip, CLIPS, "clip")
     choice(neighbours, RELATIONS, "neighbours")
@@ -292,6 +292,49 @@ def censor(
     return made.update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
     )
+
+
+def censor_records(
+    model: pm.Model,
+    columns: Collection[str],
+    *,
+    window: float,
+    clip: Clip = "hard",
+    correction: ArrayLike | None = None,
+    public_potentials: Collection[str] = (),
+) -> Censored:
+    """Return a model of many records in which none can enter the term of another, from a model of one record.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        Built of one record, its columns as ``pm.Data`` (:class:`pdips.bayes.columns.Columns`). It stays as it is.
+    columns : collection of str
+        The columns that there are. Other data of the model are the same for all records.
+    window, clip, correction, public_potentials
+        See :func:`censor`. There are as many records as ``correction`` has elements, or one.
+
+    Returns
+    -------
+    Censored
+        With that one record, weight 1 and centre 0; :meth:`Censored.update` gives it others, of any number.
+
+    Raises
+    ------
+    InputError
+        If the model holds several records, or what :func:`censor` refuses.
+
+    Notes
+    -----
+    The term of record i is f(parameters, record i), with the same f for all: the graph of one record is repeated for
+    each (:func:`pdips.bayes.terms.over_records`). Nothing has to be tried out
+    (``docs/proofs/censored-posterior.md``).
+    """
+    parts = take_apart(model, Axis())
+    check_variables(parts, public_potentials)
+    parts = parts.one_by_one(columns)
+    public = None if correction is None else checked_vector(correction, np.size(correction), "correction")
+    return _rebuilt(model, parts, (), choice(clip, CLIPS, "clip"), 1, public).update(window=window)
 
 
 def _rebuilt(

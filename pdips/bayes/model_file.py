@@ -177,10 +177,10 @@ class Blueprint:
         check_proper(self.model)
         check_potentials(self.model, self.source.public_potentials, self.schema.columns)
 
-    @property
+    @cached_property
     def model(self) -> pm.Model:
-        """The model of the stand-in table. Its data are shared variables named as ``columns.SUFFIX`` says."""
-        return self._several
+        """The model of one stand-in record. Its data are shared variables named as ``columns.SUFFIX`` says."""
+        return self.build(stand_ins(self.schema, 1))
 
     @cached_property
     def _several(self) -> pm.Model:
@@ -216,7 +216,7 @@ class Blueprint:
     @cached_property
     def has_record_parameters(self) -> bool:
         """Whether there are more parameters the more records there are."""
-        return sum(int(np.size(each)) for each in self._longer.initial_point().values()) != self.n_parameters
+        return sum(int(np.size(each)) for each in self._several.initial_point().values()) != self.n_parameters
 
     def build(self, values: Values) -> pm.Model:
         """Build the model of some records."""
@@ -230,6 +230,7 @@ class Blueprint:
             raise InputError(f"{self.source.name}: build_model failed: {type(error).__name__}: {error}") from None
         if not isinstance(model, pm.Model):
             raise InputError(f"{self.source.name}: build_model must return a pm.Model")
+        columns.check_names(model)
         return model
 
     def draw(

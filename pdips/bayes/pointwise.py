@@ -8,11 +8,11 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
-from pytensor.graph.replace import clone_replace, graph_replace, vectorize_graph
+from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 
 from pdips.bayes.columns import Values
-from pdips.bayes.terms import constant_parts, inputs_of, log_prior, record_terms
+from pdips.bayes.terms import SIMPLER, alone, constant_parts, inputs_of, log_prior, over_records, record_terms
 from pdips.errors import InputError
 
 FloatArray = NDArray[np.float64]
@@ -22,9 +22,6 @@ BLOCK = 100_000
 
 HELD = 50_000_000
 """Log-likelihoods that may be held, for whoever asks for all of them."""
-
-SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
-"""Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
 
 
 class Parameters:
@@ -113,10 +110,10 @@ class Likelihoods:
 
     def __init__(self, model: pm.Model, values: Values, *, mode: str = "FAST_COMPILE") -> None:
         self.parameters = Parameters(model, mode)
-        columns, matrix = inputs_of(model), self.parameters.matrix
+        columns, matrix = inputs_of(model, values), self.parameters.matrix
         self._columns = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
-        replaced = {shared: self._columns[name] for name, shared in columns.items()}
-        [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
+        term, record = alone(record_terms(model), columns)
+        graph = over_records(term, {record[name]: column for name, column in self._columns.items()})
         graph, front = constant_parts(vectorize_graph(graph, self.parameters.batched()), [matrix])
         self._front = _compile(list(self._columns.values()), front, "FAST_COMPILE")
         held = [variable.type() for variable in front]

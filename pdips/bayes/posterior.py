@@ -17,7 +17,7 @@ from pdips.bayes.drawing import Censoring, Scored, from_prior, score_grid
 from pdips.bayes.grid import NODES
 from pdips.bayes.model_file import BuildModel, Source, as_source
 from pdips.bayes.prices import Price
-from pdips.bayes.prior import check_forwards
+from pdips.bayes.refusals import on_stand_ins
 from pdips.bayes.rejection import check_proposals
 from pdips.bayes.scores import Clip
 from pdips.bayes.stages import Reference, Stage
@@ -207,26 +207,31 @@ class CensoredPosterior:
         return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: the private reference, if there is one, and the draws."""
+        """Return the items of the price: the private reference, if there is one, and the draws.
+
+        On the way all that could fail after the charge is tried on made-up records.
+        """
         space = self._space(schema)
         if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
         space.check()
-        if self.sampler in ("rejection", "atoms"):
-            check_forwards(space.model)
         if self._sampler(schema) == "nuts" and self.neighbours == "add-remove":
             raise InputError(
                 "NUTS takes a model of as many records as there are, which add-remove protects; take replace-one, or a "
                 "model of up to three parameters for the grid"
             )
-        if space.blueprint.has_record_parameters:
-            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
+        if self._sampler(schema) == "nuts":
+            space.check_gradient()
+        if self._sampler(schema) in ("rejection", "atoms"):
+            space.check_prior()
         if self.centred_on == "staged":
             reference.check_schema(schema, self.price.stage, self.neighbours)
+            stages.rehearse(space)
         if self.centred_on == "reference":
-            self._reference(space, 1)
+            with on_stand_ins("the fit to the reference"):
+                self._reference(space, 1)
         return self.price.spends(self.privacy_loss(schema).epsilon)
 
     def _space(self, schema: Schema) -> Workspace:

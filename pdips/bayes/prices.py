@@ -60,6 +60,8 @@ def concentrated(epsilon: Number, delta: Number, share: Fraction, n_draws: int) 
     rho = largest_rho(exact(epsilon, "epsilon"), exact(delta, "delta"))
     stage = root(2 * rho * share)
     draw = root(8 * (rho - stage**2 / 2) / n_draws)
+    if not draw or (share and not stage):
+        raise InputError("the share leaves too little for the private reference or for the draws; move it towards 1/2")
     return Price(stage=stage, draw=draw, n_draws=n_draws, rho=stage**2 / 2 + n_draws * draw**2 / 8)
 
 

@@ -14,7 +14,7 @@ from pdips.bayes.model_file import Blueprint, BuildModel, Source, as_source
 from pdips.bayes.statements import UNRECORDED
 from pdips.bayes.synthesis import synthetic_sets
 from pdips.bayes.weights import linear_weights, lipschitz_bound, weighted_e
-from pdips.bayes.workspace import ONE_AT_A_TIME
+from pdips.bayes.workspace import ONE_AT_A_TIME, Workspace, workspace
 from pdips.errors import InputError
 from pdips.ledger import Ledger
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
@@ -103,8 +103,11 @@ class PseudoPosterior:
         )
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the one item; on the way the model is built on stand-ins, so that its faults cost nothing."""
-        self.blueprint(schema)
+        """Return the one item; on the way the model is tried on stand-ins, so that its faults cost nothing."""
+        space = self._space(schema)
+        space.check(discrete=True)
+        if not has_few(space.blueprint) and not space.discrete:
+            space.check_gradient()
         return (Spend(step="parameters drawn from the pseudo posterior", epsilon=exact(self.epsilon, "epsilon")),)
 
     def blueprint(self, schema: Schema) -> Blueprint:
@@ -115,9 +118,12 @@ class PseudoPosterior:
         InputError
             If there is no model, or it doesn't fit the schema.
         """
+        return self._space(schema).blueprint
+
+    def _space(self, schema: Schema) -> Workspace:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: a file with build_model(data, schema), or that function")
-        return Blueprint(as_source(self.model), schema)
+        return workspace(as_source(self.model), schema)
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values."""

@@ -1,7 +1,7 @@
 """A model taken apart: the log-likelihood of each record as a graph of parameters and data, and what reads records."""
 
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,8 +26,12 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 
-from pdips.bayes.terms import on_first_axis, open_checks
+from pdips.bayes.columns import SUFFIX
+from pdips.bayes.terms import alone, on_first_axis, open_checks, over_records
 from pdips.errors import InputError
+
+LIKELIHOOD = "pdips_likelihood"
+"""What the likelihood of all records is called."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,6 +112,24 @@ class Parts:
             return variable in self.data or (variable in self.stands and bool(lengths & set(shapes[variable.name])))
 
         return replace(self, terms={name: open_checks(term, holds_records) for name, term in self.terms.items()})
+
+    def one_by_one(self, columns: Collection[str]) -> "Parts":
+        """Return the terms of many records made of the term of one: what was taken apart is a model of one record.
+
+        Parameters
+        ----------
+        columns : collection of str
+            The columns that there are; other data of the model are the same for all records.
+
+        Raises
+        ------
+        InputError
+            See :func:`pdips.bayes.terms.alone` and :func:`pdips.bayes.terms.over_records`.
+        """
+        held = {each.name.removesuffix(SUFFIX): each for each in self.data if each.name.endswith(SUFFIX)}
+        held = {name: each for name, each in held.items() if name in columns}
+        term, record = alone(total(list(self.terms.values())), held)
+        return replace(self, terms={LIKELIHOOD: over_records(term, {record[name]: held[name] for name in held})})
 
     def of_kind(self, *kinds: type) -> list[Any]:
         """Return the nodes of the model's variables of some kinds."""

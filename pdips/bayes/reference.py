@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from pdips.bayes.columns import Values, distinct, record_values, stand_ins
 from pdips.mechanisms.tree import Steps
-from pdips.noise import RandomBits, discrete_laplace, discrete_laplace_variance
+from pdips.noise import RandomBits, check_scale, discrete_laplace, discrete_laplace_variance
 from pdips.privacy import Neighbours
 from pdips.schema import Column, Schema
 from pdips.table import Table
@@ -80,7 +80,9 @@ def counts_cells(schema: Schema) -> bool:
 
 def check_schema(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> None:
     """Refuse, before anything is spent, a schema that the first stage can't work on."""
-    if not counts_cells(schema):
+    if counts_cells(schema):
+        check_scale(scale_of(schema, epsilon, neighbours), "laplace")
+    else:
         _steps(epsilon, neighbours).spends(binned(schema))
 
 

@@ -1,10 +1,13 @@
 """What no bounded likelihood can be made of: priors, potentials and records that a guarantee doesn't cover."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor
 from numpy.typing import NDArray
 from pymc.model.fgraph import ModelFreeRV, ModelNamed, ModelObservedRV, ModelPotential
@@ -14,10 +17,13 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
+from pdips.bayes.columns import stand_ins
 from pdips.bayes.prior import check_law
 from pdips.bayes.records import Parts, read_by, total
+from pdips.bayes.terms import ONE_EACH, SIMPLER, alone, inputs_of, over_records, terms_and_prior
 from pdips.errors import InputError
 from pdips.privacy import Neighbours
+from pdips.schema import Schema
 
 FULL_SEARCH = 2**14
 """Up to this many records every pair of records is looked at."""
@@ -98,15 +104,26 @@ class Probe:
             found = self.function(*(point[name] for name in self.names), *(self.values if values is None else values))
         return np.asarray(found, dtype=np.float64)
 
-    def replaced(self, which: NDArray[np.bool_], rng: np.random.Generator) -> list[NDArray[Any]]:
-        """Return the arrays with some records replaced by others."""
+    def replaced(
+        self, which: NDArray[np.bool_], rng: np.random.Generator, start: list[NDArray[Any]]
+    ) -> list[NDArray[Any]]:
+        """Return the arrays ``start`` with some records replaced by others of the table."""
         made = []
-        for value, rows, axis in zip(self.values, self.rows, self.axes, strict=True):
-            source = np.arange(len(rows))
+        for value, given, rows, axis in zip(self.values, start, self.rows, self.axes, strict=True):
             hit = which[rows]
-            source[hit] = rng.integers(len(rows), size=int(hit.sum()))
-            made.append(np.take(value, source, axis=axis))
+            source = rng.integers(len(rows), size=int(hit.sum()))
+            changed = given.copy()
+            np.moveaxis(changed, axis, 0)[hit] = np.moveaxis(value, axis, 0)[source]
+            made.append(changed)
         return made
+
+    def extremes(self) -> Iterator[list[NDArray[Any]]]:
+        """Yield arrays in which all records are equal: to the smallest values, and to the largest."""
+        for end in (np.min, np.max):
+            yield [
+                np.broadcast_to(end(value, axis=axis, keepdims=True), value.shape).copy()
+                for value, axis in zip(self.values, self.axes, strict=True)
+            ]
 
 
 def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
@@ -181,7 +198,8 @@ def _record_axis(value: Any, owners: Mapping[int, Any]) -> int | None:
 def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]], seed: int = 0) -> None:
     """Refuse a model in which changing one record moves the term of another.
 
-    Records are replaced by others in sets such that of any two of them one is replaced and the other is not.
+    Records are replaced by others in sets such that of any two of them one is replaced and the other is not; the same
+    from tables in which all records are equal. What shows at other tables only isn't seen: this is a trial.
 
     Raises
     ------
@@ -190,14 +208,15 @@ def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]]
     """
     rng = np.random.default_rng(seed)
     for point in points:
-        before = looked_at.terms(point)
-        for which in _halves(looked_at.n, rng):
-            after = looked_at.terms(point, looked_at.replaced(which, rng))
-            if not np.allclose(before[~which], after[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
-                raise InputError(
-                    "the log-likelihood of a record depends on other records (standardising, lags, ranks, or means "
-                    "over the data); work such numbers out from public knowledge and make them constants"
-                )
+        for start in (looked_at.values, *looked_at.extremes()):
+            before = looked_at.terms(point, start)
+            for which in _halves(looked_at.n, rng):
+                after = looked_at.terms(point, looked_at.replaced(which, rng, start))
+                if not np.allclose(before[~which], after[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+                    raise InputError(
+                        "the log-likelihood of a record depends on other records (standardising, lags, ranks, or means "
+                        "over the data); work such numbers out from public knowledge and make them constants"
+                    )
 
 
 def _halves(n: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
@@ -256,3 +275,195 @@ def check_record_parameters(names: Collection[str], parts: Parts, n: int, neighb
             raise InputError(
                 f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
             )
+
+
+SIZES = (2, 3, 25)
+"""Numbers of stand-ins at which a model of many records is compared with the model of one."""
+
+MOST_LEVELS = 12
+"""Levels of a column that are left out one at a time."""
+
+Table = dict[str, NDArray[Any]]
+
+
+@contextmanager
+def on_stand_ins(what: str) -> Iterator[None]:
+    """Turn whatever a model raises on made-up records into one plain line; it has seen no record.
+
+    Raises
+    ------
+    InputError
+        In place of any other exception.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except IndexError:
+        raise InputError(
+            "the model looks something up by a column, and values that the schema allows lie beyond it; make what is "
+            "looked up as long as the column has levels or whole numbers"
+        ) from None
+    except NotImplementedError as error:
+        raise InputError(
+            f"{what} can't be drawn from: {_line(error)}; a pm.CustomDist needs dist=... or random=..."
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the analyst's model, on stand-ins
+        raise InputError(f"{what} failed on made-up records: {type(error).__name__}: {_line(error)}") from None
+
+
+def _line(error: Exception) -> str:
+    return next(iter(str(error).splitlines()), "")
+
+
+@dataclass(frozen=True, eq=False)
+class Terms:
+    """The log-likelihoods of a model's records and its log prior, as a function of parameters and columns.
+
+    Parameters
+    ----------
+    values : list of str
+        Value variables.
+    columns : dict of str to dtype
+        The columns that the model reads.
+    function : callable
+        Of both, returning terms, shape (records,), and the log prior.
+    """
+
+    values: list[str]
+    columns: dict[str, Any]
+    function: Any
+
+    def __call__(self, point: Mapping[str, Any], table: Table) -> tuple[NDArray[np.float64], float]:
+        """Return the log-likelihood of each record, shape (records,), and the log prior."""
+        with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
+            read = (np.asarray(table[name], kind) for name, kind in self.columns.items())
+            found, prior = self.function(*(point[name] for name in self.values), *read)
+        return np.asarray(found, dtype=np.float64), float(prior)
+
+
+def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
+    """Compile the terms of a model as it is written or, with ``single``, of a model of one record repeated for many."""
+    columns = inputs_of(model, names)
+    many = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
+    with on_stand_ins("the log-likelihood"):
+        graph, prior = terms_and_prior(model)
+        if single:
+            term, record = alone(graph, columns)
+            graph = over_records(term, {record[name]: column for name, column in many.items()})
+        replaced = {shared: many[name] for name, shared in columns.items()}
+        graph, prior = clone_replace([graph, prior], replaced, rebuild_strict=False)
+        graphs = [rewrite_graph(each, include=SIMPLER) for each in (graph, prior)]
+        inputs = [*model.value_vars, *many.values()]
+        function = pytensor.function(inputs, graphs, mode="FAST_COMPILE", on_unused_input="ignore")
+    return Terms(
+        [value.name for value in model.value_vars], {name: each.dtype for name, each in many.items()}, function
+    )
+
+
+def check_company(
+    model: pm.Model,
+    build: Callable[[Table], pm.Model],
+    schema: Schema,
+    points: Sequence[Mapping[str, NDArray[Any]]],
+) -> None:
+    """Refuse a model that, written for many records, isn't what it says of each record alone.
+
+    The library samples the model of one record, repeated; where the analyst's model of many differs from it, something
+    else than what was written would run. Both are compared on made-up tables of several lengths, among them extreme
+    ones: all records equal, one different, each level absent once, columns at their bounds.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model of one record.
+    build : callable
+        Builds the model of any records.
+    schema : Schema
+        Says what records there can be.
+    points : sequence of mapping of str to ndarray
+        Values of the value variables at which both are compared.
+
+    Raises
+    ------
+    InputError
+        If they differ; it names the columns of other records that move a record's term.
+
+    Notes
+    -----
+    The guarantee doesn't rest on this check (``docs/proofs/censored-posterior.md``).
+    """
+    single = terms_of(model, schema.columns, single=True)
+    for n in SIZES:
+        many = terms_of(build(stand_ins(schema, n)), schema.columns, single=False)
+        if many.values != single.values:
+            raise InputError("the model's parameters depend on how many records there are, or on their values")
+        tables = list(extreme_tables(schema, n))
+        for point in points:
+            _compare(single, many, point, tables)
+
+
+def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
+    together = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+    wanted, prior = single(point, together)
+    for table, expected in zip(tables, np.split(wanted, len(tables)), strict=True):
+        found, other_prior = many(point, table)
+        if not np.allclose(prior, other_prior, rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+            raise InputError(
+                "the prior depends on how many records there are or on their values; make it of public constants"
+            )
+        if found.shape != expected.shape:
+            raise InputError(ONE_EACH)
+        known = np.isfinite(expected)
+        if not np.allclose(expected[known], found[known], rtol=TOLERANCE, atol=TOLERANCE):
+            raise InputError(_why(many, point, table))
+
+
+def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
+    """Return which columns of other records move the term of a record."""
+    n = len(next(iter(table.values())))
+    before, _ = many(point, table)
+    moving = []
+    for name, values in table.items():
+        others = [np.roll(values, shift) for shift in range(1, min(n, 4))]
+        others += [np.full_like(values, each) for each in np.unique(values)[[0, -1]]]
+        for other, i in product(others, range(min(n, 4))):
+            changed = np.where(np.arange(n) == i, values, other).astype(values.dtype)
+            after, _ = many(point, {**table, name: changed})
+            if not np.isclose(before[i], after[i], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
+                moving.append(name)
+                break
+    if moving:
+        return (
+            f"the log-likelihood of a record depends on other records, through {', '.join(map(repr, moving))} "
+            "(standardising, lags, ranks, counts of levels, or means over the data); work such numbers out from public "
+            "knowledge and make them constants"
+        )
+    return (
+        "the log-likelihood of a record depends on how many records there are or on its place among them, or the model "
+        "holds numbers of several records as constants (get_value(), eval(), a pm.Data of its own); read columns as "
+        "data[name] only"
+    )
+
+
+def extreme_tables(schema: Schema, n: int) -> Iterator[Table]:
+    """Yield made-up tables of n records: ordinary ones, and those at which a dependence that is rare would show."""
+    spread = stand_ins(schema, max(SIZES))
+    rows = {name: np.unique(values) for name, values in spread.items()}
+    ordinary = {name: values[:n] for name, values in spread.items()}
+    yield ordinary
+    yield {name: values[::-1][:n] for name, values in spread.items()}
+    for place in (0, 1, len(spread) % 7 + 3):
+        equal = {name: np.repeat(values[place], n) for name, values in spread.items()}
+        yield equal
+        yield {name: np.append(values[1:], spread[name][place - 1]) for name, values in equal.items()}
+    if n < max(SIZES):
+        return
+    for name, values in rows.items():
+        for end in (values[0], values[-1]):
+            yield {**ordinary, name: np.repeat(end, n)}
+            yield {**ordinary, name: np.append(np.repeat(end, n - 1), values[0] + values[-1] - end)}
+        if schema.columns[name].is_categorical:
+            levels = schema.columns[name].n_levels
+            for level in range(min(levels, MOST_LEVELS) if levels > 1 else 0):
+                yield {**ordinary, name: np.where(ordinary[name] == level, (level + 1) % levels, ordinary[name])}

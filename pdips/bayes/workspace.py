@@ -7,19 +7,27 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.bayes.anchors import prior_draws, unconstrained
+from pdips.bayes.anchors import initial, prior_draws, unconstrained
+from pdips.bayes.columns import stand_ins
 from pdips.bayes.density import Density
-from pdips.bayes.grid import constrained
-from pdips.bayes.likelihood import censor
-from pdips.bayes.model_file import Blueprint, Source
+from pdips.bayes.grid import constrained, split
+from pdips.bayes.likelihood import Censored, censor_records
+from pdips.bayes.model_file import STAND_INS, Blueprint, Source
+from pdips.bayes.prior import prior_of
+from pdips.bayes.refusals import check_company, on_stand_ins
+from pdips.bayes.synthesis import to_frame
 from pdips.errors import InputError
 from pdips.schema import Schema
 
 FloatArray = NDArray[np.float64]
 
 MOST_KEPT = 4
+
+N_POINTS, N_STARTS = 3, 16
+"""Draws from the prior at which records are compared, and from which NUTS is tried to start."""
 
 ONE_AT_A_TIME = threading.RLock()
 """Compiled functions hold points between calls, which two threads can't share; audits run side by side."""
@@ -42,43 +50,112 @@ class Workspace:
         """The ``pm.Model`` of stand-ins."""
         return self.blueprint.model
 
-    def check(self) -> None:
-        """Refuse, on stand-ins, discrete parameters and a likelihood that can't be censored record by record.
+    def check(self, *, discrete: bool = False) -> None:
+        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each workspace.
+
+        Parameters
+        ----------
+        discrete : bool
+            Whether parameters may be discrete.
 
         Raises
         ------
         InputError
-            If the model is one of these; see also ``likelihood.censor``.
+            If a parameter is discrete, belongs to a single record or can't be drawn from its prior; if the model of
+            many records isn't that of one, repeated; if records can't be drawn; or for what
+            ``likelihood.censor_records`` refuses.
         """
-        discrete = [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
-        if discrete:
+        if self.discrete and not discrete:
             raise InputError(
-                f"parameter {discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
+                f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
                 "pm.Mixture does"
             )
-        if not self._checked:
-            try:
-                censor(self.model, window=1.0, public_potentials=self.blueprint.source.public_potentials)
-            except IndexError:
-                raise InputError(
-                    "the model looks something up by a column, and values that the schema allows lie beyond it; make "
-                    "what is looked up as long as the column has levels or whole numbers"
-                ) from None
-            self._checked.append(True)
+        self.remembered(("checked",), self._check)
 
-    @cached_property
-    def _checked(self) -> list[bool]:
-        return []
+    @property
+    def discrete(self) -> list[str]:
+        """Names of the parameters that are no real numbers."""
+        return [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
+
+    def _check(self) -> None:
+        schema, model = self.blueprint.schema, self.model
+        censored = self._censored()
+        with on_stand_ins("the prior"):
+            many = self.blueprint.has_record_parameters
+        if many:
+            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
+        start = np.median(self.prior, axis=0)
+        check_company(model, self.blueprint.build, schema, self._points(np.stack([start, *self.prior[:N_POINTS]])))
+        with on_stand_ins("the log-likelihood"):
+            censored.log_likelihood({name: [value] for name, value in self.values_of(start[None])[0].items()})
+        self._draw(start)
+
+    def _censored(self) -> Censored:
+        with on_stand_ins("the log-likelihood"):
+            public = self.blueprint.source.public_potentials
+            return censor_records(self.model, self.blueprint.schema.columns, window=1.0, public_potentials=public)
+
+    def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
+        known = self.model.value_vars
+        columns = [part.astype(value.dtype) for value, part in zip(known, split(self.model, flat), strict=True)]
+        return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _draw(self, flat: FloatArray) -> None:
+        """Draw records at some parameters, beside stand-ins for public columns, and bring them into the schema."""
+        schema, rng = self.blueprint.schema, np.random.default_rng(0)
+        filled = stand_ins(schema, STAND_INS)
+        public = {name: filled[name] for name in schema.public_columns}
+        with on_stand_ins("the observed variables"):
+            drawn = self.blueprint.draw(self.values_of(flat[None])[0], STAND_INS, public, rng)
+            wrong = [name for name, values in drawn.items() if np.shape(values) != (STAND_INS,)]
+            if wrong:
+                raise InputError(f"what the model draws of {wrong[0]!r} isn't one value a record")
+            to_frame(schema, drawn, pd.DataFrame(public), rng)
+
+    def check_prior(self) -> None:
+        """Refuse a prior that rejection can't draw from.
+
+        Raises
+        ------
+        InputError
+            See :func:`pdips.bayes.prior.prior_of`.
+        """
+        with on_stand_ins("the prior"):
+            self.remembered(("rows",), lambda: prior_of(self.model)(2, np.random.default_rng(0)))
+
+    def check_gradient(self) -> None:
+        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start.
+
+        Raises
+        ------
+        InputError
+            If there is none at the middle of the prior, the model's own starting point, or some draws from the prior.
+        """
+        self.remembered(("gradient",), self._check_gradient)
+
+    def _check_gradient(self) -> None:
+        model = self._censored().model
+        with on_stand_ins("the gradient of the log density"), np.errstate(all="ignore"):
+            function = model.logp_dlogp_function(ravel_inputs=True, mode="FAST_COMPILE")
+            function.set_extra_values({})
+            tried = [np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]]
+            found = any(np.isfinite(value) and np.isfinite(slope).all() for value, slope in map(function, tried))
+        if not found:
+            raise InputError(
+                "the model's log density or its gradient is not a finite number at any of the points tried; look for "
+                "logarithms and roots of what may be 0 or negative"
+            )
 
     @cached_property
     def density(self) -> Density:
         """The log density of one record, compiled."""
-        return Density(self.model)
+        return Density(self.model, columns=self.blueprint.schema.columns)
 
     @cached_property
     def prior(self) -> FloatArray:
         """Draws from the prior, shape (draws, parameters), in unconstrained space."""
-        return prior_draws(self.model)
+        with on_stand_ins("the prior"):
+            return prior_draws(self.model)
 
     def remembered[T](self, key: tuple[Any, ...], make: Callable[[], T]) -> T:
         """Return what was made for a key of public settings, or make it."""

@@ -10,10 +10,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.coding import numbers
 from pdips.errors import InputError
 from pdips.large import LargeSet
 from pdips.schema import Column, Schema
-from pdips.table import Table, numbers, tally
+from pdips.table import Table, tally
 from pdips.utility.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of, subsets, weights_of
 
 FloatArray = NDArray[np.float64]
