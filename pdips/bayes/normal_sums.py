@@ -34,6 +34,38 @@ def _positive_laplace(middle: float, scale: float, rng: np.random.Generator) -> 
 
 
 @numba.njit(cache=True, error_model="numpy")
+def _positive_normal(middle: float, scale: float, rng: np.random.Generator) -> float:
+    """Draw from the normal law above 0 (Robert, Simulation of truncated normal variables, 1995)."""
+    least = -middle / scale
+    if least < 0.5:
+        while True:
+            z = rng.standard_normal()
+            if z > least:
+                return middle + scale * z
+    rate = (least + math.sqrt(least**2 + 4)) / 2
+    while True:
+        beyond = rng.standard_exponential() / rate
+        if math.log(1 - rng.random()) < -((least + beyond - rate) ** 2) / 2:
+            return scale * beyond
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _log_below(x: float) -> float:
+    """Return the log of the standard normal distribution function."""
+    if x > -30:
+        return math.log(math.erfc(-x / math.sqrt(2)) / 2)
+    return -(x**2) / 2 - math.log(-x * math.sqrt(2 * math.pi))
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _log_mass(left: float, scale: float, gaussian: bool) -> float:
+    """Return the log of the integral above 0 of the noise's density about ``left``, which is 1 at its top."""
+    if gaussian:
+        return math.log(scale * math.sqrt(2 * math.pi)) + _log_below(left / scale)
+    return math.log(scale) + (math.log(2 - math.exp(-left / scale)) if left > 0 else left / scale)
+
+
+@numba.njit(cache=True, error_model="numpy")
 def propose(
     noisy: FloatArray,
     scales: FloatArray,
@@ -42,13 +74,14 @@ def propose(
     rng: np.random.Generator,
     found: FloatArray,
     log_weight: FloatArray,
+    gaussian: bool = False,
 ) -> None:
     """Fill in proposals (sum, standard deviation) and their log weights for one pair of noisy statistics.
 
     Parameters
     ----------
     noisy, scales : ndarray, shape (2,)
-        Noisy sum of u and of u^2, and the scales of their Laplace noise.
+        Noisy sum of u and of u^2, and the scales of their noise: of Laplace's law, or standard deviations.
     n : float
         Records, more than 2.
     priors : ndarray, shape (2,)
@@ -59,6 +92,8 @@ def propose(
         Exact sum of u and standard deviation; filled in.
     log_weight : ndarray, shape (proposals,)
         Log of posterior density over proposal density, up to a constant; filled in.
+    gaussian : bool
+        Whether the noise is normal; otherwise its law is Laplace's.
 
     Notes
     -----
@@ -73,22 +108,28 @@ def propose(
     log_half_normal = 0.5 * math.log(2 / math.pi) - math.log(of_sd)
     # chi-square density of Q given s over the density of s given Q: c / sqrt(Q)
     c = math.exp(math.lgamma((n - 2) / 2) - math.lgamma((n - 1) / 2)) / (2 * math.sqrt(2))
+    per_scale = math.sqrt(2 * math.pi) if gaussian else 2.0
     for j in range(len(log_weight)):
-        t = total + scales[0] * _laplace(rng) if rng.random() < 0.5 else math.sqrt(wide) * rng.standard_normal()
+        if rng.random() < 0.5:
+            t = total + scales[0] * (rng.standard_normal() if gaussian else _laplace(rng))
+        else:
+            t = math.sqrt(wide) * rng.standard_normal()
         left = squares - t**2 / n
         if rng.random() < 0.5:
-            q = _positive_laplace(left, scales[1], rng)
+            q = _positive_normal(left, scales[1], rng) if gaussian else _positive_laplace(left, scales[1], rng)
             s = math.sqrt(q / (2 * rng.standard_gamma((n - 2) / 2)))
         else:
             s = of_sd * abs(rng.standard_normal())
             q = 2 * s**2 * rng.standard_gamma((n - 1) / 2)
         noise_t, noise_q = -abs(t - total) / scales[0], -abs(q - left) / scales[1]
+        if gaussian:
+            noise_t, noise_q = -(noise_t**2) / 2, -(noise_q**2) / 2
         variance = n * s**2 + of_mean
         law_t = -0.5 * math.log(variance) - t**2 / (2 * variance)
         flat_t = -0.5 * math.log(wide) - t**2 / (2 * wide)
-        way_t = math.exp(flat_t) / math.sqrt(2 * math.pi) + math.exp(noise_t) / (2 * scales[0])
+        way_t = math.exp(flat_t) / math.sqrt(2 * math.pi) + math.exp(noise_t) / (per_scale * scales[0])
         half_normal = log_half_normal - s**2 / (2 * of_sd**2)
-        mass = math.log(scales[1]) + (math.log(2 - math.exp(-left / scales[1])) if left > 0 else left / scales[1])
+        mass = _log_mass(left, scales[1], gaussian)
         way_q = math.exp(half_normal) + math.exp(noise_q - mass) * math.sqrt(q) / c
         log_weight[j] = law_t + noise_t - math.log(way_t) + half_normal + noise_q - math.log(way_q)
         found[j, 0], found[j, 1] = t, s
@@ -122,6 +163,7 @@ def noise_aware(
     proposals: int,
     least: float,
     rng: np.random.Generator,
+    gaussian: bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """Draw means and standard deviations given noisy statistics, for each of many pairs of them.
 
@@ -129,7 +171,7 @@ def noise_aware(
     ----------
     noisy : ndarray, shape (replicates, 2)
         Noisy sums of u and of u^2.
-    scales, n, priors, rng
+    scales, n, priors, rng, gaussian
         As in :func:`propose`.
     n_draws : int
         Draws for each replicate: resampled by weight, so equal ones among them show that proposals were few.
@@ -150,7 +192,7 @@ def noise_aware(
         size = proposals
         while True:
             found, log_weight = np.empty((size, 2)), np.empty(size)
-            propose(noisy[i], scales, n, priors, rng, found, log_weight)
+            propose(noisy[i], scales, n, priors, rng, found, log_weight, gaussian)
             weight = np.exp(log_weight - log_weight.max())
             worth[i] = weight.sum() ** 2 / (weight**2).sum()
             if worth[i] >= least or 4 * size > PROPOSALS:
