@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from pdips.bayes.given import Given, Likelihood
 from pdips.bayes.released import Synthesis, synthesize
-from pdips.bayes.samplers import Lengths
+from pdips.bayes.samplers import Drawn, Lengths
 from pdips.bayes.sampling import SHORTEST_TUNING, available
 from pdips.bayes.sanitizing import Measured, Plan
-from pdips.bayes.statistic_fit import Fitted, Options, by_own, check_nuts, prepared, start_of, tree_of
+from pdips.bayes.statistic_fit import Compiled, Fitted, Options, by_own, check_nuts, prepared, start_of, tree_of
 from pdips.bayes.statistic_model import StatisticModel
 from pdips.errors import InputError, RefusedError
 from pdips.mechanism import Clock
@@ -62,7 +62,7 @@ def rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None = None) -> 
         raise
     except Exception as error:  # noqa: BLE001 - the analyst's own code or graph, on stand-ins
         raise InputError(f"{synthesis.model.name} fails on stand-ins: {type(error).__name__}: {error}") from error
-    _tried[key] = None
+    _tried.update({key: None, (*key[:-1], None): None})  # the price that follows a release asks without a number
     while len(_tried) > MOST_REMEMBERED:
         _tried.pop(next(iter(_tried)))
 
@@ -70,7 +70,7 @@ def rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None = None) -> 
 def _key(synthesis: Synthesis, plan: Plan) -> tuple[Hashable, ...]:
     parts = tuple((part.name, repr(part.statistic), part.scale, part.law, part.n_noised) for part in plan.parts)
     settings = (synthesis.likelihood, synthesis.options, bool(synthesis.n_records), plan.neighbours)
-    return (synthesis.model, plan.schema.to_toml(), parts, *settings)
+    return (synthesis.model.text or synthesis.model, plan.schema.to_toml(), parts, *settings)
 
 
 def _attempt(
@@ -92,7 +92,7 @@ def _attempt(
                 f"{model.name} is drawn without NUTS ({kept.own.name}), which has no {' and no '.join(unused)}: leave "
                 "them out, or set nuts to nutpie or pymc"
             )
-        found = by_own(model, built, kept, given, SHORT, n_draws, rng)
+        found = by_own(model, built, _unjudged(kept), given, SHORT, n_draws, rng)
         if found is not None:
             return found
     check_nuts(model, given)
@@ -104,9 +104,19 @@ def _attempt(
     return Fitted(draws=flat, tree=tree_of(flat), convergence=None)
 
 
+def _unjudged(kept: Compiled) -> Compiled:
+    """Return the same with a sampler whose chains, which are short here, needn't agree."""
+
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn | None:
+        drawn = None if kept.own is None else kept.own.draw(given, lengths, rng)
+        return None if drawn is None else replace(drawn, convergence=None)
+
+    return kept if kept.own is None else replace(kept, own=replace(kept.own, draw=draw))
+
+
 def _check_density(model: StatisticModel, built: pm.Model) -> None:
     """Refuse a model whose log density or its gradient isn't finite where chains start."""
-    free = [value for value in built.value_vars if value.dtype.startswith("float")]
+    free = [built.values_to_rvs[value] for value in built.value_vars if value.dtype.startswith("float")]
     graphs = [built.logp(), built.dlogp(free)] if free else [built.logp()]
     density = built.compile_fn(graphs, inputs=built.value_vars, mode="FAST_COMPILE", on_unused_input="ignore")
     if not all(np.isfinite(each).all() for each in density(start_of(built))):

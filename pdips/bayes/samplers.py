@@ -107,16 +107,21 @@ def recognise(model: pm.Model, given: Given) -> Sampler | None:
 
 def shares(reading: Reading) -> Sampler | None:
     """Return exact draws of shares with a Dirichlet or a beta prior given noisy multinomial counts."""
-    [prior, *others] = reading.priors.values()
-    if others or prior.law not in ("dirichlet", "beta") or len(prior.shape) != (prior.law == "dirichlet"):
+    if len(reading.priors) != 1:
+        return None
+    [prior] = reading.priors.values()
+    if prior.law not in ("dirichlet", "beta") or len(prior.shape) != (prior.law == "dirichlet"):
         return None
     alpha = prior.constants[0] if prior.law == "dirichlet" else np.array(prior.constants)
     name = _counted(reading, prior, len(alpha))
-    if name is None:
+    if name is None and reading.given.stated:
         return None
 
     def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn:
-        found = draw_shares(given, name, alpha, lengths.draws, rng)
+        if name is None:  # no statistic says anything of them
+            found = rng.dirichlet(alpha, lengths.draws)
+        else:
+            found = draw_shares(given, name, alpha, lengths.draws, rng)
         return Drawn(values={prior.name: found if prior.law == "dirichlet" else found[:, 0]})
 
     return Sampler(name="independent exact draws", draw=draw, drawn={prior.name: prior.variable})
