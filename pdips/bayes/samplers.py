@@ -149,14 +149,15 @@ def normal(reading: Reading) -> Sampler | None:
     if stated is None or len(reading.priors) != 2 or sorted(priors) != ["half-normal", "normal"]:
         return None
     mean, sd, n = priors["normal"], priors["half-normal"], reading.n
-    if mean.shape or sd.shape or n is None or n < 3 or mean.constants[0] or sd.constants[0]:
+    if mean.shape or sd.shape or n is None or n < 3 or sd.constants[0]:
         return None
     if not all(len(each.names) == 1 for each in stated) or not _is_normal(reading, *stated, mean, sd, float(n)):
         return None
-    names, widths = (stated[0].names[0], stated[1].names[0]), np.array([mean.constants[1], sd.constants[1]])
+    names = (stated[0].names[0], stated[1].names[0])
+    centre, *widths = (float(each) for each in (*mean.constants, sd.constants[1]))
 
     def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn | None:
-        found = _normal_draws(given, names, float(n), widths, lengths.draws, rng)
+        found = _normal_draws(given, names, np.array(widths), centre, lengths.draws, rng)
         return None if found is None else Drawn(values={mean.name: found[:, 0], sd.name: found[:, 1]})
 
     drawn = {each.name: each.variable for each in (mean, sd)}
@@ -177,18 +178,20 @@ def _is_normal(reading: Reading, sums: Stated, squares: Stated, mean: Prior, sd:
 
 
 def _normal_draws(
-    given: Given, names: tuple[str, str], n: float, widths: FloatArray, n_draws: int, rng: np.random.Generator
+    given: Given, names: tuple[str, str], widths: FloatArray, centre: float, n_draws: int, rng: np.random.Generator
 ) -> FloatArray | None:
     from pdips.bayes.normal_sums import noise_aware, plug_in
 
+    n = float(given.n)
     if not given.aware:
         total, squares = (given[name] for name in names)
-        [found] = plug_in(total, squares - total**2 / n, n, widths, n_draws, rng)
+        [found] = plug_in(total, squares - total**2 / n, n, widths, n_draws, rng, centre)
         return np.asarray(found)
     noisy = np.stack([given.noisy(name) for name in names], axis=1)
     scales = np.array([given.measured.scale(name) for name in names])
     gaussian = given.measured.part(names[0]).law == "gaussian"
-    [found], [worth] = noise_aware(noisy, scales, n, widths, n_draws, 64 * n_draws, 2.0 * n_draws, rng, gaussian)
+    lengths = (n_draws, 64 * n_draws, 2.0 * n_draws)
+    [found], [worth] = noise_aware(noisy, scales, n, widths, *lengths, rng, gaussian, centre)
     return None if worth < n_draws else np.asarray(found)
 
 
