@@ -18,8 +18,8 @@ from scipy import stats
 from pdips.bayes import regression_draws
 from pdips.bayes.given import Given
 from pdips.bayes.normal_sums import noise_aware, plug_in
-from pdips.bayes.sanitizing import Plan
 from pdips.bayes.samplers import Lengths, recognise
+from pdips.bayes.sanitizing import Plan
 from pdips.bayes.statistic_fit import Options, fit
 from pdips.bayes.statistic_model import StatisticModel, Wanted, as_statistic_model
 from pdips.bayes.statistics import Sums
@@ -245,7 +245,9 @@ def mean_densities(noisy, scale, n):
 def test_a_mean_by_nuts_has_the_posterior_of_brute_force():
     plan, rng = plan_of(known_sd(), NUMBER, "1/5"), np.random.default_rng(0)
     measured = measured_of(plan, 200, total=[120_000])
-    drawn = fit(known_sd(), measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000)).tree["posterior"]["mean"]
+    drawn = fit(known_sd(), measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000)).tree["posterior"][
+        "mean"
+    ]
     scale = measured.scale("total")
     assert scale == pytest.approx(10)
     grid, [density] = mean_densities(measured.value("total"), scale, 200)

@@ -31,7 +31,7 @@ COLUMNS = {
 
 MOVED = [
     ("bernoulli", "PRIOR, PRIOR)", "50, 2)", "share of the first level"),
-    ("multinomial", "np.full(len(given.noisy(\"counts\")), PRIOR)", "np.array([90.0, 1.0, 1.0])", "shares"),
+    ("multinomial", 'np.full(len(given.noisy("counts")), PRIOR)', "np.array([90.0, 1.0, 1.0])", "shares"),
     ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0, 0.05', "mean"),
     ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0.9, PRIOR_MEAN / 9', "mean"),
     ("normal_moments", '"sd", PRIOR_SD', '"sd", 0.05', "sd"),
@@ -53,7 +53,7 @@ MOVED = [
 
 UNKNOWN = [
     ("bernoulli", "pm.Beta(SHARE, PRIOR, PRIOR)", "pm.Uniform(SHARE, 0, 1)"),
-    ("multinomial", "given.multinomial(\"counts\", shares)", "given.multinomial(\"counts\", (shares + 1) / 4)"),
+    ("multinomial", 'given.multinomial("counts", shares)', 'given.multinomial("counts", (shares + 1) / 4)'),
     ("normal_moments", "sd, times=n)", "2 * sd, times=n)"),
     ("normal_moments", 'pm.HalfNormal("sd", PRIOR_SD)', 'pm.Exponential("sd", 2)'),
     ("normal_moments", "        unit = ", '        pm.Potential("also", -mean)\n        unit = '),

@@ -18,7 +18,7 @@ from pdips.bayes.correlations import evenly, factor_of, shares_of
 from pdips.bayes.given import Given, Stated
 from pdips.bayes.reading import Prior, Reading
 from pdips.bayes.samplers import Drawn, Lengths, Sampler
-from pdips.convergence import Convergence, converged
+from pdips.convergence import converged
 
 FloatArray = NDArray[np.float64]
 

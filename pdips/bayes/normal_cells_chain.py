@@ -239,7 +239,12 @@ def move_covariance(
     """Return the factor of the covariance after a move with the scatter held."""
     new_chol = moved(chol, steps[COVARIANCE], rng)
     ratio = log_all_sums(n, sums, m, times_own(new_chol), tau) - log_all_sums(n, sums, m, times_own(chol), tau)
-    ratio += log_prior(new_chol, priors) - log_prior(chol, priors) + log_wishart(new_chol, root, df) - log_wishart(chol, root, df)
+    ratio += (
+        log_prior(new_chol, priors)
+        - log_prior(chol, priors)
+        + log_wishart(new_chol, root, df)
+        - log_wishart(chol, root, df)
+    )
     taken = math.log(rng.random()) < ratio
     steps[COVARIANCE] = tuned(steps[COVARIANCE], taken, pace / TRIES)
     return new_chol if taken else chol
@@ -368,12 +373,28 @@ def run(
                     precision[k, j] = reciprocal_variance(noisy_sums[k, j] - sums[k, j], sum_scales[j], rng)
         move_sums(n, sums, noisy_sums, precision, m, cov, chol, tau, root, df, products, product_scales, gaussian, rng)
         chol, root = chol.copy(), root.copy()
-        accepted = move_sums_and_scale(n, sums, noisy_sums, sum_scales, gaussian, m, tau, chol, root, sum_step, priors, rng)
+        accepted = move_sums_and_scale(
+            n, sums, noisy_sums, sum_scales, gaussian, m, tau, chol, root, sum_step, priors, rng
+        )
         sum_step = min(max(sum_step * math.exp(pace * (accepted / cells - 0.3)), 1e-3), 3.0)
         cov = times_own(chol)
         for _ in range(TRIES):
             move_means_with_sums(
-                n, sums, noisy_sums, sum_scales, gaussian, m, tau, cov, root, products, product_scales, steps, pace, priors, rng
+                n,
+                sums,
+                noisy_sums,
+                sum_scales,
+                gaussian,
+                m,
+                tau,
+                cov,
+                root,
+                products,
+                product_scales,
+                steps,
+                pace,
+                priors,
+                rng,
             )
         m = draw_centre(n, sums, cov, tau, priors, rng)
         tau = move_spread(n, sums, m, cov, tau, steps, pace, priors, rng)

@@ -101,8 +101,8 @@ def propose(
     Notes
     -----
     Unknown are the sum T, the sum of squares about the mean Q and the standard deviation s; the mean is integrated out,
-    so T ~ N(n centre, n s^2 + n^2 tau^2). T comes with equal odds from its noise about the noisy sum, or from a normal law
-    like its prior; then (Q, s) from the noise about what the noisy squares leave for Q, above 0, with s given Q under a
+    so T ~ N(n centre, n s^2 + n^2 tau^2). T comes with equal odds from its noise about the noisy sum, or from a normal
+    law like its prior; then (Q, s) from the noise about what the noisy squares leave for Q, above 0, with s given Q under a
     flat prior, or from the prior. Each weight divides by the density of both ways together, so none exceeds 4 times a
     number near 1: few proposals carry all the weight only where the data contradict the model.
     """
@@ -236,7 +236,8 @@ def plug_in(
     Notes
     -----
     s given the scatter under a flat prior is accepted with probability proportional to its prior times
-    N(T; n centre, v), v = n s^2 + (n tau)^2, which is largest at v = (T - n centre)^2, or at the least v if that is more.
+    N(T; n centre, v), v = n s^2 + (n tau)^2, which is largest at v = (T - n centre)^2, or at the
+    least v if that is more.
     """
     draws = np.empty((len(total), n_draws, 2))
     for i in range(len(total)):

@@ -60,7 +60,7 @@ def rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None = None) -> 
             synthesize(short, [tried], public, tried.public, rng, Clock(), _attempt).drawn()
     except (InputError, RefusedError):
         raise
-    except Exception as error:  # noqa: BLE001 - the analyst's own code or graph, on stand-ins
+    except Exception as error:
         raise InputError(f"{synthesis.model.name} fails on stand-ins: {type(error).__name__}: {error}") from error
     _tried.update({key: None, (*key[:-1], None): None})  # the price that follows a release asks without a number
     while len(_tried) > MOST_REMEMBERED:

@@ -120,7 +120,9 @@ def synthesize(
     each = synthesis.n_sets if len(measured) == 1 else 1
     for noisy in measured:
         with clock.step("drawing from the posterior"):
-            fits.append(fitting(synthesis.model, noisy, synthesis.likelihood, n_draws=each, rng=rng, options=synthesis.options))
+            fits.append(
+                fitting(synthesis.model, noisy, synthesis.likelihood, n_draws=each, rng=rng, options=synthesis.options)
+            )
     for number in range(synthesis.n_sets):
         with clock.step(f"drawing synthetic set {number + 1} of {synthesis.n_sets}"):
             place = (0, number) if len(measured) == 1 else (number, 0)

@@ -311,13 +311,12 @@ class Plan:
 
     def _scaled(self, measured: Measured, times: float) -> dict[str, IntArray]:
         sums = (Counts, Sums, Products, Scatter)
-        found = {
+        return {
             part.name: np.rint(measured.values[part.name] * times).astype(np.int64)
             if isinstance(part.statistic, sums)
             else measured.values[part.name]
             for part in self.parts
         }
-        return found
 
     def made_up(self, n_records: int | None = None) -> Measured:
         """Return even statistics of nobody, without noise."""

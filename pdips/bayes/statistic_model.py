@@ -186,8 +186,8 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
         name = getattr(model, "__name__", "model")
     if hasattr(module, "draw_posterior"):
         raise InputError(
-            f"{name} has a draw_posterior, which modips takes no more: the posterior is that of build_model. Remove it; "
-            "pdips draws models that it recognises faster than NUTS"
+            f"{name} has a draw_posterior, which modips takes no more: the posterior is that of build_model. Remove "
+            "it; pdips draws models that it recognises faster than NUTS"
         )
     missing = [said for part, said in CONTRACT.items() if not callable(getattr(module, part, None))]
     if missing:
