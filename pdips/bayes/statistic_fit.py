@@ -159,8 +159,8 @@ def check_nuts(model: StatisticModel, given: Given) -> None:
     if given.undensified:
         raise InputError(
             f"{model.name}: {given.undensified[0]!r} has a law without density (given.ridge_fit), so the model is "
-            "drawn by pdips' own sampler or not at all, and that knows normal numbers with the priors that slomag.py gives "
-            "them, constants aside, and normal coefficients about 0; NUTS can't draw it"
+            "drawn by pdips' own sampler or not at all. That one knows normal numbers and coefficients whose priors are "
+            "those of slomag.py, constants aside; NUTS can't draw it"
         )
 
 
