@@ -216,7 +216,7 @@ def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
 @njit(cache=True)
 def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
     """Return what the prior says for one spread of the cells' means against another, in their logs."""
-    return priors[TAU_SHAPE, j] * math.log(new / old) - priors[TAU_RATE, j] * (new - old)
+    return float(priors[TAU_SHAPE, j] * math.log(new / old) - priors[TAU_RATE, j] * (new - old))
 
 
 @njit(cache=True)

@@ -103,8 +103,8 @@ def propose(
     Unknown are the sum T, the sum of squares about the mean Q and the standard deviation s; the mean is integrated out,
     so T ~ N(n centre, n s^2 + n^2 tau^2). T comes with equal odds from its noise about the noisy sum, or from a normal
     law like its prior; then (Q, s) from the noise about what the noisy squares leave for Q, above 0, with s given Q
-    under a flat prior, or from the prior. Each weight divides by the density of both ways together, so none exceeds 4 times a
-    number near 1: few proposals carry all the weight only where the data contradict the model.
+    under a flat prior, or from the prior. Each weight divides by the density of both ways together, so none exceeds 4
+    times a number near 1: few proposals carry all the weight only where the data contradict the model.
     """
     total, squares, of_mean, of_sd = noisy[0], noisy[1], (n * priors[0]) ** 2, priors[1]
     wide = of_mean + n * of_sd**2

@@ -151,7 +151,9 @@ def normal(reading: Reading) -> Sampler | None:
     mean, sd, n = priors["normal"], priors["half-normal"], reading.n
     if mean.shape or sd.shape or n is None or n < 3 or sd.constants[0]:
         return None
-    if not all(len(each.names) == 1 for each in stated) or not _is_normal(reading, *stated, mean, sd, float(n)):
+    if not all(len(each.names) == 1 for each in stated) or not _is_normal(
+        reading, (stated[0], stated[1]), mean, sd, float(n)
+    ):
         return None
     names = (stated[0].names[0], stated[1].names[0])
     centre, *widths = (float(each) for each in (*mean.constants, sd.constants[1]))
@@ -164,7 +166,8 @@ def normal(reading: Reading) -> Sampler | None:
     return Sampler(name="independent draws by importance sampling", draw=draw, drawn=drawn)
 
 
-def _is_normal(reading: Reading, sums: Stated, squares: Stated, mean: Prior, sd: Prior, n: float) -> bool:
+def _is_normal(reading: Reading, stated: tuple[Stated, Stated], mean: Prior, sd: Prior, n: float) -> bool:
+    sums, squares = stated
     ones, total = np.ones((1, 1)), sums.exact.reshape((1,))
     return len(reading.given[sums.names[0]]) == 1 and reading.same(
         (sums.arguments["mean"], n * mean.variable * ones),

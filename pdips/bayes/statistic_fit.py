@@ -159,8 +159,8 @@ def check_nuts(model: StatisticModel, given: Given) -> None:
     if given.undensified:
         raise InputError(
             f"{model.name}: {given.undensified[0]!r} has a law without density (given.ridge_fit), so the model is "
-            "drawn by pdips' own sampler or not at all. That one knows normal numbers and coefficients whose priors are "
-            "those of slomag.py, constants aside; NUTS can't draw it"
+            "drawn by pdips' own sampler or not at all. That one knows normal numbers and coefficients with priors as in "
+            "slomag.py, constants aside; NUTS can't draw it"
         )
 
 
@@ -204,7 +204,7 @@ def _by_nuts(
 ) -> Fitted:
     _set(built, kept)
     chains = options.chains or CHAINS
-    settings = {"start": start_of(built), "chains": chains, "rng": rng, "sampler": options.nuts}
+    settings: dict[str, Any] = {"start": start_of(built), "chains": chains, "rng": rng, "sampler": options.nuts}
     lengths = {"draws": max(options.draws or DRAWS, -(-APART * n_draws // chains)), "tune": options.tune or TUNE}
     watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
     try:
