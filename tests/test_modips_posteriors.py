@@ -320,6 +320,7 @@ class Calibration(simuk.SBC):
         measured = replace(self.plan.made_up(), n_records=self.n, values=values)
         rng = np.random.default_rng(int(self._seeds[self._simulations_complete]) + 1)
         found = self.sampler.draw(Given(measured, self.likelihood), Lengths(draws=self.draws), rng).values
+        found = {**found, **self.sampler.completed(found)}
         return xr.Dataset({name: ("sample", found[name]) for name in self.var_names})
 
 

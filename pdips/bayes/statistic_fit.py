@@ -158,9 +158,9 @@ def check_nuts(model: StatisticModel, given: Given) -> None:
     """
     if given.undensified:
         raise InputError(
-            f"{model.name}: {given.undensified[0]!r} has a law without density (given.ridge_fit), so the model is "
-            "drawn by pdips' own sampler or not at all. That one knows normal numbers and coefficients with priors as in "
-            "slomag.py, constants aside; NUTS can't draw it"
+            f"{model.name}: {given.undensified[0]!r} has a law without density (given.ridge_fit), which NUTS can't "
+            "draw, and pdips' own sampler doesn't recognise the rest of the model: it knows the laws and kinds of priors "
+            "of slomag.py, whatever their constants"
         )
 
 
