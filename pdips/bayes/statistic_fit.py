@@ -159,8 +159,8 @@ def check_nuts(model: StatisticModel, given: Given) -> None:
     if given.undensified:
         raise InputError(
             f"{model.name}: {given.undensified[0]!r} has a law without density (given.ridge_fit), which NUTS can't "
-            "draw, and pdips' own sampler doesn't recognise the rest of the model: it knows the laws and kinds of priors "
-            "of slomag.py, whatever their constants"
+            "draw, and pdips' own sampler doesn't recognise the rest of the model: it knows the laws and kinds of "
+            "priors of slomag.py, whatever their constants"
         )
 
 
