@@ -8,14 +8,12 @@ Schema: one column with two levels and nothing else.
 
 import numpy as np
 import pymc as pm
-from scipy import stats
 
 from pdips.bayes.statistics import Counts
 from pdips.errors import InputError
 
 SHARE = "share of the first level"
 PRIOR = 1 / 3
-MOST_SUMMED = 20_000
 
 
 def column(schema):
@@ -43,21 +41,6 @@ def build_model(given, schema):
         else:  # the count of the first level says all, and is summed over
             given.observe("counts", pm.Binomial.dist(n, share), n)
     return model
-
-
-def draw_posterior(given, n_draws, schema, rng):
-    # Exact: the count of the first level given the noisy one, then its share. NUTS where there is too much to sum over.
-    n = given.measured.n_records
-    first, second = given["counts"]
-    if given.aware:
-        if n is None or n > MOST_SUMMED:
-            return None
-        known = np.arange(n + 1)
-        log_law = stats.betabinom.logpmf(known, n, PRIOR, PRIOR) + given.log_noise("counts", known)
-        law = np.exp(log_law - log_law.max())
-        first = rng.choice(known, n_draws, p=law / law.sum())
-        second = n - first
-    return {SHARE: rng.beta(PRIOR + first, PRIOR + second, n_draws)}
 
 
 def draw_records(draw, records, schema, rng):

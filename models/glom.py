@@ -21,7 +21,7 @@ import numpy as np
 import pymc as pm
 
 from pdips.bayes.correlations import correlation_factor
-from pdips.bayes.normal_cells import draw_cells
+from pdips.bayes.normal_cells import cell_means
 from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.bayes.units import unit_of
 from pdips.errors import InputError
@@ -75,27 +75,10 @@ def build_model(given, schema):
     return model
 
 
-def draw_posterior(given, n_draws, schema, rng):
-    """Chains of moves made for this posterior; NUTS where the number of records is protected, and for plug-in."""
-    _, numeric = columns(schema)
-    if given.measured.n_records is None or not given.aware:
-        return None
-    products = [f"{x} times {y}" for i, x in enumerate(numeric) for y in numeric[: i + 1]]
-    return draw_cells(given, "counts", [f"sums of {y}" for y in numeric], products, ALPHA, rng)
-
-
-def draw_rest(draws, schema, rng):
+def draw_rest(given, draws, schema, rng):
     """Shares and cell means, which are integrated out: draws given counts, sums and Sigma."""
-    counts, sums, tau = draws["counts"], draws["sums"], draws["tau"]
-    shares = rng.standard_gamma(ALPHA + counts)
-    prior = np.eye(tau.shape[-1]) / tau[:, None, :] ** 2
-    inverse = np.linalg.inv(draws["Sigma"])
-    precision = prior[:, None] + counts[..., None, None] * inverse[:, None]
-    known = (prior @ draws["m"][..., None])[:, None] + inverse[:, None] @ sums[..., None]
-    mean = np.linalg.solve(precision, known)
-    root = np.linalg.cholesky(precision)
-    moved = np.linalg.solve(np.swapaxes(root, -1, -2), rng.standard_normal(mean.shape))
-    return {"pi": shares / shares.sum(axis=1, keepdims=True), "mu": (mean + moved)[..., 0]}
+    shares = rng.standard_gamma(given.law("dirichlet_multinomial").arguments["alpha"] + draws["counts"])
+    return {"pi": shares / shares.sum(axis=1, keepdims=True), "mu": cell_means(draws, draws["counts"], rng)}
 
 
 def draw_records(draw, records, schema, rng):

@@ -83,38 +83,13 @@ def build_model(given, schema):
         b = given.solved("least squares", loads, spread=WIDTH)
         root = given.fixed("root", np.linalg.cholesky(covariance))
         beta = pm.Deterministic("beta", b + sd * (root @ pm.Normal("error", 0, 1, shape=p)))
-        pm.Potential("prior of beta", pm.logp(pm.Normal.dist(0, WIDTH), beta).sum())
+        given.prior("beta", beta, pm.Normal.dist(0, WIDTH))
         explained = b @ (given.fixed("gram", gram) @ b)
         if not given.aware:  # something is left unexplained
             most = given["squares"][0] - LEAST_VARIANCE * given.n
             explained = pm.math.minimum(explained, given.fixed("most", most))
         given.wishart(["squares"], df=given.n - p, chol=sd, about=explained)
     return model
-
-
-def draw_posterior(given, n_draws, schema, rng):
-    # Draws by a Gibbs sampler where the noise is Laplace; NUTS otherwise.
-    gram, loads, covariance = linear(given, schema)
-    df = given.n - len(gram)
-    if given.measured.part("squares").law != "laplace" or df < 2:
-        return None
-    from pdips.bayes.centring import least_squares
-    from pdips.bayes.regression_draws import Regression, noise_aware, plug_in
-
-    model = Regression(gram=gram, covariance=covariance, df=df, width=WIDTH, spread=SD)
-    stacked, entries = np.vstack(list(loads.values())), [len(each) for each in loads.values()]
-    if not given.aware:
-        deviations = np.repeat([max(given.measured.deviation(name), 1e-9) for name in loads], entries)
-        used = np.concatenate([given[name] for name in loads])
-        b, _ = least_squares(stacked / deviations[:, None], used / deviations, WIDTH)
-        scatter = max(given["squares"][0] - b @ gram @ b, LEAST_VARIANCE * given.n)
-        beta, sd = plug_in(model, b, scatter, n_draws, rng)
-        return {"beta": beta, "sd": sd}
-    noisy = {"sums": np.concatenate([given.noisy(name) for name in loads]), "squares": given.noisy("squares")}
-    scales = np.repeat([given.measured.scale(name) for name in loads], entries)
-    of_noise = {"sums": scales, "squares": np.array([given.measured.scale("squares")])}
-    found = noise_aware(model, stacked, noisy, of_noise, n_draws, rng)
-    return None if found is None else {"beta": found[0], "sd": found[1]}
 
 
 def draw_records(draw, records, schema, rng):

@@ -11,7 +11,6 @@ cells than records the prior has the say, and the sets are little but even: leav
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.shares import draw_shares
 from pdips.bayes.statistics import Counts
 from pdips.errors import InputError
 from pdips.table import decode
@@ -38,10 +37,6 @@ def build_model(given, schema):
         shares = pm.Dirichlet("shares", np.full(len(given.noisy("counts")), PRIOR))
         given.multinomial("counts", shares)
     return model
-
-
-def draw_posterior(given, n_draws, schema, rng):
-    return {"shares": draw_shares(given, "counts", PRIOR, n_draws, rng)}
 
 
 def draw_records(draw, records, schema, rng):

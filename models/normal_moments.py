@@ -44,27 +44,6 @@ def build_model(given, schema):
     return model
 
 
-def draw_posterior(given, n_draws, schema, rng):
-    # Independent draws where the noise is Laplace and n is public; NUTS otherwise.
-    n = given.measured.n_records
-    if n is None or n < 3 or given.measured.part("total").law != "laplace":
-        return None
-    from pdips.bayes.normal_sums import noise_aware, plug_in
-
-    names, priors = ("total", "squares"), np.array([PRIOR_MEAN, PRIOR_SD])
-    total, squares = (given.noisy(name) if given.aware else given[name] for name in names)
-    if given.aware:
-        noisy, scales = np.stack([total, squares], axis=1), np.array([given.measured.scale(name) for name in names])
-        [draws], [worth] = noise_aware(noisy, scales, float(n), priors, n_draws, 64 * n_draws, 2.0 * n_draws, rng)
-        if worth < n_draws:
-            return None
-    else:
-        [draws] = plug_in(total, squares - total**2 / n, float(n), priors, n_draws, rng)
-    mean, sd = draws.T
-    unit = unit_of(schema, column(schema))
-    return {"mean": mean, "sd": sd, "mu": unit.middle + unit.half * mean, "sigma": unit.half * sd}
-
-
 def draw_records(draw, records, schema, rng):
     y = column(schema)
     u = draw["mean"] + draw["sd"] * rng.standard_normal(records.n)

@@ -18,13 +18,13 @@ numeric ones and on those before them.
 import numpy as np
 import pymc as pm
 
+from pdips.bayes.correlations import correlation_factor
 from pdips.bayes.logistic_fit import Logistic
-from pdips.bayes.normal_cells import draw_cells
-from pdips.bayes.ridge_posterior import Rows, draw_coefficients, level_shares, nodes
-from pdips.bayes.statistic_fit import NOT_AGREED
+from pdips.bayes.normal_cells import cell_means
+from pdips.bayes.ridge_posterior import level_shares
 from pdips.bayes.statistics import Counts, Products, Sums
 from pdips.bayes.units import unit_of
-from pdips.errors import InputError, RefusedError
+from pdips.errors import InputError
 
 KAPPA = 30  # less leaves more noise, more shrinks coefficients further before noise comes: see docs/studies.md
 PRIOR = 10.0  # of coefficients of predictors within the unit ball: logits of 5 are not unheard of, of 30 they are
@@ -62,44 +62,35 @@ def statistics(schema):
 
 def build_model(given, schema):
     _, numeric = columns(schema)
+    d = len(numeric)
     if given.measured.n_records is None or not given.aware:
         raise InputError("slomag.py is for neighbours = replace-one and likelihood = noise-aware")
     with pm.Model() as model:
-        # In units of half the range. The fits enter in draw_posterior: their law needs sums over a population.
-        m = pm.Normal("m", 0, 0.5, shape=len(numeric))
-        sd = pm.Gamma("sd", 2, 4, shape=len(numeric))
-        for place, name in enumerate(numeric):
-            total = given.normal(f"sum of {name}", given.n * m[place : place + 1], sd[place], times=given.n)
-            given.wishart([f"{name} times {name}"], df=given.n - 1, chol=sd[place], about=total[0] ** 2 / given.n)
+        # In units of half the range, with the priors of glom.py for a single cell.
+        m = pm.Normal("m", 0, 0.5, shape=d)
+        tau = pm.Gamma("tau", 2, 4, shape=d)
+        sd = pm.Gamma("sd", 2, 4, shape=d)
+        chol = sd[:, None] * correlation_factor("correlation", d)
+        sums = given.normal([f"sum of {z}" for z in numeric], given.n * m[None], chol, times=given.n, between=tau)
+        given.wishart(list(pairs(schema)), df=max(given.n - 1, d), chol=chol, about=sums.T @ sums / given.n)
+        pm.Deterministic("sums", sums)
+        pm.Deterministic("Sigma", chol @ chol.T)
+        # Their law needs sums over the population that the columns before them make: given by pdips' own sampler.
+        for name, fit in regressions(schema).items():
+            beta = pm.Normal(f"coefficients of {fit.outcome}", 0, PRIOR, shape=fit.shape(schema))
+            given.ridge_fit(name, beta)
     return model
 
 
-def draw_posterior(given, n_draws, schema, rng):
-    """Numbers by chains, then each regression given the population that the columns before it make."""
-    _, numeric = columns(schema)
-    measured = given.measured
-    sums = [f"sum of {z}" for z in numeric]
-    tree, agreed = draw_cells(given, "records", sums, list(pairs(schema)), 0.5, rng)
-    if not agreed.passed:
-        raise RefusedError(NOT_AGREED.format("slomag.py"))
-    stacked = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-    taken = np.linspace(0, stacked.sizes["sample"] - 1, n_draws).astype(int)
-    total, spread = stacked["sums"].to_numpy()[taken, 0], stacked["Sigma"].to_numpy()[taken]
-    noise = np.linalg.cholesky(spread) @ rng.standard_normal((n_draws, len(numeric), 1))
-    found = {"mean": total / measured.n_records + noise[..., 0] / np.sqrt(measured.n_records), "covariance": spread}
-    u = nodes(found["mean"].mean(axis=0), spread.mean(axis=0))
-    rows = Rows.of(numeric, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(numeric)]))
-    for name, fit in regressions(schema).items():
-        law = (measured.scale(name), measured.part(name).law == "gaussian", measured.n_records, PRIOR)
-        draws, shares = draw_coefficients(fit, schema, rows, given.noisy(name), *law, n_draws, rng)
-        found[f"coefficients of {fit.outcome}"] = draws
-        rows = rows.with_levels(fit.outcome, shares)
-    return found
+def draw_rest(given, draws, schema, rng):
+    """The means of numeric columns, which are integrated out: draws given their sums and Sigma."""
+    counts = np.full((len(draws["m"]), 1), given.n)
+    return {"mean": cell_means(draws, counts, rng)[:, 0]}
 
 
 def draw_records(draw, records, schema, rng):
     _, numeric = columns(schema)
-    u = draw["mean"] + rng.standard_normal((records.n, len(numeric))) @ np.linalg.cholesky(draw["covariance"]).T
+    u = draw["mean"] + rng.standard_normal((records.n, len(numeric))) @ np.linalg.cholesky(draw["Sigma"]).T
     made = {z: unit_of(schema, z).back(u[:, i]) for i, z in enumerate(numeric)}
     for fit in regressions(schema).values():
         shares = level_shares(fit.design(made, schema), draw[f"coefficients of {fit.outcome}"])

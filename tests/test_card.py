@@ -180,7 +180,7 @@ def test_the_three_lines_run_for_modips_too(tmp_path: Path, monkeypatch: pytest.
     from pdips import Modips
 
     parts = "cells_of as statistics, shares_of_cells as build_model, draw_cells as draw_records"
-    text = f"from small_models import {parts}, draw_shares as draw_posterior\n"
+    text = f"from small_models import {parts}\n"
     (tmp_path / "model.py").write_text(text, encoding="utf-8")
     folder = published(tmp_path / "public", Modips(epsilon=20, n_sets=3, model=str(tmp_path / "model.py")))
     card = write_card(folder).read_text(encoding="utf-8")

@@ -85,7 +85,7 @@ def test_records_follow_the_draw():
     model, rng = as_statistic_model("slomag"), np.random.default_rng(6)
     draw = {
         "mean": np.array([0.1]),
-        "covariance": np.array([[0.04]]),
+        "Sigma": np.array([[0.04]]),
         "coefficients of w": np.array([[-1.0, 6.0]]),
         "coefficients of v": np.array([[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]),
     }

@@ -18,8 +18,9 @@ from scipy import stats
 from pdips.bayes import regression_draws
 from pdips.bayes.given import Given
 from pdips.bayes.normal_sums import noise_aware, plug_in
+from pdips.bayes.samplers import Lengths, recognise
 from pdips.bayes.sanitizing import Plan
-from pdips.bayes.statistic_fit import fit
+from pdips.bayes.statistic_fit import Options, fit
 from pdips.bayes.statistic_model import StatisticModel, Wanted, as_statistic_model
 from pdips.bayes.statistics import Sums
 from pdips.noise import RandomBits
@@ -49,9 +50,15 @@ def measured_of(plan, n, **values):
     return replace(plan.made_up(), n_records=n, values={name: np.array(each) for name, each in values.items()})
 
 
-def without_draws(name):
-    """Return a model whose draws come from NUTS, whatever it could draw itself."""
-    return replace(as_statistic_model(name), draw_posterior=None)
+def by_nuts(draws=1000):
+    """Options under which NUTS draws, whatever sampler there is for a model."""
+    return Options(nuts="nutpie", draws=draws)
+
+
+def own_draws(model, given, n_draws, seed=0):
+    """Draws of the sampler made for a model, by variable."""
+    sampler = recognise(model.built(given), given)
+    return sampler.draw(given, Lengths(draws=n_draws), np.random.default_rng(seed)).values
 
 
 def errors(draws, grid, density):
@@ -82,7 +89,7 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
     assert np.interp([low[0], high[0]], grid, cdf) == pytest.approx([0.025, 0.975], abs=2e-3)
     model = as_statistic_model("bernoulli")
     given = Given(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
-    drawn = model.draw_posterior(given, 20_000, COIN, np.random.default_rng(0))[SHARE]
+    drawn = own_draws(model, given, 20_000)[SHARE]
     again = posteriors.draw(np.full(20_000, noisy), 1, np.random.default_rng(1))[:, 0]
     for each in (drawn, again):
         assert errors(each, grid, density).max() < 5.2  # 2 x 9 checks, one in a million
@@ -92,8 +99,9 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
 
 @pytest.mark.long
 def test_a_coin_has_the_posterior_of_nuts():
-    given = measured_of(plan_of(without_draws("bernoulli"), COIN, "1/4"), 40, counts=[4, 36])
-    found = fit(without_draws("bernoulli"), given, "noise-aware", n_draws=5, rng=np.random.default_rng(0))
+    model = as_statistic_model("bernoulli")
+    given = measured_of(plan_of(model, COIN, "1/4"), 40, counts=[4, 36])
+    found = fit(model, given, "noise-aware", n_draws=5, rng=np.random.default_rng(0), options=by_nuts())
     drawn = found.tree["posterior"][SHARE].to_numpy().ravel()
     grid, density = coin_density(40, 4, 0.25)
     assert errors(drawn, grid, density).max() < 5.2 * 3  # chains' draws are worth a tenth at least
@@ -103,7 +111,7 @@ def test_a_coin_has_the_posterior_of_nuts():
 def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
     model = as_statistic_model("bernoulli")
     given = Given(measured_of(plan_of(model, COIN, 1), 40, counts=[-3, 43]), "plug-in")
-    drawn = model.draw_posterior(given, 20_000, COIN, np.random.default_rng(0))[SHARE]
+    drawn = own_draws(model, given, 20_000)[SHARE]
     assert stats.kstest(drawn, stats.beta(1 / 3, 40 + 1 / 3).cdf).pvalue > ACCEPT
     assert stats.kstest(drawn, stats.beta(1 / 3, 30 + 1 / 3).cdf).pvalue < REJECT
 
@@ -161,7 +169,7 @@ def test_a_regression_has_the_posterior_of_nuts(likelihood):
     model = as_statistic_model("linear_regression")
     plan = plan_of(model, schema, 1)
     measured = plan.sanitize(Table(frame, schema), RandomBits(rng))
-    chains = fit(without_draws("linear_regression"), measured, likelihood, n_draws=5, rng=rng, draws=2000)
+    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
     own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
     assert own.convergence is None
     nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
@@ -180,7 +188,7 @@ def test_a_normal_law_has_the_posterior_of_nuts():
     plan = plan_of(model, NUMBER, "1/2")
     for place, (total, squares) in enumerate([(50_000, 100_000_000), (-700_000, 260_000_000)]):
         measured, rng = measured_of(plan, 1000, total=[total], squares=[squares]), np.random.default_rng(place)
-        chains = fit(without_draws("normal_moments"), measured, "noise-aware", n_draws=5, rng=rng, draws=2000)
+        chains = fit(model, measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000))
         own = fit(model, measured, "noise-aware", n_draws=8000, rng=rng)
         assert own.convergence is None
         for name in ("mu", "sigma"):
@@ -237,7 +245,9 @@ def mean_densities(noisy, scale, n):
 def test_a_mean_by_nuts_has_the_posterior_of_brute_force():
     plan, rng = plan_of(known_sd(), NUMBER, "1/5"), np.random.default_rng(0)
     measured = measured_of(plan, 200, total=[120_000])
-    drawn = fit(known_sd(), measured, "noise-aware", n_draws=5, rng=rng, draws=2000).tree["posterior"]["mean"]
+    drawn = fit(known_sd(), measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000)).tree["posterior"][
+        "mean"
+    ]
     scale = measured.scale("total")
     assert scale == pytest.approx(10)
     grid, [density] = mean_densities(measured.value("total"), scale, 200)
@@ -280,6 +290,8 @@ class Calibration(simuk.SBC):
         self.plan, self.n, self.fitted, self.draws = plan_of(model, schema, epsilon), n, model, draws
         self.likelihood, self.factor = likelihood, factor
         made_up = replace(self.plan.made_up(), n_records=n)
+        given = Given(made_up, likelihood)
+        self.sampler = recognise(model.built(given), given)
         super().__init__(
             model.built(Given(made_up, "plug-in")), simulator=self.simulate, progress_bar=False, **settings
         )
@@ -307,8 +319,9 @@ class Calibration(simuk.SBC):
             values["counts"][1] = self.n - values["counts"][0]
         measured = replace(self.plan.made_up(), n_records=self.n, values=values)
         rng = np.random.default_rng(int(self._seeds[self._simulations_complete]) + 1)
-        found = fit(self.fitted, measured, self.likelihood, n_draws=self.draws, rng=rng, draws=self.draws)
-        return xr.Dataset({name: ("sample", found.draws[name]) for name in self.var_names})
+        found = self.sampler.draw(Given(measured, self.likelihood), Lengths(draws=self.draws), rng).values
+        found = {**found, **self.sampler.completed(found)}
+        return xr.Dataset({name: ("sample", found[name]) for name in self.var_names})
 
 
 class NormalCalibration(Calibration):

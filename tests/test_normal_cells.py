@@ -7,6 +7,7 @@ from scipy import stats
 
 CELLS, D, N, ALPHA = 3, 2, 40, 0.5
 SCALES = {"counts": 3.0, "sums": 3.0, "products": 2.0}
+PRIORS = np.repeat([[0.0], [0.5], [2.0], [4.0], [2.0], [4.0]], D, axis=1)
 RUNS, RANKS = 120, 20
 
 
@@ -49,6 +50,7 @@ def ranks(factor: float, seed: int) -> dict[str, np.ndarray]:
             np.full((D, D), factor * SCALES["products"]),
             False,
             ALPHA,
+            PRIORS,
             float(N - CELLS),
             start,
             np.clip(sums, -start[:, None], start[:, None]),

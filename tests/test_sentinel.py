@@ -89,7 +89,7 @@ def words_for(mechanism: str, neighbours: str, folder: Path) -> list[str]:
         text = "from small_models import generic as build_model\n"
         if mechanism == "modips":
             parts = "cells_of as statistics, shares_of_cells as build_model, draw_cells as draw_records"
-            text = f"from small_models import {parts}, draw_shares as draw_posterior\n"
+            text = f"from small_models import {parts}\n"
         (folder / "model.py").write_text(text, encoding="utf-8")
         words += ["--model", str(folder / "model.py")]
     return [*words, *(["--option", "n_records=30"] if neighbours == "add-remove" and "n_records" in known else [])]

@@ -91,7 +91,9 @@ def test_what_the_general_location_model_integrates_out_is_drawn():
     counts, sums = np.array([400.0, 100.0]), np.array([[80.0, -40.0], [10.0, 30.0]])
     one = {"counts": counts, "sums": sums, "m": np.zeros(2), "tau": np.full(2, 0.3), "Sigma": np.diag([0.04, 0.09])}
     draws = {name: np.broadcast_to(each, (4000, *each.shape)) for name, each in one.items()}
-    found = model.completed(draws, MIXED, np.random.default_rng(1))
+    given = Given(Modips(epsilon=1, model="glom").plan(MIXED).made_up())
+    model.built(given)
+    found = model.completed(given, draws, np.random.default_rng(1))
     np.testing.assert_allclose(found["pi"].mean(axis=0), (counts + 0.5) / 501, atol=0.002)  # 6 standard errors
     precision = 1 / 0.3**2 + counts[:, None] / np.array([0.04, 0.09])
     mean, sd = sums / np.array([0.04, 0.09]) / precision, precision**-0.5
@@ -128,10 +130,12 @@ def test_draws_of_the_rest_must_be_one_for_each_draw():
         statistics=lambda schema: {},
         build_model=lambda given, schema: None,
         draw_records=lambda draw, records, schema, rng: {},
-        draw_rest=lambda draws, schema, rng: {"pi": np.zeros(3)},
+        draw_rest=lambda given, draws, schema, rng: {"pi": np.zeros(3)},
     )
     with pytest.raises(InputError, match="draw_rest must return one value for each draw"):
-        model.completed({"m": np.zeros(10)}, MIXED, np.random.default_rng(1))
+        model.completed(
+            Given(Modips(epsilon=1, model="glom").plan(MIXED).made_up()), {"m": np.zeros(10)}, np.random.default_rng(1)
+        )
 
 
 def test_public_columns_reach_the_model_and_fix_its_least_squares():

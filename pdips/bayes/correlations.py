@@ -3,6 +3,7 @@
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pytensor.tensor import TensorVariable
 
 
@@ -28,9 +29,19 @@ def correlation_factor(name: str, d: int) -> TensorVariable:
     """
     if d == 1:
         return pt.ones((1, 1))
+    shape = evenly(d)
+    return factor_of(pm.Beta(name, shape, shape), d)
+
+
+def evenly(d: int) -> NDArray[np.float64]:
+    """Return both parameters of the beta law of each partial correlation, shape (d (d - 1) / 2,)."""
     _, columns = np.tril_indices(d, -1)
-    shape = 1 + (d - 2 - columns) / 2
-    partial = 2 * pm.Beta(name, shape, shape) - 1
+    return np.asarray(1 + (d - 2 - columns) / 2)
+
+
+def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
+    """Return the factor of partial correlations r given as (1 + r) / 2, shape (d (d - 1) / 2,)."""
+    partial = 2 * shares - 1
     rows, number = [], 0
     for i in range(d):
         left, row = pt.ones(()), []
@@ -40,3 +51,14 @@ def correlation_factor(name: str, d: int) -> TensorVariable:
             number += 1
         rows.append(pt.stack([*row, pt.sqrt(left), *[pt.zeros(())] * (d - i - 1)]))
     return pt.stack(rows)
+
+
+def shares_of(factor: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return what :func:`factor_of` takes, shape (..., d (d - 1) / 2), of lower factors of correlation matrices."""
+    found = []
+    for i in range(factor.shape[-1]):
+        left = np.ones(factor.shape[:-2])
+        for j in range(i):
+            found.append((1 + np.clip(factor[..., i, j] / np.sqrt(left), -1, 1)) / 2)
+            left = np.maximum(left - factor[..., i, j] ** 2, 1e-300)
+    return np.stack(found, axis=-1)

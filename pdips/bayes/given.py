@@ -2,6 +2,7 @@
 noise."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -25,6 +26,28 @@ MOST_TERMS = 4096
 NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 
 
+@dataclass(frozen=True, eq=False)
+class Stated:
+    """A law that a model stated of exact statistics, or of a quantity that its parameters make.
+
+    Parameters
+    ----------
+    law : str
+        The method of :class:`Given` that stated it.
+    names : tuple of str
+        The statistics, or what the quantity is called.
+    arguments : mapping of str to Any
+        What the method was given, as graphs or numbers.
+    exact : TensorVariable, optional
+        The exact statistics that it returned.
+    """
+
+    law: str
+    names: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    exact: Any = None
+
+
 class Given:
     """Noisy statistics of a table, in a ``with pm.Model()`` block.
 
@@ -42,6 +65,9 @@ class Given:
     Notes
     -----
     Units: counts are records; sums and products are of u = (x - middle) / half of the public bounds, in [-1, 1].
+    ``stated`` lists the laws that a model stated, ``terms`` the potentials that they became and ``latents`` the free
+    variables that stand for something exact or for noise: with its priors, they are all of a model that has no other
+    potentials (:mod:`pdips.bayes.reading`).
     What is exact is continuous here where it isn't summed over, with the density exp(-abs(noise) / scale) in place of
     the discrete Laplace probabilities, to which it is proportional on the grid.
     """
@@ -52,6 +78,10 @@ class Given:
         self.used = settle(measured)
         self._counts: dict[str, Any] = {}
         self.latents: list[str] = []
+        self.stated: list[Stated] = []
+        self.terms: list[Any] = []
+        self.undensified: list[str] = []
+        self.data: dict[str, FloatArray] = {}
 
     @property
     def schema(self) -> Schema:
@@ -70,7 +100,8 @@ class Given:
             return float(self.measured.n_records)
         if self._counts:
             return next(iter(self._counts.values())).sum()
-        return self.counts(next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))).sum()
+        counted = next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))
+        return self._counts_of(counted).sum()
 
     def noisy(self, name: str) -> FloatArray:
         """Return noisy statistics as they are published, shape (entries,)."""
@@ -96,9 +127,9 @@ class Given:
         TensorVariable, shape (cells,)
             Exact counts, which later laws may depend on; real numbers where they are unknown.
         """
-        counts = self.counts(name, p)
-        pm.Potential(f"law of {name}", laws.multinomial(counts, p))
-        return counts
+        counts = self._counts_of(name, p)
+        self._term(f"law of {name}", laws.multinomial(counts, p))
+        return self._state("multinomial", (name,), counts, p=pt.as_tensor(p))
 
     def dirichlet_multinomial(self, name: str, alpha: float) -> Any:
         """State that exact counts are multinomial with shares that have a Dirichlet prior, and return them.
@@ -113,9 +144,9 @@ class Given:
         alpha : float
             Of each cell, above 0.
         """
-        counts = self.counts(name)
-        pm.Potential(f"law of {name}", laws.dirichlet_multinomial(counts, alpha, len(self.used[name])))
-        return counts
+        counts = self._counts_of(name)
+        self._term(f"law of {name}", laws.dirichlet_multinomial(counts, alpha, len(self.used[name])))
+        return self._state("dirichlet_multinomial", (name,), counts, alpha=alpha)
 
     def counts(self, name: str, p: Any = None) -> Any:
         """Return exact counts without a law, shape (cells,): the model must state one.
@@ -127,6 +158,9 @@ class Given:
         p : TensorVariable, shape (cells,), optional
             Probabilities that counts are near to. They steer chains only.
         """
+        return self._state("counts", (name,), self._counts_of(name, p))
+
+    def _counts_of(self, name: str, p: Any = None) -> Any:
         part = self.measured.part(name)
         if name not in self._counts:
             if not self.aware or not part.n_noised:
@@ -144,8 +178,8 @@ class Given:
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
         known = {what: self._data(f"{what} of {name}", each) for what, each in fixed.items()}
         counts, density = centring.counts_given(moved, p, n, **known)
-        pm.Potential(f"flat {name}", density)
-        self.observe_noise(name, counts + least)
+        self._term(f"flat {name}", density)
+        self._noise_on(name, counts + least)
         return counts + least
 
     def observe(self, name: str, law: Any, n: int) -> None:
@@ -160,18 +194,19 @@ class Given:
         n : int
             Largest value.
         """
+        self._state("observe", (name,), None, of=law, n=n)
         if not self.aware:
-            pm.Potential(f"law of {name}", pm.logp(law, pt.round(self._data(USED.format(name), self.used[name])[0])))
+            self._term(f"law of {name}", pm.logp(law, pt.round(self._data(USED.format(name), self.used[name])[0])))
             return
         if n > MOST_TERMS:
             exact = n * pm.Beta(self._unknown(f"share of {name}"), 1, 1, initval=(self.used[name][0] + 0.5) / (n + 1))
-            pm.Potential(f"law of {name}", pm.logp(law, exact))
-            self.observe_noise(name, pt.stack([exact]))
+            self._term(f"law of {name}", pm.logp(law, exact))
+            self._noise_on(name, pt.stack([exact]))
             return
         terms = np.arange(n + 1)
         noisy, scale = self._noisy(name)
         weights = laws.noise(noisy[0] - terms, scale, self.measured.part(name).law)
-        pm.Potential(f"law of {name}", pt.logsumexp(pm.logp(law, terms) + weights))
+        self._term(f"law of {name}", pt.logsumexp(pm.logp(law, terms) + weights))
 
     def normal(self, names: str | Sequence[str], mean: Any, chol: Any, times: Any = 1.0, between: Any = None) -> Any:
         """State that exact sums are normal, and return them.
@@ -207,9 +242,11 @@ class Given:
             standard.append(moved)
             exact.append(centre + rows[place][place] * moved)
             density.append(of)
-            self.observe_noise(name, exact[place])
-        pm.Potential(f"law of {label}", sum(density))
-        return exact[0] if single else pt.stack(exact, axis=1)
+            self._noise_on(name, exact[place])
+        self._term(f"law of {label}", sum(density))
+        found = exact[0] if single else pt.stack(exact, axis=1)
+        arguments = {"mean": mean, "chol": chol, "times": times * pt.ones(entries), "between": between}
+        return self._state("normal", known, found, **arguments)
 
     def _sums(self, name: str, mean: Any, sd: Any) -> tuple[Any, Any]:
         """Return standardised sums, unknown or not, and their log density."""
@@ -255,12 +292,12 @@ class Given:
         if self.aware and any(self.measured.part(name).n_noised for name in names):
             scatter = self._unknown_scatter(names, df, chol, d)
             for name, row, column in zip(names, rows, columns, strict=True):
-                self.observe_noise(name, pt.stack([scatter[row, column] + about[row, column]]))
-            return scatter
+                self._noise_on(name, pt.stack([scatter[row, column] + about[row, column]]))
+            return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
         exact = pt.concatenate([self._data(USED.format(name), self.used[name]) for name in names])
         scatter = laws.symmetric(exact, d) - about
-        pm.Potential(f"law of {label}", laws.wishart(scatter, df, chol, d))
-        return scatter
+        self._term(f"law of {label}", laws.wishart(scatter, df, chol, d))
+        return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
 
     def _unknown_scatter(self, names: Sequence[str], df: Any, chol: Any, d: int) -> Any:
         label = ", ".join(names)
@@ -271,7 +308,7 @@ class Given:
         fixed = {"centre": centre, "follow": follow, "steps": steps}
         known = {name: self._data(f"{name} of {label}", each) for name, each in fixed.items()}
         factor, density = centring.scatter_given(moved, chol, df, d=d, **known)
-        pm.Potential(f"law of {label}", density)
+        self._term(f"law of {label}", density)
         return pt.dot(factor, factor.T)
 
     def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> Any:
@@ -286,17 +323,18 @@ class Given:
         covariance : TensorVariable, shape (all entries, all entries)
             Given the parameters, positive definite.
         """
+        self._state("gaussian", tuple(names), None, mean=mean, covariance=covariance)
         chol, label = pt.linalg.cholesky(covariance), ", ".join(names)
         sizes = [len(self.used[name]) for name in names]
         if self.aware and is_loud(self.measured, self.used, names):
             moved = pm.Normal(self._unknown(f"{label} about the mean"), 0, 1, shape=sum(sizes))
             exact = mean + pt.dot(chol, moved)
             for name, part in zip(names, np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), strict=True):
-                self.observe_noise(name, exact[part])
+                self._noise_on(name, exact[part])
             return exact
         exact = pt.concatenate([self._about_noisy(name) for name in names])
         moved = pt.linalg.solve_triangular(chol, exact - mean, lower=True)
-        pm.Potential(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
+        self._term(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
         return exact
 
     @property
@@ -334,44 +372,57 @@ class Given:
         found, spread_of = centring.least_squares(weighted, target, spread)
         centre = self._data(f"centre of {name}", found)
         if not self.aware:
-            return centre
+            return self._state("solved", tuple(loads), centre, loads=loads)
         root = self._data(f"root of {name}", spread_of)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(found))
-        pm.Potential(f"flat {name}", (moved**2).sum() / 2)
+        self._term(f"flat {name}", (moved**2).sum() / 2)
         found = centre + pt.dot(root, moved)
         for key, each in loads.items():
-            self.observe_noise(key, pt.dot(self._data(f"loads of {key}", each), found))
-        return found
+            self._noise_on(key, pt.dot(self._data(f"loads of {key}", each), found))
+        return self._state("solved", tuple(loads), found, loads=loads)
+
+    def prior(self, name: str, quantity: Any, law: Any) -> None:
+        """State the prior of a quantity that is no variable of its own, in the coordinates in which chains move.
+
+        Parameters
+        ----------
+        name : str
+            What to call it.
+        quantity : TensorVariable
+            Made of variables and exact statistics; the Jacobian from these to it must be constant.
+        law : TensorVariable
+            An unregistered distribution of its shape, or a scalar one for each entry, such as ``pm.Normal.dist(0, 1)``.
+        """
+        self._term(f"prior of {name}", pm.logp(law, quantity).sum())
+        self._state("prior", (name,), None, quantity=pt.as_tensor(quantity), of=law)
+
+    def ridge_fit(self, name: str, coefficients: Any) -> None:
+        """State that a :class:`pdips.bayes.logistic_fit.Logistic` statistic is the fit of records with coefficients.
+
+        Its law needs sums over a population and has no density here: a sampler made for it is needed
+        (:mod:`pdips.bayes.samplers`), and NUTS is refused.
+        """
+        self.undensified.append(name)
+        self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
 
     def exact(self, name: str) -> Any:
         """Return exact statistics without a law, shape (entries,): the model must state one.
 
         Unknown ones are the noisy ones less noise, which has its law; plug-in ones are constants.
         """
-        return self._about_noisy(name)
+        return self._state("exact", (name,), self._about_noisy(name))
 
     def observe_noise(self, name: str, exact: Any) -> None:
         """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is
         ignored."""
+        self._state("observe_noise", (name,), exact)
+        self._noise_on(name, exact)
+
+    def _noise_on(self, name: str, exact: Any) -> None:
         part = self.measured.part(name)
         if self.aware and part.n_noised:
             noisy, scale = self._noisy(name)
-            pm.Potential(f"noise on {name}", laws.noise((noisy - exact)[: part.n_noised], scale, part.law).sum())
-
-    def log_noise(self, name: str, exact: Any) -> FloatArray:
-        """Return the log density, up to a constant, of the noisy first entry if the exact one had these values.
-
-        For models that draw from their posterior themselves.
-
-        Parameters
-        ----------
-        name : str
-            A statistic with one noised entry, such as one of two counts.
-        exact : array_like
-            Values that it may have, in the model's unit.
-        """
-        noise = self.noisy(name)[0] - np.asarray(exact, dtype=np.float64)
-        return np.asarray(laws.noise(noise, self.measured.scale(name), self.measured.part(name).law))
+            self._term(f"noise on {name}", laws.noise((noisy - exact)[: part.n_noised], scale, part.law).sum())
 
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)
@@ -388,8 +439,20 @@ class Given:
 
     def _data(self, name: str, values: Any) -> Any:
         """Return numbers as ``pm.Data``, so that other ones can take their place in a compiled model."""
-        model = pm.modelcontext(None)
-        return model.named_vars[name] if name in model.named_vars else pm.Data(name, np.asarray(values, dtype=float))
+        model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
+        return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
+
+    def law(self, law: str) -> Stated:
+        """Return the first law of a kind that the model stated."""
+        return next(each for each in self.stated if each.law == law)
+
+    def _term(self, name: str, density: Any) -> None:
+        """Add a term to the model's density, and remember that it is one of these."""
+        self.terms.append(pm.Potential(name, density))
+
+    def _state(self, law: str, names: tuple[str, ...], exact: Any, **arguments: Any) -> Any:
+        self.stated.append(Stated(law, names, arguments, exact))
+        return exact
 
     def _unknown(self, name: str) -> str:
         """Return the name of a variable that stands for something exact or for noise, and remember it."""

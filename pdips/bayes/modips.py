@@ -13,9 +13,11 @@ from numpy.typing import NDArray
 from pdips.bayes import prices, sampling
 from pdips.bayes.given import Likelihood
 from pdips.bayes.modips_words import law_of, settings_of
+from pdips.bayes.rehearsal import rehearse
 from pdips.bayes.released import STATISTICS, Synthesis, synthesize
 from pdips.bayes.sanitizing import Plan
-from pdips.bayes.statistic_model import StatisticModel, as_statistic_model, check_model
+from pdips.bayes.statistic_fit import Options
+from pdips.bayes.statistic_model import StatisticModel, as_statistic_model
 from pdips.bayes.synthesis import public_columns
 from pdips.errors import InputError
 from pdips.ledger import Ledger
@@ -59,9 +61,11 @@ class Modips:
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
     nuts : {"auto", "nutpie", "pymc", "numpyro"}
-        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
-    draws, tune, n_chains : int
-        Of NUTS.
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed. With "auto", a sampler made for the model
+        goes before NUTS, if there is one that recognises it.
+    draws, tune, n_chains : int, optional
+        Draws of each chain, or independent ones; steps before them; chains. By default 1,000, 1,000 and 4. What a
+        sampler that is no NUTS doesn't have is refused.
 
     Raises
     ------
@@ -96,9 +100,9 @@ class Modips:
     delta: Number = "1/1000000"
     n_records: int | None = None
     nuts: sampling.Sampler = "auto"
-    draws: int = 1_000
-    tune: int = 1_000
-    n_chains: int = 4
+    draws: int | None = None
+    tune: int | None = None
+    n_chains: int | None = None
 
     def __post_init__(self) -> None:
         check_settings(self, split=self.split)
@@ -108,13 +112,15 @@ class Modips:
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         if isinstance(self.budget, str) and "=" in self.budget:
             object.__setattr__(self, "budget", _shares(self.budget))
+        elif isinstance(self.budget, Mapping):  # read once
+            object.__setattr__(self, "budget", {str(name): share for name, share in list(self.budget.items())})
         if not isinstance(self.budget, Mapping):
             choice(self.budget, ("optimal", "equal"), "budget")
         if not 0 < positive(self.delta, "delta") < 1:
             raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
         for name in ("draws", "tune", "n_chains"):
             value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+            if value is not None and (type(value) is not int or not 1 <= value <= 1_000_000):
                 raise InputError(f"{name} must be a whole number from 1 to 1,000,000, got {value}")
         if self.model is not None:
             object.__setattr__(self, "model", as_statistic_model(self.model))
@@ -181,7 +187,7 @@ class Modips:
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        check_model(self._model, plan.made_up(), self.likelihood)
+        rehearse(self._synthesis(), plan)
         return plan.spends(self.privacy_loss(schema).epsilon, self.n_sanitizations)
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64]:
@@ -235,10 +241,10 @@ class Modips:
         """
 
         public_size = table.n_records if self.neighbours == "replace-one" else None
-        check_model(self._model, self.plan(table.schema).made_up(public_size), self.likelihood)
+        plan = self.plan(table.schema)
+        rehearse(self._synthesis(), plan, public_size)
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            plan = self.plan(table.schema)
             with clock.step("counting"):
                 found = plan.exact(table)
             with clock.step("adding noise"):
@@ -250,13 +256,13 @@ class Modips:
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
     def _synthesis(self) -> Synthesis:
-        settings = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "nuts": self.nuts}
+        options = Options(draws=self.draws, tune=self.tune, chains=self.n_chains, nuts=self.nuts)
         return Synthesis(
             model=self._model,
             likelihood=self.likelihood,
             n_sets=self.n_sets,
             n_records=self.n_records,
-            settings=settings,
+            options=options,
         )
 
     def again(

@@ -17,6 +17,7 @@ from pdips.bayes.normal_cells_kernels import (
     log_bartlett,
     log_prior,
     log_products,
+    log_spread,
     log_wishart,
     lower_times,
     moved,
@@ -28,7 +29,7 @@ from pdips.bayes.normal_cells_kernels import (
 
 FloatArray = NDArray[np.float64]
 
-HALF = kernels.HALF
+HALF, CENTRE, CENTRE_SD = kernels.HALF, kernels.CENTRE, kernels.CENTRE_SD
 CENTRE_TOO, SPREAD_TOO, SPREAD, COVARIANCE, BOTH, SCATTER = range(6)
 """Places of step sizes: of the centre and the spread of cells' means, moved with all sums; of what is moved alone."""
 
@@ -90,6 +91,7 @@ def move_sums_and_scale(
     chol: FloatArray,
     root: FloatArray,
     step: float,
+    priors: FloatArray,
     rng: Any,
 ) -> int:
     """Move each cell's sums with the products held, so that the scatter takes what they leave, and the covariance with
@@ -124,7 +126,8 @@ def move_sums_and_scale(
             ratio -= kernels.log_noise(noisy[k, j] - old[j], sum_scales[j], gaussian)
         sums[k] = new
         total = log_all_sums(n, sums, m, new_cov, tau)
-        ratio += total - known + kernels.log_deviations(new_chol) - kernels.log_deviations(chol)
+        ratio += total - known + kernels.log_deviations(new_chol, priors)
+        ratio -= kernels.log_deviations(chol, priors)
         if math.log(rng.random()) < ratio:
             accepted += 1
             known, cov = total, new_cov
@@ -150,6 +153,7 @@ def move_means_with_sums(
     product_scales: FloatArray,
     steps: FloatArray,
     pace: float,
+    priors: FloatArray,
     rng: Any,
 ) -> None:
     """Move the centre of the cells' means, or their spread, and all sums with it; ``sums``, ``m``, ``tau`` follow.
@@ -164,10 +168,11 @@ def move_means_with_sums(
             new_m, new_tau, ratio = m.copy(), tau.copy(), 0.0
             if kind == 0:
                 new_m[j] += steps[CENTRE_TOO] * rng.standard_normal()
-                ratio += 2 * (m[j] ** 2 - new_m[j] ** 2)
+                off = (m[j] - priors[CENTRE, j]) ** 2 - (new_m[j] - priors[CENTRE, j]) ** 2
+                ratio += off / (2 * priors[CENTRE_SD, j] ** 2)
             else:
                 new_tau[j] *= math.exp(steps[SPREAD_TOO] * rng.standard_normal())
-                ratio += 2 * math.log(new_tau[j] / tau[j]) - 4 * (new_tau[j] - tau[j])
+                ratio += log_spread(new_tau[j], tau[j], j, priors)
             drawn = np.empty((cells, d))
             for k in range(cells):
                 size = max(n[k], HALF)
@@ -199,6 +204,7 @@ def move_spread(
     tau: FloatArray,
     steps: FloatArray,
     pace: float,
+    priors: FloatArray,
     rng: Any,
 ) -> FloatArray:
     """Return the spread of the cells' means after moves with the sums held."""
@@ -208,7 +214,7 @@ def move_spread(
             new_tau = tau.copy()
             new_tau[j] *= math.exp(steps[SPREAD] * rng.standard_normal())
             new = log_all_sums(n, sums, m, cov, new_tau)
-            ratio = new - known + 2 * math.log(new_tau[j] / tau[j]) - 4 * (new_tau[j] - tau[j])
+            ratio = new - known + log_spread(new_tau[j], tau[j], j, priors)
             taken = math.log(rng.random()) < ratio
             if taken:
                 tau, known = new_tau, new
@@ -227,12 +233,18 @@ def move_covariance(
     df: float,
     steps: FloatArray,
     pace: float,
+    priors: FloatArray,
     rng: Any,
 ) -> FloatArray:
     """Return the factor of the covariance after a move with the scatter held."""
     new_chol = moved(chol, steps[COVARIANCE], rng)
     ratio = log_all_sums(n, sums, m, times_own(new_chol), tau) - log_all_sums(n, sums, m, times_own(chol), tau)
-    ratio += log_prior(new_chol) - log_prior(chol) + log_wishart(new_chol, root, df) - log_wishart(chol, root, df)
+    ratio += (
+        log_prior(new_chol, priors)
+        - log_prior(chol, priors)
+        + log_wishart(new_chol, root, df)
+        - log_wishart(chol, root, df)
+    )
     taken = math.log(rng.random()) < ratio
     steps[COVARIANCE] = tuned(steps[COVARIANCE], taken, pace / TRIES)
     return new_chol if taken else chol
@@ -252,13 +264,14 @@ def move_both(
     gaussian: bool,
     steps: FloatArray,
     pace: float,
+    priors: FloatArray,
     rng: Any,
 ) -> tuple[FloatArray, FloatArray]:
     """Return both factors after a move with the scatter in units of the covariance held."""
     new_chol = moved(chol, steps[BOTH], rng)
     new_root = lower_times(new_chol, kernels.inverse_times(chol, root))
     ratio = log_all_sums(n, sums, m, times_own(new_chol), tau) - log_all_sums(n, sums, m, times_own(chol), tau)
-    ratio += log_prior(new_chol) - log_prior(chol)
+    ratio += log_prior(new_chol, priors) - log_prior(chol, priors)
     ratio += log_products(times_own(new_root) + rest, products, product_scales, gaussian)
     ratio -= log_products(times_own(root) + rest, products, product_scales, gaussian)
     taken = math.log(rng.random()) < ratio
@@ -305,6 +318,7 @@ def run(
     product_scales: FloatArray,
     gaussian: bool,
     alpha: float,
+    priors: FloatArray,
     df: float,
     start_counts: FloatArray,
     start_sums: FloatArray,
@@ -359,20 +373,36 @@ def run(
                     precision[k, j] = reciprocal_variance(noisy_sums[k, j] - sums[k, j], sum_scales[j], rng)
         move_sums(n, sums, noisy_sums, precision, m, cov, chol, tau, root, df, products, product_scales, gaussian, rng)
         chol, root = chol.copy(), root.copy()
-        accepted = move_sums_and_scale(n, sums, noisy_sums, sum_scales, gaussian, m, tau, chol, root, sum_step, rng)
+        accepted = move_sums_and_scale(
+            n, sums, noisy_sums, sum_scales, gaussian, m, tau, chol, root, sum_step, priors, rng
+        )
         sum_step = min(max(sum_step * math.exp(pace * (accepted / cells - 0.3)), 1e-3), 3.0)
         cov = times_own(chol)
         for _ in range(TRIES):
             move_means_with_sums(
-                n, sums, noisy_sums, sum_scales, gaussian, m, tau, cov, root, products, product_scales, steps, pace, rng
+                n,
+                sums,
+                noisy_sums,
+                sum_scales,
+                gaussian,
+                m,
+                tau,
+                cov,
+                root,
+                products,
+                product_scales,
+                steps,
+                pace,
+                priors,
+                rng,
             )
-        m = draw_centre(n, sums, cov, tau, rng)
-        tau = move_spread(n, sums, m, cov, tau, steps, pace, rng)
+        m = draw_centre(n, sums, cov, tau, priors, rng)
+        tau = move_spread(n, sums, m, cov, tau, steps, pace, priors, rng)
         rest = about(n, sums)
         for _ in range(TRIES):
-            chol = move_covariance(n, sums, m, tau, chol, root, df, steps, pace, rng)
+            chol = move_covariance(n, sums, m, tau, chol, root, df, steps, pace, priors, rng)
             chol, root = move_both(
-                n, sums, m, tau, chol, root, rest, products, product_scales, gaussian, steps, pace, rng
+                n, sums, m, tau, chol, root, rest, products, product_scales, gaussian, steps, pace, priors, rng
             )
             root = move_scatter(chol, root, df, rest, products, product_scales, gaussian, steps, pace, rng)
         if step >= tune and (step - tune) % thin == 0:

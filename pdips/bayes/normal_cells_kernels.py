@@ -16,6 +16,10 @@ FloatArray = NDArray[np.float64]
 HALF = 0.5
 """Records that an empty cell counts as in the laws of its sums."""
 
+CENTRE, CENTRE_SD, TAU_SHAPE, TAU_RATE, SD_SHAPE, SD_RATE = range(6)
+"""Rows of the constants of priors, shape (6, d): the centre of the cells' means is normal, their spread and the
+standard deviations of records are gamma distributed."""
+
 WANTED = 0.35
 """Share of accepted moves that step sizes are tuned to."""
 
@@ -176,16 +180,16 @@ def log_products(whole: FloatArray, noisy: FloatArray, scales: FloatArray, gauss
 
 
 @njit(cache=True)
-def log_prior(chol: FloatArray) -> float:
-    """Return the log prior of a covariance in the coordinates of :func:`moved`: Gamma(2, 4) deviations, LKJ(1)."""
-    d, found = len(chol), log_deviations(chol)
+def log_prior(chol: FloatArray, priors: FloatArray) -> float:
+    """Return the log prior of a covariance in the coordinates of :func:`moved`: gamma deviations, LKJ(1)."""
+    d, found = len(chol), log_deviations(chol, priors)
     for i in range(d):  # row i: d - i from covariances to factors, 1 to the log of its diagonal, i to units of that
         found += (d + 1) * math.log(chol[i, i])
     return found
 
 
 @njit(cache=True)
-def log_deviations(chol: FloatArray) -> float:
+def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
     """Return what :func:`log_prior` says of standard deviations alone."""
     d, found = len(chol), 0.0
     for i in range(d):
@@ -193,7 +197,7 @@ def log_deviations(chol: FloatArray) -> float:
         for j in range(i + 1):
             sd += chol[i, j] ** 2
         sd = math.sqrt(sd)
-        found += (1 - d) * math.log(sd) - 4 * sd
+        found += (priors[SD_SHAPE, i] - 1 - d) * math.log(sd) - priors[SD_RATE, i] * sd
     return found
 
 
@@ -207,6 +211,12 @@ def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
         for j in range(i):
             out[i, j] = out[i, i] * (chol[i, j] / chol[i, i] + step * rng.standard_normal())
     return out
+
+
+@njit(cache=True)
+def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
+    """Return what the prior says for one spread of the cells' means against another, in their logs."""
+    return float(priors[TAU_SHAPE, j] * math.log(new / old) - priors[TAU_RATE, j] * (new - old))
 
 
 @njit(cache=True)
@@ -346,13 +356,16 @@ def draw_sums(
 
 
 @njit(cache=True)
-def draw_centre(n: FloatArray, sums: FloatArray, cov: FloatArray, tau: FloatArray, rng: Any) -> FloatArray:
-    """Draw the mean of the cells' means, whose prior is normal(0, 1/2)."""
+def draw_centre(
+    n: FloatArray, sums: FloatArray, cov: FloatArray, tau: FloatArray, priors: FloatArray, rng: Any
+) -> FloatArray:
+    """Draw the mean of the cells' means."""
     d = len(tau)
     precision, place = np.zeros((d, d)), np.zeros(d)
     chol, factor = np.zeros((d, d)), np.zeros((d, d))
     for i in range(d):
-        precision[i, i] = 4.0
+        precision[i, i] = 1 / priors[CENTRE_SD, i] ** 2
+        place[i] = priors[CENTRE, i] * precision[i, i]
     for k in range(len(n)):
         size = max(n[k], HALF)
         spread(n[k], cov, tau, chol)

@@ -1,6 +1,6 @@
 """Synthetic sets from noisy statistics: a posterior, a draw for each set, records. All of it post-processing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from pdips.bayes.given import Likelihood
 from pdips.bayes.predictive import check_predictive
 from pdips.bayes.sanitizing import Measured, to_frame
 from pdips.bayes.settling import number_of_records, settle
-from pdips.bayes.statistic_fit import Fitted, fit
+from pdips.bayes.statistic_fit import Fitted, Options, fit
 from pdips.bayes.statistic_model import StatisticModel, Wanted
 from pdips.bayes.synthesis import to_frame as to_records
 from pdips.mechanism import Clock, Drawn
@@ -39,15 +39,15 @@ class Synthesis:
         Number of sets: each from a posterior draw of its own.
     n_records : int, optional
         Records of each set; as many as the table has unless given.
-    settings : mapping
-        Of NUTS, see :func:`pdips.bayes.statistic_fit.fit`.
+    options : Options
+        How much is drawn from the posterior.
     """
 
     model: StatisticModel
     likelihood: Likelihood
     n_sets: int
     n_records: int | None
-    settings: Mapping[str, Any]
+    options: Options
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -95,6 +95,7 @@ def synthesize(
     covariates: Mapping[str, NDArray[Any]],
     rng: np.random.Generator,
     clock: Clock,
+    fitting: Callable[..., Fitted] = fit,
 ) -> Made:
     """Draw synthetic sets from noisy statistics.
 
@@ -112,12 +113,16 @@ def synthesize(
         Randomness, which protects nothing here.
     clock : Clock
         Times each step.
+    fitting : callable
+        :func:`pdips.bayes.statistic_fit.fit`, or what stands in for it when a model is tried.
     """
     schema, fits, sets = measured[0].schema, list[Fitted](), list[pd.DataFrame]()
     each = synthesis.n_sets if len(measured) == 1 else 1
     for noisy in measured:
         with clock.step("drawing from the posterior"):
-            fits.append(fit(synthesis.model, noisy, synthesis.likelihood, n_draws=each, rng=rng, **synthesis.settings))
+            fits.append(
+                fitting(synthesis.model, noisy, synthesis.likelihood, n_draws=each, rng=rng, options=synthesis.options)
+            )
     for number in range(synthesis.n_sets):
         with clock.step(f"drawing synthetic set {number + 1} of {synthesis.n_sets}"):
             place = (0, number) if len(measured) == 1 else (number, 0)

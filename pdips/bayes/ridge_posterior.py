@@ -7,7 +7,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from pdips.bayes.given import Given, Stated
 from pdips.bayes.logistic_fit import Logistic
+from pdips.bayes.normal_cells import Cells, draw_cells, recognised
+from pdips.bayes.reading import Prior, Reading
+from pdips.bayes.samplers import Drawn, Lengths, Sampler
+from pdips.bayes.statistics import Sums
+from pdips.bayes.units import unit_of
 from pdips.schema import Schema
 
 FloatArray = NDArray[np.float64]
@@ -47,6 +53,75 @@ class Rows:
         values = {column: np.repeat(each, levels) for column, each in self.values.items()}
         values[name] = np.tile(np.arange(levels, dtype=np.float64), rows)
         return Rows(values, np.repeat(self.weights, levels) * shares.ravel())
+
+
+def sequence(reading: Reading) -> Sampler | None:
+    """Return draws of numeric columns by chains, then of each regression given the population that these make.
+
+    For models that are normal columns of one cell and any number of ridge fits, whose coefficients are free variables
+    with one normal prior each.
+    """
+    fits = [each for each in reading.given.stated if each.law == "ridge_fit"]
+    others = [each for each in reading.given.stated if each.law != "ridge_fit"]
+    named = {prior.variable: prior for prior in reading.priors.values()}
+    known = [named.get(each.arguments["coefficients"]) for each in fits]
+    of_fits = [each for each in known if each is not None and _is_centred(each)]
+    if not fits or len(of_fits) < len(fits) or reading.given.undensified != [each.names[0] for each in fits]:
+        return None
+    rest = {name: prior for name, prior in reading.priors.items() if prior not in of_fits}
+    spec = recognised(reading, others, rest)
+    if spec is None or spec.counts is not None or not _is_sequence(reading, spec, fits):
+        return None
+    numbers = spec
+
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn:
+        pairs = [(each.names[0], prior) for each, prior in zip(fits, of_fits, strict=True)]
+        return _draw_sequence(given, numbers, pairs, lengths, rng)
+
+    drawn = {name: prior.variable for name, prior in reading.priors.items()}
+    [sums] = [each.exact for each in others if each.law == "normal"]
+    options = ("draws", "tune", "n_chains")
+    return Sampler(name="chains, then Gibbs", draw=draw, drawn=drawn | {"sums": sums}, options=options)
+
+
+def _is_centred(prior: Prior) -> bool:
+    return prior.law == "normal" and not np.any(prior.constants[0]) and not np.ptp(prior.constants[1])
+
+
+def _is_sequence(reading: Reading, spec: Cells, fits: Sequence[Stated]) -> bool:
+    """Whether each fit's outcome depends on the numeric columns and on the outcomes before it."""
+    measured = reading.given.measured
+    before = [_of(measured.part(name).statistic) for name in spec.sums]
+    for each in fits:
+        fit = measured.part(each.names[0]).statistic
+        if not isinstance(fit, Logistic) or not set(fit.predictors) <= set(before):
+            return False
+        before.append(fit.outcome)
+    return True
+
+
+def _of(statistic: object) -> str:
+    return statistic.of if isinstance(statistic, Sums) else ""
+
+
+def _draw_sequence(
+    given: Given, spec: Cells, fits: Sequence[tuple[str, Prior]], lengths: Lengths, rng: np.random.Generator
+) -> Drawn:
+    measured, schema = given.measured, given.schema
+    found = draw_cells(given, spec, lengths, rng)
+    taken = np.linspace(0, len(found.values["sd"]) - 1, lengths.draws).astype(int)
+    values, n = {name: each[taken] for name, each in found.values.items()}, int(measured.n_records or 0)
+    names = [_of(measured.part(name).statistic) for name in spec.sums]
+    u = nodes(values["sums"][:, 0].mean(axis=0) / n, values["covariance"].mean(axis=0))
+    rows = Rows.of(names, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(names)]))
+    for name, prior in fits:
+        part = measured.part(name)
+        fit: Logistic = part.statistic  # type: ignore[assignment]
+        law = (measured.scale(name), part.law == "gaussian", n, float(np.ravel(prior.constants[1])[0]))
+        draws, shares = draw_coefficients(fit, schema, rows, given.noisy(name), *law, lengths.draws, rng)
+        values[prior.name] = draws
+        rows = rows.with_levels(fit.outcome, shares)
+    return Drawn(values=values, convergence=found.convergence)
 
 
 def nodes(mean: FloatArray, covariance: FloatArray) -> FloatArray:

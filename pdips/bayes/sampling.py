@@ -89,7 +89,7 @@ def sample(
         if number < least:
             raise InputError(f"{name} must be at least {least}, got {number}")
     graph = model if isinstance(model, pm.Model) else model.model
-    known = _available(graph, sampler)
+    known = available(graph, sampler)
     settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
     seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
     with _quiet():
@@ -101,7 +101,8 @@ def sample(
     return _kept(tree, () if isinstance(model, pm.Model) else model.record_parameters)
 
 
-def _available(model: pm.Model, sampler: Sampler) -> str:
+def available(model: pm.Model, sampler: Sampler) -> str:
+    """Return whose NUTS samples a model; refuse one that isn't installed or can't sample discrete variables."""
     discrete = [value.name for value in model.value_vars if np.dtype(value.dtype).kind != "f"]
     if discrete and sampler not in ("auto", "pymc"):
         raise InputError(f"{discrete[0]!r} is discrete, which {sampler} can't sample; use sampler='pymc'")

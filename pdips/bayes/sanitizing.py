@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
@@ -11,12 +11,14 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.bayes.columns import stand_ins
-from pdips.bayes.statistics import Counts, Statistic
+from pdips.bayes.shipped import shipped
+from pdips.bayes.statistics import Counts, Products, Scatter, Statistic, Sums
 from pdips.bayes.synthesis import public_columns
+from pdips.bayes.synthesis import to_frame as to_records
 from pdips.errors import InputError
 from pdips.mechanism import Outcome
 from pdips.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
-from pdips.privacy import Neighbours, Number, Spend, positive
+from pdips.privacy import Neighbours, Number, Spend, exact, positive
 from pdips.release import Noise
 from pdips.schema import Schema
 from pdips.table import Table
@@ -29,6 +31,8 @@ RECORDS = "n"
 """What the public number of records is called among the statistics."""
 
 MADE_UP = 1000
+MOST_PUBLIC = 10_000
+"""Stand-ins on which a model is tried, without public columns and with them."""
 
 DIGITS = 10**6
 """Shares of an optimal budget are rounded to this part of one."""
@@ -172,6 +176,12 @@ class Plan:
     law: Law
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "statistics", shipped(self.statistics))
+        if self.neighbours == "replace-one" and RECORDS in self.statistics:
+            raise InputError(f"{RECORDS!r} is what the public number of records is called; rename that statistic")
+        if isinstance(self.budget, Mapping):
+            given = {str(name): positive(share, f"the share of {name}") for name, share in list(self.budget.items())}
+            object.__setattr__(self, "budget", given)
         for statistic in self.statistics.values():
             statistic.check(self.schema)
         if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
@@ -185,7 +195,7 @@ class Plan:
         """The part of the budget of each statistic."""
         costly = [name for name, each in self.statistics.items() if each.l1(self.schema, self.neighbours)]
         if isinstance(self.budget, Mapping):
-            given = {name: positive(share, f"the share of {name}") for name, share in self.budget.items()}
+            given = {name: exact(share, f"the share of {name}") for name, share in self.budget.items()}
             if sorted(given) != sorted(costly) or sum(given.values()) != 1:
                 raise InputError(f"budget must give shares that add up to 1 for each of {', '.join(costly)}")
             return {name: given.get(name, Fraction(0)) for name in self.statistics}
@@ -277,14 +287,39 @@ class Plan:
             noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
         return noisy
 
-    def made_up(self, n_records: int | None = None) -> Measured:
-        """Return noisy statistics of nobody, so that a model can be tried before anything is spent.
+    def tried(self, n_records: int | None = None) -> Measured:
+        """Return noisy statistics of stand-ins, measured and noised as a table's are, to try a model on.
 
         Parameters
         ----------
         n_records : int, optional
             Number of records, where it is public.
+
+        Notes
+        -----
+        Stand-ins and noise are functions of the schema and the settings. For more than ``MADE_UP`` records without
+        public columns, statistics of so many are scaled.
         """
+        n = MADE_UP if n_records is None or self.neighbours == "add-remove" else n_records
+        rows = min(n, MOST_PUBLIC if self.schema.public_columns else MADE_UP)
+        values = stand_ins(self.schema, rows)
+        table = Table(to_records(self.schema, values, pd.DataFrame(), np.random.default_rng(0)), self.schema)
+        noisy = self.sanitize(table, RandomBits(np.random.default_rng(0)))
+        if self.schema.public_columns or n <= rows:
+            return noisy
+        return replace(noisy, values=self._scaled(noisy, n / rows), n_records=noisy.n_records and n)
+
+    def _scaled(self, measured: Measured, times: float) -> dict[str, IntArray]:
+        sums = (Counts, Sums, Products, Scatter)
+        return {
+            part.name: np.rint(measured.values[part.name] * times).astype(np.int64)
+            if isinstance(part.statistic, sums)
+            else measured.values[part.name]
+            for part in self.parts
+        }
+
+    def made_up(self, n_records: int | None = None) -> Measured:
+        """Return even statistics of nobody, without noise."""
         n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
         for part in self.parts:

@@ -7,21 +7,20 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.bayes.closed import check_closed
 from pdips.bayes.given import Given
 from pdips.bayes.model_file import load, quiet
-from pdips.bayes.sanitizing import Measured
+from pdips.bayes.prior import check_proper
+from pdips.bayes.shipped import shipped
 from pdips.bayes.statistics import Counts, Statistic
-from pdips.convergence import Convergence
 from pdips.errors import InputError
 from pdips.privacy import Neighbours
 from pdips.schema import Schema
 
 Draw = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, NDArray[Any]]
-Posterior = Draw | tuple[xr.DataTree, Convergence] | None
 
 CONTRACT = {
     "statistics": "statistics(schema), which says what is counted and summed",
@@ -68,12 +67,9 @@ class StatisticModel:
         For people and ``privacy.json``.
     text : str
         The Python source, which is public.
-    draw_posterior : callable, optional
-        Takes ``given, n_draws, schema, rng``; returns independent posterior draws by variable, shape (n_draws, ...), a
-        pair of a DataTree of chains and their :class:`Convergence`, or None where it doesn't know how: then NUTS draws.
     draw_rest : callable, optional
-        Takes draws by variable, shape (n_draws, ...), the schema and a Generator; returns draws of what the model
-        integrates out, one for each draw, such as shares given counts.
+        Takes the :class:`Given` on which the model was built, draws by variable, shape (n_draws, ...), the schema and a
+        Generator; returns draws of what the model integrates out, one for each draw, such as shares given counts.
     """
 
     statistics: Callable[[Schema], Mapping[str, Statistic]] = field(repr=False)
@@ -81,11 +77,7 @@ class StatisticModel:
     draw_records: Callable[[Draw, Wanted, Schema, np.random.Generator], Columns] = field(repr=False)
     name: str = "model"
     text: str = field(default="", repr=False)
-    draw_posterior: Callable[[Given, int, Schema, np.random.Generator], Posterior] | None = field(
-        default=None, repr=False
-    )
-
-    draw_rest: Callable[[Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
+    draw_rest: Callable[[Given, Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -98,22 +90,26 @@ class StatisticModel:
         Raises
         ------
         InputError
-            If the schema has impossible combinations, the function fails, or what it returns isn't statistics by name.
+            If the schema has impossible combinations, a function of the model holds what could be records,
+            ``statistics`` fails, or what it returns isn't statistics by name.
         """
+        for function in (self.statistics, self.build_model, self.draw_records, self.draw_rest):
+            if function is not None:
+                check_closed(function, self.name, self.text)
         if schema.impossible:
             raise InputError(
                 "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
                 "steps, or describe the combined column by one column with levels"
             )
         found = self._call("statistics", self.statistics, schema)
-        if not isinstance(found, Mapping) or not found:
-            raise InputError(f"{self.name}: statistics(schema) must return statistics by name, and at least one")
-        for name, statistic in found.items():
-            if not isinstance(name, str) or not hasattr(statistic, "measure") or not hasattr(statistic, "l1"):
-                raise InputError(f"{self.name}: statistics(schema) returns {name!r}, which is no statistic")
+        declared = shipped(found, self.name)
+        for statistic in declared.values():
             statistic.check(schema)
-        counted = any(isinstance(each, Counts) for each in found.values())
-        return dict(found) | ({TOTAL: Counts()} if neighbours == "add-remove" and not counted else {})
+        if neighbours == "replace-one" or any(isinstance(each, Counts) for each in declared.values()):
+            return declared
+        if TOTAL in declared:
+            raise InputError(f"{self.name}: under add-remove {TOTAL!r} is the number of records; rename that statistic")
+        return declared | {TOTAL: Counts()}
 
     def built(self, given: Given) -> pm.Model:
         """Return the model of some noisy statistics, checked.
@@ -149,7 +145,7 @@ class StatisticModel:
                 raise InputError(f"{self.name}: draw_records returns column {name!r} of another length than asked for")
         return found
 
-    def completed(self, draws: Draw, schema: Schema, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    def completed(self, given: Given, draws: Draw, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return draws, shape (n_draws, ...), with those of ``draw_rest`` where the model has one.
 
         Raises
@@ -159,9 +155,10 @@ class StatisticModel:
         """
         if self.draw_rest is None:
             return dict(draws)
-        found = {
-            name: np.asarray(each) for name, each in self._call("draw_rest", self.draw_rest, draws, schema, rng).items()
-        }
+        drawn = self._call("draw_rest", self.draw_rest, given, draws, given.schema, rng)
+        if not isinstance(drawn, Mapping):
+            raise InputError(f"{self.name}: draw_rest must return draws by name")
+        found = {name: np.asarray(each) for name, each in drawn.items()}
         n_draws = len(next(iter(draws.values())))
         if any(np.shape(each)[:1] != (n_draws,) for each in found.values()):
             raise InputError(f"{self.name}: draw_rest must return one value for each draw, along the first axis")
@@ -193,6 +190,11 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
         name, text = path.name, path.read_text(encoding="utf-8")
     else:
         name = getattr(model, "__name__", "model")
+    if hasattr(module, "draw_posterior"):
+        raise InputError(
+            f"{name} has a draw_posterior, which modips takes no more: the posterior is that of build_model. Remove "
+            "it; pdips draws models that it recognises faster than NUTS"
+        )
     missing = [said for part, said in CONTRACT.items() if not callable(getattr(module, part, None))]
     if missing:
         hint = "; a model of records is for censored-posterior" if len(missing) == 2 else ""
@@ -203,27 +205,5 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
         module.draw_records,
         name,
         text,
-        getattr(module, "draw_posterior", None),
         getattr(module, "draw_rest", None),
     )
-
-
-def check_model(model: StatisticModel, measured: Measured, likelihood: Any) -> pm.Model:
-    """Build a model on made-up noisy statistics, so that what is wrong with it shows before anything is spent."""
-    return model.built(Given(measured, likelihood))
-
-
-def check_proper(model: pm.Model) -> None:
-    """Refuse improper priors: a posterior given noisy statistics need not exist under them.
-
-    Raises
-    ------
-    InputError
-        Naming the first one.
-    """
-    for variable in model.free_RVs:
-        if type(variable.owner.op).__name__ in ("FlatRV", "HalfFlatRV"):
-            raise InputError(
-                f"{variable.name!r} has an improper prior, under which the posterior given noisy statistics need not "
-                "exist; give it a proper one"
-            )

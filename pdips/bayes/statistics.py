@@ -242,7 +242,11 @@ class Products:
     by: tuple[str, ...] = ()
 
     def check(self, schema: Schema) -> None:
-        """Refuse columns that aren't numeric, or have no cells."""
+        """Refuse columns that aren't numeric, or have no cells, and other numbers of columns than two."""
+        if len(self.of) != 2:
+            raise InputError(
+                f"Products multiplies two columns, such as of=('x', 'y') or ('x', 'x'); got {len(self.of)}"
+            )
         for name in self.of:
             unit_of(schema, name)
         _cells(schema, self.by)

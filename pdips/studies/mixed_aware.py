@@ -39,6 +39,10 @@ class Posterior:
         return Parameters(self.shares[:, taken], self.means[:, taken], self.covariance[:, taken])
 
 
+PRIORS = np.repeat([[0.0], [0.5], [2.0], [4.0], [2.0], [4.0]], 2, axis=1)
+"""Of the centre of cells' means (normal), their spread and records' standard deviations (gamma), as in glom.py."""
+
+
 def some(replicates: int) -> int:
     """Return how many of a batch's replicates have noise-aware rows."""
     return max(1, replicates // ONE_IN)
@@ -64,6 +68,7 @@ def posterior(noisy: Statistics, bounds: Bounds, rng: np.random.Generator) -> Po
             np.array([[square, product], [product, square]]),
             False,
             PRIOR,
+            PRIORS,
             float(max(n - cells, 2)),
             start,
             np.clip(sums / STEPS, -start[:, None], start[:, None]),
