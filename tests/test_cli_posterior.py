@@ -125,7 +125,8 @@ def test_chains_from_end_to_end_and_what_happens_if_they_disagree(pdips, here, c
     common = ["--seed", 1, "--allow", "seeded", "--ledger", here / "l.sqlite"]
     few = ["--option", "draws=20", "--option", "tune=20", "--option", "n_chains=2"]
     code, out, err = pdips(*words(here, *common, *few, model="line.py"))
-    assert (code, out, err.count("\n")) == (3, "", 1)
+    assert (code, out, err.count("\n")) == (3, "", 3)
+    assert err.count("NOTE      Chains disagreed") == 2
     assert "did not converge" in err
     assert "the spend stays charged" in err
     assert not (here / "out").exists()

@@ -130,7 +130,7 @@ def one_number(n=40):
 @pytest.mark.parametrize(
     ("model", "table", "message"),
     [
-        (mean_model(improper), one_number(), "'mean' has an improper prior"),
+        (mean_model(improper), one_number(), "the prior of 'mean' is improper"),
         ("normal_moments", one_number(1), "too few records for this model"),
         ("bernoulli", one_number(), "'y' is numeric"),
     ],

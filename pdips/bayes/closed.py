@@ -7,7 +7,7 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -111,6 +111,12 @@ class _Held:
             self.look_at(name, type(value))
             for attribute, each in vars(value).items():
                 self.look_at(f"{name}.{attribute}", each)
+        elif size is None and _is_ours(value):
+            for each in fields(value):
+                self.look_at(f"{name}.{each.name}", getattr(value, each.name))
+        elif size is None and type(value) in (list, tuple, dict) and len(value) <= MOST:
+            for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+                self.look_at(f"{name}[{key!r}]", each)
         elif size is None or size > MOST:
             kind = type(value).__name__
             raise InputError(
@@ -164,6 +170,8 @@ def source_of(function: Any, what: str) -> str:
         See :func:`check_closed`.
     """
     held = _looked_at(function, what)
+    if any(each.__code__.co_filename == "<string>" for each in held.functions.values()):
+        return ""  # what Python keeps of these is another text: the command line of `python -c`
     try:
         sources = [inspect.cleandoc("\n" + inspect.getsource(each)) for each in held.functions.values()]
     except (OSError, TypeError):
@@ -239,6 +247,11 @@ def _size(value: Any) -> int | None:
         return None
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether a value is a record of settings that pdips defines, such as a statistic."""
+    return is_dataclass(value) and type(value).__module__.partition(".")[0] == "pdips"
 
 
 def _is_library_function(value: Any) -> bool:

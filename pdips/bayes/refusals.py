@@ -89,6 +89,8 @@ class Probe:
         Number of records.
     function : callable
         Of the free variables and the arrays.
+    with_constants : bool
+        Whether some arrays are constants, which may be public tables of as many rows rather than records.
     """
 
     names: list[str]
@@ -97,6 +99,7 @@ class Probe:
     axes: list[int]
     n: int
     function: Any
+    with_constants: bool = False
 
     def terms(self, point: Mapping[str, Any], values: list[NDArray[Any]] | None = None) -> NDArray[np.float64]:
         """Return the log-likelihood of each record, shape (records,)."""
@@ -119,7 +122,7 @@ class Probe:
 
     def extremes(self) -> Iterator[list[NDArray[Any]]]:
         """Yield arrays in which all records are equal: to the smallest values, and to the largest."""
-        for end in (np.min, np.max):
+        for end in () if self.with_constants else (np.min, np.max):
             yield [
                 np.broadcast_to(end(value, axis=axis, keepdims=True), value.shape).copy()
                 for value, axis in zip(self.values, self.axes, strict=True)
@@ -182,6 +185,7 @@ def probe(parts: Parts, n: int) -> Probe:
         axes=axes,
         n=n,
         function=pytensor.function(inputs, replaced, mode="FAST_COMPILE", on_unused_input="ignore"),
+        with_constants=any(isinstance(each, Constant) for each in found),
     )
 
 
