@@ -313,7 +313,7 @@ FAULTS = (
         severity="statement wrong",
         touches=_other_units,
         when="the account has releases under schemas that differ in these",
-        do="Compare the schemas of the account's releases. If they have one unit, record it: pdips ledger declare-unit.",
+        do="Compare the schemas of the account's releases; if they agree, run pdips ledger declare-unit.",
     ),
     Fault(
         identifier="G3",
