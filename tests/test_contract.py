@@ -13,13 +13,15 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
-from small_models import PAIRS, ready
+from small_models import PAIRS, cells_of, draw_cells, ready, shares_of_cells
 
 from pdips import InputError, Ledger, Schema, Table
 from pdips.audit import overspending
 from pdips.audit.engines import exact_bound
 from pdips.bayes import prices
 from pdips.bayes.audits import COIN, coin
+from pdips.bayes.statistic_model import StatisticModel
+from pdips.bayes.statistics import Counts
 from pdips.mechanisms import elections
 from pdips.mechanisms.audit_privbayes import BITS
 from pdips.mechanisms.audit_quantile import ABSENT, FIRMS, WAGES
@@ -352,6 +354,10 @@ UNITS = pd.DataFrame(
 YEARS = {"panel": ("first", "last"), "panel_columns": ("e_",)}
 LINES = {"quantiles": ("1/4", "1/2"), "n_candidates": 16}
 
+TWICE = StatisticModel(
+    lambda schema: cells_of(schema) | {"again": Counts(by=("g",))}, shares_of_cells, draw_cells, "twice"
+)
+
 SHARES = [
     ("kng-residual", "line_share", {}),
     ("kng-residual", "births_share", YEARS),
@@ -367,7 +373,7 @@ SHARES = [
     ("steps", "election_share", {"elect": "groups"}),
     ("privbayes", "network_share", {"degree": 1}),
     ("privbayes", "network_share", {"degree": 1, "score": "mi"}),
-    ("modips", "budget", {}),
+    ("modips", "budget", {"model": TWICE}),
     ("modips", "delta", {"kind": "zcdp"}),
 ]
 EXTREME = [
@@ -383,7 +389,8 @@ def ended(name, option, value, epsilon, settings, path) -> str:
     """Release to a ledger, and say how it ended."""
     ledger = Ledger(path / f"{name}{option}{value}{epsilon}".replace("/", ""))
     table = Table(UNITS, PANEL) if "panel" in settings else Table(SIX, SMALL)
-    named = {"budget": {"cells": value} if name == "modips" else {"g": 1, "x": value, "y": 1}}
+    shares = {"cells": value, "again": 1 - Fraction(value)} if name == "modips" else {"g": 1, "x": value, "y": 1}
+    named = {"budget": shares}
     try:
         made = ready(name)(epsilon=epsilon, **{**settings, option: named.get(option, value)})
         made.release(table, ledger=ledger, rng=np.random.default_rng(0))

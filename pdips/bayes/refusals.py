@@ -89,8 +89,8 @@ class Probe:
         Number of records.
     function : callable
         Of the free variables and the arrays.
-    with_constants : bool
-        Whether some arrays are constants, which may be public tables of as many rows rather than records.
+    sure : list of bool
+        Which arrays surely hold records: beside data, constants may be public tables of as many rows.
     """
 
     names: list[str]
@@ -99,7 +99,7 @@ class Probe:
     axes: list[int]
     n: int
     function: Any
-    with_constants: bool = False
+    sure: list[bool]
 
     def terms(self, point: Mapping[str, Any], values: list[NDArray[Any]] | None = None) -> NDArray[np.float64]:
         """Return the log-likelihood of each record, shape (records,)."""
@@ -112,8 +112,8 @@ class Probe:
     ) -> list[NDArray[Any]]:
         """Return the arrays ``start`` with some records replaced by others of the table."""
         made = []
-        for value, given, rows, axis in zip(self.values, start, self.rows, self.axes, strict=True):
-            hit = which[rows]
+        for value, given, rows, axis, sure in zip(self.values, start, self.rows, self.axes, self.sure, strict=True):
+            hit = which[rows] & (sure or start is self.values)
             source = rng.integers(len(rows), size=int(hit.sum()))
             changed = given.copy()
             np.moveaxis(changed, axis, 0)[hit] = np.moveaxis(value, axis, 0)[source]
@@ -122,10 +122,10 @@ class Probe:
 
     def extremes(self) -> Iterator[list[NDArray[Any]]]:
         """Yield arrays in which all records are equal: to the smallest values, and to the largest."""
-        for end in () if self.with_constants else (np.min, np.max):
+        for end in (np.min, np.max):
             yield [
-                np.broadcast_to(end(value, axis=axis, keepdims=True), value.shape).copy()
-                for value, axis in zip(self.values, self.axes, strict=True)
+                np.broadcast_to(end(value, axis=axis, keepdims=True), value.shape).copy() if sure else value
+                for value, axis, sure in zip(self.values, self.axes, self.sure, strict=True)
             ]
 
 
@@ -185,7 +185,7 @@ def probe(parts: Parts, n: int) -> Probe:
         axes=axes,
         n=n,
         function=pytensor.function(inputs, replaced, mode="FAST_COMPILE", on_unused_input="ignore"),
-        with_constants=any(isinstance(each, Constant) for each in found),
+        sure=[each in given or not given.keys() & found.keys() for each in found],
     )
 
 

@@ -303,7 +303,10 @@ class Plan:
         n = MADE_UP if n_records is None or self.neighbours == "add-remove" else n_records
         rows = min(n, MOST_PUBLIC if self.schema.public_columns else MADE_UP)
         values = stand_ins(self.schema, rows)
-        table = Table(to_records(self.schema, values, pd.DataFrame(), np.random.default_rng(0)), self.schema)
+        frame = to_records(self.schema, values, pd.DataFrame(), np.random.default_rng(0))
+        if self.schema.records.person is not None:
+            frame[self.schema.records.person] = np.arange(rows)
+        table = Table(frame, self.schema)
         noisy = self.sanitize(table, RandomBits(np.random.default_rng(0)))
         if self.schema.public_columns or n <= rows:
             return noisy
