@@ -187,3 +187,10 @@ def test_a_file_may_hold_what_is_written_out_in_it(tmp_path):
     path.write_text(FILE.format(constants="HELD = np.linspace(1, 2, 200)"))
     with pytest.raises(InputError, match=r"mine\.py reads 'HELD' from outside of its code: ndarray"):
         Blueprint(as_source(path), PAIRS)
+
+
+def test_a_model_in_place_of_its_function_is_refused_plainly():
+    with pm.Model() as model:
+        pm.Normal("x")
+    with pytest.raises(InputError, match=r"a function build_model\(data, schema\), and is of type Model"):
+        as_source(model)

@@ -95,6 +95,11 @@ def as_source(model: "str | Path | BuildModel | Source") -> Source:
     """
     if isinstance(model, Source):
         return model
+    if not isinstance(model, (str, Path)) and not callable(model):
+        raise InputError(
+            "model must be a file, a name or a function build_model(data, schema), and is of type "
+            f"{type(model).__name__}; let a function of that name make and return the pm.Model"
+        )
     if not isinstance(model, (str, Path)):
         name = getattr(model, "__name__", "model")
         return Source(model, name, source_of(model, name), **_said(model))
