@@ -205,6 +205,13 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
         (discrete, NUMBER, {"sampler": "nuts"}, "'which' is discrete"),
         (prior_of_data, PAIRS, {}, "the prior of 'theta' reads"),
         (improper, NUMBER, {}, "an intrinsic autoregression"),
+        (normal, NUMBER, {"draws": 500}, "drawn by sampler = grid; leave it out"),
+        (
+            normal,
+            NUMBER,
+            {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"},
+            "n_chains and nuts would have",
+        ),
         (undrawable, NUMBER, {}, "nothing shows that it integrates to 1"),
         (undrawable_records, NUMBER, {}, "the observed variables can't be drawn from"),
         (every_tenth, PAIRS, {}, "changes with the number of stand-ins"),

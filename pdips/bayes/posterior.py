@@ -57,6 +57,8 @@ USELESS = 8
 
 ATOM = Fraction(1, 100)
 
+OF_NUTS = ("draws", "tune", "n_chains", "nuts")
+
 
 @dataclass(frozen=True, kw_only=True)
 class CensoredPosterior:
@@ -224,6 +226,8 @@ class CensoredPosterior:
             )
         if self._sampler(schema) == "nuts":
             space.check_gradient()
+        else:
+            self._check_unused(schema)
         if self._sampler(schema) in ("rejection", "atoms"):
             space.check_prior()
         if self.centred_on == "staged":
@@ -233,6 +237,15 @@ class CensoredPosterior:
             with on_stand_ins("the fit to the reference"):
                 self._reference(space, 1)
         return self.price.spends(self.privacy_loss(schema).epsilon)
+
+    def _check_unused(self, schema: Schema) -> None:
+        """Refuse settings of NUTS where it doesn't draw."""
+        given = [name for name in OF_NUTS if getattr(self, name) != self.__dataclass_fields__[name].default]
+        if given:
+            raise InputError(
+                f"{' and '.join(given)} would have no effect: this model's parameters are drawn by sampler = "
+                f"{self._sampler(schema)}; leave {'it' if len(given) == 1 else 'them'} out, or set sampler = nuts"
+            )
 
     def _space(self, schema: Schema) -> Workspace:
         if self.model is None:
