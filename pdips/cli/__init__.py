@@ -20,6 +20,8 @@ from pdips.cli.staging import UnfinishedError
 from pdips.cli.studies import study
 from pdips.errors import InputError, RefusedError
 
+INTERRUPTED = 130
+
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
 @click.version_option(__version__, prog_name="pdips")
@@ -56,7 +58,7 @@ def main() -> None:
             2,
         )
     except (KeyboardInterrupt, click.Abort):
-        _stop("interrupted; a spend that is on record stays charged", 130)
+        _stop("interrupted; a spend that is on record stays charged", INTERRUPTED)
     except Exception as error:
         if os.environ.get("PDIPS_TRACEBACK"):
             raise
@@ -66,6 +68,14 @@ def main() -> None:
             "confidential values",
             1,
         )
+
+
+def run() -> None:
+    """Run :func:`main` as a whole process: an interrupt that comes while it ends otherwise is one, too."""
+    try:
+        main()
+    except KeyboardInterrupt:
+        _stop("interrupted; a spend that is on record stays charged", INTERRUPTED)
 
 
 def _stop(message: str, code: int) -> typing.NoReturn:

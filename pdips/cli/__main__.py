@@ -1,6 +1,6 @@
 """``python -m pdips.cli``."""
 
-from pdips.cli import main
+from pdips.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()
