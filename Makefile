@@ -8,10 +8,10 @@ READY := $(VENV)/.ready
 
 setup: $(READY)
 
-$(READY): requirements.lock pyproject.toml
+$(READY): requirements.lock pyproject.toml papers/pyproject.toml
 	@sh tools/make_venv.sh $(VENV)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable . --editable ./papers
 	@touch $@
 
 demo: setup
@@ -43,7 +43,7 @@ notebooks: setup
 # The site, in docs/_build/html; then what the tests leave out as slow: its pages in a browser, the slow blocks of code.
 docs: setup
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
-	PDIPS_SITE=$(CURDIR)/docs/_build/html $(BIN)/python -m pytest -n 2 --dist worksteal -m long tests/test_docs.py tests/test_site.py
+	PDIPS_SITE=$(CURDIR)/docs/_build/html $(BIN)/python -m pytest -n 2 --dist worksteal -m long tests/site/test_docs.py tests/site/test_site.py
 
 # Follows the links out of the site: needs a network, so the build server doesn't.
 linkcheck: setup

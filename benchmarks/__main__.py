@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from pdips.mechanisms.consistency import consistent
-from pdips.noise import RandomBits, discrete_gaussian, discrete_laplace
+from pdips.margins.consistency import consistent
+from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 REPEATS = 5

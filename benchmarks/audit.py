@@ -10,7 +10,7 @@ from pathlib import Path
 from pdips import Steps
 from pdips.audit import Finding, audit_cases, registered_cases, worst_by_pair
 from pdips.audit.membership import attack
-from pdips.pairs import Case
+from pdips.audit.neighbour_pairs import Case
 from pdips.registry import AUDITS, find
 
 PAGE = Path(__file__).parents[1] / "docs" / "audit.md"

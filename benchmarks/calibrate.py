@@ -7,9 +7,9 @@ import pandas as pd
 
 from benchmarks.__main__ import EXAMPLES
 from pdips import LaplaceSanitizer, PrivBayes, Schema, Steps, Table, UniversalHistogram
+from pdips.calibration.calibrate import calibrate
 from pdips.calibration.margins import read
 from pdips.calibration.simulation import Simulation
-from pdips.calibration.smallest import calibrate
 
 RELEASES = 5
 FEW = ("age", "sex", "income")

@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.__main__ import EXAMPLES
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.evaluation.margins import k_way
 from pdips.mechanism import Mechanism
 from pdips.registry import find
-from pdips.schema import Schema
-from pdips.table import Table
-from pdips.utility.margins import k_way
 
 RELEASES = 3
 FEW = {"n_records": 300, "releases": 40}

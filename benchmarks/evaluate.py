@@ -7,15 +7,15 @@ from datetime import date
 from pathlib import Path
 
 from benchmarks.__main__ import EXAMPLES, row
+from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.evaluation.inside import evaluate, inside_paths, write_inside
+from pdips.evaluation.margins import compare
 from pdips.evaluation.paid import evaluate_paid
+from pdips.margins.steps import Steps
 from pdips.mechanism import Clock
-from pdips.mechanisms.tree import Steps
-from pdips.release import write_json
+from pdips.release.release import write_json
 from pdips.report.pages import rewrite_report
-from pdips.schema import Schema
-from pdips.table import Table
-from pdips.utility.margins import compare
 
 FORMULA = "own_business ~ age * sex + education + race"
 

@@ -12,9 +12,9 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 
-from pdips.bayes.sampling import Convergence, converged
-from pdips.bayes.step import KNormGradientStep, knorm_gradient
-from pdips.mechanisms.hit_and_run import HitAndRun, KNormGradient
+from pdips.posterior.nuts import Convergence, converged
+from pdips.quantile.hit_and_run import HitAndRun, KNormGradient
+from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
 
 SCALE = 0.125 / 2
 SETTINGS = {"chains": 4, "cores": 1, "progressbar": False, "quiet": True, "compute_convergence_checks": False}

@@ -92,7 +92,8 @@ def make_mixed(path: Path, n_records: int, seed: int = 0) -> None:
 
 def reading(n_records: int, repeats: int = 5) -> None:
     """Print the median processor time of reading each table, whole and counted."""
-    from pdips import Schema, Table, files
+    from pdips import Schema, Table
+    from pdips.data import readers as files
 
     print(f"{files.__file__}: {n_records:,} records, processor seconds, median of {repeats}")
     with tempfile.TemporaryDirectory() as folder:

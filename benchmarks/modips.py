@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 
 from pdips import Modips, Schema, Table
-from pdips.studies import find
-from pdips.studies.framework import Options
+from pdips_papers import find
+from pdips_papers.harness.framework import Options
 
 NUMBER = {"columns": {"y": {"lower": -3, "upper": 4}}}
 MANY = 10_000_000

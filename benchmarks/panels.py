@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import row
 from benchmarks.pictures import DOCS
-from pdips.studies.firm_panel_data import PANELS, FirmPanel, load
-from pdips.studies.firm_panel_forms import NON_PRIVATE, RESIDUAL, VARYING, synthesize
-from pdips.utility.job_flows import job_flows
+from pdips_papers.kng.firm_panel_data import PANELS, FirmPanel, load
+from pdips_papers.kng.firm_panel_forms import NON_PRIVATE, RESIDUAL, VARYING, synthesize
+from pdips_papers.kng.job_flows import job_flows
 
 REPEATS = 5
 EPSILON = "1"

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import EXAMPLES, ORDER
 from pdips import LaplaceSanitizer, Mechanism, PrivBayes, Schema, Steps, Table
-from pdips.utility.margins import compare
+from pdips.evaluation.margins import compare
 
 DOCS = Path(__file__).parents[1] / "docs" / "mechanisms"
 EPSILONS = (0.25, 0.5, 1, 2, 4, 8)

@@ -7,9 +7,9 @@ from matplotlib.figure import Figure
 from scipy import stats
 
 from benchmarks.pictures import DOCS
-from pdips.bayes.noise_laws import LaplaceLaw
-from pdips.bayes.noisy_counts import draw_first_of_two
-from pdips.noise import RandomBits, discrete_laplace
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.statistics.exact_counts import draw_first_of_two
+from pdips.statistics.noise_laws import LaplaceLaw
 
 N, SHARE, PRIOR, REPLICATES, DRAWS, SEED = 200, 0.25, 1 / 3, 1_000, 1_000, 20261122
 EPSILONS = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(5))

@@ -12,11 +12,11 @@ from scipy import stats
 
 from benchmarks.pictures import DOCS
 from pdips import CensoredPosterior, Schema, Table
-from pdips.bayes.columns import Columns, record_values
-from pdips.bayes.model_file import as_source
-from pdips.bayes.quadrature import Quadrature
-from pdips.bayes.workspace import workspace
-from pdips.noise import RandomBits
+from pdips.posterior.columns import Columns, record_values
+from pdips.posterior.model import as_source
+from pdips.posterior.quadrature import Quadrature
+from pdips.posterior.workspace import workspace
+from pdips.privacy.noise import RandomBits
 
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 EPSILONS = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))

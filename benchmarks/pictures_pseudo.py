@@ -6,11 +6,11 @@ from scipy import stats
 
 from benchmarks.pictures_histograms import draw
 from pdips import Schema
-from pdips.bayes.columns import Columns
-from pdips.bayes.model_file import Blueprint, Source
-from pdips.bayes.pseudo import PseudoPosterior
-from pdips.bayes.quadrature import Quadrature
-from pdips.bayes.weights import lipschitz_bound
+from pdips.posterior.columns import Columns
+from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.pseudo_posterior import PseudoPosterior
+from pdips.posterior.quadrature import Quadrature
+from pdips.posterior.weights import lipschitz_bound
 
 SIZES = (20, 40, 80, 160, 320)
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})

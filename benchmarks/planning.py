@@ -5,8 +5,8 @@ from numpy.typing import NDArray
 
 from benchmarks.__main__ import EXAMPLES, ORDER
 from pdips import LaplaceSanitizer, Schema, Steps, Table, suggest_layers
+from pdips.margins.planning import margin_errors
 from pdips.mechanism import Mechanism
-from pdips.mechanisms.planning import margin_errors
 
 REPEATS = 3
 GROUPS = ((0.0, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 100.0))

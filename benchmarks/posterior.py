@@ -12,11 +12,11 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
-from pdips.bayes.likelihood import Censored, censor
-from pdips.bayes.posterior import CensoredPosterior
-from pdips.bayes.sampling import converged, sample
-from pdips.schema import Schema
-from pdips.table import Table
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.posterior.censored_posterior import CensoredPosterior
+from pdips.posterior.censoring import Censored, censor
+from pdips.posterior.nuts import converged, sample
 
 WINDOW = 2.5
 SMALL, LARGE = 2_000, 1_000_000

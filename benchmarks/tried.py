@@ -11,8 +11,8 @@ import numpy as np
 
 from benchmarks.__main__ import EXAMPLES, ORDER
 from pdips import LaplaceSanitizer, Mechanism, PrivBayes, Schema, Steps, Table
-from pdips.mechanisms import maximum_entropy, synthesis, views
-from pdips.utility.margins import k_way
+from pdips.evaluation.margins import k_way
+from pdips.margins import maximum_entropy, synthesis, views
 
 EPSILONS = ("0.1", "1", "7.4")
 

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pdips.mechanisms.sanitizer import LaplaceSanitizer
-from pdips.schema import Schema
-from pdips.table import Table
-from pdips.utility.association import LEVELS, chi_square
-from pdips.utility.coefficients import normalised_rmse, standardised_differences
-from pdips.utility.k_marginal import k_marginal
-from pdips.utility.margins import k_way
-from pdips.utility.pmse import pmse
-from pdips.utility.propensity import specks
-from pdips.utility.regression import compare_fits, fit_logistic
-from pdips.utility.wasserstein import DISTANCES, wasserstein_randomization
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.evaluation.association import LEVELS, chi_square
+from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
+from pdips.evaluation.k_marginal import k_marginal
+from pdips.evaluation.margins import k_way
+from pdips.evaluation.pmse import pmse
+from pdips.evaluation.propensity import specks
+from pdips.evaluation.regression import compare_fits, fit_logistic
+from pdips.evaluation.wasserstein import DISTANCES, wasserstein_randomization
+from pdips.histogram.laplace import LaplaceSanitizer
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 RECORDS = 44_821

@@ -9,8 +9,8 @@ Schema: one column with two levels and nothing else.
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.statistics import Counts
 from pdips.errors import InputError
+from pdips.statistics.statistic import Counts
 
 SHARE = "share of the first level"
 PRIOR = 1 / 3

@@ -20,11 +20,11 @@ logarithm is normal.
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.correlations import correlation_factor
-from pdips.bayes.normal_cells import cell_means
-from pdips.bayes.statistics import Counts, Products, Sums
-from pdips.bayes.units import unit_of
 from pdips.errors import InputError
+from pdips.statistics.correlations import correlation_factor
+from pdips.statistics.normal_cells import cell_means
+from pdips.statistics.statistic import Counts, Products, Sums
+from pdips.statistics.units import unit_of
 
 ALPHA = 0.5
 """Each cell's prior records: Jeffreys' prior, that of the paper's simulation 3."""

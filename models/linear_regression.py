@@ -14,10 +14,10 @@ logarithm is regressed. Where no column is public, glom.py is the model.
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.settling import LEAST_VARIANCE
-from pdips.bayes.statistics import Products, Sums
-from pdips.bayes.units import unit_of
 from pdips.errors import InputError
+from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.statistic import Products, Sums
+from pdips.statistics.units import unit_of
 
 WIDTH = 1.0
 """Prior standard deviation of intercept and effects, in half ranges of the outcome."""

@@ -11,9 +11,9 @@ cells than records the prior has the say, and the sets are little but even: leav
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.statistics import Counts
+from pdips.data.table import decode
 from pdips.errors import InputError
-from pdips.table import decode
+from pdips.statistics.statistic import Counts
 
 PRIOR = 1 / 2  # as in the paper's simulation 3; counts as half a record in each cell
 

@@ -10,9 +10,9 @@ Schema: one numeric column and nothing else. With scale = "log" its logarithm is
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.statistics import Products, Sums
-from pdips.bayes.units import unit_of
 from pdips.errors import InputError
+from pdips.statistics.statistic import Products, Sums
+from pdips.statistics.units import unit_of
 
 PRIOR_MEAN, PRIOR_SD = 0.5, 0.5
 

@@ -18,13 +18,13 @@ numeric ones and on those before them.
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.correlations import correlation_factor
-from pdips.bayes.logistic_fit import Logistic
-from pdips.bayes.normal_cells import cell_means
-from pdips.bayes.ridge_posterior import level_shares
-from pdips.bayes.statistics import Counts, Products, Sums
-from pdips.bayes.units import unit_of
 from pdips.errors import InputError
+from pdips.statistics.correlations import correlation_factor
+from pdips.statistics.logistic import Logistic
+from pdips.statistics.normal_cells import cell_means
+from pdips.statistics.ridge_posterior import level_shares
+from pdips.statistics.statistic import Counts, Products, Sums
+from pdips.statistics.units import unit_of
 
 KAPPA = 30  # less leaves more noise, more shrinks coefficients further before noise comes: see docs/studies.md
 PRIOR = 10.0  # of coefficients of predictors within the unit ball: logits of 5 are not unheard of, of 30 they are

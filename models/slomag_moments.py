@@ -19,10 +19,10 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 
-from pdips.bayes.sequence import beginnings, sequence_sums
-from pdips.bayes.statistics import Counts, Products, Sums
-from pdips.bayes.units import unit_of
 from pdips.errors import InputError
+from pdips.statistics.sequential_logits import beginnings, sequence_sums
+from pdips.statistics.statistic import Counts, Products, Sums
+from pdips.statistics.units import unit_of
 
 MOST_CELLS = 64
 

@@ -7,62 +7,62 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pdips.bayes.modips import Modips as Modips
-    from pdips.bayes.posterior import CensoredPosterior as CensoredPosterior
-    from pdips.bayes.pseudo import PseudoPosterior as PseudoPosterior
-    from pdips.calibration.smallest import calibrate as calibrate
+    from pdips.bayes_net.privbayes import PrivBayes as PrivBayes
+    from pdips.calibration.calibrate import calibrate as calibrate
+    from pdips.data.schema import Column as Column
+    from pdips.data.schema import Schema as Schema
+    from pdips.data.table import Table as Table
     from pdips.errors import InputError as InputError
     from pdips.errors import RefusedError as RefusedError
-    from pdips.ledger import Ledger as Ledger
+    from pdips.histogram.dirichlet import McClureReiter as McClureReiter
+    from pdips.histogram.dirichlet import MultinomialDirichlet as MultinomialDirichlet
+    from pdips.histogram.histograms import PerturbedHistogram as PerturbedHistogram
+    from pdips.histogram.histograms import SmoothedHistogram as SmoothedHistogram
+    from pdips.histogram.laplace import LaplaceSanitizer as LaplaceSanitizer
+    from pdips.margins.planning import suggest_layers as suggest_layers
+    from pdips.margins.steps import Steps as Steps
+    from pdips.margins.universal_histogram import UniversalHistogram as UniversalHistogram
     from pdips.mechanism import Mechanism as Mechanism
-    from pdips.mechanisms.dirichlet import McClureReiter as McClureReiter
-    from pdips.mechanisms.dirichlet import MultinomialDirichlet as MultinomialDirichlet
-    from pdips.mechanisms.histograms import PerturbedHistogram as PerturbedHistogram
-    from pdips.mechanisms.histograms import SmoothedHistogram as SmoothedHistogram
-    from pdips.mechanisms.planning import suggest_layers as suggest_layers
-    from pdips.mechanisms.privbayes import PrivBayes as PrivBayes
-    from pdips.mechanisms.quantile import KNG as KNG
-    from pdips.mechanisms.residual import KNGResidual as KNGResidual
-    from pdips.mechanisms.sanitizer import LaplaceSanitizer as LaplaceSanitizer
-    from pdips.mechanisms.tree import Steps as Steps
-    from pdips.mechanisms.universal import UniversalHistogram as UniversalHistogram
-    from pdips.privacy import PrivacyLoss as PrivacyLoss
-    from pdips.privacy import Spend as Spend
-    from pdips.release import Release as Release
-    from pdips.release import RunRecord as RunRecord
-    from pdips.schema import Column as Column
-    from pdips.schema import Schema as Schema
-    from pdips.table import Table as Table
+    from pdips.posterior.censored_posterior import CensoredPosterior as CensoredPosterior
+    from pdips.posterior.pseudo_posterior import PseudoPosterior as PseudoPosterior
+    from pdips.privacy.ledger import Ledger as Ledger
+    from pdips.privacy.loss import PrivacyLoss as PrivacyLoss
+    from pdips.privacy.loss import Spend as Spend
+    from pdips.quantile.kng import KNG as KNG
+    from pdips.quantile.kng_residual import KNGResidual as KNGResidual
+    from pdips.release.release import Release as Release
+    from pdips.release.release import RunRecord as RunRecord
+    from pdips.statistics.modips import Modips as Modips
 
 __version__ = "0.2.0"
 
 _HOMES = {
-    "CensoredPosterior": "pdips.bayes.posterior",
-    "Column": "pdips.schema",
+    "CensoredPosterior": "pdips.posterior.censored_posterior",
+    "Column": "pdips.data.schema",
     "InputError": "pdips.errors",
-    "KNG": "pdips.mechanisms.quantile",
-    "KNGResidual": "pdips.mechanisms.residual",
-    "LaplaceSanitizer": "pdips.mechanisms.sanitizer",
-    "Ledger": "pdips.ledger",
-    "McClureReiter": "pdips.mechanisms.dirichlet",
+    "KNG": "pdips.quantile.kng",
+    "KNGResidual": "pdips.quantile.kng_residual",
+    "LaplaceSanitizer": "pdips.histogram.laplace",
+    "Ledger": "pdips.privacy.ledger",
+    "McClureReiter": "pdips.histogram.dirichlet",
     "Mechanism": "pdips.mechanism",
-    "Modips": "pdips.bayes.modips",
-    "MultinomialDirichlet": "pdips.mechanisms.dirichlet",
-    "PerturbedHistogram": "pdips.mechanisms.histograms",
-    "PrivBayes": "pdips.mechanisms.privbayes",
-    "PrivacyLoss": "pdips.privacy",
-    "PseudoPosterior": "pdips.bayes.pseudo",
+    "Modips": "pdips.statistics.modips",
+    "MultinomialDirichlet": "pdips.histogram.dirichlet",
+    "PerturbedHistogram": "pdips.histogram.histograms",
+    "PrivBayes": "pdips.bayes_net.privbayes",
+    "PrivacyLoss": "pdips.privacy.loss",
+    "PseudoPosterior": "pdips.posterior.pseudo_posterior",
     "RefusedError": "pdips.errors",
-    "Release": "pdips.release",
-    "RunRecord": "pdips.release",
-    "Schema": "pdips.schema",
-    "SmoothedHistogram": "pdips.mechanisms.histograms",
-    "Spend": "pdips.privacy",
-    "Steps": "pdips.mechanisms.tree",
-    "Table": "pdips.table",
-    "UniversalHistogram": "pdips.mechanisms.universal",
-    "calibrate": "pdips.calibration.smallest",
-    "suggest_layers": "pdips.mechanisms.planning",
+    "Release": "pdips.release.release",
+    "RunRecord": "pdips.release.release",
+    "Schema": "pdips.data.schema",
+    "SmoothedHistogram": "pdips.histogram.histograms",
+    "Spend": "pdips.privacy.loss",
+    "Steps": "pdips.margins.steps",
+    "Table": "pdips.data.table",
+    "UniversalHistogram": "pdips.margins.universal_histogram",
+    "calibrate": "pdips.calibration.calibrate",
+    "suggest_layers": "pdips.margins.planning",
 }
 
 __all__ = sorted(_HOMES)

@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.data.schema import Schema
+from pdips.data.table import Table, check_representable
 from pdips.errors import InputError
-from pdips.large import LargeSet
-from pdips.ledger import Ledger
-from pdips.noise import RandomBits
-from pdips.privacy import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
-from pdips.release import Closer, MarginError, Noise, Release, RunRecord
-from pdips.schema import Schema
-from pdips.table import Table, check_representable
+from pdips.privacy.ledger import Ledger
+from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
+from pdips.privacy.noise import RandomBits
+from pdips.release.large_set import LargeSet
+from pdips.release.release import Closer, MarginError, Noise, Release, RunRecord
 
 Variant = Literal["sound", "published"]
 Split = Literal["once", "per-set"]

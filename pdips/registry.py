@@ -4,40 +4,40 @@ import importlib
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pdips.privacy import choice
+from pdips.privacy.loss import choice
 
 Home = str | type[Any] | Callable[..., Any]
 
 MECHANISMS: dict[str, Home] = {
-    "censored-posterior": "pdips.bayes.posterior:CensoredPosterior",
-    "kng": "pdips.mechanisms.quantile:KNG",
-    "kng-residual": "pdips.mechanisms.residual:KNGResidual",
-    "laplace-sanitizer": "pdips.mechanisms.sanitizer:LaplaceSanitizer",
-    "mcclure-reiter": "pdips.mechanisms.dirichlet:McClureReiter",
-    "modips": "pdips.bayes.modips:Modips",
-    "multinomial-dirichlet": "pdips.mechanisms.dirichlet:MultinomialDirichlet",
-    "perturbed-histogram": "pdips.mechanisms.histograms:PerturbedHistogram",
-    "privbayes": "pdips.mechanisms.privbayes:PrivBayes",
-    "pseudo-posterior": "pdips.bayes.pseudo:PseudoPosterior",
-    "smoothed-histogram": "pdips.mechanisms.histograms:SmoothedHistogram",
-    "steps": "pdips.mechanisms.tree:Steps",
-    "universal-histogram": "pdips.mechanisms.universal:UniversalHistogram",
+    "censored-posterior": "pdips.posterior.censored_posterior:CensoredPosterior",
+    "kng": "pdips.quantile.kng:KNG",
+    "kng-residual": "pdips.quantile.kng_residual:KNGResidual",
+    "laplace-sanitizer": "pdips.histogram.laplace:LaplaceSanitizer",
+    "mcclure-reiter": "pdips.histogram.dirichlet:McClureReiter",
+    "modips": "pdips.statistics.modips:Modips",
+    "multinomial-dirichlet": "pdips.histogram.dirichlet:MultinomialDirichlet",
+    "perturbed-histogram": "pdips.histogram.histograms:PerturbedHistogram",
+    "privbayes": "pdips.bayes_net.privbayes:PrivBayes",
+    "pseudo-posterior": "pdips.posterior.pseudo_posterior:PseudoPosterior",
+    "smoothed-histogram": "pdips.histogram.histograms:SmoothedHistogram",
+    "steps": "pdips.margins.steps:Steps",
+    "universal-histogram": "pdips.margins.universal_histogram:UniversalHistogram",
 }
 
 AUDITS: dict[str, Home] = {
-    "censored-posterior": "pdips.bayes.audits:censored",
-    "kng": "pdips.mechanisms.audit_quantile:quantile",
-    "kng-residual": "pdips.mechanisms.audit_quantile:residual",
-    "laplace-sanitizer": "pdips.mechanisms.audits:sanitizer",
-    "mcclure-reiter": "pdips.mechanisms.audit_histograms:mcclure_reiter",
-    "modips": "pdips.bayes.audit_modips:modips",
-    "multinomial-dirichlet": "pdips.mechanisms.audit_histograms:multinomial_dirichlet",
-    "perturbed-histogram": "pdips.mechanisms.audit_histograms:perturbed",
-    "privbayes": "pdips.mechanisms.audit_privbayes:privbayes",
-    "pseudo-posterior": "pdips.bayes.audits:pseudo",
-    "smoothed-histogram": "pdips.mechanisms.audit_histograms:smoothed",
-    "steps": "pdips.mechanisms.audits:steps",
-    "universal-histogram": "pdips.mechanisms.audit_universal:universal",
+    "censored-posterior": "pdips.audit.cases.posterior:censored",
+    "kng": "pdips.audit.cases.quantile:quantile",
+    "kng-residual": "pdips.audit.cases.quantile:residual",
+    "laplace-sanitizer": "pdips.audit.cases.margins:sanitizer",
+    "mcclure-reiter": "pdips.audit.cases.histogram:mcclure_reiter",
+    "modips": "pdips.audit.cases.statistics:modips",
+    "multinomial-dirichlet": "pdips.audit.cases.histogram:multinomial_dirichlet",
+    "perturbed-histogram": "pdips.audit.cases.histogram:perturbed",
+    "privbayes": "pdips.audit.cases.bayes_net:privbayes",
+    "pseudo-posterior": "pdips.audit.cases.posterior:pseudo",
+    "smoothed-histogram": "pdips.audit.cases.histogram:smoothed",
+    "steps": "pdips.audit.cases.margins:steps",
+    "universal-histogram": "pdips.audit.cases.universal:universal",
 }
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""
 
@@ -52,7 +52,8 @@ def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]
     mechanism : type
         The class.
     cases : callable
-        Takes a function that builds the mechanism with given settings; returns the :class:`pdips.pairs.Case` to run.
+        Takes a function that builds the mechanism with given settings; returns the cases to run
+        (:class:`pdips.audit.neighbour_pairs.Case`).
     """
     MECHANISMS[name], AUDITS[name] = mechanism, cases
 

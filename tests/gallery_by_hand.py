@@ -6,7 +6,7 @@ import numpy as np
 from scipy import stats
 from scipy.special import expit, gammaln, logsumexp
 
-from pdips.schema import Schema
+from pdips.data.schema import Schema
 
 
 def observed_of(schema: Schema):

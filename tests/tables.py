@@ -6,8 +6,8 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 
-from pdips.schema import Schema
-from pdips.table import Table
+from pdips.data.schema import Schema
+from pdips.data.table import Table
 
 
 def schema_of(*sizes: int, **extra) -> Schema:

@@ -13,13 +13,13 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 
 from pdips.audit.engines import Bound, HasLaw, counts_bound, density_bound, exact_bound
+from pdips.audit.neighbour_pairs import Case, Engine, Pair, check_relation
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
-from pdips.noise import RandomBits
-from pdips.pairs import Case, Engine, Pair, check_relation
-from pdips.privacy import as_float, choice, exact
+from pdips.privacy.loss import as_float, choice, exact
+from pdips.privacy.noise import RandomBits
 from pdips.registry import AUDITS, cases_of, find
-from pdips.table import Table
 
 ROUNDING = 1e-9
 """Relative slack of exact audits, whose probabilities of choices are doubles."""

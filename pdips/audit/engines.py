@@ -9,11 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from pdips.audit.neighbour_pairs import Event, Pair
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Law
-from pdips.noise import RandomBits
-from pdips.pairs import Event, Pair
-from pdips.table import Table
+from pdips.privacy.noise import RandomBits
 
 Rows = NDArray[Any]
 Observe = Callable[[Table, int, RandomBits], Rows]

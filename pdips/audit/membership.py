@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.audit.engines import clopper_pearson, likelihood_score
+from pdips.audit.neighbour_pairs import Pair, check_relation
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
-from pdips.pairs import Pair, check_relation
-from pdips.privacy import PrivacyLoss
-from pdips.table import Table
+from pdips.privacy.loss import PrivacyLoss
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Literal
 
+from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.schema import Schema
 
 Margins = Literal["one-way", "two-way", "all"]
 Asked = Margins | str | Sequence[str | Sequence[str]]

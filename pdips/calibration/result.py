@@ -9,7 +9,7 @@ import pandas as pd
 
 from pdips.calibration.simulation import Goal
 from pdips.mechanism import Mechanism
-from pdips.privacy import spell
+from pdips.privacy.loss import spell
 
 Method = Literal["closed form", "simulation"]
 

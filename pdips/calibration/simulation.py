@@ -11,13 +11,13 @@ import pandas as pd
 
 from pdips.calibration.grid import Found
 from pdips.calibration.margins import Columns, label
+from pdips.data.schema import Schema
+from pdips.data.table import Table, decode
 from pdips.errors import InputError, RefusedError
-from pdips.large import LargeSet
+from pdips.evaluation.codes import Rows, coded_columns
+from pdips.margins.consistency import FloatArray
 from pdips.mechanism import Mechanism
-from pdips.mechanisms.consistency import FloatArray
-from pdips.schema import Schema
-from pdips.table import Table, decode
-from pdips.utility.codes import Rows, coded_columns
+from pdips.release.large_set import LargeSet
 
 Measure = Callable[[Sequence[pd.DataFrame]], float]
 Goal = Literal["standard error", "interval width"]

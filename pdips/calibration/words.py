@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from pdips.calibration.grid import Found
 from pdips.calibration.simulation import Simulation
 from pdips.mechanism import Mechanism
-from pdips.privacy import exact, spell
+from pdips.privacy.loss import exact, spell
 
 
 class Asked(Protocol):

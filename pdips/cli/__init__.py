@@ -4,21 +4,21 @@ import os
 import signal
 import sys
 import typing
+from importlib.metadata import entry_points
 
 import click
 
 from pdips import __version__
-from pdips.cli.audits import audit
+from pdips.cli.audit import audit
 from pdips.cli.calibrate import calibrate
 from pdips.cli.check import check
 from pdips.cli.evaluate import evaluate
-from pdips.cli.ledgers import ledger
+from pdips.cli.ledger import ledger
 from pdips.cli.models import models
-from pdips.cli.release import report, synthesize
-from pdips.cli.schemas import schema
-from pdips.cli.staging import UnfinishedError
-from pdips.cli.studies import study
+from pdips.cli.schema import schema
+from pdips.cli.synthesize import report, synthesize
 from pdips.errors import InputError, RefusedError
+from pdips.release.folder import UnfinishedError
 
 INTERRUPTED = 130
 
@@ -29,8 +29,10 @@ def program() -> None:
     """Differentially private data synthesis with a privacy statement that is true."""
 
 
-for _command in (synthesize, report, evaluate, check, calibrate, audit, study, ledger, schema, models):
+for _command in (synthesize, report, evaluate, check, calibrate, audit, ledger, schema, models):
     program.add_command(_command)
+for _entry in entry_points(group="pdips.commands"):  # the studies of papers/, where they are installed
+    program.add_command(_entry.load())
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import click
 
 from pdips.cli.common import settings_of, show_progress
 from pdips.errors import InputError
-from pdips.privacy import spell
+from pdips.privacy.loss import spell
 from pdips.registry import find
 
 if TYPE_CHECKING:
@@ -76,9 +76,9 @@ def calibrate(
 
     MECHANISM is one of those that `pdips synthesize` takes. No confidential table is read, and nothing is spent.
     """
-    from pdips.calibration import smallest
-    from pdips.schema import Schema
-    from pdips.table import Table
+    from pdips.calibration import calibrate as smallest
+    from pdips.data.schema import Schema
+    from pdips.data.table import Table
 
     _check_json(json_path)
     build = find(mechanism_name)
@@ -100,7 +100,7 @@ def calibrate(
         )
     _tell(found)
     if json_path is not None:
-        from pdips.release import write_json
+        from pdips.release.release import write_json
 
         write_json(Path(json_path), found.describe())
 

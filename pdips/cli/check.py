@@ -20,7 +20,7 @@ def check(directory: str) -> None:
     DIR is the folder of a release, or its public folder alone. Nothing but privacy.json is read. Exit code: 0 no known
     fault touches it, 3 one does or may, 2 no release.
     """
-    from pdips.known_faults import examine
+    from pdips.release.known_faults import examine
     from pdips.report.facts import read
 
     home = Path(directory)

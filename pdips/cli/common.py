@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pdips.errors import DataError, InputError
-from pdips.privacy import spell
+from pdips.privacy.loss import spell
 
 if TYPE_CHECKING:
-    from pdips.account import Receipt
-    from pdips.ledger import Ledger
+    from pdips.privacy.account import Receipt
+    from pdips.privacy.ledger import Ledger
     from pdips.report.verdicts import Verdict
 
 REFUSED = (
@@ -97,7 +97,7 @@ def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
     InputError
         If a file is damaged.
     """
-    from pdips.account import Receipt
+    from pdips.privacy.account import Receipt
 
     names = ("public/privacy.json", "public/evaluation.json", "confidential/privacy.json", "privacy.json")
     found: list[tuple[Path, Receipt | None]] = []

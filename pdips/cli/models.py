@@ -13,7 +13,7 @@ def models() -> None:
 @models.command("list")
 def models_list() -> None:
     """Show the models and what they describe."""
-    from pdips.bayes import gallery
+    from pdips.posterior import gallery
 
     known = gallery.names()
     width = max(map(len, known), default=0)
@@ -28,7 +28,7 @@ def models_copy(name: str, target: str | None) -> None:
     """Copy the file of model NAME, to be changed. It never overwrites a file."""
     from pathlib import Path
 
-    from pdips.bayes import gallery
+    from pdips.posterior import gallery
 
     source = gallery.path(name)
     copy = Path(target) if target is not None else Path(source.name)

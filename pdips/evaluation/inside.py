@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from pdips.errors import InputError
-from pdips.evaluation.analysis import read_analysis
-from pdips.evaluation.general import SEED, general_utility
+from pdips.evaluation.evaluate import SEED, general_utility
+from pdips.evaluation.formula import read_analysis
+from pdips.evaluation.glm import Family
 from pdips.evaluation.opened import open_release, open_table
 from pdips.evaluation.pictured import pictured
 from pdips.evaluation.specific import specific_utility
 from pdips.mechanism import Clock
-from pdips.release import software, write_json
-from pdips.utility.glm import Family
+from pdips.release.release import software, write_json
 
 NOTE = (
     "Inside only: computed from the confidential table, and no epsilon pays for it. Publishing a figure leaks; so does "
@@ -38,7 +38,7 @@ def evaluate(
     directory : path
         The folder of the release.
     formula, family : str, optional
-        An analysis; see :func:`pdips.evaluation.analysis.read_analysis`.
+        An analysis; see :func:`pdips.evaluation.formula.read_analysis`.
     clock : Clock, optional
         Times the steps.
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
+from pdips.data.readers import read_frame
+from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import DataError, InputError
-from pdips.files import read_frame
 from pdips.report.facts import PublicFacts, check, read
-from pdips.schema import Schema
-from pdips.table import Table
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -9,17 +9,17 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
+from pdips.evaluation.codes import IntArray, codes_of, resampled, sizes_of, table_codes
 from pdips.evaluation.opened import Opened, open_release, open_table
 from pdips.evaluation.public_score import PublicScore, fit_public_score, ks_steps, margins_steps
-from pdips.ledger import Ledger
 from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement
-from pdips.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
-from pdips.privacy import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
-from pdips.release import software, write_json
-from pdips.schema import Schema
-from pdips.table import Table
-from pdips.utility.codes import IntArray, codes_of, resampled, sizes_of, table_codes
+from pdips.privacy.ledger import Ledger
+from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
+from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
+from pdips.release.release import software, write_json
 
 FILE = "evaluation.json"
 MEASURES = {

@@ -8,12 +8,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.coding import numbers
-from pdips.evaluation.general import Measure
-from pdips.schema import Column, Schema
-from pdips.table import Table
-from pdips.utility.codes import Rows, weights_of
-from pdips.utility.deciles import cut
+from pdips.data.coding import numbers
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.evaluation.codes import Rows, weights_of
+from pdips.evaluation.deciles import cut
+from pdips.evaluation.evaluate import Measure
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

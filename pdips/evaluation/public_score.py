@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.schema import Schema
-from pdips.utility.codes import IntArray, codes_of, grouped, sizes_of
-from pdips.utility.ridge import ridge_fit
+from pdips.evaluation.codes import IntArray, codes_of, grouped, sizes_of
+from pdips.evaluation.ridge import ridge_fit
 
 SEED = 0
 MOST_RECORDS = 50_000

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.analysis import Analysis
-from pdips.evaluation.general import SEED, resample
+from pdips.evaluation.evaluate import SEED, resample
+from pdips.evaluation.formula import Analysis
 from pdips.evaluation.opened import Opened
+from pdips.evaluation.regression import Fit, compare_fits
 from pdips.inference import Rule, rule_for
-from pdips.table import Table
-from pdips.utility.regression import Fit, compare_fits
 
 RESAMPLES = 5
 LEVEL = 0.95
@@ -38,7 +38,7 @@ class Specific:
     note : str or None
         What to know of that rule.
     coefficients : DataFrame
-        As :func:`pdips.utility.regression.compare_fits` gives them, with ``covered``.
+        As :func:`pdips.evaluation.regression.compare_fits` gives them, with ``covered``.
     summary, reference : dict of str to float
         By the names of ``SUMMARIES``: for the combined sets, and the mean over resamples of the table, each with its
         own interval. NaN if the table tells no coefficient.

@@ -1,7 +1,7 @@
 """Rules that combine the analyses of several synthetic sets into one. They need the sets only, so they are public."""
 
-from pdips.inference.choosing import rule_for
-from pdips.inference.combining import combine
+from pdips.inference.combine import combine
+from pdips.inference.combining_rule import rule_for
 from pdips.inference.mixing import mix
 from pdips.inference.pooled import Combined
 from pdips.inference.rules import Rule

@@ -5,9 +5,9 @@ import warnings
 from dataclasses import dataclass
 from typing import Any
 
+from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.report.facts import PublicFacts
-from pdips.schema import Column, Schema
 
 _DRAWN = (
     "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far "

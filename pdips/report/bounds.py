@@ -19,7 +19,7 @@ PLACES = 170, 110
 
 
 class Bounds(Protocol):
-    """What the pictures need of :class:`pdips.bayes.bounds.Bounds`."""
+    """What the pictures need of :class:`pdips.posterior.bounds.Bounds`."""
 
     @property
     def largest(self) -> NDArray[Any]: ...

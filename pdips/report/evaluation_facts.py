@@ -5,7 +5,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from pdips.privacy import Kind
+from pdips.privacy.loss import Kind
 from pdips.report.facts import Number, NumberOrNone, PublicFacts, check, read
 
 FILE = "evaluation.json"
@@ -46,7 +46,7 @@ class Detail(BaseModel):
 
 
 class MeasureFacts(BaseModel):
-    """See :class:`pdips.evaluation.general.Measure`."""
+    """See :class:`pdips.evaluation.evaluate.Measure`."""
 
     name: str
     reading: str

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, BeforeValidator, Field, ValidationError, model_validator
 
+from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.privacy import Kind, Neighbours, Sampling
-from pdips.schema import Schema
+from pdips.privacy.loss import Kind, Neighbours, Sampling
 
 
 def _nan_is_none(value: Any) -> Any:
@@ -64,7 +64,7 @@ class MarginErrorItem(BaseModel):
 
 
 class PublicFacts(BaseModel):
-    """``privacy.json``: see :meth:`pdips.release.Release.describe`."""
+    """``privacy.json``: see :meth:`pdips.release.release.Release.describe`."""
 
     mechanism: str
     settings: dict[str, Any]
@@ -199,7 +199,7 @@ class TwoWay(BaseModel):
 
 
 class Moments(BaseModel):
-    """Mean and standard deviation of a numeric column: see :func:`pdips.utility.margins.moments`."""
+    """Mean and standard deviation of a numeric column: see :func:`pdips.evaluation.margins.moments`."""
 
     column: str
     mean: Number
@@ -213,7 +213,7 @@ class Moments(BaseModel):
 
 
 class Comparison(BaseModel):
-    """What :func:`pdips.utility.margins.compare` returned."""
+    """What :func:`pdips.evaluation.margins.compare` returned."""
 
     l1: FullTable
     one_way: list[Margin]
@@ -260,7 +260,7 @@ class BoundFacts(BaseModel):
 
 
 class Predicted(BaseModel):
-    """How noisy statistics compare with simulated ones: see :mod:`pdips.bayes.predictive`."""
+    """How noisy statistics compare with simulated ones: see :mod:`pdips.statistics.predictive`."""
 
     entries: int
     outside: Number
@@ -278,7 +278,7 @@ class RecordColumn(BaseModel):
 
 
 class RecordsFacts(BaseModel):
-    """What :func:`pdips.bayes.predicted_records.check_records` found."""
+    """What :func:`pdips.posterior.predicted_records.check_records` found."""
 
     failed: str | None = None
     draws: int = 0
@@ -287,7 +287,7 @@ class RecordsFacts(BaseModel):
 
 
 class PosteriorFacts(BaseModel):
-    """What :func:`pdips.bayes.inspection.inspect` found."""
+    """What :func:`pdips.posterior.inspection.inspect` found."""
 
     sampler: str
     draws: int

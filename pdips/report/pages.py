@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup
 
+from pdips.data.schema import Column, Schema
 from pdips.errors import InputError, RefusedError
 from pdips.report import curator, drawings
 from pdips.report.advice import combining, standard_errors
@@ -21,7 +22,6 @@ from pdips.report.formats import number, percent, plural, price
 from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
 from pdips.report.price import MOST_ITEMS, items, price_sum, total
 from pdips.report.verdicts import Verdict
-from pdips.schema import Column, Schema
 
 if TYPE_CHECKING:
     from jinja2 import Environment

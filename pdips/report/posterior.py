@@ -9,12 +9,12 @@ from urllib.parse import quote, unquote
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.bayes.closer import stored_name
+from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
+from pdips.posterior.closer import stored_name
 from pdips.report import bounds as drawing
 from pdips.report import chains, predicted
 from pdips.report.facts import PosteriorFacts
-from pdips.schema import Column, Schema
 
 if TYPE_CHECKING:
     import xarray as xr

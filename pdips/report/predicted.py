@@ -5,10 +5,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.data.schema import Column, Schema
 from pdips.report.bounds import panel
 from pdips.report.facts import PosteriorFacts
 from pdips.report.pictures import ACCENT, BAR, INK, as_svg
-from pdips.schema import Column, Schema
 
 if TYPE_CHECKING:
     import xarray as xr

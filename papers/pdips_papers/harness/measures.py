@@ -1,0 +1,137 @@
+"""Bias, root mean squared error, coverage and width of intervals, over many replicates at once."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import special
+
+from pdips.inference import combine as combine_sets
+from pdips_papers.harness.framework import COLUMNS
+
+FloatArray = NDArray[np.float64]
+
+MEASURES = {
+    "bias": "bias",
+    "rmse": "RMSE",
+    "coverage": "coverage of the 95 % interval",
+    "width": "width of the interval",
+}
+LEVEL = 0.975
+MANY_DEGREES = 1e8
+"""Degrees of freedom beyond which a t law is taken as normal."""
+
+
+def combine(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Combine the estimates from each synthetic set into one, and half the width of its 95 % interval.
+
+    Parameters
+    ----------
+    estimates, variances : ndarray, shape (replicates, sets)
+        Estimate and squared standard error from each set.
+
+    Returns
+    -------
+    estimate, half_width : ndarray, shape (replicates,)
+
+    Notes
+    -----
+    Paper 003, equations (3.5) to (3.7): T = B / m + W with t quantiles on (m - 1)(1 + m W / B)^2 degrees of freedom;
+    normal quantiles for a single set, and where the sets agree (B = 0).
+    """
+    n_sets = estimates.shape[1]
+    centre, within = estimates.mean(axis=1), variances.mean(axis=1)
+    between = estimates.var(axis=1, ddof=1) if n_sets > 1 else np.zeros(len(estimates))
+    ratio = np.divide(n_sets * within, between, out=np.full(len(estimates), np.inf), where=between > 0)
+    degrees = np.minimum((n_sets - 1) * (1 + np.minimum(ratio, MANY_DEGREES)) ** 2, MANY_DEGREES)
+    normal = (n_sets == 1) | (degrees >= MANY_DEGREES)
+    quantile = np.where(normal, special.ndtri(LEVEL), special.stdtrit(np.maximum(degrees, 1.0), LEVEL))
+    return centre, quantile * np.sqrt(between / n_sets + within)
+
+
+def combine_predictive(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Combine sets that are posterior predictive draws given one noisy release, see :func:`pdips.inference.combine`.
+
+    Parameters and what is returned as in :func:`combine`.
+    """
+    found = combine_sets(estimates.T, variances.T, rule="posterior-predictive")
+    return found.estimate, (found.interval[1] - found.interval[0]) / 2
+
+
+def summary(
+    row: str, suffix: str, found: tuple[FloatArray, FloatArray], truth: float, *, unit: float = 1.0
+) -> list[dict[str, Any]]:
+    """Return the measurements of one batch of replicates: means, and means of squares, of what is averaged.
+
+    Parameters
+    ----------
+    row : str
+        Row of the table.
+    suffix : str
+        What follows the name of the measure in the name of the column.
+    found : pair of ndarray, shape (replicates,)
+        Estimates, and half the widths of their intervals.
+    truth : float
+        What is estimated.
+    unit : float
+        Bias, root mean squared error and width are divided by it.
+    """
+    estimate, half = found
+    return interval_summary(row, suffix, (estimate, estimate - half, estimate + half), truth, unit=unit)
+
+
+def interval_summary(
+    row: str, suffix: str, found: tuple[FloatArray, FloatArray, FloatArray], truth: float, *, unit: float = 1.0
+) -> list[dict[str, Any]]:
+    """Do the same from estimates and the lower and upper ends of their intervals, each of shape (replicates,)."""
+    estimate, lower, upper = found
+    error = (estimate - truth) / unit
+    covered = ((lower <= truth) & (truth <= upper)).astype(np.float64)
+    values = {"bias": error, "rmse": error**2, "coverage": covered, "width": (upper - lower) / unit}
+    return [
+        {
+            "row": row,
+            "column": f"{measure}{suffix}",
+            "value": float(np.mean(value)),
+            "square": float(np.mean(value**2)),
+            "count": len(error),
+        }
+        for measure, value in values.items()
+    ]
+
+
+def pooled(measurements: pd.DataFrame) -> pd.DataFrame:
+    """Pool batches of :func:`summary` into a table of all replicates, without the paper's figures.
+
+    Returns
+    -------
+    DataFrame
+        ``COLUMNS``. The standard error of a root mean squared error is by the delta method.
+    """
+    weighted = measurements.assign(
+        value=measurements["value"] * measurements["count"], square=measurements["square"] * measurements["count"]
+    )
+    sums = weighted.groupby(["row", "column"], sort=False)[["value", "square", "count"]].sum().reset_index()
+    count, mean = sums["count"], sums["value"] / sums["count"]
+    spread = (sums["square"] / count - mean**2).clip(lower=0)
+    error = (spread / (count - 1).where(count > 1)) ** 0.5
+    root = sums["column"].str.startswith("rmse")
+    size = mean.where(root) ** 0.5
+    return pd.DataFrame(
+        {
+            "row": sums["row"],
+            "column": sums["column"],
+            "ours": mean.where(~root, size),
+            "standard_error": error.where(~root, error / (2 * size.where(size > 0))),
+            "paper": np.nan,
+        }
+    )[list(COLUMNS)]
+
+
+def at_each(table: pd.DataFrame, suffixes: Iterable[str]) -> pd.DataFrame:
+    """Repeat the rows of methods that have no epsilon at each epsilon, so that the table is a rectangle."""
+    free = table["column"].isin(MEASURES)
+    parts = [table[free].assign(column=table.loc[free, "column"] + suffix) for suffix in suffixes]
+    return pd.concat([*parts, table[~free]], ignore_index=True)

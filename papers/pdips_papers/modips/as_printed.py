@@ -1,0 +1,352 @@
+"""Sanitized statistics as paper 003 prints them, for studies and audits: none of these forms is private.
+
+What each really loses: ``docs/proofs/modips.md``, section 4.
+"""
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.mechanism import Split, Variant
+from pdips.posterior.columns import record_values
+from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, as_float, exact, positive
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.statistics.certified_minimum import Logits, newton
+from pdips.statistics.logistic import Logistic
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+NOWHERE = np.inf
+"""Stands for the mean of a cell that has none, which a release as printed leaves out."""
+
+FINE = 2**16
+"""Steps in the scale of Laplace noise, which stands for the paper's in doubles."""
+
+REACH, GRID = 9.0, 20_001
+"""Posteriors of one coefficient are drawn on a grid of so many prior standard deviations to both sides."""
+STEPS, FREEDOM = 200, 5
+"""Metropolis steps and degrees of freedom of the proposals for more coefficients."""
+
+
+def printed(epsilon: Number, flaw: str) -> PrivacyLoss:
+    """Return the loss that the paper claims, of kind "none"."""
+    statement = f"NO GUARANTEE. As published: {flaw}"
+    claimed = exact(epsilon, "epsilon")
+    return PrivacyLoss(epsilon=claimed, neighbours="replace-one", kind="none", statement=statement)
+
+
+def laplace(n: int, bits: RandomBits) -> FloatArray:
+    """Return Laplace noise of scale 1, shape (n,)."""
+    return discrete_laplace(Fraction(FINE), n, bits) / FINE
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedMeans:
+    """The means of a numeric column in the cells of a column with levels, noise (upper - lower) / (n_k epsilon).
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        What the paper counts for the means of all cells together, "per the parallel composition".
+    of, by : str
+        The numeric column, and the one with levels.
+
+    Notes
+    -----
+    Paper 003, section 4.3.1. The scale reads the confidential number of records in the cell, and a cell without records
+    has no mean: no finite loss.
+    """
+
+    name: ClassVar[str] = "printed cell means"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = 1
+
+    epsilon: Number
+    of: str
+    by: str
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+    variant: Variant = "published"
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the printed claim, of kind "none"."""
+        return printed(self.epsilon, "the noise on a cell's mean has a scale that depends on its confidential count.")
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
+        """Return noisy means in the column's unit, shape (runs, cells); infinite for a cell without records."""
+        means, counts = _means(table, self.of, self.by)
+        scale = _range(table.schema, self.of) / (np.maximum(counts, 1) * as_float(exact(self.epsilon, "epsilon")))
+        noisy = means + scale * laplace(n_runs * len(means), bits).reshape(n_runs, -1)
+        return np.where(counts > 0, noisy, NOWHERE)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedCovariance:
+    """An entry of the pooled covariance within cells, noise for sensitivity range_x range_y (n - 1) / (n (n - K)).
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        What the paper counts for this entry.
+    of : pair of str
+        Two numeric columns, or one twice.
+    by : str
+        The column with levels.
+
+    Notes
+    -----
+    Paper 003, section 4.3.1, with K levels and divisor n - K. Right on the diagonal. Off it a record that
+    changes its cell takes a product away here and brings one of the other sign there: nearly twice the sensitivity.
+    """
+
+    name: ClassVar[str] = "printed pooled covariance"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = 1
+
+    epsilon: Number
+    of: tuple[str, str]
+    by: str
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+    variant: Variant = "published"
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the printed claim, of kind "none"."""
+        return printed(self.epsilon, "the sensitivity of a covariance is that of a record which stays in its cell.")
+
+    def exact(self, table: Table) -> float:
+        """Return the entry of a confidential table, in the product of the columns' units."""
+        x, y = (_values(table, name) - _means(table, name, self.by)[0][table.codes[self.by]] for name in self.of)
+        return float((x * y).sum() / self._freedom(table))
+
+    def scale(self, table: Table) -> float:
+        """Return the printed scale of the noise; n and K are taken as public."""
+        n, ranges = table.n_records, np.prod([_range(table.schema, name) for name in self.of])
+        return float(ranges) * (n - 1) / (n * self._freedom(table)) / as_float(exact(self.epsilon, "epsilon"))
+
+    def _freedom(self, table: Table) -> int:
+        return max(table.n_records - table.schema.columns[self.by].n_levels, 1)
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
+        """Return the noisy entry, shape (runs, 1)."""
+        return self.exact(table) + self.scale(table) * laplace(n_runs, bits)[:, None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RedrawnCount:
+    """The count of the last level of a column, Laplace noise drawn again until the sum lies in [0, n].
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        What the paper counts.
+    of : str
+        A column with levels.
+
+    Notes
+    -----
+    Paper 003, section 3 ("truncation"). Drawing again conditions on an event whose probability depends on the count:
+    epsilon + log(2 - e^-epsilon) for one count.
+    """
+
+    name: ClassVar[str] = "printed truncation"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = 1
+
+    epsilon: Number
+    of: str
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+    variant: Variant = "published"
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the printed claim, of kind "none"."""
+        return printed(self.epsilon, "noise is drawn again until the count is possible, which depends on the count.")
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
+        """Return the noisy count, shape (runs, 1)."""
+        last = table.schema.columns[self.of].n_levels - 1
+        count, n = int((table.codes[self.of] == last).sum()), table.n_records
+        return redrawn(np.full(n_runs, float(count)), n, as_float(exact(self.epsilon, "epsilon")), bits)[:, None]
+
+
+def redrawn(counts: FloatArray, n: int, epsilon: float, bits: RandomBits) -> FloatArray:
+    """Return counts with Laplace noise of scale 1 / epsilon, each drawn again until it lies in [0, n]."""
+    noisy = np.full(len(counts), np.nan)
+    while (open_ := np.flatnonzero(~((noisy >= 0) & (noisy <= n)))).size:
+        noisy[open_] = counts[open_] + laplace(open_.size, bits) / epsilon
+    return noisy
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedRegression:
+    """Logistic coefficients drawn under prior N(0, 1 / strength), with noise ~ exp(-n strength epsilon / 2 norm(e)).
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        What the paper counts for this regression.
+    outcome : str
+        A column with levels.
+    predictors : tuple of str
+        Brought to length 1 at most, as :class:`pdips.statistics.logistic.Logistic` does.
+    strength : int, float, str or Fraction
+        The paper's lambda.
+    intercept : bool
+        Whether the regression has one.
+
+    Notes
+    -----
+    Paper 003, section 4.3.2. Under this prior the negative log posterior is strongly convex with lambda, not n lambda,
+    so there is n times too little noise. The posterior of one coefficient is drawn on a fine grid, of more by
+    Metropolis steps from the mode.
+    """
+
+    name: ClassVar[str] = "printed regression"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = 1
+
+    epsilon: Number
+    outcome: str
+    predictors: tuple[str, ...]
+    strength: Number = "1/2"
+    intercept: bool = True
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+    variant: Variant = "published"
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon")
+        positive(self.strength, "strength")
+        if not self.intercept and not self.predictors:
+            raise InputError("a regression needs predictors or an intercept")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the printed claim, of kind "none"."""
+        return printed(self.epsilon, "the noise on the coefficients is for a prior n times as strong as the one used.")
+
+    def logits(self, table: Table) -> Logits:
+        """Return the regression on a confidential table, distinct records once."""
+        schema = table.schema
+        statistic = Logistic(outcome=self.outcome, predictors=self.predictors, kappa=self.strength)
+        statistic.check(schema)
+        values = record_values(table, (self.outcome, *self.predictors))
+        x = statistic.design(values, schema)
+        if not self.intercept:
+            x = x[:, 1:] * np.sqrt((1 + len(self.predictors)) / len(self.predictors))
+        rows, weight = np.unique(np.column_stack([values[self.outcome], x]), axis=0, return_counts=True)
+        return Logits(
+            x=np.ascontiguousarray(rows[:, 1:]),
+            level=rows[:, 0].astype(np.int64),
+            weight=weight.astype(np.int64),
+            n_levels=schema.columns[self.outcome].n_levels,
+            kappa=exact(self.strength, "strength"),
+        )
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
+        """Return noisy coefficients of the normalised predictors, shape (runs, coefficients), level by level."""
+        logits, rng = self.logits(table), bits.generator()
+        drawn = posterior_draws(logits, n_runs, rng)
+        rate = table.n_records * as_float(exact(self.strength, "strength") * exact(self.epsilon, "epsilon")) / 2
+        direction = rng.standard_normal(drawn.shape)
+        direction /= np.linalg.norm(direction, axis=1, keepdims=True)
+        return drawn + direction * rng.gamma(drawn.shape[1], 1 / rate, (n_runs, 1))
+
+
+def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> FloatArray:
+    """Return posterior draws of logistic coefficients under N(0, 1 / kappa) priors, shape (draws, coefficients)."""
+    d = (logits.n_levels - 1) * logits.x.shape[1]
+    if d == 1:
+        grid = np.linspace(-REACH, REACH, GRID) / np.sqrt(float(logits.kappa))
+        weights = np.exp(_centred(_log_posterior(logits, grid[:, None])))
+        place = rng.choice(GRID, n_draws, p=weights / weights.sum())
+        drawn: FloatArray = grid[place] + (grid[1] - grid[0]) * (rng.random(n_draws) - 0.5)
+        return drawn[:, None]
+    mode = newton(logits, 1e-6)
+    root = np.linalg.cholesky(np.linalg.inv(_curvature(logits, mode.ravel())))
+    now = np.tile(mode.ravel(), (n_draws, 1))
+    score = _log_posterior(logits, now)
+    for _ in range(STEPS):
+        raw = rng.standard_t(FREEDOM, now.shape)
+        tried = mode.ravel() + raw @ root.T
+        new = _log_posterior(logits, tried) - _log_t(raw)
+        moved = np.log(rng.random(n_draws)) < new - (score - _log_t(np.linalg.solve(root, (now - mode.ravel()).T).T))
+        now, score = np.where(moved[:, None], tried, now), np.where(moved, new + _log_t(raw), score)
+    return np.asarray(now)
+
+
+def _centred(scores: FloatArray) -> FloatArray:
+    return np.asarray(scores - scores.max())
+
+
+def _log_t(raw: FloatArray) -> FloatArray:
+    return np.asarray(-(FREEDOM + 1) / 2 * np.log1p(raw**2 / FREEDOM).sum(axis=1))
+
+
+def _log_posterior(logits: Logits, flat: FloatArray) -> FloatArray:
+    """Return log posterior densities up to a constant, shape (draws,), at coefficients of shape (draws, C d)."""
+    b = flat.reshape(len(flat), logits.n_levels - 1, -1)
+    eta = np.concatenate([np.zeros((len(flat), 1, len(logits.x))), b @ logits.x.T], axis=1)
+    loss = np.logaddexp.reduce(eta, axis=1) - eta[:, logits.level, np.arange(len(logits.x))]
+    return np.asarray(-float(logits.kappa) / 2 * (flat**2).sum(axis=1) - loss @ logits.weight)
+
+
+def _curvature(logits: Logits, mode: FloatArray, step: float = 1e-4) -> FloatArray:
+    """Return minus the second derivatives of the log posterior at its mode, by differences."""
+    d = len(mode)
+    moves = step * np.eye(d)
+    corners = [mode + a * moves[i] + b * moves[j] for i in range(d) for j in range(d) for a in (1, -1) for b in (1, -1)]
+    signs = np.array([1.0, -1.0, -1.0, 1.0])
+    found = _log_posterior(logits, np.array(corners)).reshape(d, d, 4) @ signs
+    symmetric: FloatArray = -(found + found.T) / (8 * step**2)
+    return symmetric
+
+
+def _values(table: Table, name: str) -> FloatArray:
+    return np.asarray(record_values(table, (name,))[name], dtype=np.float64)
+
+
+def _means(table: Table, of: str, by: str) -> tuple[FloatArray, IntArray]:
+    """Return means by cell, 0 where there are no records, and how many records each has."""
+    cells, n_cells = table.codes[by], table.schema.columns[by].n_levels
+    counts = np.bincount(cells, minlength=n_cells)
+    return np.bincount(cells, _values(table, of), n_cells) / np.maximum(counts, 1), counts
+
+
+def _range(schema: Schema, name: str) -> float:
+    column = schema.columns[name]
+    return float(column.upper or 0) - float(column.lower or 0)
+
+
+def redraw_loss(epsilon: float) -> float:
+    """Return what drawing again costs one count, in the limit of many records: epsilon + log(2 - e^-epsilon)."""
+    return epsilon + float(np.log(2 - np.exp(-epsilon)))
+
+
+def regression_loss(n: int, strength: Fraction, epsilon: float) -> float:
+    """Return what the printed regression loses at least, on one coefficient: n epsilon / 2 - 1 / (2 strength)."""
+    return n * epsilon / 2 - 1 / (2 * float(strength))

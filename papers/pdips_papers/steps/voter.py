@@ -1,0 +1,277 @@
+"""Paper 000, section 4: the youth voter table under six methods, table 3 beside ours."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+
+from pdips.data.table import Table
+from pdips.evaluation.association import LEVELS, chi_square
+from pdips.evaluation.propensity import specks
+from pdips.evaluation.regression import Fit
+from pdips.mechanism import Mechanism
+from pdips.privacy.loss import exact
+from pdips.registry import find
+from pdips_papers.harness.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task, summarise
+from pdips_papers.steps.voter_data import (
+    MEASURES,
+    PAPER_METHODS,
+    SMALLER_IS_BETTER,
+    paper_table,
+    read_voter,
+    voter_schema,
+)
+from pdips_papers.steps.voter_model import firth_fit, glm_fit, overlaps
+
+N_SETS = 5
+EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
+ORDER = ("voted", "college", "prereg_state")
+
+SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {
+    "flat Laplace": ("laplace-sanitizer", {}),
+    "PrivBayes": ("privbayes", {"degree": 2}),
+    "UH modified-2": ("universal-histogram", {"layers": 2}),
+    "UH modified-3": ("universal-histogram", {"layers": 3}),
+    "STEPS-2": ("steps", {"order": ORDER[:2]}),
+    "STEPS-3": ("steps", {"order": ORDER}),
+    "STEPS": ("steps", {}),
+}
+"""What the methods of the table are called on the command line, and their options."""
+
+AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefulness": 0}}
+"""Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
+
+FORMS: dict[str, dict[str, Any]] = {
+    "published": {"variant": "published", "split": "per-set"},
+    "sound": {"variant": "sound", "split": "once"},
+    "default": {},
+}
+RESAMPLE = "resample, not private"
+NEVER, ALWAYS = "no pair found associated", "every pair found associated"
+"""What consistency rates come to if the tests on synthetic sets say the same of all pairs, whatever the data."""
+
+REFERENCES = (RESAMPLE, NEVER, ALWAYS)
+CASES = (
+    *((method, form) for form in ("published", "sound") for method in PAPER_METHODS),
+    ("STEPS", "default"),
+)
+FIRTH = {key.replace("overlap", "firth"): f"{label} (Firth)" for key, label in MEASURES.items() if "overlap" in key}
+SCORE = "overall score"
+AMONG_ALL = " among all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Voter:
+    """Section 4 of paper 000.
+
+    Parameters
+    ----------
+    cases : sequence of tuple of str
+        Methods and forms to run; all by default.
+    """
+
+    name: ClassVar[str] = "voter"
+    title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
+    default_replicates: ClassVar[int] = 4
+    data: ClassVar[Data] = "required"
+    needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
+    """What the refusal of a run without data adds."""
+
+    cases: Sequence[tuple[str, str]] = CASES
+
+    def tasks(self, options: Options) -> list[Task]:
+        """One release of one method at one epsilon a task, measured in full. Reads the table, to refuse a wrong one."""
+        path = str(options.data)
+        _load(path)
+        epsilons = options.epsilons or EPSILONS
+        tasks = []
+        for replicate in range(options.replicates):
+            tasks += [
+                Task(
+                    key=_key(f"{method}.{form}.epsilon={epsilon}.replicate={replicate}"),
+                    arguments={"data": path, "method": method, "form": form, "epsilon": epsilon},
+                )
+                for epsilon in epsilons
+                for method, form in self.cases
+            ]
+            tasks.append(Task(key=f"resample.replicate={replicate}", arguments={"data": path, "method": RESAMPLE}))
+        return tasks
+
+    def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+        """Make one release and measure it."""
+        original, rng = _load(arguments["data"]), np.random.default_rng(seed)
+        if arguments["method"] == RESAMPLE:
+            return _references(original, rng)
+        method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
+        sets = mechanism(method, form, epsilon).release(original.table, rng=rng)[0].sets
+        return _rows(row_name(method, form, epsilon), measure(original, sets, rng))
+
+    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
+        """Average over replicates; rank the paper's methods in their published form, then all methods."""
+        rows = set(measurements["row"])
+        paper = {place: value for place, value in paper_figures().items() if place[0] in rows}
+        found = summarise(measurements, paper)
+        for prefix in dict.fromkeys(row.partition(": ")[0] for row in found["row"] if ": " in row):
+            mine = [row for row in found["row"].unique() if row.startswith(f"{prefix}: ")]
+            published = [row for row in mine if row.endswith("(published)")]
+            found = _with_ranks(found, published, "")
+            found = _with_ranks(found, mine, AMONG_ALL)
+        return _with_summary(found)
+
+    def layout(self, table: pd.DataFrame) -> list[Block]:
+        """Print the scores, then for each epsilon the paper's table, its ranks, and our own rows."""
+        from pdips_papers.steps.voter_layout import layout
+
+        return layout(table)
+
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+        """Draw the paper's figures 5 to 7."""
+        from pdips_papers.steps.voter_pictures import pictures
+
+        return pictures(table)
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Hold the claims that the paper makes in words against the table."""
+        from pdips_papers.steps.voter_findings import findings
+
+        return findings(table)
+
+    def text(self) -> str:
+        """Return what was done, with which data, and what each published row really spends."""
+        return files("pdips_papers").joinpath("texts", "voter.html").read_text(encoding="utf-8")
+
+
+@dataclass(frozen=True)
+class Original:
+    """The table, and what the regression says on it."""
+
+    table: Table
+    glm: Fit
+    firth: Fit
+
+
+@lru_cache(maxsize=2)
+def _load(path: str) -> Original:
+    table = read_voter(path)
+    return Original(table, glm_fit(table.frame, table.schema), firth_fit(table.frame, table.schema))
+
+
+def _references(original: Original, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Measure bootstrap samples of the table, and consistency rates that need no data."""
+    frame = original.table.frame
+    sets = [frame.iloc[rng.integers(len(frame), size=len(frame))].reset_index(drop=True) for _ in range(N_SETS)]
+    p = chi_square(original.table, sets[:1], rng=rng).p_original
+    labels = {level: MEASURES[f"consistency_{round(100 * level)}"] for level in LEVELS}
+    return [
+        *_rows(RESAMPLE, measure(original, sets, rng)),
+        *_rows(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
+        *_rows(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
+    ]
+
+
+def _rows(row: str, found: Mapping[str, float]) -> list[dict[str, Any]]:
+    return [{"row": row, "column": column, "value": value} for column, value in found.items()]
+
+
+def _key(text: str) -> str:
+    return "".join(letter if letter.isalnum() or letter in "._=-" else "_" for letter in text.lower())
+
+
+def log_epsilon(epsilon: str) -> str:
+    """Return the natural logarithm of an epsilon, at up to three decimals."""
+    return f"{round(math.log(exact(epsilon, 'epsilon')), 3):g}"
+
+
+def row_name(method: str, form: str, epsilon: str) -> str:
+    """Return what a row is called in the table."""
+    return f"log epsilon = {log_epsilon(epsilon)}: {method} ({form})"
+
+
+def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
+    """Return a method of the table in one of its forms."""
+    name, options = SETTINGS[method]
+    if form == "published":
+        options = options | AS_PUBLISHED.get(method, {})
+    found: Mechanism = find(name)(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **FORMS[form])
+    return found
+
+
+def measure(original: Original, sets: Sequence[pd.DataFrame], rng: np.random.Generator) -> dict[str, float]:
+    """Return all measures of table 3, by their names in the table, and the overlaps with Firth's correction."""
+    table, schema = original.table, original.table.schema
+    consistency = chi_square(table, sets, rng=rng).consistency
+    found = {"ks_distance": specks(table, sets, rng=rng).mean}
+    found |= {f"consistency_{round(100 * level)}": consistency[level] for level in LEVELS}
+    fits: tuple[tuple[str, Fit, Callable[..., Fit]], ...] = (
+        ("overlap", original.glm, glm_fit),
+        ("firth", original.firth, firth_fit),
+    )
+    for prefix, reference, fit in fits:
+        scores = overlaps(reference, [fit(frame, schema) for frame in sets])
+        found |= {f"{prefix}_{key}": value for key, value in scores.items()}
+    return {(MEASURES | FIRTH)[key]: value for key, value in found.items()}
+
+
+def paper_figures() -> dict[tuple[str, str], float]:
+    """Return the paper's table 3, by row and column of ours, printed ranks and scores included."""
+    found = {}
+    for line in paper_table().to_dict("records"):
+        row = f"log epsilon = {line['log_epsilon']}: {line['method']} (published)"
+        for key, label in MEASURES.items():
+            found[row, label] = float(line[key])
+            found[row, f"rank, {label}"] = float(line[f"{key}_rank"])
+        found[row, SCORE] = float(line["score"])
+    return found
+
+
+def ranks(values: pd.DataFrame) -> pd.DataFrame:
+    """Rank methods as the paper does: 1 is the best, equal figures share the smallest rank.
+
+    Parameters
+    ----------
+    values : DataFrame, methods by measures
+        Columns named as in ``MEASURES``. Figures count as printed, to three decimals.
+
+    Returns
+    -------
+    DataFrame
+        Ranks, of the same shape, and their sum in a column ``overall score``.
+    """
+    rounded = values.round(3)
+    smaller = {MEASURES[key] for key in SMALLER_IS_BETTER}
+    found = pd.DataFrame(
+        {name: rounded[name].rank(method="min", ascending=name in smaller) for name in rounded.columns}
+    )
+    return found.assign(**{SCORE: found.sum(axis=1)})
+
+
+def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.DataFrame:
+    """Put ranks among some rows into the table, beside the paper's where it prints them."""
+    if not rows:
+        return found
+    ours = dict(zip(zip(found["row"], found["column"], strict=True), found["ours"], strict=True))
+    paper = dict(zip(zip(found["row"], found["column"], strict=True), found["paper"], strict=True))
+    labels = list(MEASURES.values())
+    values = pd.DataFrame([[ours[row, label] for label in labels] for row in rows], index=list(rows), columns=labels)
+    more = []
+    for name, column in ranks(values).items():
+        label = f"{name}{suffix}" if name == SCORE else f"rank, {name}{suffix}"
+        for row, rank in zip(rows, column, strict=True):
+            more.append((row, label, rank, math.nan, paper.get((row, label), math.nan)))
+    new = pd.DataFrame(more, columns=list(COLUMNS))
+    kept = ~found["column"].isin(new["column"]) | ~found["row"].isin(list(rows))
+    return pd.concat([found[kept], new], ignore_index=True)
+
+
+def _with_summary(found: pd.DataFrame) -> pd.DataFrame:
+    """Add the overall scores as a table of their own: one row a method, one column an epsilon."""
+    mine = found[found["column"].isin([SCORE, SCORE + AMONG_ALL])].copy()
+    parts = mine["row"].str.partition(": ")
+    mine["row"], mine["column"] = parts[2], mine["column"] + ", " + parts[0]
+    return pd.concat([found, mine], ignore_index=True)

@@ -1,0 +1,1 @@
+"""The pairs of tables that each mechanism is audited on."""

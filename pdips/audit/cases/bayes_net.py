@@ -1,0 +1,41 @@
+"""The pairs and events on which PrivBayes is audited."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from pdips.audit.cases.margins import TINY, toward, with_event
+from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, where_allowed, worst_pairs
+from pdips.data.schema import Schema
+
+BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
+CROWD = 60
+
+
+def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
+    """Yield the cases of PrivBayes: one joint table of all columns, networks with tables, networks by themselves."""
+    pairs = worst_pairs(TINY, build().neighbours)
+    flat: Any = where_allowed(build, degree=2)
+    if flat is not None:
+        for pair in pairs:
+            yield Case(flat, pair, "exact")
+            yield Case(flat, toward(flat, pair) if flat.split == "once" else pair)
+    tables = where_allowed(build, degree=1, usefulness=0, network_share="0.001")
+    if tables is not None:
+        yield from (Case(tables, pair, "exact") for pair in pairs)
+        yield Case(tables, pairs[0])
+    for score in ("r", "mi"):
+        choices = where_allowed(build, degree=1, usefulness=0, network_share="0.999", score=score)
+        if choices is not None:
+            yield from (Case(choices, pair, "exact") for pair in small_pairs(BITS, choices.neighbours, 2))
+            yield from (Case(choices, _turning_pair(), engine) for engine in ("exact", "counts"))
+    asked = build()
+    yield from (Case(asked, pair, "exact") for pair in pairs)
+    yield Case(asked, pairs[0])
+
+
+def _turning_pair() -> Pair:
+    """Return the pair that moves two scores by their sensitivity, in opposite directions: b tells of a, or c does."""
+    crowd = [(1, 1, 1)] * CROWD
+    first, second = (table_of([*crowd, odd], BITS) for odd in ((0, 0, 1), (0, 1, 0)))
+    pair = Pair("turning: the odd record ties the first column to another one", first, second, "replace-one")
+    return with_event(pair, lambda rows: (rows[:, 0] == 0) & (rows[:, 2] == 1), "the network starts with a, then b")

@@ -1,0 +1,78 @@
+"""The pairs and events on which perturbed histograms and urns are audited (SOUNDNESS section 8)."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.audit.cases.margins import TINY, sanitizer, with_event
+from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, worst_pairs
+from pdips.data.schema import Schema
+from pdips.histogram.dirichlet import McClureReiter, MultinomialDirichlet
+from pdips.histogram.histograms import PerturbedHistogram, SmoothedHistogram
+from pdips.mechanism import Mechanism
+from pdips.privacy.loss import Neighbours
+
+TWO = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
+CROWD = 5
+
+
+def perturbed(build: Callable[..., PerturbedHistogram]) -> Iterator[Case]:
+    """Yield the cases of the perturbed histogram: its raw output is that of the Laplace sanitizer."""
+    yield from sanitizer(build)  # type: ignore[arg-type]
+
+
+def smoothed(build: Callable[..., SmoothedHistogram]) -> Iterator[Case]:
+    """Yield the cases of the smoothed histogram."""
+    yield from _urns(build)
+
+
+def multinomial_dirichlet(build: Callable[..., MultinomialDirichlet]) -> Iterator[Case]:
+    """Yield the cases of the Multinomial-Dirichlet synthesizer."""
+    yield from _urns(build)
+
+
+def mcclure_reiter(build: Callable[..., McClureReiter]) -> Iterator[Case]:
+    """Yield the cases of the McClure-Reiter synthesizer."""
+    yield from _replacing(build())
+
+
+def _urns(build: Callable[..., Mechanism]) -> Iterator[Case]:
+    """Yield the cases of an urn whose number of draws can be given: one draw, three, and as many as records."""
+    one, three = build(n_records=1), build(n_records=3)
+    yield Case(one, alone(one.neighbours))
+    yield Case(one, alone(one.neighbours), "exact")
+    for pair in small_pairs(THREE, one.neighbours, 3):
+        yield Case(three, pair, "exact")
+    if one.neighbours == "replace-one":
+        yield from _replacing(build())
+
+
+def _replacing(mechanism: Mechanism) -> Iterator[Case]:
+    """Yield the cases of an urn with as many draws as records."""
+    yield Case(mechanism, alone(mechanism.neighbours))
+    for pair in worst_pairs(TINY, mechanism.neighbours):
+        yield Case(mechanism, pair, "exact")
+    for pair in small_pairs(THREE, mechanism.neighbours, 3):
+        yield Case(mechanism, pair, "exact")
+    yield Case(mechanism, worst_pairs(TINY, mechanism.neighbours)[0])
+
+
+def alone(neighbours: Neighbours) -> Pair:
+    """Return the pair of which one table has a record in a cell that is empty in the other, with the worst event.
+
+    Under add-remove a crowd is in the other cell: the larger it is, the closer the loss comes to epsilon, and the rarer
+    the event becomes.
+    """
+    crowd = [(0,)] * CROWD
+    first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
+    name = "empty cell: a record alone in its cell moves or leaves"
+    pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
+    return with_event(pair, _all_in_second_cell, "all synthetic records are in that cell")
+
+
+def _all_in_second_cell(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = (rows[:, 0::2] == 0).all(axis=1)
+    return found

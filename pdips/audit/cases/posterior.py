@@ -1,0 +1,267 @@
+"""The pairs and events on which posterior mechanisms are audited (SOUNDNESS section 8)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from pdips.audit.cases.pseudo_posterior import pseudo_posterior
+from pdips.audit.neighbour_pairs import Case, Event, Pair, where_allowed
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.mechanism import Law, Outcome
+from pdips.posterior import stages
+from pdips.posterior.censored_posterior import CensoredPosterior
+from pdips.posterior.columns import Columns
+from pdips.posterior.drawing import Scored
+from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_of
+from pdips.posterior.workspace import ONE_AT_A_TIME
+from pdips.privacy.noise import RandomBits, discrete_laplace
+
+__all__ = ["Staged", "censored", "pseudo"]
+
+Build = Callable[..., CensoredPosterior]
+
+COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
+NUMBER = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4}}})
+SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
+FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
+
+STEEP = 1_000.0
+"""Makes every cell of a coin's grid one that is sure of its side."""
+
+LIGHT = 36
+"""Nats by which the crowd of a pair makes one side lighter: its mass is 2e-16, and 60 would be cut off."""
+
+CROWD = 12
+"""Records of the pair on which two stages are audited."""
+
+pseudo = pseudo_posterior
+"""The cases of the pseudo posterior."""
+
+
+def switch(data: Columns, schema: Schema) -> pm.Model:
+    """Return a coin that falls on one side nearly always, which one being unknown."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Bernoulli("x", logit_p=STEEP * theta, observed=data["x"])
+    return model
+
+
+def coin(data: Columns, schema: Schema) -> pm.Model:
+    """Return a coin of unknown bias."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 2)
+        pm.Bernoulli("x", logit_p=theta, observed=data["x"])
+    return model
+
+
+def mean(data: Columns, schema: Schema) -> pm.Model:
+    """Return numbers of known deviation about an unknown mean."""
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 2)
+        pm.Normal("x", mu, 1, observed=data["x"])
+    return model
+
+
+def shares(data: Columns, schema: Schema) -> pm.Model:
+    """Return the beta model of paper 004 with its priors."""
+    with pm.Model() as model:
+        phi = pm.Uniform("phi", 0, 1)
+        lam = pm.Pareto("lam", alpha=1.5, m=0.1)
+        pm.Beta("y", lam * phi, lam * (1 - phi), observed=data["y"])
+    return model
+
+
+def narrow(data: Columns, schema: Schema) -> pm.Model:
+    """Return numbers of known, small deviation about an unknown mean."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 3)
+        pm.Normal("y", theta, 0.3, observed=data["y"])
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Staged(CensoredPosterior):
+    """A release in two stages, as far as an audit can follow it: noisy counts, and the second stage at one outcome.
+
+    Parameters
+    ----------
+    noisy : tuple of int
+        An outcome of the first stage, the noisy count of each cell.
+
+    Notes
+    -----
+    ``law`` has the joint probabilities of that outcome and each cell of the grid, the noise as statistics; ``observe``
+    gives the noisy counts of whole releases alone, for every release has another grid.
+    """
+
+    noisy: tuple[int, ...]
+
+    def law(self, table: Table) -> Law:
+        """Return the exact joint law of the first stage and, at its outcome ``noisy``, of all draws in one cell."""
+        counts, scale = counts_of(table), scale_of(table.schema, self.price.stage, self.neighbours)
+        found = self.at_outcome(table, np.array(self.noisy)).log_probabilities()
+        outcomes = [
+            Outcome(
+                key=(cell,),
+                log_probability=self.n_draws * float(p),
+                statistics=tuple(map(int, counts)),
+                scales=(scale,) * len(counts),
+            )
+            for cell, p in enumerate(found)
+            if np.isfinite(p)
+        ]
+        return Law(outcomes=outcomes)
+
+    def at_outcome(self, table: Table, noisy: NDArray[np.int64]) -> Scored:
+        """Return the grid of the second stage after some noisy counts."""
+        n_records = table.n_records if self.neighbours == "replace-one" else max(int(noisy.sum()), 1)
+        with ONE_AT_A_TIME:
+            cells = cells_of_counts(table.schema, noisy, self.price.stage, self.neighbours, n_records)
+            return self.scored(table, stages.after(self._space(table.schema), cells, {}))
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64]:
+        """Return the noisy counts of the first stage, one release a row."""
+        counts, scale = counts_of(table), scale_of(table.schema, self.price.stage, self.neighbours)
+        return np.asarray(counts + discrete_laplace(scale, n_runs * len(counts), bits).reshape(n_runs, -1))
+
+
+def censored(build: Build) -> Iterator[Case]:
+    """Yield the cases of the censored posterior, with models of their own."""
+    build = partial(_sized, build)
+    made = build(model=switch)
+    if getattr(made.model, "build", None) is not switch:
+        raise InputError("the audit of censored-posterior has models of its own; leave model out")
+    if made.sampler not in ("auto", "grid"):
+        raise InputError(f"the exact grid can be audited, and sampler = {made.sampler} can't")
+    if made.variant == "published":
+        yield from _published(made, build)
+        return
+    if made.kind == "pure":
+        yield from _of_a_draw(build)
+        staged = _staged(build, share="1/2")
+        if staged is not None:
+            yield Case(staged, _flip(coin_table, CROWD, staged), "exact")
+    counted = _staged(build, share="0.999")
+    if counted is not None:
+        yield Case(counted, _toward(counted, _flip(coin_table, CROWD, counted)))
+    plain = _centred(build, switch, "prior")
+    if plain is not None:
+        yield Case(plain, _flip(coin_table, _crowd(plain, COIN, 3), plain))
+
+
+def _of_a_draw(build: Build) -> Iterator[Case]:
+    """Yield the cases of a draw by itself, exactly."""
+    sure = _centred(build, switch, "prior")
+    if sure is not None:
+        yield Case(sure, _flip(coin_table, _crowd(sure, COIN, LIGHT), sure), "exact")
+    for model, table_of, reference in ((coin, coin_table, {"theta": 0.0}), (mean, mean_table, {"mu": 0.0})):
+        made = _centred(build, model, reference)
+        if made is not None:
+            yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), "exact")
+    zero = where_allowed(partial(build, model=shares), centre="zero")
+    if zero is not None and zero.neighbours == "replace-one":
+        yield Case(zero, _shares(), "exact")
+
+
+def _published(made: CensoredPosterior, build: Build) -> Iterator[Case]:
+    """Yield the cases of the published form: Censor_uw, or Censor_w beside it unless weights were chosen."""
+    unweighted = where_allowed(partial(build, model=shares), weights="none")
+    if unweighted is not None:
+        yield Case(unweighted, _shares(_far_apart))
+        yield Case(unweighted, _shares(), "exact")
+    weighted = where_allowed(partial(build, model=narrow), weights="confidential")
+    if weighted is not None:
+        yield Case(weighted, _outlier())
+
+
+def _sized(build: Build, **usual: Any) -> CensoredPosterior:
+    """Build the mechanism, with the public number of synthetic records that add-remove asks for."""
+    try:
+        return build(**usual)
+    except InputError:
+        return build(**{"n_records": CROWD, **usual})
+
+
+def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> CensoredPosterior | None:
+    """Return a mechanism with a public centre."""
+    made: CensoredPosterior | None = where_allowed(partial(build, model=model), centre="reference", reference=reference)
+    return made
+
+
+def _staged(build: Build, share: str) -> Staged | None:
+    """Return a release in two stages, at an outcome that the first table of a pair is likelier to give."""
+    made = where_allowed(partial(build, model=coin), centre="staged", share=share)
+    if made is None:
+        return None
+    given = {field.name: getattr(made, field.name) for field in fields(made)}
+    return Staged(**given, noisy=(CROWD - 1, 2))
+
+
+def _crowd(mechanism: CensoredPosterior, schema: Schema, nats: float) -> int:
+    """Return how many records make one side of a coin lighter by so much."""
+    return max(int(nats / (2 * mechanism.window(schema))), 1)
+
+
+def coin_table(records: list[float]) -> Table:
+    """Return a table of zeros and ones."""
+    return Table(pd.DataFrame({"x": np.array(records, dtype=np.int64)}), COIN)
+
+
+def mean_table(records: list[float]) -> Table:
+    """Return a table of numbers, 4 for each 1 and -4 for each 0."""
+    return Table(pd.DataFrame({"x": 8.0 * np.array(records) - 4}), NUMBER)
+
+
+def _flip(table_of: Callable[[list[float]], Table], crowd: int, mechanism: CensoredPosterior) -> Pair:
+    """Return the pair in which one of a crowd goes to the other side, or a record on the other side leaves."""
+    zeros = [0.0] * crowd
+    other = [*zeros, 0.0] if mechanism.neighbours == "replace-one" else zeros
+    name = "outlier: one of a crowd goes to the other side"
+    return Pair(name, table_of([*zeros, 1.0]), table_of(other), mechanism.neighbours)
+
+
+def _toward(mechanism: Staged, pair: Pair) -> Pair:
+    """Return the pair with the event that no noisy count is on the far side of the first table's true count."""
+    a, b = counts_of(pair.first), counts_of(pair.second)
+
+    def event(rows: NDArray[Any]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = (((rows >= a) | (a <= b)) & ((rows <= a) | (a >= b))).all(axis=1)
+        return found
+
+    return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, "every changed count on its side")
+
+
+def _shares(event: Event | None = None) -> Pair:
+    """Return the pair of Censor_uw: a share goes from .7 to nearly 0."""
+    first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
+    event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
+    return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
+
+
+def _far_apart(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    phi, lam = rows.T
+    a, b = lam * phi, lam * (1 - phi)
+    found: NDArray[np.bool_] = (beta.logpdf(0.7, a, b) >= 0.5) & (beta.logpdf(1e-6, a, b) <= -0.5)
+    return found
+
+
+def _outlier() -> Pair:
+    """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
+    rest = [0.0] * 19 + [1.5] * 19
+    first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (100.0, 0.0))
+    event = "the mean is nearer to the second crowd"
+    return Pair("an outlier beside two crowds", first, second, "replace-one", _second_crowd, event)
+
+
+def _second_crowd(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = np.abs(rows[:, 0] - 1.5) < 0.75
+    return found

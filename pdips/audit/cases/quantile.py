@@ -1,0 +1,144 @@
+"""The pairs and events on which the K-norm gradient mechanisms are audited."""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from pdips.audit.cases.margins import toward, with_event
+from pdips.audit.neighbour_pairs import Case, Pair, table_of, where_allowed, worst_pairs
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.privacy.loss import Neighbours
+from pdips.quantile.kng import KNG
+from pdips.quantile.kng_residual import KNGResidual
+from pdips.quantile.line_search import Fitter, Records
+from pdips.quantile.schemes import SCHEMES
+
+COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
+"""Levels only: a histogram."""
+
+WAGES = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100}}})
+"""One numeric column: quantiles without predictors."""
+
+ABSENT = Schema.model_validate({"columns": {"wage": {"lower": 0, "upper": 1000, "bins": 100, "missing": True}}})
+"""A numeric column that may be missing: a histogram, then quantiles."""
+
+SIZE = {"lower": 0, "upper": 10, "bins": 10, "public": True}
+FIRMS = Schema.model_validate({"columns": {"size": SIZE, "wage": {"lower": 0, "upper": 1000, "bins": 100}}})
+"""A numeric column that depends on a public one: lines with slopes."""
+
+MEDIAN = ("1/2",)
+HALVES = ("1/2", "3/4")
+QUARTILES = ("1/4", "1/2", "3/4")
+
+
+def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
+    """Yield the cases of quantile lines: levels, one quantile, several, lines on a predictor, the top percentile."""
+    asked = _built(build)
+    yield from _levels(asked)
+    median = where_allowed(partial(_built, build), quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
+    if median is not None:
+        pair = _turning(median)
+        yield Case(median, pair, "exact")
+        yield Case(median, pair)
+    for scheme in SCHEMES:
+        taus = HALVES if scheme in ("joint", "recursive") else QUARTILES
+        several = where_allowed(partial(_built, build), quantiles=taus, main=MEDIAN, scheme=scheme, n_candidates=4)
+        if several is not None:
+            yield Case(several, worst_pairs(WAGES, several.neighbours)[1], "exact")
+            yield Case(several, _missing_pair(several.neighbours), "exact")
+    if asked.neighbours == "replace-one":
+        for slopes in ("fixed", "varying"):
+            lines = where_allowed(
+                partial(_built, build), quantiles=HALVES, scheme="stepwise", slopes=slopes, n_candidates=8
+            )
+            if lines is not None:
+                yield Case(lines, _steep(), "exact")
+    yield from _top(build)
+
+
+def residual(build: Callable[..., KNGResidual]) -> Iterator[Case]:
+    """Yield the cases of a median line with a histogram: levels, a histogram alone, lines on a predictor."""
+    asked = _built(build)
+    yield from _levels(asked)
+    alone = where_allowed(partial(_built, build), bins=4)
+    if alone is not None:
+        for pair in worst_pairs(WAGES, alone.neighbours):
+            yield Case(alone, pair, "exact")
+        yield Case(alone, toward(alone, worst_pairs(WAGES, alone.neighbours)[1]))
+        yield Case(alone, _missing_pair(alone.neighbours), "exact")
+    lines = where_allowed(partial(_built, build), bins=4, n_candidates=8)
+    if lines is not None and lines.neighbours == "replace-one":
+        yield Case(lines, _steep(), "exact")
+        yield Case(lines, _steep())
+
+
+def _levels(mechanism: KNG | KNGResidual) -> Iterator[Case]:
+    for pair in worst_pairs(COLOURS, mechanism.neighbours):
+        yield Case(mechanism, pair, "exact")
+        yield Case(mechanism, toward(mechanism, pair))
+
+
+def _above(mechanism: KNG, value: float) -> int:
+    """Return the first candidate of a single quantile of wages that is above a value."""
+    nobody = np.zeros((0, 0))
+    records = Records(outcome=np.zeros(0), predictors=nobody, instruments=nobody.astype(int), lower=0.0, upper=1000.0)
+    fitter = Fitter(n_intercepts=mechanism.n_candidates)
+    return int(np.argmax(fitter.beside(records, records.start(), upwards=True).intercepts.offsets > value))
+
+
+def _turning(mechanism: KNG) -> Pair:
+    """Return the pair on which one candidate's score rises and the others' fall: all wages beside the one are low."""
+    crowd = [(10,), (20,)]
+    high, low = [(99,), *crowd], [(0,), *crowd]
+    if mechanism.neighbours == "replace-one":
+        pair = Pair("turning: one moves from above the crowd to below", _wages(high), _wages(low), "replace-one")
+    else:
+        pair = Pair("turning: one above the crowd leaves", _wages(high), _wages(crowd), "add-remove")
+    first = _above(mechanism, 200.0)
+    return with_event(pair, lambda rows: rows[:, 0] >= first, "the median is above the crowd")
+
+
+def _wages(records: Sequence[tuple[int, ...]]) -> Table:
+    return table_of(list(records), WAGES)
+
+
+def _steep() -> Pair:
+    """Return the pair in which the wage of the largest firm falls from the highest to the lowest."""
+    crowd = [(0, 10), (5, 50)]
+    first, second = (table_of([*crowd, (9, wage)], FIRMS) for wage in (99, 0))
+    return Pair("leverage: the outcome at the end of a predictor's range falls", first, second, "replace-one")
+
+
+def _missing_pair(neighbours: Neighbours) -> Pair:
+    crowd, missing = [(10,), (20,)], (100,)
+    after = [*crowd, missing] if neighbours == "replace-one" else crowd
+    first, second = table_of([*crowd, (99,)], ABSENT), table_of(after, ABSENT)
+    return Pair("missing: the highest value is no longer there", first, second, neighbours)
+
+
+def _top(build: Callable[..., KNG]) -> Iterator[Case]:
+    """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes (SOUNDNESS section 8)."""
+    wanted: dict[str, Any] = {"scheme": "plain", "slopes": "varying", "base": "uniform", "n_candidates": 400}
+    wanted |= {"quantiles": ("99/100",)}
+    asked = partial(_built, build)
+    top = where_allowed(asked, epsilon="1/10", **wanted) or where_allowed(asked, **wanted)
+    if top is not None and top.neighbours == "replace-one":
+        high, low = ([(1,)] * 98 + [(50,), (last,)] for last in (90, 1))
+        pair = Pair(
+            "percentile: the highest of a hundred falls to the lowest", _wages(high), _wages(low), "replace-one"
+        )
+        first = _above(top, 500.0)
+        for engine in ("exact", "counts"):
+            yield Case(top, with_event(pair, lambda rows: rows[:, 0] >= first, "the percentile is above 500"), engine)
+
+
+def _built(build: Callable[..., Any], **usual: Any) -> Any:
+    """Return the mechanism, with a public number of records where it can't do without."""
+    try:
+        return build(**usual)
+    except InputError:
+        return build(n_records=9, **usual)

@@ -1,0 +1,256 @@
+"""The pairs and events on which sanitized statistics and the forms of paper 003 are audited (SOUNDNESS section 8)."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+from numpy.typing import NDArray
+
+from pdips.audit.cases.margins import toward
+from pdips.audit.neighbour_pairs import Case, Event, Pair
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.privacy.loss import Neighbours, Number, exact
+from pdips.statistics.logistic import Logistic
+from pdips.statistics.model import StatisticModel, Wanted
+from pdips.statistics.modips import Modips
+from pdips.statistics.noisy_model import Given
+from pdips.statistics.statistic import Counts, Products, Statistic, Sums
+from pdips_papers.modips.as_printed import PrintedCovariance, PrintedMeans, PrintedRegression, RedrawnCount
+
+Build = Callable[..., Modips]
+Declared = Callable[[Schema], Mapping[str, Statistic]]
+
+COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
+MIXED = Schema.model_validate(
+    {
+        "columns": {
+            "w": {"levels": ["a", "b", "c", "d"]},
+            "y": {"lower": 0, "upper": 1},
+            "z": {"lower": 0, "upper": 1},
+        }
+    }
+)
+CHOICE = Schema.model_validate({"columns": {"w": {"levels": [0, 1]}, "x": {"lower": -1, "upper": 1}}})
+
+MANY = 1_000
+"""Records of the pair on which the printed regression is found out."""
+CROWD = 3
+
+
+def modips(build: Build) -> Iterator[Case]:
+    """Yield the cases of sanitized statistics: the worst pairs, and those of the printed forms.
+
+    Sums and products are tried exactly only: the noise of all statistics is drawn by the same code.
+    """
+    for declared, pairs in DECLARED:
+        made = _with(build, declared)
+        first, *others = pairs(made.neighbours)
+        if made.kind == "pure":
+            yield from (Case(made, pair, "exact") for pair in (first, *others))
+        if declared is not of_moments:
+            yield Case(made, toward(made, first) if made.kind == "pure" and made.split == "once" else first)
+
+
+def published(epsilon: Number = 1) -> Iterator[Case]:
+    """Yield the cases of the forms as printed, the regression with a tenth of epsilon: each is accused."""
+    tenth = exact(epsilon, "epsilon") / 10
+    regression = PrintedRegression(epsilon=tenth, outcome="w", predictors=("x",), intercept=False)
+    covariance = PrintedCovariance(epsilon=epsilon, of=("y", "z"), by="w")
+    means = PrintedMeans(epsilon=epsilon, of="y", by="w")
+    tried: list[tuple[Any, Pair]] = [
+        (RedrawnCount(epsilon=epsilon, of="x"), _event(_counted_pair(), _near_none, "the count is below .1")),
+        (means, _event(_emptied_cell(), _has_a_mean, "the cell has a mean")),
+        (means, _event(_larger_cell(), _far_up, "the cell's mean is above 3")),
+        (covariance, _covariance(covariance)),
+        (regression, _event(_turned_choice(), _upward, "the coefficient is above 0")),
+    ]
+    for mechanism, pair in tried:
+        yield Case(mechanism, pair)
+
+
+# Models of which only the statistics matter
+
+
+def of_counts(schema: Schema) -> dict[str, Statistic]:
+    """Return the counts of the first column."""
+    return {"cells": Counts(by=("w",))}
+
+
+def of_a_coin(schema: Schema) -> dict[str, Statistic]:
+    """Return the counts of two levels."""
+    return {"cells": Counts(by=("x",))}
+
+
+def of_moments(schema: Schema) -> dict[str, Statistic]:
+    """Return the statistics of the general location model: counts, sums by cell, products in all."""
+    sums = {f"sums of {name}": Sums(of=name, by=("w",)) for name in "yz"}
+    products = {f"{x}{y}": Products(of=(x, y)) for x, y in ("yy", "yz", "zz")}
+    return {"cells": Counts(by=("w",)), **sums, **products}
+
+
+def of_choices(schema: Schema) -> dict[str, Statistic]:
+    """Return counts and a logistic regression."""
+    return {"cells": Counts(by=("w",)), "regression": Logistic(outcome="w", predictors=("x",), kappa=1)}
+
+
+def _with(build: Build, declared: Declared) -> Modips:
+    """Build the mechanism with these statistics, and the public number of records that add-remove asks for."""
+    model = StatisticModel(declared, _nothing, _nobody, name=declared.__name__)
+    try:
+        made = build(model=model)
+    except InputError:
+        made = build(model=model, n_records=MANY)
+    if made.model is not model:
+        raise InputError("the audit of modips has statistics of its own; leave model out")
+    if isinstance(made.budget, Mapping):
+        raise InputError("the audit of modips has statistics of its own; leave their shares out")
+    return made
+
+
+def _nothing(given: Given, schema: Schema) -> pm.Model:
+    with pm.Model() as model:
+        pm.Normal("nothing", 0, 1)
+    return model
+
+
+def _nobody(draw: Any, wanted: Wanted, schema: Schema, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    columns = schema.columns.items()
+    return {name: np.full(wanted.n, 0 if each.is_categorical else each.lower) for name, each in columns}
+
+
+# Pairs
+
+
+def _mixed(records: list[tuple[str, float, float]]) -> Table:
+    return Table(pd.DataFrame(records, columns=["w", "y", "z"]), MIXED)
+
+
+def _coins(ones: int, zeros: int) -> Table:
+    return Table(pd.DataFrame({"x": [1] * ones + [0] * zeros}), COIN)
+
+
+def _choices(last: list[tuple[int, float]], rest: int) -> Table:
+    return Table(pd.DataFrame([*[(0, 0.0)] * rest, *last], columns=["w", "x"]), CHOICE)
+
+
+def _either(name: str, first: Table, other: Table, without: Table, neighbours: Neighbours) -> Pair:
+    """Return the pair in which a record is another one, or leaves."""
+    return Pair(name, first, other if neighbours == "replace-one" else without, neighbours)
+
+
+def _moved(
+    name: str, record: tuple[str, float, float], other: tuple[str, float, float], neighbours: Neighbours
+) -> Pair:
+    rest = [("a", 0.0, 0.0)] * CROWD + [("b", 1.0, 1.0)] * CROWD
+    return _either(name, _mixed([*rest, record]), _mixed([*rest, other]), _mixed(rest), neighbours)
+
+
+def _of_levels(neighbours: Neighbours) -> list[Pair]:
+    return [_moved("empty cell: a record alone in its cell moves or leaves", ("c", 0, 0), ("d", 0, 0), neighbours)]
+
+
+def _of_corners(neighbours: Neighbours) -> list[Pair]:
+    """Return pairs that move most: all but squares, squares, and what the printed forms are caught on."""
+    pairs = [
+        _moved("corner: a record leaves for the opposite corner of another cell", ("a", 1, 1), ("b", 0, 1), neighbours),
+        _moved("middle: a record leaves a corner for the middle", ("a", 1, 1), ("b", 0.5, 0.5), neighbours),
+        _moved(
+            "third: a record leaves a corner for a third on both sides", ("a", 1, 1), ("b", 2 / 3, 1 / 3), neighbours
+        ),
+    ]
+    if neighbours == "replace-one":
+        pairs += [_emptied_cell(), _larger_cell(), _other_sign()]
+    return pairs
+
+
+def _of_a_coin(neighbours: Neighbours) -> list[Pair]:
+    name = "boundary: nobody or one person has the second level"
+    return [_either(name, _coins(1, MANY - 1), _coins(0, MANY), _coins(0, MANY - 1), neighbours)]
+
+
+def _of_choices(neighbours: Neighbours) -> list[Pair]:
+    name = "regression: the only informative record says the opposite, or leaves"
+    first, other, without = _choices([(1, 1.0)], 20), _choices([(0, 1.0)], 20), _choices([], 20)
+    return [_either(name, first, other, without, neighbours)]
+
+
+def _counted_pair() -> Pair:
+    return Pair("nobody or one person has the level", _coins(0, MANY), _coins(1, MANY - 1), "replace-one")
+
+
+def _emptied_cell() -> Pair:
+    """Return the pair of SOUNDNESS section 8 in which a cell has one record, or none."""
+    rest = [("b", 0.0, 0.0)] * 3
+    first, second = ([*rest, (cell, 0.0, 0.0)] for cell in "ab")
+    return Pair("a cell has one record or none", _mixed(first), _mixed(second), "replace-one")
+
+
+def _larger_cell() -> Pair:
+    """Return the pair in which a cell has two records, or three."""
+    rest = [("a", 0.0, 0.0)] * 2 + [("b", 0.0, 0.0)] * 3
+    first, second = ([*rest, (cell, 1.0, 0.0)] for cell in "ba")
+    return Pair("a cell has two records or three", _mixed(first), _mixed(second), "replace-one")
+
+
+def _other_sign() -> Pair:
+    """Return the pair in which a record's product about the mean of its cell changes its sign with the cell."""
+    rest = [("a", 0.0, 1.0)] * 9 + [("b", 0.0, 0.0)] * 10
+    first, second = _mixed([*rest, ("b", 1.0, 1.0)]), _mixed([*rest, ("a", 1.0, 0.0)])
+    return Pair("a record's product changes its sign with its cell", first, second, "replace-one")
+
+
+def _turned_choice() -> Pair:
+    """Return the pair in which one record of a thousand is informative, and says the opposite."""
+    first, second = (_choices([(level, 1.0)], MANY - 1) for level in (1, 0))
+    return Pair("one informative record says the opposite", first, second, "replace-one")
+
+
+DECLARED: tuple[tuple[Declared, Callable[[Neighbours], list[Pair]]], ...] = (
+    (of_counts, _of_levels),
+    (of_a_coin, _of_a_coin),
+    (of_moments, _of_corners),
+    (of_choices, _of_choices),
+)
+"""Statistics, and the pairs on which they are tried."""
+
+
+# Events
+
+
+def _event(pair: Pair, event: Event, name: str) -> Pair:
+    return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, name)
+
+
+def _near_none(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = rows[:, 0] < 0.1
+    return found
+
+
+def _has_a_mean(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    return np.isfinite(rows[:, 0])
+
+
+def _far_up(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = rows[:, 0] > 3
+    return found
+
+
+def _upward(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    found: NDArray[np.bool_] = rows[:, 0] > 0
+    return found
+
+
+def _covariance(mechanism: PrintedCovariance) -> Pair:
+    """Return the pair with the event that the covariance is beyond the first table's own."""
+    pair = _other_sign()
+    least = mechanism.exact(pair.first)
+
+    def event(rows: NDArray[Any]) -> NDArray[np.bool_]:
+        found: NDArray[np.bool_] = rows[:, 0] >= least
+        return found
+
+    return _event(pair, event, "the covariance is at least that of the first table")

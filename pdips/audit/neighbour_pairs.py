@@ -1,0 +1,323 @@
+"""Neighbouring tables on which a mechanism that spends too much is caught, and the cases that audits run."""
+
+import csv
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations_with_replacement, product
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from pdips.data.coding import person_key, person_keys
+from pdips.data.schema import Schema
+from pdips.data.table import Table, decode
+from pdips.errors import InputError
+from pdips.mechanism import Mechanism
+from pdips.privacy.loss import Neighbours, exact
+
+Event = Callable[[NDArray[Any]], NDArray[np.bool_]]
+Engine = Literal["exact", "counts", "density"]
+CROWD = 20
+Record = tuple[int, ...]
+Written = Sequence[tuple[object, ...]]
+"""Records as tuples: a cell for each column of the schema in its order, and the person's key if there is one."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two neighbouring tables, and an event that is likelier under the first.
+
+    Parameters
+    ----------
+    name : str
+        What is special about it.
+    first, second : Table
+        The tables, of one schema.
+    neighbours : {"replace-one", "add-remove"}
+        The relation in which they are neighbours.
+    event : callable, optional
+        Takes raw outputs, one a row, and says which are in the event. Left out, the audit learns one on half the runs.
+    event_name : str
+        What to call the event.
+    written : tuple of two lists of records, optional
+        Of tables read from files: the records as they are written, cell by cell. These must be neighbours, whatever the
+        reader made of them. Left out, the records as codes must be.
+    """
+
+    name: str
+    first: Table
+    second: Table
+    neighbours: Neighbours
+    event: Event | None = None
+    event_name: str = "learned on half the runs"
+    written: tuple[Written, Written] | None = None
+
+    def __post_init__(self) -> None:
+        if self.written is None:
+            check_neighbours(self.first, self.second, self.neighbours)
+        else:
+            _check_records(*self.written, self.first.schema, self.neighbours)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A mechanism, a pair to try it on, and the engine to do it with."""
+
+    mechanism: Mechanism
+    pair: Pair
+    engine: Engine = "counts"
+
+
+def check_relation(mechanism: Mechanism, pair: Pair) -> None:
+    """Check that a pair is neighbouring in the relation for which a mechanism claims its loss."""
+    if pair.neighbours != mechanism.neighbours:
+        raise InputError(
+            f"the pair is neighbouring under {pair.neighbours}, but the mechanism claims its loss for "
+            f"{mechanism.neighbours}"
+        )
+
+
+def check_neighbours(first: Table, second: Table, neighbours: Neighbours) -> None:
+    """Check that two tables differ by what one person may contribute.
+
+    Raises
+    ------
+    InputError
+        If they aren't neighbours under the relation; the message says why.
+    """
+    if first.schema != second.schema:
+        raise InputError("the tables of a pair must have one schema")
+    _check_records(list(_rows(first)), list(_rows(second)), first.schema, neighbours)
+
+
+def _check_records(first: Written, second: Written, schema: Schema, neighbours: Neighbours) -> None:
+    no, cap = f"the pair is not neighbouring under {neighbours}:", schema.records.max_per_person
+    gone, come = Counter(first) - Counter(second), Counter(second) - Counter(first)
+    if neighbours == "replace-one" and len(first) != len(second):
+        raise InputError(f"{no} the tables differ in their number of records")
+    if neighbours == "add-remove" and gone and come:
+        raise InputError(f"{no} records were exchanged, not only added or removed")
+    if max(gone.total(), come.total()) > cap:
+        raise InputError(f"{no} the tables differ by more records than one person may have ({cap})")
+    if schema.records.person and max(map(_n_persons, (gone, come))) > 1:
+        raise InputError(f"{no} records of more than one person differ")
+    public = [place for place, column in enumerate(schema.columns.values()) if column.public]
+    ours, theirs = (Counter(tuple(row[place] for place in public) for row in rows) for rows in (first, second))
+    if public and ours != theirs:
+        raise InputError(f"{no} the public columns differ")
+
+
+def _n_persons(records: Counter[tuple[object, ...]]) -> int:
+    """Return how many persons records are of; those without a key are of as many persons."""
+    return len({row[-1] for row in records if row[-1] is not None}) + sum(row[-1] is None for row in records.elements())
+
+
+def _rows(table: Table) -> Iterator[tuple[object, ...]]:
+    """Yield records as tuples that compare as the schema does: codes of levels, numbers, None for missing."""
+    parts: list[list[object]] = []
+    for name in table.schema.columns:
+        known = table.sort_key(name)
+        parts.append([None if np.isnan(value) else float(value) for value in known])
+    if table.schema.records.person:
+        place, keys = person_keys(table.schema.records.person, table.frame[table.schema.records.person])
+        parts.append([None if i < 0 else str(keys[i]) for i in place])
+    return zip(*parts, strict=True)
+
+
+def pair_of_files(
+    name: str,
+    first: str | Path,
+    second: str | Path,
+    schema: Schema,
+    neighbours: Neighbours,
+    *,
+    counted: bool | None = None,
+) -> Pair:
+    """Return the pair of two ``.csv`` or ``.parquet`` files, read as users read them.
+
+    An audit of it sees what happens before records are codes. The files' records themselves must be neighbours, and the
+    columns of Parquet files of the same types.
+
+    Parameters
+    ----------
+    name : str
+        What is special about it.
+    first, second : path
+        The files.
+    schema : Schema
+        Of both.
+    neighbours : {"replace-one", "add-remove"}
+        The relation in which they are neighbours.
+    counted : bool, optional
+        As in :meth:`Table.read`.
+
+    Raises
+    ------
+    InputError
+        If the files aren't neighbours, or a table is refused.
+    """
+    one, other = (Table.read(path, schema, counted=counted) for path in (first, second))
+    written = (_written(Path(first), schema), _written(Path(second), schema))
+    return Pair(name, one, other, neighbours, written=written)
+
+
+def _written(file: Path, schema: Schema) -> Written:
+    """Return the records of a file, text by text or cell by cell, by other means than the library reads tables."""
+    person = schema.records.person
+    names = [*schema.columns, *([person] if person else [])]
+    if file.suffix == ".csv":
+        with file.open(encoding="utf-8-sig", newline="") as lines:
+            header, *rows = (row for row in csv.reader(lines) if row)  # a blank line is no record
+        found = [[dict(zip(header, row, strict=True))[name] for name in names] for row in rows]
+    else:
+        table = pq.ParquetFile(file).read()
+        columns = ([f"{table[name].type}: {cell!r}" for cell in table[name].to_pylist()] for name in names)
+        found = [list(row) for row in zip(*columns, strict=True)]
+        if person:
+            for row, key in zip(found, table[person].to_pylist(), strict=True):
+                row[-1] = "" if key is None else str(key)
+    return [(*row[:-1], person_key(row[-1]) if row[-1] else None) if person else tuple(row) for row in found]
+
+
+def file_pairs(neighbours: Neighbours) -> list[Pair]:
+    """Return pairs of files on which readers are caught that take the type of a column from all of its records.
+
+    One person's cell is text among codes that look like numbers, or missing among whole numbers that doubles can't tell
+    apart, or among true and false.
+    """
+    large, bad = 2**53 + 1, "one cell of a column moves the others"
+    wanted: list[tuple[str, list[Any], pa.DataType, list[Any]]] = [
+        ("csv", ["1", "01", "x"], pa.string(), ["01", "x"]),
+        ("parquet", [str(large - 1), str(large)], pa.int64(), [large, None]),
+        ("parquet", [False, True], pa.bool_(), [True, None]),
+    ]
+    pairs = []
+    with tempfile.TemporaryDirectory() as folder:
+        for suffix, levels, kind, (usual, other) in wanted:
+            schema = Schema.model_validate({"columns": {"x": {"levels": levels, "missing": None in (usual, other)}}})
+            after = [usual] * (CROWD + (neighbours == "replace-one"))
+            first, second = (Path(folder) / f"{place}.{suffix}" for place in "ab")
+            for file, cells in ((first, [*[usual] * CROWD, other]), (second, after)):
+                table = pa.table({"x": pa.array(cells, kind)})
+                pa_csv.write_csv(table, file) if suffix == "csv" else pq.write_table(table, file)
+            pairs.append(pair_of_files(f"{suffix} file of {kind}: {bad}", first, second, schema, neighbours))
+    return pairs
+
+
+def table_of(records: Sequence[Record], schema: Schema, persons: Sequence[int] | None = None) -> Table:
+    """Return a table of records given by their codes; numbers lie at the lower end of their bin.
+
+    Where the schema has a person key, ``persons`` says whose record each is; a person of its own unless given.
+    """
+    codes = np.array(records, dtype=np.int64).reshape(len(records), len(schema.columns))
+    frame = decode(schema, dict(zip(schema.columns, codes.T, strict=True)), np.random.default_rng(0))
+    for place, (name, column) in enumerate(schema.columns.items()):
+        if not column.is_categorical:
+            known = codes[:, place] < column.n_values
+            frame.loc[known, name] = column.edges[codes[known, place]].astype(frame[name].to_numpy().dtype)
+    if schema.records.person:
+        frame[schema.records.person] = [str(key) for key in (range(len(records)) if persons is None else persons)]
+    return Table(frame, schema)
+
+
+def extremes(schema: Schema) -> tuple[Record, Record]:
+    """Return the records with all first levels, and with all last ones in columns that aren't public."""
+    columns = schema.columns.values()
+    return tuple(0 for _ in columns), tuple(0 if column.public else column.n_levels - 1 for column in columns)
+
+
+def worst_pairs(schema: Schema, neighbours: Neighbours) -> list[Pair]:
+    """Return pairs on which mechanisms of counts lose most.
+
+    An empty cell is entered, a value goes from one bound to the other, an outlier leaves, a person changes stratum; the
+    person who differs has as many records as the schema allows, all alike.
+
+    Parameters
+    ----------
+    schema : Schema
+        Two levels or bins at least in every column that isn't public; no structural zeros between the extremes.
+    neighbours : {"replace-one", "add-remove"}
+        The relation.
+    """
+    first, last = extremes(schema)
+    free = [place for place, column in enumerate(schema.columns.values()) if not column.public]
+    beside = tuple(level - (place == free[-1]) for place, level in enumerate(last))
+    stratum = tuple(last[place] if place == free[0] else 0 for place in range(len(first)))
+    ends = {
+        "empty cell: a record alone moves to a cell that nobody is in": (last, beside, 3),
+        "boundary: a record moves from the lowest to the highest values": (first, last, 1),
+        "outlier: one of a crowd moves far away": (first, last, 3),
+        "stratum: a record changes its first column only": (first, stratum, 3),
+    }
+    return [_moved(name, schema, neighbours, [first] * n_crowd, ends) for name, (*ends, n_crowd) in ends.items()]
+
+
+def _moved(name: str, schema: Schema, neighbours: Neighbours, crowd: list[Record], ends: Sequence[Record]) -> Pair:
+    """Return the pair in which one person with all records allowed is at either end, or leaves."""
+    cap = schema.records.max_per_person
+    persons = [*range(len(crowd)), *[len(crowd)] * cap]
+    before, after = ([*crowd, *[end] * cap] for end in ends)
+    if neighbours == "add-remove":
+        after, others = crowd, persons[: len(crowd)]
+    else:
+        others = persons
+    return Pair(name, table_of(before, schema, persons), table_of(after, schema, others), neighbours)
+
+
+def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Iterator[Pair]:
+    """Yield every pair of neighbouring tables, ``n_records`` in the larger, for exact audits of tiny schemas."""
+    everything = product(*(range(column.n_levels) for column in schema.columns.values()))
+    cells = [cell for cell in everything if not _is_impossible(cell, schema)]
+    tables = {records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records)}
+    fewer = {
+        records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records - 1) if records
+    }
+    for records, table in tables.items():
+        for i in range(n_records):
+            rest = records[:i] + records[i + 1 :]
+            if neighbours == "add-remove" and rest:
+                yield Pair("search over small tables", table, fewer[rest], neighbours)
+            elif neighbours == "replace-one":
+                for cell in cells:
+                    if cell != records[i]:
+                        other = tables[tuple(sorted((*rest, cell)))]
+                        yield Pair("search over small tables", table, other, neighbours)
+
+
+def where_allowed(build: Callable[..., Any], **usual: Any) -> Any:
+    """Return a mechanism with the settings that a case is made for, or None if the user asked for something else.
+
+    Parameters
+    ----------
+    build : callable
+        Takes settings, gives the mechanism; the user's settings win over those that it is given.
+    usual
+        What the case needs. Numbers are compared as numbers: 0.1, "0.1" and "1/10" are one epsilon.
+    """
+    try:
+        made = build(**usual)
+    except InputError:
+        return None
+    return made if all(_is_equal(getattr(made, name), value) for name, value in usual.items()) else None
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(map(_is_equal, one, other))
+    try:
+        return one == other or exact(one, "setting") == exact(other, "setting")
+    except InputError:
+        return False
+
+
+def _is_impossible(cell: Record, schema: Schema) -> bool:
+    levels = dict(zip(schema.columns, cell, strict=True))
+    rules = map(schema.rule_codes, schema.impossible)
+    return any(all(levels[name] in codes for name, codes in rule.items()) for rule in rules)

@@ -1,1 +1,0 @@
-"""PyMC models as synthesizers: whatever touches a ``pm.Model``."""

@@ -1,0 +1,293 @@
+"""The networks of PrivBayes: which there could be, how they score, and how one is grown.
+
+A network is a sequence of families: a column and its parents, which stand before it or are public. Which families may
+be added depends on the schema, the settings and the number of records, all public; which one is added is paid for.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.margins.consistency import IntArray
+from pdips.margins.domain import Domain
+from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+
+Score = Literal["r", "mi"]
+Family = tuple[int, tuple[int, ...]]
+Network = tuple[Family, ...]
+Columns = tuple[int, ...]
+Choose = Callable[[IntArray, Fraction, int], Iterator[tuple[int, int, float]]]
+
+STEPS_PER_NAT = 64
+"""Mutual information, times the number of records, is rounded to a public grid of this many steps a nat."""
+
+MOST_RECORDS = 2**30 - 1
+"""Scores of more records than this would leave 64-bit integers, or the error bound of the proof."""
+
+MOST_TABLE_CELLS = 4_000_000
+"""Joint tables are no larger than this, whatever the degree."""
+
+MOST_KEPT_CELLS = 65_536
+"""Larger joint tables are counted again when needed, so that those of all families never fill the memory."""
+
+MOST_NETWORKS = 100_000
+"""An exact audit refuses to enumerate more networks than this."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The families that there could be: a function of public facts only.
+
+    Parameters
+    ----------
+    domain : Domain
+        The columns.
+    degree : int
+        Largest number of parents.
+    most_cells : int
+        Largest joint table of a family; a column without parents may always be added.
+    """
+
+    domain: Domain
+    degree: int
+    most_cells: int
+
+    @property
+    def public(self) -> Columns:
+        """The public columns, which are parents from the start."""
+        return tuple(int(column) for column in self.domain.public)
+
+    @property
+    def free(self) -> Columns:
+        """The columns to be synthesized."""
+        return tuple(j for j in range(len(self.domain.names)) if j not in self.public)
+
+    @property
+    def whole(self) -> Network | None:
+        """The network whose one joint table is the full cross-tabulation, where degree and memory allow it."""
+        if len(self.domain.names) > self.degree + 1 or self.domain.n_cells > MOST_TABLE_CELLS:
+            return None
+        return tuple((column, (*self.public, *self.free[:i])) for i, column in enumerate(self.free))
+
+    @property
+    def most_candidates(self) -> int:
+        """Bound on the number of families to choose from in a round."""
+        n_free, n_public = len(self.free), len(self.public)
+        sizes = range(n_public, n_public + n_free)
+        return max((n_free + n_public - size) * math.comb(size, min(self.degree, (size + 1) // 2)) for size in sizes)
+
+    @property
+    def n_rounds(self) -> int:
+        """Number of families that are chosen by looking at the records."""
+        return 0 if self.whole is not None else len(self.free) - (not self.public)
+
+    def n_cells(self, columns: Columns) -> int:
+        """Return the size of a joint table."""
+        return math.prod(int(self.domain.sizes[column]) for column in columns)
+
+    def candidates(self, network: Network) -> list[Family]:
+        """Return the families that may be added next: every column that is left, with every largest set of parents."""
+        placed = {child for child, _ in network}
+        pool = sorted((*self.public, *placed))
+        if not pool:
+            return [(column, ()) for column in self.free]
+        left = [column for column in self.free if column not in placed]
+        return [(column, parents) for column in left for parents in self._largest_sets(column, pool)]
+
+    def _largest_sets(self, child: int, pool: Sequence[int]) -> Iterator[Columns]:
+        most = min(self.degree, len(pool))
+        for size in range(most, -1, -1):
+            for parents in combinations(pool, size):
+                room = self.most_cells // self.n_cells((child, *parents))
+                grows = size < most and any(self.domain.sizes[j] <= room for j in pool if j not in parents)
+                if (room or not size) and not grows:
+                    yield parents
+
+    def is_binary(self, family: Family) -> bool:
+        """Whether the column, or its parents together, have two levels at most."""
+        child, parents = family
+        return self.domain.sizes[child] <= 2 or self.n_cells(parents) <= 2
+
+
+def tables_of(network: Network) -> list[Columns]:
+    """Return the joint tables to be counted: one a family, without those that are margins of another one."""
+    sets = [frozenset((child, *parents)) for child, parents in network]
+    return [tuple(sorted(one)) for one in sets if not any(one < other for other in sets)]
+
+
+class Counts:
+    """Joint counts of a table, the smaller ones counted once. As confidential as the table.
+
+    Parameters
+    ----------
+    table : Table
+        The records.
+    domain : Domain
+        Its columns.
+    """
+
+    def __init__(self, table: Table, domain: Domain) -> None:
+        self.n_records, self._sizes = table.n_records, domain.sizes
+        self._codes = [table.codes[name] for name in domain.names]
+        self._joint: dict[Columns, IntArray] = {}
+
+    def joint(self, columns: Columns) -> IntArray:
+        """Return the counts of sorted columns, one axis a column."""
+        if columns in self._joint:
+            return self._joint[columns]
+        code = np.zeros(self.n_records, dtype=np.int64)
+        for column in columns:
+            code *= self._sizes[column]
+            code += self._codes[column]
+        sizes = self._sizes[list(columns)]
+        counts = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
+        if counts.size <= MOST_KEPT_CELLS:
+            self._joint[columns] = counts
+        return counts
+
+    def family(self, family: Family) -> IntArray:
+        """Return the counts of a family, shape (combinations of parents, levels of the column)."""
+        child, parents = family
+        columns = tuple(sorted((child, *parents)))
+        return as_family(self.joint(columns), columns, family)
+
+
+def as_family[T: np.generic](joint: NDArray[T], columns: Columns, family: Family) -> NDArray[T]:
+    """Return the margin of a joint table that belongs to a family, shape (combinations of parents, levels)."""
+    child, parents = family
+    kept = (*parents, child)
+    margin: NDArray[T] = joint.sum(axis=tuple(i for i, column in enumerate(columns) if column not in kept))
+    left = [column for column in columns if column in kept]
+    return margin.transpose([left.index(column) for column in kept]).reshape(-1, joint.shape[columns.index(child)])
+
+
+def distance_from_independence(counts: IntArray) -> int:
+    """Return sum max(n n_xy - n_x n_y, 0), a whole number: n^2 times the score R of Zhang et al. (2017)."""
+    n = int(counts.sum())
+    excess = n * counts - counts.sum(axis=1, keepdims=True) * counts.sum(axis=0, keepdims=True)
+    return int(np.maximum(excess, 0).sum())
+
+
+def mutual_information(counts: IntArray) -> int:
+    """Return n times the mutual information in nats, in whole steps of the public grid."""
+    n = np.array([counts.sum()])
+    nats = _spread(counts) + _spread(n) - _spread(counts.sum(axis=0)) - _spread(counts.sum(axis=1))
+    return math.floor(nats * STEPS_PER_NAT + 0.5)
+
+
+def _spread(counts: IntArray) -> float:
+    filled = counts[counts > 1].astype(np.float64)
+    return float((filled * np.log(filled)).sum())
+
+
+def sensitivity(score: Score, n: int, *, binary: bool) -> int:
+    """Return by how much a score may move when one of ``n`` records is replaced (``docs/proofs/privbayes.md``).
+
+    Parameters
+    ----------
+    score : {"r", "mi"}
+        :func:`distance_from_independence`, or :func:`mutual_information` with its rounding.
+    n : int
+        Number of records.
+    binary : bool
+        The column, or its parents together, have two levels at most.
+    """
+    if n == 1:
+        return 1  # both scores are 0 for every table of one record
+    if score == "r":
+        return (2 if binary else 3) * (n - 1)
+    if binary:
+        nats = math.log(n) + (n - 1) * math.log1p(1 / (n - 1))
+    else:
+        nats = 2 * math.log((n + 1) / 2) + (n - 1) * math.log1p(2 / (n - 1))
+    return math.floor(nats * STEPS_PER_NAT) + 2
+
+
+@dataclass(frozen=True)
+class Grower:
+    """Grows networks greedily, family by family.
+
+    Parameters
+    ----------
+    shape : Shape
+        Which families there could be.
+    score : {"r", "mi"}
+        What tells families apart.
+    epsilon : Fraction
+        Price of each round, for one record.
+    """
+
+    shape: Shape
+    score: Score
+    epsilon: Fraction
+
+    def draw(self, counts: Counts, n_runs: int, bits: RandomBits) -> list[tuple[Network, int]]:
+        """Return the networks that independent runs arrive at, and how many runs each."""
+
+        def choose(scores: IntArray, unit: Fraction, n_runs: int) -> Iterator[tuple[int, int, float]]:
+            chosen = exponential_mechanism(np.tile(scores, (n_runs, 1)), unit, bits)
+            for index, times in zip(*np.unique(chosen, return_counts=True), strict=True):
+                yield int(index), int(times), 0.0
+
+        return [(network, times) for network, times, _ in self._grow(counts, choose, n_runs)]
+
+    def outcomes(self, counts: Counts) -> list[tuple[Network, float]]:
+        """Return every network that there could be, and its log probability."""
+
+        def choose(scores: IntArray, unit: Fraction, n_runs: int) -> Iterator[tuple[int, int, float]]:
+            for index, log_probability in enumerate(choice_log_probabilities(scores[None], unit)[0]):
+                yield index, 1, float(log_probability)
+
+        return [(network, log) for network, _, log in self._grow(counts, choose, 1)]
+
+    def _grow(self, counts: Counts, choose: Choose, n_runs: int) -> list[tuple[Network, int, float]]:
+        if self.shape.whole is not None:
+            return [(self.shape.whole, n_runs, 0.0)]
+        grown: list[tuple[Network, int, float]] = [((), n_runs, 0.0)]
+        known: dict[Family, int] = {}
+        for _ in self.shape.free:
+            branches = []
+            for network, times, log in grown:
+                families = self.shape.candidates(network)
+                scores, unit = self._scores(counts, families, known), self._unit(families, counts.n_records)
+                for index, n_chosen, more in choose(scores, unit, times):
+                    branches.append(((*network, families[index]), n_chosen, log + more))
+            grown = branches
+            if len(grown) > max(MOST_NETWORKS, n_runs):
+                raise InputError("too many networks to enumerate; use fewer columns")
+        return grown
+
+    def _scores(self, counts: Counts, families: list[Family], known: dict[Family, int]) -> IntArray:
+        find = distance_from_independence if self.score == "r" else mutual_information
+        for family in families:
+            if family not in known:
+                known[family] = find(counts.family(family)) if family[1] else 0
+        return np.array([known[family] for family in families], dtype=np.int64)
+
+    def _unit(self, families: list[Family], n: int) -> Fraction:
+        """Return the nats that a step of the score is worth; a first column without parents is drawn evenly."""
+        binary = all(self.shape.is_binary(family) for family in families)
+        return self.epsilon / (2 * sensitivity(self.score, n, binary=binary))
+
+
+def key_of(network: Network, shape: Shape) -> tuple[int, ...]:
+    """Return a network as numbers, none where it is public: its columns, and for each the sum of 2^parent."""
+    if shape.whole is not None:
+        return ()
+    return tuple(number for child, parents in network for number in (child, sum(1 << parent for parent in parents)))
+
+
+def most_numbers(shape: Shape) -> int:
+    """Return how many numbers a network and its joint tables are at most."""
+    if shape.whole is not None:
+        return shape.domain.n_cells
+    largest = math.prod(sorted(map(int, shape.domain.sizes))[-shape.degree - 1 :])
+    return (2 + max(min(largest, shape.most_cells), int(shape.domain.sizes.max()))) * len(shape.free)

@@ -1,0 +1,124 @@
+"""The command ``audit``."""
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdips.cli.common import settings_of, show_progress
+from pdips.errors import InputError
+from pdips.registry import find
+
+if TYPE_CHECKING:
+    from pdips.audit.neighbour_pairs import Case
+
+
+@click.command()
+@click.argument("mechanism_name", metavar="[MECHANISM]", required=False)
+@click.option("--all", "every", is_flag=True, help="Audit every registered mechanism, sound and as published.")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@click.option("--variant", metavar="VARIANT", help="sound or published; short for --option variant=...")
+@click.option("--epsilon", metavar="E", help="1 by default, or what a case is made for.")
+@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
+@click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
+@click.option(
+    "--confidence",
+    type=float,
+    default=0.95,
+    show_default=True,
+    metavar="C",
+    help="For all bounds of a mechanism together.",
+)
+@click.option("--runs", "n_runs", type=int, default=100_000, show_default=True, metavar="N", help="On each table.")
+@click.option("--seed", type=int, metavar="N", help="Of the runs, so that the same bounds come out again.")
+@click.option("--membership", is_flag=True, help="Also attack whole releases, and print true positive rates.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON in place of a table.")
+def audit(
+    mechanism_name: str | None,
+    every: bool,
+    options: tuple[str, ...],
+    variant: str | None,
+    epsilon: str | None,
+    seed: int | None,
+    n_sets: int,
+    neighbours: str,
+    confidence: float,
+    n_runs: int,
+    membership: bool,
+    as_json: bool,
+) -> None:
+    """Bound the epsilon of MECHANISM from below on neighbouring tables, and say whether it spends more than it claims.
+
+    Exit code 1 if a mechanism that claims a guarantee violates it; a published form, which claims none, may.
+    """
+    import json
+
+    import numpy as np
+
+    from pdips.audit import audit_cases, registered_cases, worst_by_pair
+    from pdips.privacy.loss import FINITE_KINDS
+    from pdips.registry import AUDITS
+
+    if every == (mechanism_name is not None):
+        raise InputError("name one mechanism to audit, or --all")
+    extra = (f"variant={variant}",) if variant is not None else ()
+    common: dict[str, Any] = {"n_sets": n_sets, "neighbours": neighbours}
+    common |= {} if epsilon is None else {"epsilon": epsilon}
+    rng = None if seed is None else np.random.default_rng(seed)
+    names = list(AUDITS) if every else [mechanism_name or ""]
+    findings, attacks = [], []
+    with show_progress() as progress:
+        for name in names:
+            if every:
+                common["n_sets"] = min(n_sets, find(name).most_sets)
+            for more in _offered(find(name), neighbours, variant) if every else [extra]:
+                settings = settings_of(find(name), (*options, *more), common)
+                cases = registered_cases(name, **settings)
+                found = audit_cases(cases, n_runs=n_runs, confidence=confidence, rng=rng, progress=progress)
+                findings += worst_by_pair(found)
+                if membership:
+                    progress(f"attacking whole releases of {name}")
+                    attacks += _attacks(cases[0])
+    if as_json:
+        content = {"findings": [finding.describe() for finding in findings], "membership": attacks}
+        click.echo(json.dumps(content, indent=2))
+    else:
+        _print_findings([finding.describe() for finding in findings], attacks)
+    if any(finding.verdict == "VIOLATION" and finding.kind in FINITE_KINDS for finding in findings):
+        sys.exit(1)
+
+
+def _offered(mechanism: type[Any], neighbours: str, variant: str | None) -> list[tuple[str, ...]]:
+    """Return the options that choose each variant to audit, where a mechanism has it for these neighbours."""
+    if neighbours not in mechanism.relations:
+        return []
+    wanted = mechanism.variants if variant is None else (variant,)
+    kinds = [kind for kind in mechanism.variants if kind in wanted]
+    if variant is None and neighbours != "replace-one":
+        kinds = [kind for kind in kinds if kind == "sound"]
+    return [() if kind == "sound" else (f"variant={kind}",) for kind in kinds]
+
+
+def _attacks(case: "Case") -> list[dict[str, Any]]:
+    from pdips.audit.membership import attack
+
+    named = {"mechanism": case.mechanism.name, "variant": getattr(case.mechanism, "variant", "sound")}
+    return [{**named, **found.describe()} for found in attack(case.mechanism, case.pair)]
+
+
+def _print_findings(findings: list[dict[str, Any]], attacks: list[dict[str, Any]]) -> None:
+    """Print one line a finding, widest column first in what matters: the verdict."""
+    for found in findings:
+        runs = "exact" if found["engine"] == "exact" else f"{found['engine']}, {found['n_runs']:,} runs"
+        settings = f" {found['settings']}" if found["settings"] else ""
+        click.echo(
+            f"{found['verdict']:<10}  claim {found['claim']:g}  bound {found['bound']:.3f}  "
+            f"{found['mechanism']} ({found['variant']}, {found['neighbours']}{settings})  {runs}"
+        )
+        click.echo(f"            {found['pair']}; event: {found['event']}")
+    for found in attacks:
+        click.echo(
+            f"membership  {found['mechanism']} ({found['variant']})  {found['score']}: true positive rate "
+            f"{found['true_positive_rate']:.3f} ({found['lower']:.3f} to {found['upper']:.3f}) at false positive rate "
+            f"{found['measured_false_positive_rate']:.3f}; epsilon permits {found['permitted']:.3f}"
+        )

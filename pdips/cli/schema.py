@@ -1,0 +1,63 @@
+"""The commands ``schema ...``."""
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@click.group()
+def schema() -> None:
+    """Help with schema files."""
+
+
+@schema.command("draft")
+@click.argument("table", metavar="TABLE")
+def schema_draft(table: str) -> None:
+    """Print a first guess at a schema of TABLE. What it reads off a confidential table is a leak: correct it."""
+    from pdips.data.readers import read_frame
+    from pdips.data.schema import Schema
+
+    click.echo(Schema.draft(_as_typed(read_frame(table))), nl=False)
+    click.echo(
+        "the draft was read off the table: replace its levels and bounds by public ones, then delete its first line; "
+        "no command takes it before",
+        err=True,
+    )
+
+
+def _as_typed(frame: "pd.DataFrame") -> "pd.DataFrame":
+    """Turn the columns of a text file that hold only numbers into numbers."""
+    import pandas as pd
+
+    def typed(column: "pd.Series[Any]") -> "pd.Series[Any]":
+        numbers = pd.to_numeric(column, errors="coerce")
+        return numbers if numbers.notna().sum() == column.notna().sum() else column
+
+    return frame.apply(typed)
+
+
+@schema.command("check")
+@click.argument("path", metavar="S.toml")
+def schema_check(path: str) -> None:
+    """Check a schema file, which may no longer be a draft, and say what a histogram mechanism would make of it."""
+    from pdips.data.schema import Schema
+    from pdips.margins.domain import domain_of
+
+    checked = Schema.load(path)
+    for name, column in checked.columns.items():
+        if column.is_categorical:
+            what = f"{column.n_values} levels"
+        else:
+            bins = f"{column.n_values} bins" if column.is_binned else "no bins"
+            what = f"{column.lower:g} to {column.upper:g}{f' {column.unit}' if column.unit else ''}, {bins}"
+        extras = [word for word, on in (("missing allowed", column.missing), ("public", column.public)) if on]
+        click.echo(f"{name}: {', '.join([what, *extras])}")
+    click.echo(f"records a person: at most {checked.records.max_per_person}")
+    if all(column.is_categorical or column.is_binned for column in checked.columns.values()):
+        rules = len(checked.impossible)
+        click.echo(
+            f"cells: {domain_of(checked).n_cells:,} before {rules} rule{'s' if rules != 1 else ''} on impossible ones"
+        )

@@ -1,0 +1,272 @@
+"""The commands ``synthesize`` and ``report``."""
+
+import typing
+import warnings
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pdips.cli.common import (
+    EXPLAIN,
+    ledger_line,
+    notes_in_a_line,
+    one_refusal,
+    settings_of,
+    show_progress,
+    show_verdicts,
+    warn_of_older_copy,
+)
+from pdips.privacy.loss import spell
+from pdips.registry import MECHANISMS, find
+from pdips.release.folder import staging
+
+if TYPE_CHECKING:
+    from pdips.data.table import Table
+    from pdips.mechanism import Clock, Mechanism
+    from pdips.privacy.ledger import Ledger
+    from pdips.privacy.loss import PrivacyLoss
+    from pdips.release.release import Release, RunRecord
+    from pdips.report.verdicts import Verdict
+
+FileFormat = typing.Literal["parquet", "csv"]
+
+
+@click.command()
+@click.argument("table", metavar="TABLE")
+@click.option("--schema", "schema_path", required=True, metavar="S.toml", help="What is public about the table.")
+@click.option("--mechanism", "mechanism_name", required=True, metavar="NAME", help=f"One of {', '.join(MECHANISMS)}.")
+@click.option("--epsilon", required=True, metavar="E", help="Privacy loss in total, over all sets.")
+@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
+@click.option(
+    "--neighbours",
+    default="replace-one",
+    show_default=True,
+    metavar="RELATION",
+    help="replace-one (the number of records is public) or add-remove.",
+)
+@click.option("--model", metavar="FILE", help="A PyMC model (a file, or a name from `pdips models list`).")
+@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@click.option("--ledger", "ledger_path", metavar="L.sqlite", help="The account of all that this table has spent.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="For tests and studies only: makes the release unfit to publish, and keeps it inside.",
+)
+@click.option(
+    "--allow",
+    type=click.Choice(["asymptotic", "seeded"]),
+    multiple=True,
+    help="Write sets to public/ although their guarantee is only asymptotic, which bounds nothing, or although they "
+    "are made from a seed. By default both stay inside.",
+)
+@click.option("--explain", is_flag=True, help=EXPLAIN)
+@click.option("--format", "file_format", type=click.Choice(["parquet", "csv"]), default="parquet", show_default=True)
+@click.option("--out", required=True, metavar="DIR", help="Folder for public/ and confidential/.")
+@click.option("--overwrite", is_flag=True, help="Replace an earlier release in DIR.")
+def synthesize(
+    table: str,
+    schema_path: str,
+    mechanism_name: str,
+    epsilon: str,
+    n_sets: int,
+    neighbours: str,
+    model: str | None,
+    options: tuple[str, ...],
+    ledger_path: str | None,
+    seed: int | None,
+    allow: tuple[str, ...],
+    explain: bool,
+    file_format: FileFormat,
+    out: str,
+    overwrite: bool,
+) -> None:
+    """Make synthetic sets of TABLE (.csv or .parquet) and the pages about them.
+
+    With --ledger the price is reserved before TABLE is read.
+    """
+    import numpy as np
+
+    from pdips.data.schema import Schema
+    from pdips.data.table import Table
+    from pdips.mechanism import Clock, takes_counts
+    from pdips.privacy.ledger import Ledger
+
+    common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
+    build = find(mechanism_name)
+    if model is not None:
+        options = (f"model={model}", *options)
+    mechanism: Mechanism = build(**settings_of(build, options, common))
+    schema = Schema.load(schema_path)
+    ledger = None if ledger_path is None else Ledger(ledger_path)
+    if ledger is None:
+        mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
+    warn_of_older_copy(ledger, Path(out))
+    verdicts: dict[str, Verdict] = {}
+    with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
+        clock = Clock(progress)
+        reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
+        with one_refusal(ledger, explain=explain), reserved:
+            with clock.step("reading the table"):
+                checked = Table.read(table, schema, counted=None if takes_counts(mechanism) else False)
+            rng = None if seed is None else np.random.default_rng(seed)
+            release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
+        published = _goes_out(release, allow)
+        with clock.step("writing the synthetic sets"):
+            if published:
+                _write_public(place.part("public"), release, file_format, allow)
+                place.place("public")
+        with place.besides() if published else nullcontext():
+            inside = place.part("confidential")
+            if not published:
+                release.write(inside, file_format=file_format)
+            _write_inside(inside, checked, release, record, ledger, clock, verdicts, published=published)
+            place.place("confidential")
+    _tell(Path(out), release, ledger, published=published, file_format=file_format)
+    show_verdicts(verdicts)
+
+
+@contextmanager
+def _warnings_in_a_line() -> Iterator[None]:
+    """Show our own warnings, which come before anything is spent, as one line each, and nobody else's."""
+    from pdips.errors import UselessWarning
+
+    def show(message: Warning | str, category: type[Warning], *_: Any) -> None:
+        if issubclass(category, UselessWarning):
+            click.echo(f"WARNING   {message}", err=True)
+
+    with notes_in_a_line(), warnings.catch_warnings():
+        warnings.simplefilter("always", UselessWarning)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+def _goes_out(release: "Release", allow: Collection[str]) -> bool:
+    """Whether the synthetic sets belong into the public folder."""
+    return release.loss.kind != "none" and {*_needed(release)} <= {*allow}
+
+
+def _needed(release: "Release") -> list[str]:
+    """Return what --allow must name before the sets of a release go out."""
+    named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
+    return [word for word, needed in named.items() if needed]
+
+
+def _write_public(folder: Path, release: "Release", file_format: FileFormat, allow: Collection[str]) -> None:
+    from pdips.report.pages import write_card
+
+    folder.rmdir()  # publish makes it
+    release.publish(folder, file_format=file_format, allow=allow)
+    write_card(folder)
+
+
+def _write_inside(
+    folder: Path,
+    table: "Table",
+    release: "Release",
+    record: "RunRecord",
+    ledger: "Ledger | None",
+    clock: "Clock",
+    verdicts: "dict[str, Verdict]",
+    *,
+    published: bool,
+) -> None:
+    from pdips.evaluation.deciles import cut
+    from pdips.evaluation.margins import compare
+    from pdips.release.release import write_json
+    from pdips.report.pages import write_report
+    from pdips.report.posterior import write_tree
+
+    with clock.step("comparing with the confidential table"):
+        comparison = compare(cut(table), [*release.sets, *release.large_sets])
+    with clock.step("looking closer at the run"):
+        diagnostics, tree = record.look_closer()
+    if tree is not None:
+        write_tree(tree, folder / "diagnostics")
+    run = {
+        "published": published,
+        "seconds": {**clock.seconds, **record.seconds},
+        "peak_memory_mib": record.peak_memory,
+        "ledger": None if ledger is None else _account(ledger, release.loss),
+        "n_records": table.n_records,
+        "diagnostics": dict(diagnostics),
+        "comparison": comparison,
+    }
+    write_json(folder / "run.json", run)
+    write_report(folder, release.describe(), tell=verdicts.update)
+
+
+def _account(ledger: "Ledger", loss: "PrivacyLoss") -> dict[str, Any]:
+    """Return where the account stands, what this release was charged, and every charge so far."""
+    from pdips.privacy.loss import to_replace_one
+
+    account = ledger.summary()
+    charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
+    amounts = {
+        "total_epsilon": account.total_epsilon,
+        "spent_epsilon": account.spent_epsilon,
+        "remaining_epsilon": account.remaining_epsilon,
+        "total_delta": account.total_delta,
+        "spent_delta": account.spent_delta,
+        "charged_epsilon": charged.epsilon,
+        "charged_delta": charged.delta,
+    }
+    entries = [
+        {
+            "number": entry.number,
+            "time": entry.time,
+            "mechanism": entry.mechanism,
+            "epsilon": float(entry.charged_epsilon),
+            "delta": float(entry.charged_delta),
+        }
+        for entry in ledger.entries()
+    ]
+    return {
+        "neighbours": account.neighbours,
+        **{name: None if amount is None else float(amount) for name, amount in amounts.items()},
+        "entries": entries,
+    }
+
+
+def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: bool, file_format: str) -> None:
+    """Print what was released, at which price, and where the pages are."""
+    loss, n_sets = release.loss, release.n_sets
+    plural = "s" if n_sets > 1 else ""
+    click.echo(
+        f"released  {n_sets} synthetic set{plural} of {len(release.schema.columns)} columns by {release.mechanism}"
+    )
+    if loss.is_finite:
+        seeded = " (from a seed: not to be published)" if release.reproducible else ""
+        price = f"epsilon = {spell(loss.epsilon)} in total, {loss.neighbours} neighbours, kind {loss.kind}"
+        click.echo(f"price     {price}{seeded}")
+    elif loss.kind == "asymptotic":
+        figure = f"the paper's epsilon = {spell(loss.epsilon)} bounds nothing"
+        click.echo(f"price     NO BOUND (kind asymptotic): {figure}")
+    else:
+        click.echo(f"price     NO GUARANTEE (kind {loss.kind}): for studies, kept inside")
+    click.echo(f"ledger    {ledger_line(ledger)}")
+    if published:
+        files = f"card.html, privacy.json, synthetic_1.{file_format}{f' ... _{n_sets}' if n_sets > 1 else ''}"
+        files += "".join(f", {name}.{file_format}" for name in release.tables)
+        click.echo(f"public    {out / 'public'}: {files}")
+    elif loss.kind != "none":
+        allow = " ".join(f"--allow {word}" for word in _needed(release))
+        click.echo(f"public    nothing: the synthetic sets stay inside unless you say {allow}")
+    click.echo(f"inside    {out / 'confidential' / 'report.html'}: for the curator only")
+    if release.reproducible:
+        click.echo("WARNING   made from a seed: anyone who knows it can subtract the noise. Do not publish.", err=True)
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+def report(directory: str) -> None:
+    """Write the HTML pages of the release in DIR again, and print the report's verdicts."""
+    from pdips.report.pages import rewrite
+
+    verdicts: dict[str, Verdict] = {}
+    for path in rewrite(Path(directory), tell=verdicts.update):
+        click.echo(str(path))
+    show_verdicts(verdicts)

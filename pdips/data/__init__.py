@@ -1,0 +1,1 @@
+"""Schemas, tables and their codes."""

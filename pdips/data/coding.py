@@ -1,0 +1,311 @@
+"""Cells turned into codes, numbers, hashes and person keys: each by itself, whatever other records there are.
+
+Sensitivities are proved for records as codes. They hold for a table only if the code of a record, or its refusal, is a
+function of its own cells, the schema and the columns' types (``docs/proofs/laplace-sanitizer.md``). So nothing here
+compares two cells, but to save work where equal ones are certainly spelt the same.
+"""
+
+import math
+import numbers as abstract
+import re
+import unicodedata
+from contextlib import suppress
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from pdips.data.schema import Column, spelling
+from pdips.errors import DataError, InputError
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+HashArray = NDArray[np.uint64]
+type Cells = list[Any] | NDArray[Any]
+
+NESTED = "holds lists or other nested values"
+NOT_TEXT = "holds text that is not Unicode"
+OUTSIDE_LEVELS = "has values outside the levels of its schema (compared letter by letter)"
+MISSING = "has missing values, which its schema doesn't declare (missing = true)"
+NO_NUMBERS = "has values that are no numbers"
+OUTSIDE_BOUNDS = "has values outside its bounds"
+NOT_WHOLE = "must hold whole numbers"
+_RULES = (NESTED, NOT_TEXT, OUTSIDE_LEVELS, MISSING, NO_NUMBERS, OUTSIDE_BOUNDS, NOT_WHOLE)
+
+_UNEQUAL_TO_ALL_ELSE = {str, type(None), type(pd.NA)}
+_LONGEST_NUMBER = 300
+_NUMBER = re.compile(r"([+-]?)(?=\.?[0-9])([0-9]*)\.?([0-9]*)(?:[eE]([+-]?[0-9]{1,9}))?")
+_SURELY_A_KEY = r"^(0|-?[1-9][0-9]*|([!-~][ -~]*)?[A-DF-Za-df-z]([ -~]*[!-~])?)$"
+"""Whole numbers, and printable ASCII with a letter that no number has: person keys that are as they should be."""
+
+
+class CellError(DataError):
+    """A cell breaks the rules of its column.
+
+    Of several rules that are broken in a table, the one of lowest ``rank`` is named, wherever its records are.
+    """
+
+    def __init__(self, name: str, rule: str, more: str = "") -> None:
+        super().__init__(f"column {name!r} {rule}{more}")
+        self.rank = _RULES.index(rule)
+
+
+def check_type(name: str, values: pd.Series) -> None:
+    """Refuse a column whose type is neither text, numbers nor true and false.
+
+    Raises
+    ------
+    InputError
+        For its type, whatever is in it.
+    """
+    stored = values.dtype.pyarrow_dtype if isinstance(values.dtype, pd.ArrowDtype) else None
+    if getattr(values.dtype, "kind", "O") in "mMc" or isinstance(values.dtype, pd.PeriodDtype):
+        raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
+    if stored is not None and pa.types.is_nested(stored):
+        raise InputError(f"column {name!r} {NESTED}")
+
+
+def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
+    """Return cells of a column such that each of its cells is spelt as one of them.
+
+    Parameters
+    ----------
+    name : str
+        Of the column, for messages.
+    values : Series
+        The column.
+
+    Returns
+    -------
+    positions : ndarray of int64, shape (len(values),)
+        Place of each cell in ``cells``, -1 where it is missing.
+    cells : list, or ndarray of str as objects
+        Cells that occur.
+
+    Notes
+    -----
+    True, 1, 1.0 and Decimal(1) are equal and aren't spelt alike. So cells are compared only where the column's type, or
+    the types of all its cells, say that equal cells are spelt alike; else each cell stands for itself. Either way gives
+    a cell the same code.
+    """
+    try:
+        if not _is_of_one_type(values):
+            values = values.astype(object)
+            kinds = set(map(type, values)) - _UNEQUAL_TO_ALL_ELSE
+            _refuse(name, NESTED, any(kind.__hash__ is None for kind in kinds))
+            if len(kinds) > 1 or not kinds <= {bool, int, float}:
+                return _one_by_one(values)
+        positions, found = pd.factorize(values)
+        # the elements of an index of text are slow to list, and those of other types change by to_numpy
+        cells: Cells = found.to_numpy(dtype=object) if isinstance(found.dtype, pd.StringDtype) else list(found)
+    except (UnicodeDecodeError, pa.ArrowException):
+        raise CellError(name, NOT_TEXT) from None
+    return positions.astype(np.int64, copy=False), cells
+
+
+def _is_number(values: pd.Series) -> bool:
+    """Whether a column is of a type of numbers, true and false not among them."""
+    if isinstance(values.dtype, np.dtype):
+        return values.dtype.kind in "iuf"
+    return isinstance(values.array, (pd.arrays.IntegerArray, pd.arrays.FloatingArray))
+
+
+def _is_of_one_type(values: pd.Series) -> bool:
+    if isinstance(values.dtype, np.dtype):
+        return values.dtype.kind != "O"
+    plain = (pd.arrays.IntegerArray, pd.arrays.FloatingArray, pd.arrays.BooleanArray, pd.Categorical)
+    return isinstance(values.array, plain) or isinstance(values.dtype, pd.StringDtype)
+
+
+def _one_by_one(values: pd.Series) -> tuple[IntArray, Cells]:
+    known = np.array([not _is_nothing(value) for value in values], dtype=np.bool_)
+    return np.where(known, np.cumsum(known) - 1, -1).astype(np.int64), values[known].tolist()
+
+
+def _is_nothing(value: object) -> bool:
+    if isinstance(value, Decimal):
+        return value.is_nan()
+    return value is None or (bool(pd.api.types.is_scalar(value)) and bool(pd.isna(value)))  # type: ignore[call-overload]
+
+
+def encode(name: str, values: pd.Series, column: Column) -> IntArray:
+    """Return the level or bin of each cell of a column, ``column.n_values`` where it is missing.
+
+    Raises
+    ------
+    DataError
+        If a cell is outside the levels or bounds, or missing without leave.
+    """
+    return _encode_levels(name, values, column) if column.is_categorical else _encode_bins(name, values, column)
+
+
+def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
+    positions, cells = distinct(name, values)
+    known, spelt = _level_codes(column), spelling if isinstance(column.levels[0], (str, bool)) else number_spelling
+    codes = np.array([*(known.get(spelt(cell), -1) for cell in cells), column.n_values], dtype=np.int64)
+    _refuse(name, OUTSIDE_LEVELS, bool((codes < 0).any()))
+    _refuse(name, MISSING, not column.missing and bool((positions < 0).any()))
+    return codes[positions]
+
+
+def _level_codes(column: Column) -> dict[str, int]:
+    codes = {spelling(level): code for code, level in enumerate(column.levels)}
+    for code, level in enumerate(column.levels):
+        if isinstance(level, bool):
+            codes |= {str(level).lower(): code, str(level).upper(): code}
+    return codes | {spelling(code): column.n_values for code in column.missing_codes}
+
+
+def number_spelling(value: object) -> str:
+    """Spell a number the same whatever the type it is in: 1994.0 as text, Decimal or double is 1994."""
+    if isinstance(value, str):
+        for read in (int, float):
+            with suppress(ValueError):
+                return spelling(read(value))
+        return value
+    if isinstance(value, (Decimal, Fraction)):
+        whole = value.is_finite() and value == int(value) if isinstance(value, Decimal) else value.denominator == 1
+        return str(int(value)) if whole else str(_double(value))
+    return spelling(value)
+
+
+def _refuse(name: str, rule: str, broken: bool, more: str = "") -> None:
+    if broken:
+        raise CellError(name, rule, more)
+
+
+def _encode_bins(name: str, values: pd.Series, column: Column) -> IntArray:
+    cleaned = numbers(name, values, column)
+    codes = np.searchsorted(column.edges, cleaned, side="right") - 1
+    return np.where(np.isnan(cleaned), column.n_values, np.minimum(codes, column.n_values - 1)).astype(np.int64)
+
+
+def numbers(name: str, values: pd.Series, column: Column) -> FloatArray:
+    """Return a numeric column as doubles, NaN where missing, after checking it against its bounds.
+
+    Raises
+    ------
+    DataError
+        If a cell is no number, out of bounds, not whole in an integer column, or missing without leave.
+    """
+    found, missing = _doubles(name, values, column)
+    _refuse(name, MISSING, not column.missing and bool(missing.any()))
+    known = found[~missing] if missing.any() else found
+    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    _refuse(name, NO_NUMBERS, bool(np.isnan(known).any()))
+    _refuse(name, OUTSIDE_BOUNDS, bool(((known < lower) | (known > upper)).any()), f", {lower:g} to {upper:g}")
+    _refuse(name, NOT_WHOLE, column.integer and bool((known % 1 != 0).any()))
+    return np.where(missing, np.nan, found) + 0.0  # one zero, not two
+
+
+def _doubles(name: str, values: pd.Series, column: Column) -> tuple[FloatArray, NDArray[np.bool_]]:
+    """Return cells as doubles, NaN where they are no numbers, and which are missing; each shape (len(values),)."""
+    if _is_number(values):
+        found = values.to_numpy(dtype=np.float64, na_value=np.nan)
+        coded = [float(code) for code in column.missing_codes if spelling(_double(code)) == spelling(code)]
+        return found, np.isnan(found) | np.isin(found, coded) if coded else np.isnan(found)
+    positions, cells = distinct(name, values)
+    found = np.append(_cells_as_doubles(cells), np.nan)
+    missing = np.zeros(len(found), dtype=np.bool_)
+    missing[-1], codes = True, {spelling(code) for code in column.missing_codes}
+    if codes:
+        missing[:-1] = [number_spelling(cell) in codes for cell in cells]
+    return found[positions], missing[positions]
+
+
+def _cells_as_doubles(cells: Cells) -> FloatArray:
+    """Return cells as doubles, NaN for those that are no numbers; Arrow reads text as Python does, or not at all."""
+    if isinstance(cells, np.ndarray):
+        with suppress(ValueError):  # of one text that Arrow can't read
+            return np.asarray(pa.array(cells, type=pa.string()).cast(pa.float64()).to_numpy(zero_copy_only=False))
+    return np.array([_double(cell) for cell in cells], dtype=np.float64)
+
+
+def _double(cell: object) -> float:
+    if isinstance(cell, (bool, np.bool_)) or not isinstance(cell, (str, abstract.Real, Decimal)):
+        return math.nan
+    try:
+        return math.nan if isinstance(cell, str) and "_" in cell else float(cell)
+    except OverflowError:
+        return math.inf  # beyond all bounds
+    except ValueError:
+        return math.nan
+
+
+def value_hashes(name: str, values: pd.Series) -> HashArray:
+    """Return a hash of each cell of a column, by how it is spelt, shape (len(values),)."""
+    positions, cells = distinct(name, values)
+    nothing = "<NA>" if getattr(values.dtype, "na_value", None) is pd.NA else "nan"
+    spelt = [*(f"{name}={_unsigned_zero(cell)}" for cell in cells), f"{name}={nothing}"]
+    return pd.util.hash_array(np.array(spelt, dtype=object))[positions]
+
+
+def _unsigned_zero(value: object) -> object:
+    """Return -0.0 as 0.0: they are equal, so which of them stands for both would depend on the order of the records."""
+    return value + type(value)(0) if isinstance(value, (float, np.floating)) else value
+
+
+def person_keys(name: str, values: pd.Series) -> tuple[IntArray, NDArray[Any]]:
+    """Return the key of each record's person, spelt in one way, so that the cap on a person's records binds.
+
+    Parameters
+    ----------
+    name : str
+        Of the column, for messages.
+    values : Series
+        The column.
+
+    Returns
+    -------
+    positions : ndarray of int64, shape (len(values),)
+        Place of each record's key in ``keys``, -1 where it has none.
+    keys : ndarray
+        Numbers, or texts as :func:`person_key` spells them; one may be there twice.
+    """
+    if _is_number(values):
+        positions, found = pd.factorize(values)
+        kind: Any = values.dtype
+        keys = found.to_numpy(dtype=getattr(kind, "numpy_dtype", kind))
+        return positions.astype(np.int64, copy=False), keys + keys.dtype.type(0)  # one zero, not two
+    positions, cells = distinct(name, values)
+    spelt = np.empty(len(cells), dtype=object)
+    spelt[:] = cells
+    for place in _odd_keys(cells):
+        spelt[place] = person_key(spelt[place])
+    return positions, spelt
+
+
+def _odd_keys(cells: Cells) -> IntArray:
+    """Return the places of keys that may have to be spelt otherwise."""
+    if isinstance(cells, np.ndarray):
+        with suppress(ValueError):  # of a text that is not Unicode
+            text = pa.array(cells, type=pa.large_string())
+            known = pc.and_(
+                pc.match_substring_regex(text, _SURELY_A_KEY), pc.less(pc.binary_length(text), _LONGEST_NUMBER)
+            )
+            return np.flatnonzero(~known.to_numpy(zero_copy_only=False))
+    return np.arange(len(cells))
+
+
+def person_key(value: object) -> str:
+    """Spell a person's key: in Unicode's form NFC, without blanks around it, numbers by value.
+
+    1, 1.0, "1", " 01" and "1e0" are one key. Taking two keys for one makes the cap bind sooner, which is safe.
+    """
+    text = unicodedata.normalize("NFC", str(value)).strip()
+    parts = _NUMBER.fullmatch(text)
+    if not parts:
+        return text
+    sign, whole, decimals, exponent = parts.groups()
+    digits = (whole + decimals).lstrip("0")
+    short = digits.rstrip("0")
+    power = int(exponent or 0) - len(decimals) + len(digits) - len(short)
+    if not short:
+        return "0"
+    spelt = f"{short}{'0' * power}" if 0 <= power <= _LONGEST_NUMBER - len(short) else f"{short}E{power}"
+    return f"{sign.removeprefix('+')}{spelt}"

@@ -1,0 +1,311 @@
+"""Large files counted: distinct records as codes, and how often each occurs, without holding the table.
+
+Arrow reads batches with each column as a dictionary of values and an index into it. A value of a dictionary is checked
+and coded once, by the function that codes whole tables; a record is then a number in mixed radix, a sum of look-ups.
+"""
+
+import math
+import threading
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pdips.data.coding import CellError, encode, numbers, person_keys, value_hashes
+from pdips.data.readers import Batches, is_text, to_pandas
+from pdips.data.schema import Column, Schema
+
+IntArray = NDArray[np.int64]
+HashArray = NDArray[np.uint64]
+
+LARGEST_NUMBER = 2**62
+MERGE_RECORDS = 1 << 21
+WORKERS = 2
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Counted:
+    """Distinct records of a table and how often each occurs; as confidential as the table.
+
+    Parameters
+    ----------
+    codes : dict of str to ndarray of int64, shape (distinct,)
+        Level or bin of each distinct record, by column; for a public numeric column, its place in ``values``.
+    values : dict of str to ndarray of float64
+        Values of the public numeric columns, NaN for missing.
+    counts : ndarray of int64, shape (distinct,)
+        How many records there are of each.
+    fingerprint : str
+        That of the records.
+    crowded : bool
+        Whether a person has more records than the schema's cap.
+    """
+
+    codes: dict[str, IntArray]
+    values: dict[str, NDArray[np.float64]]
+    counts: IntArray
+    fingerprint: str
+    crowded: bool
+
+
+class UncountableError(Exception):
+    """The records can't be told apart by a number: the table has to be read whole."""
+
+
+def countable(opened: Batches, schema: Schema) -> bool:
+    """Whether a table can be counted: plain types, and bins for each numeric column that isn't copied as it is."""
+    columns = schema.columns.values()
+    return all(_is_plain(kind) for kind in opened.schema.types) and all(
+        column.is_categorical or column.is_binned or column.public for column in columns
+    )
+
+
+def _is_plain(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        return is_text(kind.value_type)
+    tests = (is_text, pa.types.is_integer, pa.types.is_float32, pa.types.is_float64, pa.types.is_boolean)
+    return any(test(kind) for test in tests)
+
+
+def count(opened: Batches, schema: Schema) -> Counted:
+    """Count the records of a file.
+
+    Parameters
+    ----------
+    opened : Batches
+        The file.
+    schema : Schema
+        What is public about the table.
+
+    Returns
+    -------
+    Counted
+        Distinct records in the order of their codes.
+
+    Raises
+    ------
+    DataError
+        For a value outside its column's levels or bounds, or missing without leave.
+    UncountableError
+        If there are too many levels for a record to be a number.
+    """
+    coders = _coders(opened, schema)
+    tally = _Tally(math.prod(coder.radix for coder in coders))
+    for part in _parallel(opened.batches, coders):
+        tally.add(*part)
+    for coder in coders:
+        if coder.problems:
+            raise min(coder.problems, key=lambda problem: problem.rank)
+    number, counts = tally.distinct()
+    codes = {c.name: number // c.stride % c.radix for c in coders if c.column is not None}
+    return Counted(
+        codes=codes,
+        values={c.name: np.array(list(c.known), dtype=np.float64) for c in coders if c.is_copied},
+        counts=counts,
+        fingerprint=digest(tally.n_records, tally.sum, tally.xor),
+        crowded=tally.most_of_a_person_exceed(schema.records.max_per_person),
+    )
+
+
+def record_weight(place: int, n_columns: int) -> int:
+    """Return the odd factor of a column's hashes in the hash of a record; ``place`` in the sorted column names."""
+    return pow(GOLDEN, n_columns - 1 - place, 1 << 64)
+
+
+def digest(n_records: int, total: int, parity: int) -> str:
+    """Return a fingerprint from the number of records and the sum and the exclusive or of their hashes."""
+    return f"{n_records}-{total:016x}-{parity:016x}"
+
+
+def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
+    copied = [name for name, column in schema.columns.items() if column.public and not column.is_categorical]
+    n_cells = math.prod(column.n_levels for name, column in schema.columns.items() if name not in copied)
+    room = LARGEST_NUMBER // n_cells
+    most_values = int(room ** (1 / len(copied))) if copied else 0
+    if not room or (copied and most_values < 2):
+        raise UncountableError
+    names = [*schema.columns, *([schema.records.person] if schema.records.person else [])]
+    ranks, coders, stride = sorted(names), [], 1
+    for name in names:
+        column, is_copied = schema.columns.get(name), name in copied
+        radix = 1 if column is None else most_values if is_copied else column.n_levels
+        coders.append(
+            _Coder(
+                name=name,
+                column=column,
+                is_copied=is_copied,
+                field=opened.schema.field(name).with_type(_plain_type(opened.schema.field(name).type)),
+                metadata=opened.schema.metadata,
+                stride=stride,
+                radix=radix,
+                weight=record_weight(ranks.index(name), len(names)),
+            )
+        )
+        stride *= radix
+    return coders
+
+
+def _plain_type(kind: pa.DataType) -> pa.DataType:
+    return kind.value_type if pa.types.is_dictionary(kind) else kind
+
+
+@dataclass(kw_only=True, repr=False)
+class _Coder:
+    """Turns the values of one column into summands of a record's number and of its hash."""
+
+    name: str
+    column: Column | None
+    is_copied: bool
+    field: pa.Field
+    metadata: dict[bytes, bytes] | None
+    stride: int
+    radix: int
+    weight: int
+    known: dict[float, int] = field(default_factory=dict)
+    problems: list[CellError] = field(default_factory=list)
+    _last: tuple[pa.Array, bool, IntArray, HashArray] | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def look_up(self, values: pa.Array) -> tuple[NDArray[np.int32], IntArray, HashArray]:
+        """Return an index for each record, and what to add to its number and to its hash for each index."""
+        found = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
+        dictionary, index, has_null = found.dictionary, found.indices, found.null_count > 0
+        if has_null:
+            index = index.fill_null(len(dictionary))
+        with self._lock:
+            last = self._last
+            if last is None or last[1] != has_null or not last[0].equals(dictionary):
+                last = self._last = (dictionary, has_null, *self._summands(dictionary, has_null))
+        return index.to_numpy(zero_copy_only=False), last[2], last[3]
+
+    def _summands(self, dictionary: pa.Array, has_null: bool) -> tuple[IntArray, HashArray]:
+        codes = np.zeros(len(dictionary) + 1, dtype=np.int64)
+        try:
+            values = self._as_pandas(dictionary, has_null)
+            hashes = value_hashes(self.name, values) * np.uint64(self.weight)
+            found = self._codes(values)
+        except CellError as error:
+            self.problems.append(error)
+            return codes, codes.view(np.uint64)
+        codes[: len(found)] = found
+        return codes, hashes
+
+    def _codes(self, values: pd.Series) -> IntArray:
+        """Return what each value adds to a record's number; of a person's key, its hash."""
+        if self.column is None:
+            positions, keys = person_keys(self.name, values)
+            return np.append(pd.util.hash_array(keys), np.uint64(0))[positions].view(np.int64)
+        if self.is_copied:
+            return self._places(numbers(self.name, values, self.column)) * self.stride
+        return encode(self.name, values, self.column) * self.stride
+
+    def _as_pandas(self, dictionary: pa.Array, with_null: bool) -> pd.Series:
+        """Return values as the column would have them in a table read whole, with a missing one after them if any."""
+        values = dictionary.cast(self.field.type)
+        if with_null:
+            values = pa.concat_arrays([values, pa.nulls(1, values.type)])
+        return to_pandas(pa.table([values], schema=pa.schema([self.field], metadata=self.metadata)))[self.name]
+
+    def _places(self, values: NDArray[np.float64]) -> IntArray:
+        keys = [math.nan if math.isnan(value) else value + 0.0 for value in values.tolist()]  # one nan object for all
+        places = [self.known.setdefault(key, len(self.known)) for key in keys]
+        if len(self.known) > self.radix:
+            raise UncountableError
+        return np.array(places, dtype=np.int64)
+
+
+type _Part = tuple[IntArray, HashArray, HashArray | None]
+
+
+def _parallel(batches: Iterator[pa.RecordBatch], coders: list[_Coder]) -> Iterator[_Part]:
+    """Number the records of each batch, a few batches at a time."""
+    waiting: deque[Future[_Part]] = deque()
+    with ThreadPoolExecutor(WORKERS) as pool:
+        for batch in batches:
+            waiting.append(pool.submit(_numbered, batch, coders))
+            if len(waiting) > WORKERS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+
+
+def _numbered(batch: pa.RecordBatch, coders: list[_Coder]) -> _Part:
+    """Return the number of each record, its hash, and the hashes of its person's key."""
+    number, total = np.zeros(len(batch), dtype=np.int64), np.zeros(len(batch), dtype=np.uint64)
+    persons = None
+    for coder in coders:
+        values = batch.column(coder.name)
+        index, steps, hashes = coder.look_up(values)
+        total += hashes.take(index, mode="clip")
+        if coder.column is not None:
+            number += steps.take(index, mode="clip")
+        else:
+            keys = steps.take(index, mode="clip").view(np.uint64)
+            persons = keys[values.is_valid().to_numpy(zero_copy_only=False) & ~_is_nan(values)]
+    return number, pd.util.hash_array(total), persons
+
+
+def _is_nan(values: pa.Array) -> NDArray[np.bool_]:
+    if not pa.types.is_floating(values.type):
+        return np.zeros(len(values), dtype=np.bool_)
+    return np.asarray(np.isnan(values.to_numpy(zero_copy_only=False)), dtype=np.bool_)
+
+
+def _distinct(number: IntArray, n_cells: int) -> tuple[IntArray, IntArray]:
+    """Return distinct numbers below ``n_cells`` and their counts, by counting where that is quicker than sorting."""
+    if n_cells > 4 * len(number):
+        return np.unique(number, return_counts=True)
+    counts = np.bincount(number)
+    distinct = np.flatnonzero(counts)
+    return distinct, counts[distinct]
+
+
+class _Tally:
+    """Sums over all records, and their numbers merged into distinct ones with counts."""
+
+    def __init__(self, n_cells: int) -> None:
+        self._n_cells = n_cells
+        self.n_records, self.sum, self.xor = 0, 0, 0
+        self._number, self._counts = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._new: list[IntArray] = []
+        self._n_new = 0
+        self._persons: list[HashArray] = []
+
+    def add(self, number: IntArray, hashes: HashArray, persons: HashArray | None) -> None:
+        self.n_records += len(number)
+        self.sum = (self.sum + int(hashes.sum(dtype=np.uint64))) % (1 << 64)
+        self.xor ^= int(np.bitwise_xor.reduce(hashes))
+        if persons is not None:
+            self._persons.append(persons)
+        self._new.append(number)
+        self._n_new += len(number)
+        if self._n_new >= max(MERGE_RECORDS, len(self._number)):
+            self._merge()
+
+    def distinct(self) -> tuple[IntArray, IntArray]:
+        self._merge()
+        return self._number, self._counts
+
+    def _merge(self) -> None:
+        new, times = _distinct(np.concatenate([*self._new, np.empty(0, dtype=np.int64)]), self._n_cells)
+        both, place = np.unique(np.concatenate([self._number, new]), return_inverse=True)
+        counts = np.zeros(len(both), dtype=np.int64)
+        counts[place[: len(self._number)]] = self._counts
+        counts[place[len(self._number) :]] += times
+        self._number, self._counts = both, counts
+        self._new, self._n_new = [], 0
+
+    def most_of_a_person_exceed(self, cap: int) -> bool:
+        """Whether a key occurs more often than the cap. Two keys of one 64-bit hash would count as one person."""
+        if not self._persons:
+            return False
+        keys = np.concatenate(self._persons)
+        self._persons = []
+        keys.sort()
+        return bool((keys[cap:] == keys[:-cap]).any())

@@ -1,0 +1,277 @@
+"""The confidential table: records checked against a schema, as codes; and codes turned back into records."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from pdips.data import counted as counting
+from pdips.data.coding import check_type, encode, numbers, person_keys, value_hashes
+from pdips.data.readers import is_large, open_batches, read_frame
+from pdips.data.schema import Column, Schema
+from pdips.errors import DataError, InputError
+
+IntArray = NDArray[np.int64]
+
+
+class Table:
+    """Records of a confidential table, checked against its schema.
+
+    The only type that holds confidential values: neither its ``repr`` nor a message shows one, nor how many there are.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        One row a record; the columns are those of the schema, and the person key if the schema names one.
+    schema : Schema
+        What is public about the table.
+
+    Attributes
+    ----------
+    schema : Schema
+        As given.
+    frame : DataFrame
+        As given, for evaluation inside. Of a counted table: the values of its public numeric columns.
+    codes : dict of str to ndarray of int64, shape (rows,)
+        Level or bin of each row, ``n_values`` for a missing value. Numeric columns without bins have none.
+    counts : ndarray of int64, shape (rows,), or None
+        How many records each row stands for, in a table that was counted; None where every row is a record.
+
+    Raises
+    ------
+    InputError
+        If a column is missing, in excess or of a type that can't be coded.
+    DataError
+        If a value lies outside its column's levels or bounds or is missing without leave, a combination is impossible,
+        a person has too many records, or there are no records.
+    """
+
+    def __init__(self, frame: pd.DataFrame, schema: Schema) -> None:
+        self.schema = schema
+        _check_columns(frame, schema)
+        if not len(frame):
+            raise DataError("the table has no records")
+        self.frame = frame
+        self.counts: IntArray | None = None
+        self.codes = {
+            name: encode(name, frame[name], column)
+            for name, column in schema.columns.items()
+            if column.is_categorical or column.is_binned or _check_numeric(name, frame[name], column)
+        }
+        self._check_impossible()
+        _check_persons(frame, schema)
+
+    def __repr__(self) -> str:
+        return f"Table(columns={list(self.schema.columns)})"
+
+    @property
+    def n_records(self) -> int:
+        """Number of records: public for replace-one neighbours, confidential for add-remove."""
+        return len(self.frame) if self.counts is None else int(self.counts.sum())
+
+    @classmethod
+    def read(cls, path: str | Path, schema: Schema, *, counted: bool | None = None) -> Self:
+        """Read a ``.csv`` or ``.parquet`` file; the first line of a ``.csv`` names the columns.
+
+        Parameters
+        ----------
+        path : path
+            The file.
+        schema : Schema
+            What is public about the table.
+        counted : bool, optional
+            Whether to hold distinct records and their counts rather than every record. Left out, files of more than
+            two million records (CSV: 200 MB) are counted. Tables that can't be (``docs/large_tables.md``) are loaded
+            whole all the same.
+        """
+        if is_large(path) if counted is None else counted:
+            opened = open_batches(path, key=schema.records.person)
+            _check_columns(opened.schema.empty_table().to_pandas(), schema)
+            if counting.countable(opened, schema):
+                with suppress(counting.UncountableError):
+                    return cls._of_counts(counting.count(opened, schema), schema)
+        return cls(read_frame(path), schema)
+
+    @classmethod
+    def _of_counts(cls, found: counting.Counted, schema: Schema) -> Self:
+        """Return a table whose rows are distinct records, after the checks that are left."""
+        if not len(found.counts):
+            raise DataError("the table has no records")
+        table = cls.__new__(cls)
+        table.schema, table.counts, table.fingerprint = schema, found.counts, found.fingerprint
+        rows = pd.RangeIndex(len(found.counts))
+        table.frame = pd.DataFrame({n: values[found.codes[n]] for n, values in found.values.items()}, index=rows)
+        table.codes = {
+            name: encode(name, table.frame[name], column) if name in found.values else found.codes[name]
+            for name, column in schema.columns.items()
+            if column.is_categorical or column.is_binned
+        }
+        table._check_impossible()
+        if found.crowded:
+            _refuse_crowded(schema)
+        return table
+
+    def count(self, place: IntArray, n_places: int) -> IntArray:
+        """Return how many records are in each of some places, given the place of each row."""
+        return tally(place, self.counts, n_places)
+
+    def repeats(self, rows: IntArray) -> IntArray:
+        """Return rows, each as often as there are records of it."""
+        return rows if self.counts is None else np.repeat(rows, self.counts[rows])
+
+    def spelt(self, name: str) -> Any:
+        """Return a public column as the schema spells its values, in an array with ``take``."""
+        column = self.schema.columns[name]
+        if column.is_categorical:
+            return _level_array(column).take(self.codes[name])
+        return number_array(column, numbers(name, self.frame[name], column))
+
+    def sort_key(self, name: str) -> NDArray[np.float64]:
+        """Return numbers that sort a column: codes of levels, and within bins the values themselves."""
+        column = self.schema.columns[name]
+        if column.is_categorical:
+            return self.codes[name].astype(np.float64)
+        return numbers(name, self.frame[name], column)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A digest of the records, whatever their order and the schema; as confidential as they are."""
+        names = sorted(map(str, self.frame.columns))
+        total = np.zeros(len(self.frame), dtype=np.uint64)
+        for place, name in enumerate(names):
+            weight = np.uint64(counting.record_weight(place, len(names)))
+            total += value_hashes(name, self.frame[name]) * weight
+        rows = pd.util.hash_array(total)
+        return counting.digest(len(rows), int(rows.sum(dtype=np.uint64)), int(np.bitwise_xor.reduce(rows)))
+
+    def _check_impossible(self) -> None:
+        for rule in self.schema.impossible:
+            codes = self.schema.rule_codes(rule)
+            if np.logical_and.reduce([np.isin(self.codes[name], wanted) for name, wanted in codes.items()]).any():
+                spelt = ", ".join(f"{name} = {'|'.join(map(str, levels))}" for name, levels in rule.items())
+                raise DataError(f"the table holds a combination that the schema calls impossible: {spelt}")
+
+
+def _check_columns(frame: pd.DataFrame, schema: Schema) -> None:
+    if not frame.columns.is_unique:
+        raise InputError("the table has two columns of the same name")
+    known = {*schema.columns, *({schema.records.person} if schema.records.person else ())}
+    for name in sorted(known - {*frame.columns}):
+        raise InputError(f"column {name!r} of the schema is not in the table")
+    for name in sorted(map(str, {*frame.columns} - known)):
+        raise InputError(f"column {name!r} of the table is not in the schema; describe it there, or take it out")
+    for name in sorted(known):
+        check_type(name, frame[name])
+
+
+def _check_persons(frame: pd.DataFrame, schema: Schema) -> None:
+    person, cap = schema.records.person, schema.records.max_per_person
+    if person is None:
+        return
+    positions, keys = person_keys(person, frame[person])
+    if np.bincount(pd.factorize(keys)[0][positions[positions >= 0]], minlength=1).max() > cap:
+        _refuse_crowded(schema)
+
+
+def _refuse_crowded(schema: Schema) -> None:
+    person, cap = schema.records.person, schema.records.max_per_person
+    raise DataError(f"column {person!r}: a person has more records than records.max_per_person = {cap} allows")
+
+
+def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
+    """Return how many records are in each of some places, where a row stands for ``counts`` records, or for one.
+
+    Exact: sums of whole numbers below 2^53 are.
+    """
+    if counts is None:
+        return np.bincount(place, minlength=n_places)
+    return np.bincount(place, weights=counts, minlength=n_places).astype(np.int64)
+
+
+def _check_numeric(name: str, values: pd.Series, column: Column) -> bool:
+    numbers(name, values, column)
+    return False
+
+
+def decode(schema: Schema, codes: Mapping[str, IntArray], rng: np.random.Generator) -> pd.DataFrame:
+    """Turn codes into records: levels as they are spelt, numbers drawn evenly inside their bins.
+
+    Parameters
+    ----------
+    schema : Schema
+        Says what each code means.
+    codes : mapping of str to ndarray of int64, shape (records,)
+        Level or bin of each record, ``n_values`` for missing.
+    rng : numpy.random.Generator
+        For the position within a bin, which depends on no record.
+
+    Returns
+    -------
+    DataFrame
+        The columns of ``codes``, in their order.
+    """
+    return pd.DataFrame({name: _decode(schema.columns[name], column, rng) for name, column in codes.items()})
+
+
+def _decode(column: Column, codes: IntArray, rng: np.random.Generator) -> Any:
+    if column.is_categorical:
+        return _level_array(column).take(codes)
+    drawn = _draw_inside(column, np.minimum(codes, column.n_values - 1), rng)
+    return number_array(column, np.where(codes == column.n_values, np.nan, drawn))
+
+
+def number_array(column: Column, drawn: NDArray[np.float64]) -> Any:
+    """Give numbers, NaN where missing, the type that the schema calls for, whether or not any is missing."""
+    missing = np.isnan(drawn)
+    code = next((code for code in column.missing_codes if not isinstance(code, str)), None)
+    whole = drawn.copy()
+    whole[missing] = 0 if code is None else code
+    typed = whole.astype(np.int64) if column.integer else whole
+    if not column.missing or code is not None:
+        return typed
+    nullable: Any = pd.Series(typed).astype("Int64" if column.integer else "Float64").array
+    nullable[missing] = pd.NA
+    return nullable
+
+
+def check_representable(schema: Schema) -> None:
+    """Check, before anything is spent, that every level and bin of a schema can be written to a file.
+
+    Raises
+    ------
+    InputError
+        If one can't be; the message names the column.
+    """
+    for name, column in schema.columns.items():
+        if column.is_categorical or column.is_binned:
+            codes = {name: np.arange(column.n_levels)}
+            try:
+                pa.Table.from_pandas(decode(schema, codes, np.random.default_rng()))
+            except (TypeError, ValueError, OverflowError):
+                raise InputError(f"column {name!r} has levels, bins or missing codes that no file could hold") from None
+
+
+def _level_array(column: Column) -> Any:
+    levels = list(column.levels)
+    kind = next(kind for kind in (str, float, bool, int) if any(isinstance(level, kind) for level in levels))
+    same = [code for code in column.missing_codes if isinstance(code, str) == (kind is str)]
+    if not column.missing or (same and kind is not bool):
+        return pd.Series([*levels, *same[: bool(column.missing)]], dtype=kind).array
+    dtype: Any = {bool: "boolean", int: "Int64", float: "Float64", str: "str"}[kind]
+    return pd.Series([*levels, None], dtype=dtype).array
+
+
+def _draw_inside(column: Column, codes: IntArray, rng: np.random.Generator) -> NDArray[np.float64]:
+    low, high = column.edges[codes], column.edges[codes + 1]
+    if column.integer:
+        return rng.integers(low.astype(np.int64), high.astype(np.int64)).astype(np.float64)
+    position = rng.random(len(codes))
+    if column.scale == "log":
+        return np.clip(low * (high / low) ** position, low, high)
+    return np.clip(low + (high - low) * position, low, high)

@@ -1,0 +1,342 @@
+"""An analysis given as a formula: the same design for the table and for every synthetic set."""
+
+import ast
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pdips.data.coding import numbers
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.evaluation.codes import weights_of
+from pdips.evaluation.ecdf import has_number_levels
+from pdips.evaluation.glm import FAMILIES, Family, fit_design
+from pdips.evaluation.regression import Fit
+
+FloatArray = NDArray[np.float64]
+
+_INTERCEPT = "Intercept"
+_LEAST_ROWS = 64
+_EXAMPLE = "such as 'voted ~ age + college * prereg'"
+_TERMS = frozenset(
+    [
+        "C",
+        "I",
+        "Q",
+        "Treatment",
+        "Poly",
+        "Sum",
+        "Helmert",
+        "Diff",
+        "bs",
+        "cc",
+        "cr",
+        "cs",
+        "center",
+        "scale",
+        "standardize",
+        "poly",
+        "log",
+        "log2",
+        "log10",
+        "exp",
+        "exp2",
+        "exp10",
+    ]
+)
+_NUMPY = frozenset(
+    [
+        "abs",
+        "ceil",
+        "clip",
+        "cos",
+        "exp",
+        "expm1",
+        "floor",
+        "log",
+        "log10",
+        "log1p",
+        "log2",
+        "maximum",
+        "minimum",
+        "power",
+        "round",
+        "sign",
+        "sin",
+        "sqrt",
+        "square",
+        "tanh",
+        "where",
+    ]
+)
+_SYNTAX = (
+    *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Attribute),
+    *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
+)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Analysis:
+    """A regression that can be fitted to any frame of one schema.
+
+    Attributes
+    ----------
+    formula : str
+        As it was given.
+    family : {"linear", "logistic", "poisson"}
+    outcome : str
+        The left side.
+    names : tuple of str
+        Of the coefficients, the intercept first.
+    weighted : bool
+        Whether records are weighted by the column that the schema names.
+    """
+
+    formula: str
+    family: Family
+    outcome: str
+    names: tuple[str, ...]
+    weighted: bool
+    _schema: Schema
+    _columns: tuple[str, ...]
+    _left: Any
+    _right: Any
+
+    def fit(self, frame: pd.DataFrame) -> Fit:
+        """Fit the analysis to records, confidential or synthetic.
+
+        Records with a missing outcome or number are left out; missing is a level of a column with levels.
+        """
+        values, kept = _values(frame, self._schema, self._columns)
+        column = self._schema.columns.get(self.outcome)
+        if column is not None and isinstance(column.levels, tuple) and not has_number_levels(column) and len(frame):
+            kept &= (values[self.outcome].cat.codes < column.n_values).to_numpy()
+        values = values[kept]
+        if not len(values):
+            return fit_design(np.ones((0, len(self.names))), np.ones(0), self.names, self.family)
+        x = _design(self._right, values, self.formula)
+        y = self._numbers(values)
+        weights = weights_of(frame, self._schema)[kept] if self.weighted else None
+        return fit_design(x, y, self.names, self.family, weights)
+
+    def _numbers(self, values: pd.DataFrame) -> FloatArray:
+        """Return the outcome as numbers: itself, or whether it is the second level."""
+        if self._left is not None:
+            return _design(self._left, values, self.formula)[:, 0]
+        y, column = values[self.outcome], self._schema.columns[self.outcome]
+        if self.family != "logistic":
+            return y.to_numpy(dtype=np.float64)
+        second = column.levels[1] if has_number_levels(column) else column.names()[1]
+        return np.asarray(y == second, dtype=np.float64)
+
+
+def read_analysis(formula: str, schema: Schema, family: Family | None = None) -> Analysis:
+    """Read a formula.
+
+    Parameters
+    ----------
+    formula : str
+        ``"outcome ~ predictors"`` in the language of formulaic (that of R and patsy): ``+``, ``*``, ``:``, ``C(x)``,
+        ``np.log(x)``, ``poly(x, 2)``. Columns with levels enter as indicators against the schema's first level, unless
+        all levels are numbers; true and false are levels.
+    schema : Schema
+        Of the table.
+    family : {"linear", "logistic", "poisson"}, optional
+        Left out: logistic for an outcome with two levels, else linear.
+
+    Returns
+    -------
+    Analysis
+        Its coefficients, and whatever a term reads off data (knots, centres), come from the schema alone.
+
+    Raises
+    ------
+    InputError
+        If it is no formula, names an unknown column, or doesn't fit the schema or the family.
+    """
+    from formulaic import Formula  # type: ignore[import-untyped]
+
+    left, tilde, right = (part.strip() for part in formula.partition("~"))
+    if not tilde or not left or not right or "~" in right:
+        raise InputError(f"the analysis {formula!r} is no formula; write one {_EXAMPLE}")
+    plain = left.strip("`")
+    try:
+        sides = {"left": None if plain in schema.columns else Formula(f"0 + {left}"), "right": Formula(right)}
+    except _troubles():  # formulaic's own messages have colours and several lines
+        raise InputError(f"the analysis {formula!r} can't be read; write one {_EXAMPLE}") from None
+    _check_names(formula, schema, sides)
+    _check_terms(formula, sides)
+    columns = tuple(name for name in schema.columns if _occurs(name, formula))
+    if plain in schema.columns and _occurs(plain, right):
+        raise InputError(f"the analysis {formula!r} has its outcome among the predictors; take it out")
+    stand_in = _stand_in(schema, columns)
+    outcome = None if sides["left"] is None else _spec(sides["left"], stand_in, formula)
+    design = _spec(sides["right"], stand_in, formula)
+    names = tuple(map(str, design.column_names))
+    if not names or names[0] != _INTERCEPT:
+        raise InputError(f"the analysis {formula!r} needs its intercept; take out the 0 or -1")
+    if outcome is not None and len(outcome.column_names) != 1:
+        raise InputError(f"the analysis {formula!r} must have one outcome, a column or a function of one")
+    return Analysis(
+        formula=formula,
+        family=_family(family, schema.columns.get(plain), plain),
+        outcome=plain,
+        names=names,
+        weighted=schema.records.weight is not None,
+        _schema=schema,
+        _columns=columns,
+        _left=outcome,
+        _right=design,
+    )
+
+
+def _troubles() -> tuple[type[Exception], ...]:
+    """Return what formulaic raises, and what functions in a formula may raise."""
+    from formulaic.errors import FormulaicError  # type: ignore[import-untyped]
+
+    return (FormulaicError, ArithmeticError, AttributeError, LookupError, NameError, SyntaxError, TypeError, ValueError)
+
+
+def _occurs(name: str, text: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?![\w(])", text) is not None
+
+
+def _check_names(formula: str, schema: Schema, sides: dict[str, Any]) -> None:
+    needed = {str(name) for one in sides.values() if one is not None for name in one.required_variables}
+    for name in sorted(needed - {*schema.columns}):
+        raise InputError(
+            f"the analysis {formula!r} names {name!r}, which is no column of the schema; those are "
+            f"{', '.join(schema.columns)}"
+        )
+
+
+def _check_terms(formula: str, sides: dict[str, Any]) -> None:
+    """Refuse terms that are more than arithmetic: formulaic evaluates a term as Python, which could write files."""
+    from formulaic.formula import SimpleFormula  # type: ignore[import-untyped]
+
+    for side in sides.values():
+        if side is not None and not isinstance(side, SimpleFormula):
+            raise InputError(
+                f"the analysis {formula!r} can't be worked out on columns of this schema: it has several parts"
+            )
+        for factor in (factor for term in side or () for factor in term.factors):
+            if factor.eval_method.value == "python" and not _is_arithmetic(factor.expr):
+                raise InputError(
+                    f"the analysis {formula!r} has a term that isn't allowed, {factor.expr!r}: beside + - * / ** and "
+                    f"comparisons there are {', '.join(sorted(_TERMS))}, and of np {', '.join(sorted(_NUMPY))}"
+                )
+
+
+def _is_arithmetic(term: str) -> bool:
+    try:
+        tree = ast.parse(re.sub("`[^`]*`", "column", term), mode="eval")
+    except (SyntaxError, ValueError):
+        return False
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if not isinstance(node, _SYNTAX):
+            return False
+        if isinstance(node, ast.Attribute) and not (_name(node.value) == "np" and node.attr in _NUMPY):
+            return False
+        if id(node) in called and not isinstance(node, ast.Attribute) and _name(node) not in _TERMS:
+            return False
+    return True
+
+
+def _name(node: ast.AST) -> str | None:
+    return node.id if isinstance(node, ast.Name) else None
+
+
+def _family(family: Family | None, column: Column | None, name: str) -> Family:
+    """Return the family, checked against the outcome where that is a column."""
+    two = column is not None and column.levels is not None and len(column.levels) == 2
+    chosen: Family = family or ("logistic" if two else "linear")
+    if chosen not in FAMILIES:
+        raise InputError(f"--family must be one of {', '.join(FAMILIES)}, not {chosen!r}")
+    if column is None:
+        if chosen == "logistic":
+            raise InputError(f"--family logistic needs a column with two levels as its outcome, not {name!r}")
+        return chosen
+    numeric = column.levels is None or has_number_levels(column)
+    if chosen == "logistic" and not two:
+        raise InputError(f"--family logistic needs an outcome with two levels, which {name!r} hasn't")
+    if chosen != "logistic" and not numeric:
+        raise InputError(f"--family {chosen} needs a numeric outcome, which {name!r} isn't")
+    least = min(column.levels) if column.levels is not None else column.lower
+    if chosen == "poisson" and float(least or 0) < 0:
+        raise InputError(f"--family poisson needs an outcome that is never below 0, and {name!r} may be")
+    return chosen
+
+
+def _stand_in(schema: Schema, columns: Sequence[str]) -> pd.DataFrame:
+    """Return public records with every level of every column."""
+    n = max([_LEAST_ROWS, *(schema.columns[name].n_levels for name in columns if schema.columns[name].is_categorical)])
+    rows = np.arange(n)
+    made = {}
+    for name in columns:
+        column = schema.columns[name]
+        if column.levels is None:
+            made[name] = np.linspace(float(column.lower or 0), float(column.upper or 0), n)
+        elif has_number_levels(column):
+            made[name] = np.array(column.levels, dtype=np.float64)[rows % column.n_values]
+        else:
+            made[name] = _categories(rows % column.n_levels, column)
+    return pd.DataFrame(made, index=rows)
+
+
+def _categories(codes: NDArray[np.int64], column: Column) -> Any:
+    return pd.Categorical.from_codes(codes, categories=pd.Index(column.names()))
+
+
+def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+    """Return records as the formula sees them, and which of them have no missing number."""
+    made, kept = {}, np.ones(len(frame), dtype=np.bool_)
+    for name in columns if len(frame) else ():
+        column = schema.columns[name]
+        if column.levels is None:
+            values = numbers(name, frame[name], column)
+        else:
+            codes = Table(frame[[name]], Schema(columns={name: column})).codes[name]
+            if not has_number_levels(column):
+                made[name] = _categories(codes, column)
+                continue
+            values = np.array([*map(float, column.levels), np.nan])[codes]
+        made[name] = values
+        kept &= ~np.isnan(values)
+    return pd.DataFrame(made, index=np.arange(len(frame))), kept
+
+
+def _spec(formula: Any, stand_in: pd.DataFrame, text: str) -> Any:
+    try:
+        with np.errstate(all="ignore"):
+            spec = formula.get_model_matrix(stand_in, na_action="ignore").model_spec
+            spec.column_names  # noqa: B018 (a formula of several parts has none)
+            return spec
+    except _troubles():  # whatever a term's functions may raise
+        raise InputError(f"the analysis {text!r} can't be worked out on columns of this schema") from None
+
+
+def _design(spec: Any, values: pd.DataFrame, text: str) -> FloatArray:
+    from formulaic.errors import DataMismatchWarning
+
+    try:
+        with np.errstate(all="ignore"), warnings.catch_warnings():
+            warnings.simplefilter("error", DataMismatchWarning)
+            found = np.asarray(spec.get_model_matrix(values, na_action="ignore"), dtype=np.float64)
+    except DataMismatchWarning:
+        raise InputError(
+            f"the analysis {text!r} takes numbers as categories that the schema doesn't list; C() is for columns with "
+            "levels"
+        ) from None
+    except _troubles():  # its message could quote a value
+        raise InputError(f"the analysis {text!r} can't be worked out on these records") from None
+    if not np.isfinite(found).all():
+        raise InputError(f"the analysis {text!r} gives infinite or undefined numbers on these records")
+    return found

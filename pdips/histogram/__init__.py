@@ -1,0 +1,1 @@
+"""Mechanisms on the counts of all cells."""

@@ -1,0 +1,188 @@
+"""One function for all rules."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from pdips.errors import InputError
+from pdips.inference.combining_rule import rule_for
+from pdips.inference.fits import gather
+from pdips.inference.laws import FloatArray
+from pdips.inference.pooled import Combined
+from pdips.inference.rules import Rule, check_rule, degrees_of, law_of, raab_factor, variance_of
+from pdips.release.release import Release
+
+
+def combine(
+    fit: Callable[[pd.DataFrame], Any] | ArrayLike,
+    synthetic_sets: Sequence[pd.DataFrame] | Release | ArrayLike,
+    *,
+    rule: Rule | None = None,
+    level: float = 0.95,
+    size_ratio: float = 1.0,
+) -> Combined:
+    """Combine analyses of synthetic sets: ``combine(fit, synthetic_sets)`` or ``combine(estimates, variances)``.
+
+    Parameters
+    ----------
+    fit : callable, or array_like of shape (sets,) or (sets, coefficients)
+        Analyses one set as if it were the original: takes a DataFrame, returns a result with ``params`` and
+        ``cov_params()``, as statsmodels has them, or a pair (estimate, variance), with names where the estimate is a
+        Series; the variance of a vector may be a covariance matrix. Or, in its place, the estimates themselves.
+    synthetic_sets : sequence of DataFrame, Release, or array_like
+        The sets. With estimates in place of ``fit``: their squared standard errors, of the same shape, or covariance
+        matrices, of shape (sets, coefficients, coefficients).
+    rule : str, optional
+        Left out: for a Release what :func:`rule_for` says, else ``"sanitized"``. Which rule fits sets from elsewhere
+        depends on how they were made; ``rule_for`` reads their privacy.json. A wrong rule gives wrong intervals.
+
+        ``"sanitized"``, alias ``"partial"``
+            Each set has noise of its own (``split="per-set"``). T = W + B/m, t with (m - 1) (1 + m W / B)^2 degrees of
+            freedom. Bowen and Liu (2020), *Comparative study of differentially private data synthesis methods*,
+            Statistical Science 35, (3.5) to (3.7), after Liu (2016); the rule of Reiter (2003) for partial synthesis.
+        ``"posterior-predictive"``
+            Sets are independent posterior predictive draws given one noisy release (``modips`` with
+            ``split="once"`` and the noise-aware likelihood). See Notes.
+        ``"fully-synthetic"``
+            The same without privacy noise, many sets. T = (1 + 1/m) B - W, t with (m - 1) (1 - W / ((1 + 1/m) B))^2
+            degrees of freedom: Raghunathan, Reiter and Rubin (2003), Journal of Official Statistics 19; Reiter (2002),
+            the same 18. Where T <= 0, Reiter's (2002) nonnegative variance ``size_ratio`` W, and the normal law.
+        ``"raab-nowok-dibben"``
+            Posterior predictive sets without privacy noise, one set or more: T = W (r + (1 + r)/m) with r
+            ``size_ratio``, W (1 + 2/m) for sets as large as the original; normal. Raab, Nowok and Dibben (2017),
+            Journal of Privacy and Confidentiality 7.
+        ``"rubin"``
+            Missing values imputed, the rest original. T = W + (1 + 1/m) B, t with
+            (m - 1) (1 + W / ((1 + 1/m) B))^2 degrees of freedom. Rubin (1987). Too wide for synthetic sets as a rule.
+    level : float
+        Of the interval, between 0 and 1.
+    size_ratio : float
+        Records of a synthetic set over records of the original; used by ``"raab-nowok-dibben"``, and by
+        ``"fully-synthetic"`` where T <= 0.
+
+    Returns
+    -------
+    Combined
+        NaN where a set's estimate or variance is NaN, and for a coefficient that some set lacks (an absent level).
+
+    Raises
+    ------
+    InputError
+        If there are fewer sets than the rule needs, shapes differ, a variance is negative, or there is no such rule or
+        level.
+
+    Notes
+    -----
+    ``B`` is the variance between sets with ``m - 1`` below, ``W`` the mean of the variances.
+
+    ``"posterior-predictive"``: given the release, the estimand has the posterior N(c, V). A set's parameter is drawn
+    from it and its estimate is that parameter plus the error of a sample, so estimates are N(c, V + W). With S = V + W
+    and flat priors on c and log S, S ~ (m - 1) B / chi-square(m - 1), c ~ N(mean, S / m), and the estimand is
+    N(mean, (1 + 1/m) V + W/m): a mixture over S, integrated by quadrature; nothing is drawn. Si and Reiter (2011, *A
+    comparison of posterior simulation and inference by combining rules for multiple imputation*, Journal of
+    Statistical Theory and Practice 5) simulate such a posterior. Privacy noise needs no term of its own: V holds it
+    where the posterior is right about it. V can't be negative: of the probability of S < W, four fifths go to V = 0
+    and the rest to the other S in proportion (all of it at 0 undercovers a little, none of it overcovers a lot for few
+    sets; ``python -m benchmarks.combining`` shows coverage). As V outgrows W the law becomes t with m - 1 degrees of
+    freedom and T = (1 + 1/m) B; with many sets T is that of ``"fully-synthetic"``.
+    """
+    chosen: str
+    if callable(fit):
+        frames, chosen = _frames(synthetic_sets, rule)
+        check_rule(chosen, len(frames))
+        names, q, v = gather(fit, frames)
+    else:
+        chosen, names = rule or "sanitized", None
+        if isinstance(synthetic_sets, Release):
+            raise InputError("a release needs an analysis: give combine a function of one set first")
+        q, v = np.asarray(fit, dtype=np.float64), np.asarray(synthetic_sets, dtype=np.float64)
+    _check(q, v, chosen, level, size_ratio)
+    return _pool(q, v, names, chosen, level, size_ratio)
+
+
+def _frames(sets: Any, rule: Rule | None) -> tuple[list[pd.DataFrame], str]:
+    if isinstance(sets, Release):
+        if sets.large_sets:
+            raise InputError("sets too large to hold must be read from their files: give combine a list of frames")
+        return list(sets.sets), rule or rule_for(sets)
+    if not isinstance(sets, (list, tuple)) or not all(isinstance(one, pd.DataFrame) for one in sets):
+        raise InputError("synthetic_sets must be a list of DataFrames, one a set, or a Release")
+    return list(sets), rule or "sanitized"
+
+
+def _check(q: FloatArray, v: FloatArray, rule: str, level: float, ratio: float) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"level must lie between 0 and 1, not {level}")
+    if not 0 < ratio < np.inf:
+        raise InputError(f"size_ratio must be finite and above 0, not {ratio}")
+    if q.ndim not in (1, 2) or v.shape not in {q.shape, (*q.shape, *q.shape[1:])}:
+        raise InputError(
+            "estimates and variances must have one shape, (sets,) or (sets, coefficients), or variances must be "
+            "covariance matrices, (sets, coefficients, coefficients)"
+        )
+    check_rule(rule, len(q))
+    if (_diagonal(v) < 0).any():
+        raise InputError("variances must not be negative")
+    if v.ndim == 3 and not np.allclose(v, v.swapaxes(1, 2), rtol=1e-6, atol=0, equal_nan=True):
+        raise InputError("covariance matrices must be symmetric")
+
+
+def _diagonal(v: FloatArray) -> FloatArray:
+    return np.diagonal(v, axis1=1, axis2=2) if v.ndim == 3 else v
+
+
+def _pool(
+    q: FloatArray, v: FloatArray, names: tuple[str, ...] | None, rule: str, level: float, ratio: float
+) -> Combined:
+    m, estimate, within = len(q), q.mean(axis=0), _diagonal(v).mean(axis=0)
+    off = q - estimate
+    between = (off**2).sum(axis=0) / (m - 1) if m > 1 else np.full(estimate.shape, np.nan)
+    law = law_of(rule, np.asarray(between), np.asarray(within), m, ratio)
+    half, variance = law.half_width(level), variance_of(law)
+    matrices = ((off.T @ off) / max(m - 1, 1), v.mean(axis=0)) if v.ndim == 3 else None
+    return Combined(
+        estimate=estimate,
+        variance=variance,
+        degrees_of_freedom=degrees_of(law, estimate.shape),
+        interval=(estimate - half, estimate + half),
+        between=between,
+        within=within,
+        names=names or tuple(str(j) for j in range(estimate.size)),
+        rule=rule,
+        level=level,
+        n_sets=m,
+        covariance=None if matrices is None else _covariance(rule, *matrices, variance, m, ratio),
+        _law=law,
+        _matrices=matrices,
+        _ratio=ratio,
+    )
+
+
+def _covariance(
+    rule: str, between: FloatArray, within: FloatArray, variance: FloatArray, m: int, ratio: float
+) -> FloatArray:
+    if rule == "raab-nowok-dibben":
+        return within * raab_factor(m, ratio)
+    if rule == "rubin":
+        return within + (1 + 1 / m) * between
+    if rule == "fully-synthetic":
+        return (1 + 1 / m) * between - within
+    return _predictive(between, within, variance, m) if rule == "posterior-predictive" else within + between / m
+
+
+def _predictive(between: FloatArray, within: FloatArray, variance: FloatArray, m: int) -> FloatArray:
+    known = np.flatnonzero(~np.isnan(np.diagonal(within)) & (np.diagonal(within) > 0))
+    total, block = np.full_like(within, np.nan), np.ix_(known, known)
+    values, vectors = np.linalg.eigh(within[block])
+    if len(known) == 0 or values.min() <= 1e-12 * values.max():
+        return total  # W is singular: no metric, so no matrix
+    root = (vectors * np.sqrt(values)) @ vectors.T
+    inverse = (vectors / np.sqrt(values)) @ vectors.T
+    shares, axes = np.linalg.eigh(inverse @ between[block] @ inverse)
+    matrix = root @ (axes * ((1 + 1 / m) * np.maximum(shares - 1, 0) + 1 / m)) @ axes.T @ root
+    scale = np.sqrt(variance[known] / np.diagonal(matrix))
+    total[block] = matrix * np.outer(scale, scale)
+    return total

@@ -1,0 +1,1 @@
+"""Mechanisms on trees and margins of counts."""

@@ -1,0 +1,285 @@
+"""The public shape of a tree of counts: its columns, layers, nodes and cells. Nothing here depends on a record."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.margins.consistency import IntArray
+from pdips.privacy.loss import Neighbours
+from pdips.privacy.noise import LARGEST_SCALE
+
+MOST_CELLS = 100_000_000
+"""Larger cross-tabulations don't fit in memory: about 60 bytes a cell."""
+
+MOST_STRAY_RECORDS = 10_000_000
+"""Noise that would move the number of synthetic records by more than this makes no table that anybody could use."""
+
+
+STOP = -1
+"""In place of a column: a node that is cut no further."""
+
+
+MOST_BITS = 62
+"""Columns of a pattern that fits into an integer of 64 bits."""
+
+
+@dataclass(frozen=True)
+class Domain:
+    """The columns of a cross-tabulation and their public numbers of levels."""
+
+    names: tuple[str, ...]
+    sizes: IntArray
+    public: IntArray
+    """Positions of the columns that are public."""
+    impossible: tuple[dict[int, NDArray[np.bool_]], ...]
+    """Structural zeros: for each rule, which levels of which column it names."""
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells, structural zeros included."""
+        return math.prod(int(size) for size in self.sizes)
+
+
+def domain_of(schema: Schema) -> Domain:
+    """Return the cross-tabulation of all columns of a schema.
+
+    Raises
+    ------
+    InputError
+        If a numeric column has no bins, or there are more cells than memory holds.
+    """
+    domain = columns_of(schema)
+    if domain.n_cells > MOST_CELLS:
+        raise InputError(
+            f"the cross-tabulation of all columns has {domain.n_cells:,} cells, more than {MOST_CELLS:,}: "
+            "give fewer columns, levels or bins"
+        )
+    return domain
+
+
+def columns_of(schema: Schema) -> Domain:
+    """Return the columns of a schema for mechanisms that never lay out all cells.
+
+    Raises
+    ------
+    InputError
+        If a numeric column has no bins.
+    """
+    for name, column in schema.columns.items():
+        if not column.is_categorical and not column.is_binned:
+            raise InputError(f"column {name!r} needs bins or bin_edges in the schema for a histogram mechanism")
+    names = tuple(schema.columns)
+    sizes = np.array([schema.columns[name].n_levels for name in names], dtype=np.int64)
+    rules = tuple(
+        {names.index(name): np.isin(np.arange(sizes[names.index(name)]), codes) for name, codes in rule.items()}
+        for rule in map(schema.rule_codes, schema.impossible)
+    )
+    public = np.flatnonzero([schema.columns[name].public for name in names])
+    return Domain(names, sizes, public, rules)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One layer of a tree: nodes in order, the children of a node next to each other.
+
+    Parameters
+    ----------
+    parent : ndarray, shape (nodes,)
+        Index in the layer above, not decreasing.
+    path : ndarray, shape (nodes, columns)
+        Level of each column that has been split on the way, -1 for the others. Empty for the layer of cells.
+    possible : ndarray of bool, shape (nodes,)
+        False where a structural zero rules the node out.
+    stopped : ndarray of bool, shape (nodes,), optional
+        True where the branch ended further up: the node is its parent again, and isn't counted a second time.
+    """
+
+    parent: IntArray
+    path: NDArray[np.int32]
+    possible: NDArray[np.bool_]
+    stopped: NDArray[np.bool_] | None = None
+
+    @property
+    def n_nodes(self) -> int:
+        """Number of nodes."""
+        return len(self.parent)
+
+    def patterns(self) -> NDArray[Any]:
+        """Return a label for each node, the same for nodes that have been split by the same columns."""
+        bits = np.zeros(self.n_nodes, dtype=np.int64 if self.path.shape[1] <= MOST_BITS else object)
+        for column in range(self.path.shape[1]):
+            bits |= (self.path[:, column] < 0).astype(bits.dtype) << column
+        return bits
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """Which nodes have noisy counts of their own."""
+        return self.possible if self.stopped is None else self.possible & ~self.stopped
+
+
+def root(domain: Domain) -> Layer:
+    """Return the layer above all others: one node."""
+    shape = (1, len(domain.names))
+    return Layer(np.zeros(1, np.int64), np.full(shape, -1, np.int32), np.ones(1, dtype=bool))
+
+
+def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
+    """Return the layer in which each node is cut by its chosen column into all levels of it.
+
+    Parameters
+    ----------
+    domain : Domain
+        The cross-tabulation.
+    above : Layer
+        The layer to be cut.
+    chosen : ndarray, shape (nodes above,)
+        Position of the column that each node is cut by; ``STOP`` for nodes that are cut no further.
+    """
+    fan_out = _fan_out(domain, chosen)
+    parent = np.repeat(np.arange(above.n_nodes), fan_out)
+    level = np.arange(len(parent)) - np.repeat(np.cumsum(fan_out) - fan_out, fan_out)
+    path = above.path[parent]
+    cut = np.flatnonzero(chosen[parent] != STOP)
+    path[cut, chosen[parent[cut]]] = level[cut]
+    stopped = None if len(cut) == len(parent) else chosen[parent] == STOP
+    return Layer(parent, path, above.possible[parent] & ~_ruled_out(domain, path), stopped)
+
+
+def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
+    fan_out: IntArray = np.where(chosen == STOP, 1, domain.sizes[chosen])
+    return fan_out
+
+
+def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> NDArray[np.bool_]:
+    found = np.zeros(len(path), dtype=bool)
+    for rule in domain.impossible:
+        found |= np.logical_and.reduce([(path[:, j] >= 0) & named[path[:, j]] for j, named in rule.items()])
+    return found
+
+
+def descend(node: IntArray, codes: NDArray[Any], domain: Domain, chosen: IntArray) -> IntArray:
+    """Return the child that each record falls into.
+
+    Parameters
+    ----------
+    node : ndarray, shape (records,)
+        Where each record is now.
+    codes : ndarray, shape (records, columns)
+        Levels of each record.
+    domain : Domain
+        The cross-tabulation.
+    chosen : ndarray, shape (nodes,)
+        Column that each node is cut by.
+    """
+    fan_out = _fan_out(domain, chosen)
+    first_child: IntArray = np.cumsum(fan_out) - fan_out
+    level = np.take_along_axis(codes, np.maximum(chosen[node], 0)[:, None], axis=1)[:, 0]
+    child: IntArray = first_child[node] + np.where(chosen[node] == STOP, 0, level)
+    return child
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The full cross-tabulation below each node of the last layer but one, as numbers that decode to levels.
+
+    Parameters
+    ----------
+    domain : Domain
+        The cross-tabulation.
+    above : Layer
+        The layer that the cells hang from.
+    pattern : ndarray, shape (nodes above,)
+        Which columns are already split, as one of the patterns that occur.
+    stride : ndarray, shape (patterns, columns)
+        Step of each remaining column in the number of a cell; 0 for columns already split.
+    first : ndarray, shape (nodes above,)
+        Number of the first cell of each node.
+    layer : Layer
+        The cells as a layer.
+    """
+
+    domain: Domain
+    above: Layer
+    pattern: IntArray
+    stride: IntArray
+    first: IntArray
+    layer: Layer
+
+    def find(self, node: IntArray, codes: IntArray) -> IntArray:
+        """Return the number of the cell that each record falls into."""
+        found: IntArray = self.first[node] + np.einsum("ij,ij->i", codes, self.stride[self.pattern[node]])
+        return found
+
+    def levels(self, cell: IntArray, column: int) -> IntArray:
+        """Return the level of a column in each cell."""
+        node = self.layer.parent[cell]
+        step = self.stride[self.pattern[node], column]
+        inside = (cell - self.first[node]) // np.maximum(step, 1) % self.domain.sizes[column]
+        levels: IntArray = np.where(step > 0, inside, self.above.path[node, column])
+        return levels
+
+
+def cells(domain: Domain, above: Layer) -> Cells:
+    """Return the cross-tabulation of the columns that remain below each node of a layer."""
+    _, example, pattern = np.unique(above.patterns(), return_index=True, return_inverse=True)
+    remaining = above.path[example] < 0
+    factor = np.where(remaining, domain.sizes, 1)
+    after = np.cumprod(factor[:, ::-1], axis=1)[:, ::-1]
+    stride = np.where(remaining, after // factor, 0)
+    n_cells = after[pattern, 0]
+    first = np.cumsum(n_cells) - n_cells
+    parent = np.repeat(np.arange(above.n_nodes), n_cells)
+    found = Cells(domain, above, pattern, stride, first, Layer(parent, _NO_PATH, above.possible[parent]))
+    if not domain.impossible:
+        return found
+    possible, everything = found.layer.possible, np.arange(len(parent))
+    for rule in domain.impossible:
+        possible = possible & ~np.logical_and.reduce([named[found.levels(everything, j)] for j, named in rule.items()])
+    return replace(found, layer=Layer(parent, _NO_PATH, possible))
+
+
+_NO_PATH = np.empty((0, 0), np.int32)
+
+
+def top_layer(domain: Domain) -> Layer:
+    """Return layer 0: one node, or one a combination of the public columns."""
+    layer = root(domain)
+    for column in domain.public:
+        layer = split_by(domain, layer, np.full(layer.n_nodes, column))
+    return layer
+
+
+def top_node(domain: Domain, codes: NDArray[Any]) -> IntArray:
+    """Return the node of layer 0 that each record, given by its levels, falls into."""
+    node = np.zeros(len(codes), dtype=np.int64)
+    for column in domain.public:
+        node = node * domain.sizes[column] + codes[:, column]
+    return node
+
+
+def check_domain(schema: Schema, neighbours: Neighbours) -> None:
+    """Check, before anything is spent, that a schema can be cross-tabulated for these neighbours."""
+    domain = domain_of(schema)
+    if len(domain.public) == len(domain.names):
+        raise InputError("all columns of the schema are public: there is nothing to synthesize")
+    if len(domain.public) and neighbours == "add-remove":
+        raise InputError("public columns give away the number of records; they need neighbours = replace-one")
+
+
+def check_noise(schema: Schema, neighbours: Neighbours, scales: Sequence[Fraction]) -> None:
+    """Check, before anything is spent, that noise of these scales can be drawn and leaves a table of bearable size."""
+    if max(scales) > LARGEST_SCALE:
+        raise InputError("epsilon is too small: noise of this scale is beyond what can be drawn exactly")
+    spread = float(max(scales)) * math.sqrt(2 * domain_of(schema).n_cells)
+    if neighbours == "add-remove" and spread > MOST_STRAY_RECORDS:
+        raise InputError(
+            "epsilon is too small: the number of synthetic records, which is noisy under add-remove, would stray by "
+            f"about {spread:.0e} from the table's; the limit is {MOST_STRAY_RECORDS:,}"
+        )

@@ -1,0 +1,283 @@
+"""The full table of maximum entropy that agrees with noisy counts as far as their noise lets it. Post-processing only.
+
+Given noisy counts y of groups of cells with variances v, the table of expected counts x minimises
+
+    RIDGE * sum x log(x / x0) + sum (y - A x)^2 / (2 v),
+
+where A adds up the groups and x0 is the table in which columns are independent, with their noisy one-way margins. What
+the noise can't tell from independence stays independent; what it can is taken over. The dual problem has one number for
+each noisy count and is solved by L-BFGS; the table itself is held as a matrix of two halves of the columns.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+
+from pdips.margins.consistency import FloatArray, IntArray
+from pdips.margins.domain import Domain
+
+RIDGE = 0.005
+"""Weight of the entropy (docs/mechanisms/steps.md says what was tried)."""
+
+SMALLEST_PENALTY = 0.5
+FEW_CELLS = 2**16
+"""Weight times variance is at least SMALLEST_PENALTY records where there are more cells than this: at less the solver
+gets no closer to the counts in bearable time."""
+
+MOST_DENSE = 2**24
+"""Cells that are held as one matrix; about 12 bytes each."""
+
+MOST_ITERATIONS = 250
+
+MOST_SELECTED = 2**26
+"""Entries of a dense matrix that picks rows; 4 bytes each."""
+
+
+@dataclass(frozen=True)
+class Observation:
+    """Noisy counts of a partition of the cells.
+
+    Parameters
+    ----------
+    counts, variances : ndarray, shape (groups,)
+        The counts and the variances of their noise; infinite for groups that weren't counted.
+    columns : tuple of int
+        The groups are the cross-tabulation of these columns.
+    group : ndarray, shape (cells,), optional
+        In place of columns: the group of each cell, in the order of the grid.
+    """
+
+    counts: FloatArray
+    variances: FloatArray
+    columns: tuple[int, ...] = ()
+    group: NDArray[np.int32] | None = None
+
+
+@dataclass(frozen=True)
+class Grid:
+    """All cells of a domain as a matrix: rows are the levels of one half of the columns, the public ones first."""
+
+    domain: Domain
+
+    @cached_property
+    def halves(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Columns of the rows and of the columns of the matrix, of about equal numbers of levels."""
+        sizes = [int(size) for size in self.domain.sizes]
+        public = [int(column) for column in self.domain.public]
+        rest = sorted((j for j in range(len(sizes)) if j not in public), key=lambda j: -sizes[j])
+        left, right = list(public), list[int]()
+        for column in rest:
+            smaller = left if math.prod(sizes[j] for j in left) <= math.prod(sizes[j] for j in right) else right
+            smaller.append(column)
+        return tuple(left), tuple(right)
+
+    def levels(self, cell: IntArray, column: int) -> IntArray:
+        """Return the level of a column in each cell."""
+        order = [*self.halves[0], *self.halves[1]]
+        after = math.prod(int(self.domain.sizes[j]) for j in order[order.index(column) + 1 :])
+        found: IntArray = cell // after % self.domain.sizes[column]
+        return found
+
+    def side(self, half: int, columns: Sequence[int]) -> IntArray:
+        """Return, for each row (half 0) or column (1) of the matrix, its cell in the cross-tabulation of columns."""
+        own = self.halves[half]
+        n = math.prod(int(self.domain.sizes[j]) for j in own)
+        index, found, after = np.arange(n), np.zeros(n, dtype=np.int64), n
+        for j in own:
+            after //= int(self.domain.sizes[j])
+            if j in columns:
+                found = found * self.domain.sizes[j] + index // after % self.domain.sizes[j]
+        return found
+
+    def n_public(self) -> int:
+        """Return the number of combinations of public levels."""
+        return math.prod(int(self.domain.sizes[j]) for j in self.domain.public)
+
+    def possible(self) -> NDArray[np.bool_]:
+        """Return which cells no structural zero rules out, as a matrix."""
+        shape = (len(self.side(0, ())), len(self.side(1, ())))
+        found = np.ones(shape, dtype=bool)
+        for rule in self.domain.impossible:
+            hit = np.ones((1, 1), dtype=bool)
+            for j, named in rule.items():
+                half = int(j in self.halves[1])
+                mask = named[self.side(half, (j,))]
+                hit = hit & (mask[None, :] if half else mask[:, None])
+            found &= ~hit
+        return found
+
+
+class _Part:
+    """One observation on the grid: rows and columns of its own small matrix for each row and column of the grid."""
+
+    def __init__(self, grid: Grid, observed: Observation) -> None:
+        order = [j for half in grid.halves for j in half if j in observed.columns]
+        sizes = [int(grid.domain.sizes[j]) for j in observed.columns]
+        self.n_rows = math.prod(int(grid.domain.sizes[j]) for j in grid.halves[0] if j in observed.columns)
+        self.axes = tuple(observed.columns.index(j) for j in order)
+        self.shape, self.turned = tuple(sizes), tuple(sizes[axis] for axis in self.axes)
+        self.n_columns = math.prod(sizes) // self.n_rows
+        self.row, self.column = grid.side(0, observed.columns), grid.side(1, observed.columns)
+        self.order = np.argsort(self.column, kind="stable")
+        self.starts = np.searchsorted(self.column[self.order], np.arange(self.n_columns))
+
+    def to_grid(self, values: FloatArray) -> FloatArray:
+        """Return values of the groups as a matrix, one row for each row of the small matrix."""
+        return np.transpose(values.reshape(self.shape), self.axes).reshape(self.n_rows, self.n_columns)
+
+    def from_grid(self, values: FloatArray) -> FloatArray:
+        """Undo :meth:`to_grid`."""
+        return np.transpose(values.reshape(self.turned), np.argsort(self.axes)).ravel()
+
+    def column_sums(self, block: NDArray[np.float32]) -> FloatArray:
+        """Add up the columns of a block of grid columns by the column of the small matrix that they belong to."""
+        return np.add.reduceat(block[:, self.order], self.starts, axis=1, dtype=np.float64)
+
+
+def _selection(parts: Sequence[_Part], n_rows: int) -> Any:
+    """Return a matrix of zeros and ones: for each row of the grid, its row in the small matrix of each part.
+
+    Dense where memory allows it, which is quicker; a column with very many levels needs a sparse one.
+    """
+    starts = np.cumsum([0, *(part.n_rows for part in parts)])
+    shape = (n_rows, int(starts[-1]))
+    found: Any = csr_array(shape, dtype=np.float32)
+    if parts:
+        columns = np.concatenate([start + part.row for start, part in zip(starts, parts, strict=False)])
+        rows = np.tile(np.arange(n_rows), len(parts))
+        found = csr_array((np.ones(len(rows), dtype=np.float32), (rows, columns)), shape=shape)
+    return found.toarray() if math.prod(shape) <= MOST_SELECTED else found
+
+
+class _Dual:
+    """The dual problem: its value and gradient at given multipliers."""
+
+    def __init__(
+        self,
+        grid: Grid,
+        views: Sequence[Observation],
+        nodes: Sequence[Observation],
+        totals: FloatArray,
+        base: FloatArray,
+    ) -> None:
+        self.grid, self.nodes, self.totals = grid, nodes, totals
+        self.parts = [_Part(grid, view) for view in views]
+        self.counts = np.concatenate([observed.counts for observed in (*views, *nodes)])
+        self.variances = np.concatenate([observed.variances for observed in (*views, *nodes)])
+        self.ends = np.cumsum([len(observed.counts) for observed in (*views, *nodes)])[:-1]
+        self.base = base.astype(np.float32)
+        self.select = _selection(self.parts, len(self.base))
+
+    def table(self, multipliers: FloatArray) -> tuple[NDArray[np.float32], float]:
+        """Return the expected counts at these multipliers, and the logarithm of their normaliser."""
+        pieces = np.split(multipliers, self.ends)
+        log_table = self.base.copy()
+        if self.parts:
+            small = [p.to_grid(piece)[:, p.column] for p, piece in zip(self.parts, pieces, strict=False)]
+            log_table += self.select @ np.concatenate(small).astype(np.float32)
+        for observed, piece in zip(self.nodes, pieces[len(self.parts) :], strict=True):
+            log_table += piece.astype(np.float32)[observed.group].reshape(log_table.shape)
+        return self._normalised(log_table)
+
+    def _normalised(self, log_table: NDArray[np.float32]) -> tuple[NDArray[np.float32], float]:
+        by_public = log_table.reshape(len(self.totals), -1)
+        largest = by_public.max(axis=1, keepdims=True)
+        by_public -= np.where(np.isfinite(largest), largest, 0)
+        np.exp(by_public, out=by_public)
+        sums = by_public.sum(axis=1, dtype=np.float64)
+        filled = (self.totals > 0) & (sums > 0)
+        factor = np.divide(self.totals, sums, out=np.zeros_like(sums), where=filled)
+        by_public *= factor[:, None].astype(np.float32)
+        normaliser = self.totals[filled] @ (np.log(sums[filled]) + largest[filled, 0])
+        return by_public.reshape(log_table.shape), float(normaliser)
+
+    def margins(self, table: NDArray[np.float32]) -> FloatArray:
+        """Return the expected counts of all groups."""
+        found, first = [], 0
+        summed = self.select.T @ table
+        for part in self.parts:
+            found.append(part.from_grid(part.column_sums(summed[first : first + part.n_rows])))
+            first += part.n_rows
+        for observed in self.nodes:
+            found.append(np.bincount(observed.group, weights=table.ravel(), minlength=len(observed.counts)))  # type: ignore[arg-type]
+        return np.concatenate(found)
+
+
+def log_independent(grid: Grid, margins: Sequence[FloatArray], spread: Sequence[float]) -> FloatArray:
+    """Return the logarithm of the table of independent columns, up to a constant; -inf for impossible cells.
+
+    Parameters
+    ----------
+    grid : Grid
+        The cells.
+    margins : sequence of ndarray
+        Noisy one-way margins.
+    spread : sequence of float
+        Standard deviation of each margin's counts; no level is taken to be rarer than that.
+    """
+    sides = [np.zeros(len(grid.side(half, ()))) for half in (0, 1)]
+    for half, columns in enumerate(grid.halves):
+        for j in columns:
+            share = np.maximum(margins[j], max(spread[j], 1e-6)) if j not in grid.domain.public else np.ones(1)
+            sides[half] += np.log(share / share.sum())[grid.side(half, (j,)) if len(share) > 1 else 0]
+    return np.where(grid.possible(), sides[0][:, None] + sides[1][None], -np.inf)
+
+
+def fit(
+    grid: Grid,
+    views: Sequence[Observation],
+    nodes: Sequence[Observation],
+    *,
+    totals: FloatArray,
+    base: FloatArray,
+    ridge: float = RIDGE,
+) -> FloatArray:
+    """Return the expected counts of all cells.
+
+    Parameters
+    ----------
+    grid : Grid
+        The cells.
+    views, nodes : sequence of Observation
+        Noisy counts of cross-tabulations, and of other partitions.
+    totals : ndarray, shape (combinations of public levels,)
+        Number of records of each; one number if there are no public columns.
+    base : ndarray, the shape of the grid
+        Logarithm of the table to stay close to.
+    ridge : float
+        Weight of the relative entropy to ``base``.
+
+    Returns
+    -------
+    ndarray, shape (cells,)
+        In the order of the grid.
+    """
+    dual = _Dual(grid, views, nodes, totals, base)
+    seen = np.isfinite(dual.variances)
+    start, _ = dual.table(np.zeros(len(dual.counts)))
+    least = SMALLEST_PENALTY if grid.domain.n_cells > FEW_CELLS else 0.0
+    penalty = np.where(seen, np.maximum(ridge * np.where(seen, dual.variances, 0.0), least), 0.0)
+    curvature = np.maximum(np.maximum(dual.margins(start), dual.counts), 0.0) + penalty
+    step = np.where(seen & (curvature > 0), 1 / np.sqrt(np.maximum(curvature, 1e-9)), 0.0)
+
+    def value(scaled: FloatArray) -> tuple[float, FloatArray]:
+        multipliers = scaled * step
+        table, normaliser = dual.table(multipliers)
+        slope = dual.margins(table) - dual.counts + penalty * multipliers
+        return normaliser - float(multipliers @ (dual.counts - 0.5 * penalty * multipliers)), slope * step
+
+    found = minimize(
+        value,
+        np.zeros(len(dual.counts)),
+        jac=True,
+        method="L-BFGS-B",
+        options={"maxiter": MOST_ITERATIONS, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-2},
+    )
+    return dual.table(found.x * step)[0].ravel().astype(np.float64)

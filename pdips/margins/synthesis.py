@@ -1,0 +1,204 @@
+"""Synthetic sets from noisy counts: post-processing, which costs nothing."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table, decode
+from pdips.margins.accuracy import tree_margin_errors
+from pdips.margins.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
+from pdips.margins.counts import Measured, Plan, measure, noise_variance
+from pdips.margins.domain import Domain, descend, top_node
+from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
+from pdips.margins.views import margin_errors, one_way_margins
+from pdips.mechanism import Clock, Drawn, Mechanism
+from pdips.privacy.noise import RandomBits
+from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
+from pdips.release.release import MarginError
+
+
+class HasLevels(Protocol):
+    """A numbering of all cells."""
+
+    @property
+    def domain(self) -> Domain: ...
+    def levels(self, cell: IntArray, column: int) -> IntArray: ...
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Nonnegative counts of all cells, not whole yet.
+
+    Parameters
+    ----------
+    cells : HasLevels
+        What each cell means.
+    parents : list of ndarray
+        A tree over the cells, within one record of which whole counts are to stay.
+    values : ndarray, shape (cells,)
+        The counts.
+    n_records : int
+        What they add up to.
+    """
+
+    cells: HasLevels
+    parents: list[IntArray]
+    values: FloatArray
+    n_records: int
+
+
+def estimate(measured: Measured, plan: Plan) -> Estimate:
+    """Return one consistent table from all noisy counts."""
+    return _estimate_from_views(measured, plan) if plan.views else estimate_on_tree(measured, n_public=plan.n_public)
+
+
+def estimate_on_tree(measured: Measured, *, n_public: bool) -> Estimate:
+    """Return the least-squares cells of a tree, made nonnegative."""
+    observed = [counts[0] for counts in measured.observed]
+    estimates, variances = consistent(measured.parents, observed, measured.variances)
+    values = nonnegative(measured.parents, estimates, variances)
+    n_records = int(observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
+    return Estimate(measured, measured.parents, values, n_records)
+
+
+def _estimate_from_views(measured: Measured, plan: Plan) -> Estimate:
+    domain = measured.domain
+    grid = Grid(domain)
+    counts = tuple(view[0].astype(np.float64) for view in measured.views)
+    margins, total = one_way_margins(domain, plan.views, counts)
+    totals = measured.observed[0][0].astype(np.float64) if plan.n_public else np.array([max(round(total), 0)])
+    errors = {item.columns: item.standard_error for item in margin_errors(domain, plan.views)}
+    spread = [errors.get((name,), 0.0) for name in domain.names]
+    views = [
+        Observation(count, noise_variance(view.possible(domain), view.scale), view.columns)
+        for view, count in zip(plan.views, counts, strict=True)
+    ]
+    base = log_independent(grid, margins, spread)
+    values = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
+    by_public = values.reshape(len(totals), -1)
+    sums = by_public.sum(axis=1)  # of single precision: public totals must be met exactly, or rows slip
+    by_public *= np.divide(totals, sums, out=np.zeros_like(sums), where=sums > 0)[:, None]
+    group = np.repeat(np.arange(len(totals)), by_public.shape[1])
+    return Estimate(grid, [group], by_public.ravel(), round(float(totals.sum())))
+
+
+def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
+    """Return the noisy counts of the layers that were counted, with the node that each cell falls into."""
+    found: list[Observation] = []
+    domain = measured.domain
+    if len(measured.layers) == 1:
+        return found
+    every = np.arange(domain.n_cells)
+    codes = np.column_stack([grid.levels(every, j).astype(np.int32) for j in range(len(domain.names))])
+    node = top_node(domain, codes)
+    layers = zip(measured.chosen, measured.layers[1:], measured.observed[1:], measured.variances[1:], strict=True)
+    for chosen, layer, observed, variance in layers:
+        node = descend(node, codes, domain, chosen)
+        if layer.counted.any() and np.isfinite(variance[layer.counted]).any():
+            found.append(Observation(observed[0].astype(np.float64), variance, group=node.astype(np.int32)))
+    return found
+
+
+def synthesize(
+    found: Estimate, table: Table, n_sets: int, *, bits: RandomBits, clock: Clock
+) -> list[pd.DataFrame | LargeSet]:
+    """Turn one consistent table into synthetic sets.
+
+    Post-processing: of the confidential table it reads the public columns alone.
+    """
+    rng, sets = bits.generator(), list[pd.DataFrame | LargeSet]()
+    large = found.n_records > LARGE_SET_RECORDS and not copies_numbers(table.schema)
+    for number in range(1, n_sets + 1):
+        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
+            cell, count = round_cells(found.parents, found.values, found.n_records, rng)
+            if large:
+                sets.append(_large_set(found.cells, table.schema, cell, count, rng))
+            else:
+                sets.append(records(found.cells, table, np.repeat(cell, count), rng))
+    return sets
+
+
+def _large_set(cells: HasLevels, schema: Schema, cell: IntArray, count: IntArray, rng: np.random.Generator) -> LargeSet:
+    order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
+    codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(cells.domain.names)}
+    return LargeSet(schema=schema, codes=codes, counts=count[order], seed=int(rng.integers(2**63)))
+
+
+def records(measured: HasLevels, table: Table, cell: IntArray, rng: np.random.Generator) -> pd.DataFrame:
+    domain, schema = measured.domain, table.schema
+    cell = rng.permutation(cell)
+    public = [domain.names[column] for column in domain.public]
+    if public:
+        cell = _beside_public_records(measured, cell)
+    codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in public}
+    frame = decode(schema, codes, rng)
+    if public:
+        frame = pd.concat([public_records(table, public), frame], axis=1)
+    return frame[list(domain.names)]
+
+
+def public_records(table: Table, public: list[str]) -> pd.DataFrame:
+    """Return the public columns as the schema spells them, sorted: the order of the file may show what isn't public."""
+    order = public_order(table, public)
+    return pd.DataFrame({name: table.spelt(name).take(order) for name in public})
+
+
+def public_order(table: Table, public: list[str]) -> IntArray:
+    """Return the row of each record, in the order of the public columns: by levels and bins, and then by values."""
+    by_value = [table.sort_key(name) for name in reversed(public)]
+    by_level = [table.codes[name] for name in reversed(public) if name in table.codes]  # as the cells are ordered
+    return table.repeats(np.lexsort([*by_value, *by_level]))
+
+
+def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
+    """Order the cells by their public levels, as the public records are."""
+    return cell[np.lexsort([measured.levels(cell, int(column)) for column in reversed(measured.domain.public)])]
+
+
+def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
+    """Measure one tree for all sets, or one for each, and draw the sets from it."""
+    n_each = mechanism.n_sets // plan.n_trees
+    sets: list[pd.DataFrame | LargeSet] = []
+    statistics: dict[str, pd.DataFrame] = {}
+    for number in range(1, plan.n_trees + 1):
+        with clock.step("counting and adding noise"):
+            measured = measure(table, plan, bits)
+        with clock.step("making the counts consistent"):
+            found = estimate(measured, plan)
+        sets += synthesize(found, table, n_each, bits=bits, clock=clock)
+        statistics |= noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
+    errors = _errors(measured, plan)
+    return Drawn.of(sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
+
+
+def _errors(measured: Measured, plan: Plan) -> tuple[MarginError, ...]:
+    """Return what the noise comes to in margins; trees of a release have the same noise, and nearly the same errors."""
+    if plan.views:
+        return margin_errors(measured.domain, plan.views)
+    return tree_margin_errors(measured.domain, measured.layers, measured.scales, n_public=plan.n_public)
+
+
+def of_set(number: int, n_trees: int) -> str:
+    """Return what tells the items of one tree from those of another."""
+    return f", set {number}" if n_trees > 1 else ""
+
+
+def noisy_statistics(measured: Measured, plan: Plan, prefix: str) -> dict[str, pd.DataFrame]:
+    """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
+    domain, names = measured.domain, list(measured.domain.names)
+    found: dict[str, pd.DataFrame] = {}
+    for number in range(1, len(measured.chosen) + 1):
+        layer, counts = measured.layers[number], measured.observed[number][0]
+        if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
+            kept = slice(None) if layer.counted.all() else np.flatnonzero(layer.counted)
+            frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)  # 100 MB for a million nodes
+            found[f"{prefix}layer {len(found) + 1}"] = frame.assign(noisy_count=counts[kept])
+    for view, counts in zip(plan.views, measured.views, strict=True):
+        frame = pd.DataFrame({names[j]: levels for j, levels in view.levels(domain).items()})
+        found[f"{prefix}{view.name}"] = frame.assign(noisy_count=counts[0])
+    if not plan.views:
+        found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1][0]})
+    return found

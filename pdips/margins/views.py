@@ -1,0 +1,164 @@
+"""Views: margins of a few columns each that together hold every pair of columns, chosen from public facts only."""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.margins.consistency import FloatArray, IntArray
+from pdips.margins.domain import Domain
+from pdips.privacy.noise import discrete_laplace_variance
+from pdips.release.release import MarginError
+
+Columns = tuple[int, ...]
+
+SHARE_STEPS = 100
+"""The budget is divided among views in multiples of one part in about this many."""
+
+SMALLEST_CAP, LARGEST_CAP = 16, 16_384
+"""Cells of a view: the covering designs that are compared have views of up to 16, 32, 64, ... cells."""
+
+
+@dataclass(frozen=True)
+class View:
+    """The cross-tabulation of a few columns, with noise on every cell that can occur.
+
+    Parameters
+    ----------
+    columns : tuple of int
+        Positions of the columns.
+    scale : Fraction
+        Scale of the noise, in records.
+    name : str
+        What to call its counts.
+    """
+
+    columns: Columns
+    scale: Fraction
+    name: str
+
+    def sizes(self, domain: Domain) -> tuple[int, ...]:
+        """Return the numbers of levels."""
+        return tuple(int(domain.sizes[column]) for column in self.columns)
+
+    def n_cells(self, domain: Domain) -> int:
+        """Return the number of cells, structural zeros included."""
+        return math.prod(self.sizes(domain))
+
+    def find(self, domain: Domain, codes: IntArray) -> IntArray:
+        """Return the cell that each record, given by its levels, falls into."""
+        found: IntArray = np.ravel_multi_index(tuple(codes[:, column] for column in self.columns), self.sizes(domain))
+        return found
+
+    def levels(self, domain: Domain) -> dict[int, IntArray]:
+        """Return the level of each column in each cell."""
+        grid = np.indices(self.sizes(domain)).reshape(len(self.columns), -1)
+        return dict(zip(self.columns, grid, strict=True))
+
+    def possible(self, domain: Domain) -> NDArray[np.bool_]:
+        """Return which cells no structural zero rules out by itself."""
+        found, levels = np.ones(self.n_cells(domain), dtype=bool), self.levels(domain)
+        for rule in domain.impossible:
+            if set(rule) <= set(self.columns):
+                found &= ~np.logical_and.reduce([named[levels[j]] for j, named in rule.items()])
+        return found
+
+
+def choose_views(domain: Domain) -> dict[Columns, Fraction]:
+    """Return views that together hold every pair of columns, and the share of the budget of each.
+
+    Fewer, larger views leave more budget to each but spread a pair's count over more cells. Among covering designs with
+    views of different size the one is taken for which the noise in all two-way margins, added up, is least; the budget
+    is divided so that it is. All of it follows from the numbers of levels.
+
+    Notes
+    -----
+    A pair's margin in a view of c cells has, in each of its k cells, noise of standard deviation proportional to
+    sqrt(c / k) / share; over its cells that adds up to sqrt(c k) / share. With a_v the sum over the pairs that view v
+    is the first to hold, sum_v a_v / share_v is least for shares proportional to sqrt(a_v), where it is
+    (sum_v sqrt(a_v))^2. Views for pairs: Qardaji, Yang and Li (2014), PriView.
+    """
+    if len(domain.names) == 1:
+        return {(0,): Fraction(1)}
+    caps = [2**power for power in range(SMALLEST_CAP.bit_length() - 1, LARGEST_CAP.bit_length())]
+    designs = [_cover(domain, cap) for cap in caps]
+    best = min(designs, key=lambda design: sum(map(math.sqrt, design.values())))
+    root = {view: math.sqrt(noise) for view, noise in best.items()}
+    weight = {view: max(round(SHARE_STEPS * part / sum(root.values())), 1) for view, part in root.items()}
+    return {view: Fraction(part, sum(weight.values())) for view, part in weight.items()}
+
+
+def _cover(domain: Domain, cap: int) -> dict[Columns, float]:
+    """Cover all pairs greedily by views of at most ``cap`` cells (more for a pair that has more), with their a_v."""
+    sizes = [int(size) for size in domain.sizes]
+    public = set(map(int, domain.public))
+    open_: set[tuple[int, int]] = {pair for pair in combinations(range(len(sizes)), 2) if not set(pair) <= public}
+    found: dict[Columns, float] = {}
+    while open_:
+        widest = max(open_, key=lambda pair: (sizes[pair[0]] * sizes[pair[1]], pair))
+        view = list(widest)
+        while (column := _best_addition(view, open_, sizes, cap)) is not None:
+            view.append(column)
+        columns = tuple(sorted(view))
+        new = open_ & set(combinations(columns, 2))
+        n_cells = math.prod(sizes[column] for column in columns)
+        found[columns] = sum(math.sqrt(n_cells * sizes[i] * sizes[j]) for i, j in new)
+        open_ -= new
+    return found
+
+
+def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: list[int], cap: int) -> int | None:
+    """Return the column that covers the most open pairs for the cells that it costs, if one fits."""
+    n_cells = math.prod(sizes[column] for column in view)
+    best, best_gain = None, 0.0
+    for column in range(len(sizes)):
+        if column in view or n_cells * sizes[column] > cap:
+            continue
+        n_new = sum((min(column, other), max(column, other)) in open_ for other in view)
+        gain = n_new / math.log(max(sizes[column], 2))
+        if gain > best_gain:
+            best, best_gain = column, gain
+    return best
+
+
+def margin_errors(domain: Domain, views: tuple[View, ...]) -> tuple[MarginError, ...]:
+    """Return the standard error of the noise in each one-way and two-way margin of the noisy views.
+
+    Of the average, weighted by inverse variance, over all views that hold the margin; in records, for one cell. It
+    follows from public facts, so it is known before anything is spent, and it may be published.
+    """
+    found = []
+    for size in (1, 2):
+        for columns in combinations(range(len(domain.names)), size):
+            precision = sum(_precision(domain, view, columns) for view in views if set(columns) <= set(view.columns))
+            if precision:
+                names = tuple(domain.names[column] for column in columns)
+                found.append(MarginError(columns=names, standard_error=math.sqrt(1 / precision)))
+    return tuple(found)
+
+
+def _precision(domain: Domain, view: View, columns: Columns) -> float:
+    n_summed = view.n_cells(domain) / math.prod(int(domain.sizes[column]) for column in columns)
+    return 1 / (n_summed * max(discrete_laplace_variance(view.scale), 1e-30))
+
+
+def one_way_margins(
+    domain: Domain, views: tuple[View, ...], counts: tuple[FloatArray, ...]
+) -> tuple[list[FloatArray], float]:
+    """Return the one-way margins of noisy views, averaged by inverse variance, and the total in the same way."""
+    margins, totals = [], []
+    for column, size in enumerate(domain.sizes):
+        estimate, precision = np.zeros(int(size)), 0.0
+        for view, count in zip(views, counts, strict=True):
+            if column in view.columns:
+                others = tuple(axis for axis, j in enumerate(view.columns) if j != column)
+                weight = _precision(domain, view, (column,))
+                estimate += weight * count.reshape(view.sizes(domain)).sum(axis=others)
+                precision += weight
+        margins.append(estimate / precision if precision else np.full(int(size), np.nan))
+        totals.append((estimate.sum() / precision, precision) if precision else (0.0, 0.0))
+    weights = np.array([precision for _, precision in totals])
+    return margins, float(np.average([total for total, _ in totals], weights=weights))

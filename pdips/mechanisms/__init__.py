@@ -1,1 +1,0 @@
-"""Histogram and tree mechanisms in plain numpy, one file a family."""

@@ -1,0 +1,1 @@
+"""Synthesis from a posterior with bounded likelihoods."""

@@ -1,0 +1,276 @@
+"""What a function holds beside its code: small public constants, which are written down, or data, which are refused."""
+
+import ast
+import dis
+import functools
+import inspect
+import sys
+import sysconfig
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from datetime import date
+from decimal import Decimal
+from enum import Enum
+from fractions import Fraction
+from pathlib import Path
+from re import Pattern
+from types import (
+    BuiltinFunctionType,
+    CodeType,
+    FunctionType,
+    GetSetDescriptorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+)
+from typing import Any
+
+import numpy as np
+
+from pdips.data.schema import Column, Schema
+from pdips.errors import InputError
+
+MOST = 50
+"""Numbers and words that one name may hold: knots, names of columns, labels of levels, but no table."""
+
+PLAIN = (int, float, complex, str, bytes, type(None), np.generic, Fraction, Decimal, date, Enum, Path, Pattern)
+CODE = (BuiltinFunctionType, type, ModuleType, np.ufunc, Schema, Column, type(Ellipsis), type(NotImplemented))
+DESCRIPTORS = (GetSetDescriptorType, MemberDescriptorType)
+LIBRARIES = ("numpy", "numba", "pytensor", "pymc", "functools", "operator")
+"""Whose callable objects are functions, not data."""
+
+COLLECTIONS = (list, tuple, set, frozenset, range)
+STANDARD = sysconfig.get_paths()["stdlib"]
+PACKAGE = Path(__file__).parents[1]
+READS_NAME = ("LOAD_GLOBAL", "LOAD_NAME")
+READS_CELL = ("LOAD_DEREF", "LOAD_CLASSDEREF")
+
+
+@dataclass
+class _Held:
+    """What a function was found to hold.
+
+    Parameters
+    ----------
+    what : str
+        The function, for messages.
+    written : collection of str
+        Names that may hold anything, as their values can be read in a file that is recorded.
+    constants : dict of str to str
+        Small constants by name, as Python writes them.
+    functions : dict of str to FunctionType
+        The function itself and the analyst's own functions that it uses, by qualified name.
+    """
+
+    what: str
+    written: Collection[str] = ()
+    constants: dict[str, str] = field(default_factory=dict)
+    functions: dict[str, FunctionType] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+
+    def look_at(self, name: str, value: Any) -> None:
+        """Follow a value into the functions that it is made of; write it down if it is small, refuse it if not."""
+        if id(value) in self._seen and not isinstance(value, PLAIN):
+            return
+        self._seen.add(id(value))
+        if callable(value) and not isinstance(value, CODE):
+            value = inspect.unwrap(value)
+        if isinstance(value, functools.partial):
+            self._look_at_all(name, [value.func, *value.args, *value.keywords.values()])
+        elif isinstance(value, MethodType):
+            self._look_at_all(name, [value.__func__, value.__self__])
+        elif isinstance(value, FunctionType):
+            if _is_own(value.__code__.co_filename):
+                self._look_into(value)
+        elif isinstance(value, type) and _is_own_class(value) and not issubclass(value, Enum):
+            self._look_into_class(name, value)
+        elif not isinstance(value, CODE) and not _is_library_function(value):
+            self._look_at_value(name, value)
+
+    def _look_at_all(self, name: str, values: list[Any]) -> None:
+        for each in values:
+            self.look_at(name, each)
+
+    def _look_into(self, function: FunctionType) -> None:
+        self.functions[function.__qualname__] = function
+        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+        for default in defaults:
+            self.look_at(f"a default of {function.__name__}", default)
+        for name, value in _names_read(function):
+            self.look_at(name, value)
+
+    def _look_into_class(self, name: str, kind: type) -> None:
+        for attribute, each in vars(kind).items():
+            inner = getattr(each, "__func__", getattr(each, "fget", getattr(each, "func", each)))
+            if isinstance(inner, FunctionType) or not (attribute.startswith("__") or isinstance(inner, DESCRIPTORS)):
+                self.look_at(f"{name}.{attribute}", inner)
+
+    def _look_at_value(self, name: str, value: Any) -> None:
+        size = 1 if name in self.written else _size(value)
+        if size is None and _is_own_class(type(value)) and hasattr(value, "__dict__"):
+            self.look_at(name, type(value))
+            for attribute, each in vars(value).items():
+                self.look_at(f"{name}.{attribute}", each)
+        elif size is None and _is_ours(value):
+            for each in fields(value):
+                self.look_at(f"{name}.{each.name}", getattr(value, each.name))
+        elif size is None and type(value) in (list, tuple, dict) and len(value) <= MOST:
+            for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+                self.look_at(f"{name}[{key!r}]", each)
+        elif size is None or size > MOST:
+            kind = type(value).__name__
+            raise InputError(
+                f"{self.what} reads {name!r} from outside of its code: {kind} that could hold records, which enter a "
+                "model as data[...] only. If it is public, write it into the function or the model's file as numbers, "
+                f"lists or small arrays (up to {MOST} numbers or words a name)"
+            )
+        else:
+            self.constants[name] = repr(value)
+
+
+def check_closed(function: Any, what: str, text: str = "") -> dict[str, str]:
+    """Refuse a function that holds arrays, tables or other objects which could be records.
+
+    Looked at are the variables that it takes from around it or from its module, default arguments, what
+    ``functools.partial`` and methods are bound to, and the same of the functions that it uses, down to libraries.
+
+    Parameters
+    ----------
+    function : callable
+        A function of the analyst's own, such as ``build_model``.
+    what : str
+        What it is called in the refusal.
+    text : str
+        The file that the function is from, if it is recorded: what is written out there may be of any size.
+
+    Returns
+    -------
+    dict of str to str
+        The constants that it reads from outside of its code: each name with its value as Python writes it.
+
+    Raises
+    ------
+    InputError
+        If a name holds more than ``MOST`` numbers or words, or an object that is none of these.
+    """
+    return _looked_at(function, what, _written_out(text)).constants
+
+
+def source_of(function: Any, what: str) -> str:
+    """Return the source of a function and of the analyst's own functions that it uses, with the constants they read.
+
+    Returns
+    -------
+    str
+        Python; empty where Python doesn't keep the source, as of what was typed at its prompt.
+
+    Raises
+    ------
+    InputError
+        See :func:`check_closed`.
+    """
+    held = _looked_at(function, what)
+    if any(each.__code__.co_filename == "<string>" for each in held.functions.values()):
+        return ""  # what Python keeps of these is another text: the command line of `python -c`
+    try:
+        sources = [inspect.cleandoc("\n" + inspect.getsource(each)) for each in held.functions.values()]
+    except (OSError, TypeError):
+        return ""
+    constants = "\n".join(f"{name} = {value}" for name, value in held.constants.items())
+    return "\n\n\n".join([*([constants] if constants else []), *sources]) + "\n" if sources else ""
+
+
+def _written_out(text: str) -> set[str]:
+    """Return the names that a file gives values which are written out in it."""
+    found = set()
+    for statement in ast.parse(text).body:
+        if isinstance(statement, ast.Assign):
+            try:
+                ast.literal_eval(statement.value)
+            except ValueError:
+                continue
+            found |= {target.id for target in statement.targets if isinstance(target, ast.Name)}
+    return found
+
+
+def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> _Held:
+    held = _Held(what, written)
+    held.look_at(getattr(function, "__name__", type(function).__name__), function)
+    return held
+
+
+def _names_read(function: FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield what a function's code takes from around it and from its module, by name; ``module.name`` too."""
+    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    for code in _codes(function.__code__):
+        held, path = None, ""
+        for step in dis.get_instructions(code):
+            if step.opname in READS_NAME and step.argval in function.__globals__:
+                held, path = function.__globals__[step.argval], str(step.argval)
+            elif step.opname in READS_CELL and step.argval in cells and _is_filled(cells[step.argval]):
+                held, path = cells[step.argval].cell_contents, str(step.argval)
+            elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(held, ModuleType) and _is_own_module(held):
+                held, path = getattr(held, step.argval, None), f"{path}.{step.argval}"
+            else:
+                held = None
+                continue
+            if not isinstance(held, ModuleType):
+                yield path, held
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _is_filled(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - raises where a function refers to what is not defined yet
+    except ValueError:
+        return False
+    return True
+
+
+def _size(value: Any) -> int | None:
+    """Return how many numbers and words a constant holds; None for what isn't made of these."""
+    if isinstance(value, PLAIN):
+        return max(1, len(value) // 100) if isinstance(value, (str, bytes)) else 1
+    if isinstance(value, np.ndarray):
+        return value.size if value.dtype.kind in "biufcSU" else None
+    if isinstance(value, Mapping) and type(value).__module__ in ("builtins", "types", "collections"):
+        sizes = [_size(each) for each in (*value.keys(), *value.values())]
+    elif isinstance(value, COLLECTIONS):
+        sizes = [_size(each) for each in value] if len(value) <= MOST else [MOST + 1]
+    else:
+        return None
+    known = [size for size in sizes if size is not None]
+    return sum(known) if len(known) == len(sizes) else None
+
+
+def _is_ours(value: Any) -> bool:
+    """Whether a value is a record of settings that pdips defines, such as a statistic."""
+    return is_dataclass(value) and type(value).__module__.partition(".")[0] == "pdips"
+
+
+def _is_library_function(value: Any) -> bool:
+    return callable(value) and type(value).__module__.partition(".")[0] in LIBRARIES
+
+
+def _is_own_class(kind: type) -> bool:
+    module = inspect.getmodule(kind)
+    return module is None or _is_own_module(module)
+
+
+def _is_own_module(module: ModuleType) -> bool:
+    return module.__name__ not in sys.builtin_module_names and _is_own(getattr(module, "__file__", None))
+
+
+def _is_own(file: str | None) -> bool:
+    """Whether code is the analyst's, not a library's or Python's own; what has no file was typed."""
+    if not file or file.startswith("<"):
+        return not file or not file.startswith(("<frozen", "<__array_function__"))
+    path = Path(file)
+    library = {"site-packages", "dist-packages"} & set(path.parts)
+    return not (library or path.is_relative_to(STANDARD) or path.is_relative_to(PACKAGE))

@@ -1,0 +1,225 @@
+"""Posterior draws by NUTS, and whether the chains agree well enough to be used."""
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pymc as pm
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+
+from pdips.convergence import Convergence, converged, require
+from pdips.errors import InputError
+from pdips.privacy.loss import choice
+
+__all__ = ["Convergence", "Reusable", "Sampler", "compile_nutpie", "converged", "require", "sample"]
+
+Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
+
+
+class Reusable(Protocol):
+    """A model that is compiled once and sampled again with other numbers in its ``pm.Data``."""
+
+    @property
+    def model(self) -> pm.Model: ...
+    @property
+    def compiled(self) -> dict[str, Any]: ...
+    @property
+    def record_parameters(self) -> tuple[str, ...]: ...
+
+
+SAMPLERS = ("auto", "nutpie", "pymc", "numpyro")
+MOST_CORES = 2
+MOST_CORRELATED = 500
+"""Up to this many unconstrained parameters nutpie adapts to their correlations too: four times the effective draws a
+second on the censored beta model, and no less on others that were tried."""
+
+STATISTICS = ("diverging", "n_steps", "step_size", "logp", "energy")
+SHORTEST_TUNING = 10
+JITTER = 0.1
+"""Chains that are told where to start do so within this distance, on the unconstrained scale."""
+
+GROUPS = ("posterior", "sample_stats")
+
+
+def sample(
+    model: Reusable | pm.Model,
+    *,
+    draws: int = 1000,
+    tune: int = 1000,
+    chains: int = 4,
+    rng: np.random.Generator,
+    start: Mapping[str, ArrayLike] | None = None,
+    sampler: Sampler = "auto",
+) -> xr.DataTree:
+    """Draw from the posterior of a model by NUTS.
+
+    Parameters
+    ----------
+    model : Reusable or pymc.Model
+        What to sample. A reusable one, such as a ``Censored``, is compiled once and sampled with its data as they are.
+    draws, tune, chains : int
+        Draws that are kept of each chain, those before them that are not, and chains.
+    rng : numpy.random.Generator
+        Where the seed comes from.
+    start : mapping of str to array_like, optional
+        Values of ``model.value_vars``, so on the unconstrained scale, around which chains start.
+    sampler : {"auto", "nutpie", "pymc", "numpyro"}
+        "auto" is nutpie, or PyMC's own where a free variable is discrete.
+
+    Returns
+    -------
+    DataTree
+        Groups ``posterior`` (without parameters that are there once for each record) and ``sample_stats``, shape
+        (chains, draws, ...), nothing else: neither data nor warm-up. Confidential as a whole.
+
+    Raises
+    ------
+    InputError
+        If the sampler isn't known or installed, or can't sample discrete variables, or a number is too small.
+    """
+    choice(sampler, SAMPLERS, "sampler")
+    for name, number, least in (("draws", draws, 1), ("tune", tune, SHORTEST_TUNING), ("chains", chains, 1)):
+        if number < least:
+            raise InputError(f"{name} must be at least {least}, got {number}")
+    graph = model if isinstance(model, pm.Model) else model.model
+    known = available(graph, sampler)
+    settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
+    seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
+    with _quiet():
+        if known == "nutpie":
+            compiled = _compiled(model)
+            tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
+        else:
+            tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=rng if known == "pymc" else seed, **settings)
+    return _kept(tree, () if isinstance(model, pm.Model) else model.record_parameters)
+
+
+def available(model: pm.Model, sampler: Sampler) -> str:
+    """Return whose NUTS samples a model; refuse one that isn't installed or can't sample discrete variables."""
+    discrete = [value.name for value in model.value_vars if np.dtype(value.dtype).kind != "f"]
+    if discrete and sampler not in ("auto", "pymc"):
+        raise InputError(f"{discrete[0]!r} is discrete, which {sampler} can't sample; use sampler='pymc'")
+    if sampler == "numpyro" and not (find_spec("numpyro") and find_spec("jax")):
+        raise InputError("numpyro and jax are not installed; install them, or use sampler='nutpie'")
+    if sampler == "auto":
+        return "pymc" if discrete else "nutpie"
+    return sampler
+
+
+def _cores(chains: int) -> int:
+    return max(1, min(MOST_CORES, chains, os.cpu_count() or 1))
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what samplers log to themselves: it describes the posterior."""
+    logger = logging.getLogger("pymc")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def compile_nutpie(model: pm.Model) -> Any:
+    """Compile a model for nutpie (seconds)."""
+    import nutpie
+
+    return nutpie.compile_pymc_model(model, backend="numba")
+
+
+def _compiled(model: Reusable | pm.Model) -> Any:
+    """Return the compiled model with the data as they are now."""
+    if isinstance(model, pm.Model):
+        return compile_nutpie(model)
+    if "nutpie" not in model.compiled:
+        model.compiled["nutpie"] = compile_nutpie(model.model)
+        return model.compiled["nutpie"]
+    compiled = model.compiled["nutpie"]
+    return compiled.with_data(**{each.name: each.get_value(borrow=True) for each in compiled.shared_var_keys})
+
+
+def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
+    import nutpie
+
+    adaptation = "low_rank" if compiled.n_dim <= MOST_CORRELATED else "diag"
+    if start is not None:
+        compiled = replace(compiled, initial_point_func=_around(_flat(model, start)))
+    raw = nutpie.sample(
+        compiled,
+        save_warmup=False,
+        progress_bar=False,
+        adaptation=adaptation,
+        return_raw_trace=True,
+        **settings,
+    )
+    return _tree(compiled, settings["draws"], *raw.get_arrow_trace())
+
+
+def _tree(compiled: Any, n_draws: int, posterior: Sequence[Any], stats: Sequence[Any]) -> xr.DataTree:
+    """Return nutpie's draws as a tree; its own way takes longer than sampling a small model does."""
+    draws, batches = ([pa.record_batch(each)[-n_draws:] for each in chains] for chains in (posterior, stats))
+    shapes, dims = compiled.shapes, compiled.dims or {}
+    held = {
+        name: (
+            ("chain", "draw", *(dims.get(name) or [f"{name}_dim_{axis}" for axis in range(len(shapes[name]))])),
+            np.stack([_numbers(each.column(name)).reshape((-1, *shapes[name])) for each in draws]),
+        )
+        for name in draws[0].schema.names
+    }
+    used = {dim for named, _ in held.values() for dim in named}
+    coords = {name: values for name, values in (compiled.coords or {}).items() if name in used}
+    coords |= {"chain": np.arange(len(draws)), "draw": np.arange(n_draws)}
+    told = {
+        name: (("chain", "draw"), np.stack([each.column(name).to_numpy(zero_copy_only=False) for each in batches]))
+        for name in STATISTICS
+    }
+    return xr.DataTree.from_dict({"posterior": xr.Dataset(held, coords), "sample_stats": xr.Dataset(told)})
+
+
+def _numbers(column: Any) -> NDArray[Any]:
+    flat = column if not hasattr(column, "flatten") or pa.types.is_primitive(column.type) else column.flatten()
+    values: NDArray[Any] = flat.to_numpy(zero_copy_only=False)
+    return values
+
+
+def _around(point: NDArray[np.float64]) -> Any:
+    """Return a function from a seed to a point close to the given one."""
+    return lambda seed: point + np.random.default_rng(seed).uniform(-JITTER, JITTER, point.shape)
+
+
+def _flat(model: pm.Model, start: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
+    """Return a point as one vector, in the order in which nutpie has the free variables."""
+    names = [model.rvs_to_values[variable].name for variable in model.free_RVs]
+    return np.concatenate([np.ravel(np.asarray(_started(start, name), dtype=np.float64)) for name in names])
+
+
+def _started(start: Mapping[str, ArrayLike], name: str) -> ArrayLike:
+    if name not in start:
+        raise InputError(f"start has no value of {name!r}; it takes one of each of model.value_vars")
+    return start[name]
+
+
+def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
+    names = [value.name for value in model.value_vars]
+    point = None if start is None else {name: np.asarray(_started(start, name)) for name in names}
+    with model:
+        tree: xr.DataTree = pm.sample(
+            initvals=point, progressbar=False, quiet=True, compute_convergence_checks=False, **settings
+        )
+    return tree
+
+
+def _kept(tree: xr.DataTree, confidential: Sequence[str]) -> xr.DataTree:
+    kept = {
+        name: {key: each for key, each in tree[name].data_vars.items() if key not in confidential} for name in GROUPS
+    }
+    return xr.DataTree.from_dict({name: xr.Dataset(group) for name, group in kept.items()})

@@ -1,0 +1,258 @@
+"""Log-likelihoods record by record, as graphs, and what of a graph can be worked out beforehand."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pymc.logprob.utils import CheckParameterValue
+from pytensor.compile.builders import OpFromGraph
+from pytensor.graph.basic import Constant, Variable
+from pytensor.graph.replace import _vectorize_node, clone_replace, graph_replace
+from pytensor.graph.rewriting.utils import rewrite_graph
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.raise_op import CheckAndRaise
+from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
+from pytensor.tensor.math import All, Dot
+from pytensor.tensor.shape import SpecifyShape
+from pytensor.tensor.subtensor import AdvancedSubtensor
+
+from pdips.errors import InputError
+from pdips.posterior.columns import SUFFIX
+
+FloatArray = NDArray[np.float64]
+
+SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
+"""Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
+
+ONE_EACH = (
+    "the model doesn't have one log-likelihood a record: it holds numbers of several records as constants, or an "
+    "observed variable has its records elsewhere than on its first axis; read columns as data[name]"
+)
+
+
+def record_terms(model: pm.Model) -> Any:
+    """Return the log-likelihood of each record, a vector, as a graph of the model's value variables and data.
+
+    The model's observed variables have one value a record along their first axis; see ``likelihood.py`` for models
+    where that needs to be said.
+    """
+    terms = [on_first_axis(term) for term in model.logp(vars=model.observed_RVs, sum=False)]
+    return sum(terms[1:], terms[0])
+
+
+def terms_and_prior(model: pm.Model) -> tuple[Any, Any]:
+    """Return :func:`record_terms` and :func:`log_prior` of a model, worked out in one go."""
+    observed = model.observed_RVs
+    found = model.logp(vars=[*observed, *model.free_RVs, *model.potentials], sum=False)
+    terms = [on_first_axis(term) for term in found[: len(observed)]]
+    return sum(terms[1:], terms[0]), sum((each.sum() for each in found[len(observed) :]), pt.zeros(()))
+
+
+def on_first_axis(term: Any) -> Any:
+    """Sum a log-likelihood over all axes but its first."""
+    return term.reshape((term.shape[0], -1)).sum(axis=1) if term.ndim > 1 else term
+
+
+def log_prior(model: pm.Model) -> Any:
+    """Return the log prior density of the value variables (Jacobians included), as a graph."""
+    return model.logp(vars=[*model.free_RVs, *model.potentials])
+
+
+def inputs_of(model: pm.Model, columns: Iterable[str] | None = None) -> dict[str, Any]:
+    """Return the columns that a model reads, each with its shared variable; other data of the model are constants.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    columns : iterable of str, optional
+        The columns that there are; a model may call data of its own ``knots_data``. Left out, all names count.
+    """
+    found = {variable.name: variable for variable in model.data_vars}
+    named = {name.removesuffix(SUFFIX): variable for name, variable in found.items() if name.endswith(SUFFIX)}
+    known = named if columns is None else set(columns)
+    return {name: variable for name, variable in named.items() if name in known}
+
+
+def alone(terms: Any, columns: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the log-likelihood of one record, shape (1,), and the columns of that record, shape (1, ...) each.
+
+    Parameters
+    ----------
+    terms : graph, shape (records,)
+        Log-likelihoods, of a model that was built of one record.
+    columns : mapping of str to variable
+        What holds values of records in it; all else is the same for all records.
+
+    Raises
+    ------
+    InputError
+        If the model holds something of more records than one, or doesn't have one log-likelihood a record.
+    """
+    ones = {name: v.type.clone(shape=(1, *v.type.shape[1:]))(name=name) for name, v in columns.items()}
+    try:
+        [single] = clone_replace([terms], {columns[name]: one for name, one in ones.items()}, rebuild_strict=False)
+        single = rewrite_graph(open_checks(single, lambda _: False), include=("ShapeOpt", "canonicalize", "stabilize"))
+        if single.type.shape == (None,):  # some operations don't say
+            single = pt.specify_shape(single, (1,))
+    except (ValueError, TypeError):  # lengths that don't go together
+        raise InputError(ONE_EACH) from None
+    if single.type.shape != (1,):
+        raise InputError(ONE_EACH)
+    return single, ones
+
+
+def over_records(term: Any, columns: Mapping[Any, Any]) -> Any:
+    """Return the log-likelihoods of many records, shape (records,), from the graph of a single one.
+
+    Parameters
+    ----------
+    term : graph, shape (1,)
+        The log-likelihood of one record (:func:`alone`).
+    columns : mapping of variable to variable
+        What holds that record, shape (1, ...), and what holds many, shape (records, ...).
+
+    Raises
+    ------
+    InputError
+        If the term reads no column, or contains an operation that can't be repeated.
+
+    Notes
+    -----
+    Element i is the term of record i: each operation is repeated for every record, as ``vectorize_graph`` does, so no
+    model can make one record enter the term of another. Variables whose first axis has length 1 get the records there,
+    all others in front. Operations that treat rows one by one are simply given more rows, which is as fast as a model
+    written for many.
+    """
+    known, rows = dict(columns), set(columns)
+    for node in toposort([term]):
+        if any(each in known for each in node.inputs):
+            try:
+                made = _repeated(node, known, rows)
+            except (NotImplementedError, ValueError, TypeError) as error:
+                raise InputError(
+                    f"the model's log-likelihood contains {type(node.op).__name__}, which can't be repeated for every "
+                    f"record ({type(error).__name__}); write it with elementwise operations, sums and products"
+                ) from None
+            known |= dict(zip(node.outputs, made, strict=True))
+    if term not in known:
+        raise InputError("the model's log-likelihood reads no column")
+    return known[term] if term in rows else pt.specify_shape(known[term], (None, 1))[:, 0]
+
+
+def _repeated(node: Any, known: Mapping[Any, Any], rows: set[Any]) -> Sequence[Any]:
+    """Return the outputs of a node for all records, and note in ``rows`` those that have the records on their axis."""
+    many = [each for each in node.inputs if each in known]
+    if rows.issuperset(many) and _treats_rows_alone(node, many):
+        rows.update(node.outputs)
+        if isinstance(node.op, SpecifyShape):
+            return [known[many[0]]]
+        made: Sequence[Any] = node.op.make_node(*(known.get(each, each) for each in node.inputs)).outputs
+        return made
+    given = [pt.expand_dims(known[each], 1) if each in rows else known.get(each, each) for each in node.inputs]
+    if isinstance(node.op, CheckAndRaise):
+        holds = reduce(pt.and_, given[1:])  # a check must fail for its own record alone
+        made = [pt.switch(pt.shape_padright(holds, given[0].ndim - holds.ndim), given[0], np.nan)]
+    else:
+        found = _vectorize_node(node.op, node, *given)
+        made = getattr(found, "outputs", found)
+    fronts = [_is_one(each) for each in node.outputs]
+    rows.update(each for each, front in zip(node.outputs, fronts, strict=True) if front)
+    return [each[:, 0] if front else each for each, front in zip(made, fronts, strict=True)]
+
+
+def _is_one(variable: Any) -> bool:
+    return bool(variable.ndim > 0 and variable.type.shape[0] == 1)
+
+
+def _treats_rows_alone(node: Any, many: Sequence[Any]) -> bool:
+    """Whether a node does with each row of some of its inputs what it does with a single one."""
+    op, first = node.op, node.inputs[0]
+    if isinstance(op, Elemwise):
+        return all(each in many or _is_one(each) for each in node.inputs)
+    if isinstance(op, DimShuffle):
+        return bool(op.new_order) and op.new_order[0] == 0
+    if isinstance(op, CAReduce):
+        return op.axis is not None and all(axis % first.ndim for axis in op.axis)
+    if isinstance(op, Join):
+        return bool(op.axis > 0) and len(many) == len(node.inputs)
+    if isinstance(op, Dot):
+        return many == [first] and first.ndim == 2
+    if isinstance(op, AdvancedSubtensor):
+        index = node.inputs[1:]
+        fits = all(each in many or _is_one(each) for each in index) and len({each.ndim for each in index}) == 1
+        return first not in many and bool(op.idx_list == tuple(range(len(index)))) and fits
+    return isinstance(op, SpecifyShape) or (isinstance(op, OpFromGraph) and _is_made_of_such(node, many))
+
+
+def _is_made_of_such(node: Any, many: Sequence[Any]) -> bool:
+    inner = node.op.fgraph
+    rows = {held for held, given in zip(inner.inputs, node.inputs, strict=True) if given in many}
+    for each in inner.toposort():
+        reached = [held for held in each.inputs if held in rows]
+        if reached and not _treats_rows_alone(each, reached):
+            return False
+        rows.update(each.outputs if reached else ())
+    return rows.issuperset(inner.outputs)
+
+
+def constant_parts(graph: Any, kept: Sequence[Variable[Any, Any]], *, leaves: bool = False) -> tuple[Any, list[Any]]:
+    """Return a graph in simpler form, and its largest parts that don't depend on ``kept``; with ``leaves``, inputs too.
+
+    Checks of parameters are left out: they would look at all elements at once, and end the run at the edge of what
+    doubles can hold.
+    """
+    graph = rewrite_graph(graph, include=SIMPLER)
+    depends = set(kept)
+    nodes = list(toposort([graph]))
+    for node in nodes:
+        if depends & set(node.inputs):
+            depends |= set(node.outputs)
+    read = dict.fromkeys(variable for node in nodes if depends & set(node.outputs) for variable in node.inputs)
+    front = [
+        variable
+        for variable in read
+        if (variable.owner is not None or leaves) and not isinstance(variable, Constant) and variable not in depends
+    ]
+    return graph, [variable for variable in front if isinstance(variable.type, pt.TensorType)]
+
+
+def open_checks(log_density: Any, holds_records: Callable[[Any], bool]) -> Any:
+    """Replace PyMC's checks of parameters by a log density of minus infinity.
+
+    PyMC passes a check if *all* elements are in order, so one record's parameters would change the log-likelihood of
+    every other. Here an element out of order changes its own only.
+
+    Parameters
+    ----------
+    log_density : graph
+        Log-likelihoods.
+    holds_records : callable
+        Whether a variable holds one value a record.
+    """
+    while checks := [node for node in toposort([log_density]) if isinstance(node.op, CheckParameterValue)]:
+        expression, output = checks[0].inputs[0], checks[0].outputs[0]
+        for condition in _conditions(checks[0].inputs[1:]):
+            inner = condition.ndim - expression.ndim
+            if not any(map(holds_records, ancestors([condition]))):
+                condition = pt.all(condition)
+            elif inner > 0:  # several parameters an element
+                condition = pt.all(condition, axis=tuple(range(-inner, 0)))
+            expression = pt.switch(condition, expression, -np.inf)
+        [log_density] = graph_replace([log_density], {output: pt.as_tensor(expression).astype(output.dtype)})
+    return log_density
+
+
+def _conditions(found: Sequence[Any]) -> Iterator[Any]:
+    """Yield what must hold for each element, out of what must hold for all."""
+    for condition in found:
+        node = condition.owner
+        if node is not None and isinstance(node.op, (All, MakeVector, ScalarFromTensor, TensorFromScalar)):
+            yield from _conditions(node.inputs)
+        else:
+            yield pt.as_tensor(condition)

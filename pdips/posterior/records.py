@@ -1,0 +1,116 @@
+"""Synthetic sets from released parameter values: post-processing of these, beside the public columns."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table, decode
+from pdips.errors import InputError
+from pdips.margins.synthesis import public_order, public_records
+from pdips.mechanism import Clock
+from pdips.posterior.columns import record_values
+from pdips.posterior.model import Blueprint
+from pdips.privacy.noise import RandomBits
+
+Parameters = Mapping[str, NDArray[Any]]
+
+
+def synthetic_sets(
+    blueprint: Blueprint,
+    table: Table,
+    parameters: Parameters | Sequence[Parameters],
+    n_sets: int,
+    n_records: int,
+    bits: RandomBits,
+    clock: Clock,
+) -> list[pd.DataFrame]:
+    """Draw synthetic sets from a model at one value of its parameters, or at one for each set.
+
+    Of the confidential table it reads the public columns alone.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+        The model.
+    table : Table
+        Whose public columns are copied.
+    parameters : mapping of str to ndarray, or one for each set
+        Values of the free variables, in the model's own units; other names are passed over.
+    n_sets : int
+        Number of sets.
+    n_records : int
+        Number of records of each set; with public columns, that of the table.
+    bits : RandomBits
+        Randomness of the records.
+    clock : Clock
+        Times each set.
+
+    Returns
+    -------
+    list of DataFrame
+        Columns as the schema has them.
+
+    Raises
+    ------
+    InputError
+        If the number of records or of parameter values doesn't fit.
+    """
+    each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
+    if len(each) != n_sets:
+        raise InputError(f"parameters must be given once, or once for each of {n_sets} sets")
+    names = list(table.schema.public_columns)
+    if names and n_records != table.n_records:
+        raise InputError("with public columns the synthetic sets have the table's public records")
+    public, covariates = public_columns(table)
+    rng, sets, free = bits.generator(), list[pd.DataFrame](), [rv.name for rv in blueprint.model.free_RVs]
+    for number, values in enumerate(each, start=1):
+        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
+            drawn = blueprint.draw({name: values[name] for name in free}, n_records, covariates, rng)
+            sets.append(to_frame(table.schema, drawn, public, rng))
+    return sets
+
+
+def to_frame(
+    schema: Schema, drawn: Mapping[str, NDArray[Any]], public: pd.DataFrame, rng: np.random.Generator
+) -> pd.DataFrame:
+    """Turn what a model drew into records: levels as they are spelt, numbers within their bounds.
+
+    Parameters
+    ----------
+    schema : Schema
+        Says what each column may hold.
+    drawn : mapping of str to ndarray, shape (records,)
+        Codes of levels, or numbers; what lies outside is moved to the nearest that may be, what is no number to the
+        lower end: nothing may fail once the draw is paid for.
+    public : DataFrame
+        The public columns, in the same order.
+    rng : numpy.random.Generator
+        Not used for columns with levels or bounds, and these are all that models describe.
+    """
+    made = {name: public[name].array for name in public.columns}
+    for name, values in drawn.items():
+        made[name] = _column(name, schema.columns[name], np.asarray(values), schema, rng)
+    return pd.DataFrame({name: made[name] for name in schema.columns})
+
+
+def _column(name: str, column: Column, values: NDArray[Any], schema: Schema, rng: np.random.Generator) -> Any:
+    if np.isnan(values.astype(np.float64)).any():
+        values = np.where(np.isnan(values), float(column.lower or 0), values)
+    if column.is_categorical:
+        codes = np.clip(np.rint(values), 0, column.n_levels - 1).astype(np.int64)
+        return decode(schema, {name: codes}, rng)[name].array
+    known = np.clip(values.astype(np.float64), float(column.lower or 0), float(column.upper or 0))
+    return np.rint(known).astype(np.int64) if column.integer else known
+
+
+def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    """Return the public columns of a table as they are written, and as models read them, in one order."""
+    names = list(table.schema.public_columns)
+    if not names:
+        return pd.DataFrame(), {}
+    order = public_order(table, names)
+    return public_records(table, names), {name: values[order] for name, values in record_values(table, names).items()}

@@ -1,0 +1,135 @@
+"""Record weights of pseudo posteriors (paper 004), and weights that are functions of public things alone."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+from pdips.privacy.loss import Number, as_float, positive
+
+FloatArray = NDArray[np.float64]
+
+
+def check_weights(weights: Any, n_records: int) -> FloatArray:
+    """Return weights as doubles.
+
+    Raises
+    ------
+    InputError
+        If there isn't one number in [0, 1] for each record.
+    """
+    try:
+        found = np.asarray(weights, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise InputError("weights must be numbers, one for each record") from None
+    if found.shape != (n_records,):
+        raise InputError("weights must have one number for each record")
+    if not ((found >= 0) & (found <= 1)).all():
+        raise InputError("weights must lie between 0 and 1, and none may be missing")
+    return found
+
+
+def check_bounds(bounds: Any) -> FloatArray:
+    """Return the largest log-likelihoods of records as doubles: not negative, NaN read as infinite."""
+    found = np.asarray(bounds, dtype=np.float64)
+    if found.ndim != 1 or not found.size:
+        raise InputError("bounds must have one number for each record: the largest abs(log-likelihood)")
+    found = np.where(np.isnan(found), np.inf, found)
+    if (found < 0).any():
+        raise InputError("bounds must be absolute values, and one is below 0")
+    return found
+
+
+def linear_weights(bounds: Any, *, scale: float = 1.0, shift: float = 0.0) -> FloatArray:
+    """Return the weights of the paper's Weighted: 1 for the record of the smallest bound, 0 for that of the largest.
+
+    Parameters
+    ----------
+    bounds : array-like, shape (records,)
+        f_i = max over posterior draws of abs(log p(x_i | theta)). Of one that isn't finite the weight is 0.
+    scale, shift : float
+        The paper's c1 and c2: alpha_i = scale (1 - (f_i - min f) / (max f - min f)) + shift, brought into [0, 1].
+
+    Returns
+    -------
+    ndarray, shape (records,)
+        The weights. As each depends on all records, no finite epsilon can be shown for what they lead to.
+
+    Notes
+    -----
+    Paper 004, section 2.3, writes 1 / f_i; this map is what its figures agree with.
+    """
+    for name, value in {"scale": scale, "shift": shift}.items():
+        if not np.isfinite(value) or (name == "scale" and value <= 0):
+            raise InputError(f"{name} must be finite{' and above 0' if name == 'scale' else ''}, got {value}")
+    f = check_bounds(bounds)
+    known = np.isfinite(f)
+    if not known.any():
+        return np.zeros(len(f))
+    low, high = f[known].min(), f[known].max()
+    # where all bounds are equal none is riskier than another
+    linear = np.ones(known.sum()) if high == low else 1 - (f[known] - low) / (high - low)
+    weights = np.zeros(len(f))
+    weights[known] = np.clip(scale * linear + shift, 0, 1)
+    return weights
+
+
+def weighted_e(weights: Any, bounds: Any, epsilon: Number) -> FloatArray:
+    """Return the weights of the paper's Weighted-e: 0 where weight times bound is above epsilon / 2.
+
+    Parameters
+    ----------
+    weights, bounds : array-like, shape (records,)
+        Of :func:`linear_weights`; the bounds are those of the unweighted fit.
+    epsilon : number
+        The paper's target. That the refit keeps within epsilon / 2 is not assured, and mostly it doesn't.
+    """
+    f = check_bounds(bounds)
+    alpha = check_weights(weights, len(f))
+    return np.where(_product(alpha, f) > as_float(positive(epsilon, "epsilon")) / 2, 0.0, alpha)
+
+
+def ratio_weights(bounds: Any, window: float) -> FloatArray:
+    """Return min(1, window / f_i): the largest weights that keep all weighted log-likelihoods within the window."""
+    if not window > 0:
+        raise InputError(f"window must be above 0, got {window}")
+    with np.errstate(divide="ignore"):
+        found: FloatArray = np.minimum(1.0, window / check_bounds(bounds))
+    return found
+
+
+def public_weights(terms: Any, window: float, centre: Any = 0.0) -> FloatArray:
+    """Return weights that are a function of their own record and of public parameter values.
+
+    Parameters
+    ----------
+    terms : array-like, shape (points, records)
+        Log-likelihood of each record at public values of the parameters: draws from the prior, or from a fit to
+        public records or to an earlier release.
+    window : float
+        Half-width of the window, in nats.
+    centre : float or array-like, shape (records,)
+        c(x), also a function of the record and of public things alone.
+
+    Returns
+    -------
+    ndarray, shape (records,)
+        alpha(x) = min(1, window / max over points of abs(log p(x | theta) - c(x))): the theorem on the censored
+        posterior holds with these weights as it does without.
+    """
+    found = np.asarray(terms, dtype=np.float64)
+    if found.ndim != 2:
+        raise InputError("terms must have one row for each public point and one column for each record")
+    return ratio_weights(np.abs(found - np.asarray(centre, dtype=np.float64)).max(axis=0), window)
+
+
+def lipschitz_bound(weights: Any, bounds: Any) -> float:
+    """Return the paper's local bound Delta = max_i alpha_i f_i, with f of the weighted fit."""
+    f = check_bounds(bounds)
+    return float(_product(check_weights(weights, len(f)), f).max())
+
+
+def _product(weights: FloatArray, bounds: FloatArray) -> FloatArray:
+    """Return weights times bounds; a record of weight 0 has none, whatever its bound."""
+    return np.where(weights == 0, 0.0, np.where(weights == 0, 1.0, weights) * np.where(weights == 0, 0.0, bounds))

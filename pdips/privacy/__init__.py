@@ -1,0 +1,1 @@
+"""Losses, exact noise, and the ledger."""

@@ -1,0 +1,176 @@
+"""Weighted sums of independent noise: their variance, and how wide an interval must be to hold them."""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize
+
+from pdips.errors import InputError
+from pdips.privacy.noise import discrete_laplace_variance
+
+FloatArray = NDArray[np.float64]
+
+SMOOTHING = 5e-4
+"""Standard deviation of the normal variable that is added before the law is inverted, in those of the sum."""
+
+SMOOTHING_REACH, SMOOTHING_MISSED = 5.0, 6e-7
+"""A normal variable is further than this many standard deviations from 0 with less than this probability."""
+
+FREQUENCIES = 2**18
+NEGLIGIBLE = 1e-13
+TAIL = math.log(2e10)
+
+ROOT = 1e-6
+"""Accuracy of widths, in standard deviations."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Independent draws of the same noise with the same weight in a sum.
+
+    Parameters
+    ----------
+    weight : float
+        What each is multiplied by.
+    n : int
+        How many there are.
+    scale : Fraction
+        Of the discrete Laplace law, or sigma^2 of the discrete Gaussian one.
+    law : {"laplace", "gaussian"}
+        Of each draw.
+    """
+
+    weight: float
+    n: int
+    scale: Fraction
+    law: Literal["laplace", "gaussian"] = "laplace"
+
+    @property
+    def each(self) -> float:
+        """Variance of one draw, without the weight."""
+        return discrete_laplace_variance(self.scale) if self.law == "laplace" else float(self.scale)
+
+
+@dataclass(frozen=True)
+class NoiseSum:
+    """A weighted sum of independent noise, which is symmetric about 0.
+
+    Parameters
+    ----------
+    terms : tuple of Terms
+        Its parts.
+    normal_variance : float
+        Variance of a normal part beside them, for the error of a sample.
+    """
+
+    terms: tuple[Terms, ...]
+    normal_variance: float = 0.0
+
+    @property
+    def variance(self) -> float:
+        """Variance of the sum."""
+        return sum(part.n * part.weight**2 * part.each for part in self.terms) + self.normal_variance
+
+    @property
+    def standard_error(self) -> float:
+        """Its standard deviation."""
+        return math.sqrt(self.variance)
+
+    def averaged(self, n: int) -> "NoiseSum":
+        """Return the mean of n independent sums."""
+        terms = tuple(replace(part, weight=part.weight / n, n=part.n * n) for part in self.terms)
+        return NoiseSum(terms, self.normal_variance)
+
+    def scaled(self, factor: float) -> "NoiseSum":
+        """Return the sum in another unit."""
+        terms = tuple(replace(part, weight=part.weight * factor) for part in self.terms)
+        return NoiseSum(terms, self.normal_variance * factor**2)
+
+    def half_width(self, level: float) -> float:
+        """Return a number that the sum is within of 0 with probability ``level`` or more.
+
+        Parameters
+        ----------
+        level : float
+            Above 0 and below 1.
+
+        Returns
+        -------
+        float
+            At most half a percent above the smallest such number, or, for a sum on a grid of steps, above the smallest
+            step that is one.
+
+        Notes
+        -----
+        A normal variable G of standard deviation tau = 0.0005 sd makes the law of X + G smooth. P(|X| <= q + 5 tau) is
+        at least P(|X + G| <= q) - P(|G| > 5 tau), so q at level + 6e-7, plus 5 tau, is enough for X. The law of X + G
+        on a circle of circumference 2 A is q / A + sum_k 2 sin(pi k q / A) phi(pi k / A) / (pi k); A is such that X is
+        beyond it with probability below 1e-10 (Chernoff). Discrete Gaussian parts are taken as normal ones, and one of
+        their steps is added.
+        """
+        deviation = self.standard_error
+        if not deviation:
+            return 0.0
+        reach = self._reach()
+        smoothing = max(SMOOTHING * deviation, 6 * reach / (math.pi * FREQUENCIES))
+        count = min(math.ceil(6 * reach / (math.pi * smoothing)), FREQUENCIES)
+        frequency = np.arange(1, count + 1) * (math.pi / reach)
+        height = np.exp(self._log_characteristic(frequency) - (smoothing * frequency) ** 2 / 2)
+        height *= 2 / (math.pi * np.arange(1, count + 1))
+        kept = np.abs(height) > NEGLIGIBLE
+        frequency, height = frequency[kept], height[kept]
+
+        def excess(q: float) -> float:
+            return q / reach + float(height @ np.sin(frequency * q)) - level - SMOOTHING_MISSED
+
+        steps = max((abs(part.weight) for part in self.terms if part.law == "gaussian"), default=0.0)
+        found = float(optimize.brentq(excess, 0.0, reach, xtol=ROOT * deviation))
+        return found + ROOT * deviation + SMOOTHING_REACH * smoothing + steps
+
+    def _normal(self) -> float:
+        """Variance of the parts that are normal, or taken as such."""
+        return self.normal_variance + sum(p.n * p.weight**2 * p.each for p in self.terms if p.law == "gaussian")
+
+    def _log_characteristic(self, t: NDArray[Any]) -> FloatArray:
+        """Return the log of the characteristic function: that of a discrete Laplace of variance v is
+        -log(1 + 2 v sin^2(t / 2))."""
+        found = -self._normal() * t**2 / 2
+        for part in self.terms:
+            if part.law == "laplace":
+                found -= part.n * np.log1p(2 * part.each * np.sin(part.weight * t / 2) ** 2)
+        return np.asarray(found)
+
+    def _reach(self) -> float:
+        """Return what the sum is beyond with probability below 1e-10, by Chernoff's bound."""
+        steepest = [
+            2 * math.asinh(math.sqrt(0.5 / part.each)) / abs(part.weight)
+            for part in self.terms
+            if part.law == "laplace" and part.weight and part.each
+        ]
+        most = min(steepest, default=math.inf)
+        tilts = np.geomspace(1e-3, 0.97, 60) * most if steepest else np.geomspace(0.1, 10, 60) / self.standard_error
+        return float(min((TAIL + self._log_moment(tilt)) / tilt for tilt in tilts))
+
+    def _log_moment(self, tilt: float) -> float:
+        found = self._normal() * tilt**2 / 2
+        for part in self.terms:
+            if part.law == "laplace":
+                found -= part.n * math.log1p(-2 * part.each * math.sinh(part.weight * tilt / 2) ** 2)
+        return found
+
+
+def check_level(level: float) -> float:
+    """Return the probability that an interval is to have.
+
+    Raises
+    ------
+    InputError
+        If it is not from 0.5 to 0.9999.
+    """
+    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0.5 <= level <= 0.9999:
+        raise InputError(f"level must be from 0.5 to 0.9999, got {level}")
+    return float(level)

@@ -1,0 +1,1 @@
+"""Quantile regression and synthesis column by column."""

@@ -1,0 +1,233 @@
+"""Nonnegative numbers with 53 bits and an exponent of their own: sums of products that no double could hold.
+
+A number is ``mantissa * 2**exponent`` with the mantissa in [1/2, 1), or 0. Sums and products of nonnegative numbers
+never cancel, so each operation costs a relative error of at most ``2 * ROUNDING``, whatever the range; nothing becomes
+0 that isn't.
+"""
+
+from fractions import Fraction
+from functools import cache, lru_cache
+from itertools import accumulate
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.errors import InputError
+from pdips.privacy.noise import FILTER, WORD_BITS, RandomBits, _exp_bounds, _LazyUniform
+
+IntArray = NDArray[np.int64]
+
+ROUNDING = Fraction(1, 2**53)
+LOWEST = -(2**60)
+RADIX_BITS = 10
+LONG_BITS = 256
+LONG_DIGITS = 120
+LARGEST_RATE = 100
+LARGEST_POWER = 2**40
+
+
+class Wide(NamedTuple):
+    """An array of numbers ``mantissa * 2**exponent``.
+
+    Attributes
+    ----------
+    mantissa : ndarray of float64
+        In [1/2, 1), or 0.
+    exponent : ndarray of int64, the same shape
+        ``LOWEST`` where the number is 0.
+    """
+
+    mantissa: NDArray[np.float64]
+    exponent: IntArray
+
+    def take(self, index: IntArray) -> "Wide":
+        """Return the numbers at ``index``."""
+        return Wide(self.mantissa[index], self.exponent[index])
+
+    def where(self, condition: NDArray[np.bool_]) -> "Wide":
+        """Return the numbers where the condition holds, and 0 elsewhere."""
+        return Wide(np.where(condition, self.mantissa, 0.0), np.where(condition, self.exponent, LOWEST))
+
+    def later(self, places: int) -> "Wide":
+        """Return the numbers moved to higher indices, with 0 for those that come in."""
+        moved = zeros(len(self.mantissa))
+        moved.mantissa[places:], moved.exponent[places:] = self.mantissa[:-places], self.exponent[:-places]
+        return moved
+
+    def log(self) -> NDArray[np.float64]:
+        """Return natural logarithms, to double precision."""
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.log(self.mantissa) + self.exponent * np.log(2.0))
+
+
+def wide(values: NDArray[np.float64], exponent: IntArray | int = 0) -> Wide:
+    """Return ``values * 2**exponent``."""
+    mantissa, shift = np.frexp(values)
+    return Wide(mantissa, np.where(mantissa > 0, exponent + shift.astype(np.int64), LOWEST))
+
+
+def zeros(n: int) -> Wide:
+    """Return ``n`` numbers that are 0."""
+    return Wide(np.zeros(n), np.full(n, LOWEST, dtype=np.int64))
+
+
+def times(a: Wide, b: Wide) -> Wide:
+    """Return products; relative error at most ``ROUNDING``."""
+    return wide(a.mantissa * b.mantissa, a.exponent + b.exponent)
+
+
+def plus(a: Wide, b: Wide) -> Wide:
+    """Return sums; relative error at most ``2 * ROUNDING``, with what underflows in the smaller term."""
+    top = np.maximum(a.exponent, b.exponent)
+    return wide(_shifted(a, top) + _shifted(b, top), top)
+
+
+def _shifted(a: Wide, top: IntArray | int) -> NDArray[np.float64]:
+    """Return ``a * 2**-top`` as doubles; anything below 2^-2000 becomes 0."""
+    return np.asarray(np.ldexp(a.mantissa, np.maximum(a.exponent - top, -2000).astype(np.int32)))
+
+
+class Powers:
+    """Numbers exp(-rate * k) for whole k, as products of table entries: one for each group of ten binary digits of k.
+
+    Relative error at most ``12 * ROUNDING``: an entry is cut off after 53 bits of one that is right to 200 (at most ``2
+    * ROUNDING``), and four of them are multiplied.
+
+    Parameters
+    ----------
+    rate : Fraction
+        Nats a step, at most ``LARGEST_RATE``.
+    largest : int
+        The largest k, at most 2^40 - 1.
+
+    Raises
+    ------
+    InputError
+        If the rate is not above 0 or too large, or k may be too large.
+    """
+
+    def __init__(self, rate: Fraction, largest: int) -> None:
+        if not 0 < rate <= LARGEST_RATE:
+            raise InputError(f"the exponential mechanism of a quantile needs a rate above 0 and at most {LARGEST_RATE}")
+        if not 0 <= largest < LARGEST_POWER:
+            raise InputError(
+                "too many records, or parts of a cell, for joint quantiles: their product must be below 2^40"
+            )
+        self._tables = _power_tables(rate, max(1, -(-largest.bit_length() // RADIX_BITS)))
+
+    def at(self, k: IntArray) -> Wide:
+        """Return exp(-rate * k)."""
+        product = self._tables[0].take(k & (2**RADIX_BITS - 1))
+        for level, table in enumerate(self._tables[1:], start=1):
+            product = times(product, table.take(k >> (RADIX_BITS * level) & (2**RADIX_BITS - 1)))
+        return product
+
+
+@lru_cache(maxsize=16)
+def _power_tables(rate: Fraction, n_levels: int) -> tuple[Wide, ...]:
+    tables, base = [], _long(rate)
+    for _ in range(n_levels):
+        powers = [(1 << (LONG_BITS - 1), 1 - LONG_BITS)]
+        for _ in range(2**RADIX_BITS):
+            powers.append(_long_product(powers[-1], base))
+        base = powers.pop()
+        tables.append(_rounded(powers))
+    return tuple(tables)
+
+
+@lru_cache(maxsize=256)
+def exponential(exponent: Fraction) -> Wide:
+    """Return exp(-exponent) as an array of one, ``exponent`` in [0, 100]; relative error at most ``2 * ROUNDING``."""
+    return _rounded([_long(exponent)])
+
+
+def _long(exponent: Fraction) -> tuple[int, int]:
+    """Return exp(-exponent) as a mantissa of 256 bits and its exponent, right to 250 bits."""
+    low, high = _exp_bounds(exponent, LONG_DIGITS)
+    middle = (low + high) / 2
+    shift = LONG_BITS - middle.numerator.bit_length() + middle.denominator.bit_length()
+    return (middle.numerator << shift) // middle.denominator, -shift
+
+
+def _long_product(a: tuple[int, int], b: tuple[int, int]) -> tuple[int, int]:
+    product = a[0] * b[0]
+    excess = product.bit_length() - LONG_BITS
+    return product >> excess, a[1] + b[1] + excess
+
+
+def _rounded(numbers: list[tuple[int, int]]) -> Wide:
+    """Cut off after 53 bits."""
+    lengths = [mantissa.bit_length() for mantissa, _ in numbers]
+    heads = [float(mantissa >> (length - 53)) for (mantissa, _), length in zip(numbers, lengths, strict=True)]
+    exponents = [exponent + length - 53 for (_, exponent), length in zip(numbers, lengths, strict=True)]
+    return wide(np.array(heads), np.array(exponents, dtype=np.int64))
+
+
+def choose(weights: Wide, n: int, bits: RandomBits) -> IntArray:
+    """Draw ``n`` indices, each with probability exactly proportional to its weight.
+
+    Parameters
+    ----------
+    weights : Wide, shape (candidates,)
+        At least one above 0.
+    n : int
+        Number of independent draws.
+    bits : RandomBits
+        Source of uniform bits.
+
+    Returns
+    -------
+    ndarray of int64, shape (n,)
+
+    Notes
+    -----
+    Doubles decide where they can: they are within 2^-31 of the cumulative probabilities. The few draws within
+    ``FILTER`` of a threshold are decided by rationals that enclose it ever more tightly (``docs/proofs/noise.md``,
+    lemma 0).
+    """
+    cumulative = np.cumsum(_shifted(weights, int(weights.exponent.max())))
+    cumulative /= cumulative[-1]
+    words = bits.words(n, np.uint64)
+    uniform = words.astype(np.float64) * 2.0**-WORD_BITS
+    chosen = np.minimum(np.searchsorted(cumulative, uniform, side="right"), len(cumulative) - 1)
+    padded = np.concatenate([[-1.0], cumulative])
+    unsure = (np.abs(cumulative[chosen] - uniform) < FILTER) | (np.abs(padded[chosen] - uniform) < FILTER)
+    if unsure.any():
+        enclose = _Enclosure(weights)
+        for i in np.flatnonzero(unsure):
+            chosen[i] = enclose.find(_LazyUniform(int(words[i]), WORD_BITS, bits))
+    return np.asarray(chosen, dtype=np.int64)
+
+
+class _Enclosure:
+    """Cumulative probabilities between rationals: weights are cut off after ever more bits below the largest."""
+
+    def __init__(self, weights: Wide) -> None:
+        self.candidates = np.flatnonzero(weights.mantissa > 0)
+        self.heads = [int(m) for m in np.ldexp(weights.mantissa[self.candidates], 53)]
+        exponents = weights.exponent[self.candidates]
+        self.below = [int(e) for e in exponents.max() - exponents]
+        self.sums = cache(self._sums)
+
+    def _sums(self, digits: int) -> tuple[list[int], list[int]]:
+        """Return lower and upper bounds of the cumulative weights, in units of 2^-(4 digits) of the largest."""
+        low, high = [], []
+        for head, below in zip(self.heads, self.below, strict=True):
+            shift = 4 * digits - below
+            low.append(head << shift if shift >= 0 else head >> min(-shift, 64))
+            high.append(low[-1] + (shift < 0))
+        return list(accumulate(low)), list(accumulate(high))
+
+    def bounds(self, k: int, digits: int) -> tuple[Fraction, Fraction]:
+        low, high = self.sums(digits)
+        return Fraction(low[k], low[k] + high[-1] - high[k]), Fraction(high[k], high[k] + low[-1] - low[k])
+
+    def find(self, uniform: _LazyUniform) -> int:
+        """Return the first candidate whose cumulative probability is above the uniform number, by bisection."""
+        first, last = 0, len(self.candidates) - 1
+        while first < last:
+            middle = (first + last) // 2
+            below = uniform.below(lambda digits, k=middle: self.bounds(k, digits))  # type: ignore[misc]
+            first, last = (first, middle) if below else (middle + 1, last)
+        return int(self.candidates[first])

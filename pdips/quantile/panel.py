@@ -1,0 +1,252 @@
+"""Panels: a record for each unit, a column for each year, known from a public first year to a public last one.
+
+The pattern of the synthetic Longitudinal Business Database (Kinney et al. 2011; paper 002, section 5.1): in each year
+the units that are new ("births") are synthesized on their own, those that were there the year before ("continuers")
+given their values of that year.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.data.encoding import Box, Scale, Values
+from pdips.data.schema import Column, Schema
+from pdips.errors import InputError
+from pdips.privacy.loss import Number, exact
+from pdips.quantile.conditional import Draw
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+Part = Literal["births", "continuers"]
+PARTS: tuple[Part, ...] = ("births", "continuers")
+PARALLEL = "parallel"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """Which columns are values of which years, and in which years a record has them; all of it public.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the table.
+    first, last : str
+        Public columns: the first and the last year of a record.
+    years : mapping of str to int
+        Year of each column that has values from the first year to the last, and is missing before and after.
+    before : mapping of str to str
+        For each of these the column of the nearest year before, of the same prefix, where there is one.
+    births_share : Fraction, optional
+        Share of a year's budget that pays for births, the rest for continuers; each has all of it if left out.
+    """
+
+    schema: Schema
+    first: str
+    last: str
+    years: Mapping[str, int]
+    before: Mapping[str, str]
+    births_share: Fraction | None = None
+
+    @cached_property
+    def known_schema(self) -> Schema:
+        """The schema of records in a year in which they have values: there nothing is missing."""
+        columns = {
+            name: column.model_copy(update={"missing": False}) if name in self.years else column
+            for name, column in self.schema.columns.items()
+        }
+        return self.schema.model_copy(update={"columns": columns})
+
+    def span(self, values: Values) -> tuple[FloatArray, FloatArray]:
+        """Return the first and the last year of each record, from public columns."""
+        first, last = (self._years(name, values[name]) for name in (self.first, self.last))
+        return first, last
+
+    def _years(self, name: str, values: FloatArray) -> FloatArray:
+        column = self.schema.columns[name]
+        if not column.is_categorical:
+            return values
+        return np.array([float(level) for level in column.levels])[values.astype(np.int64)]
+
+    def parts(self, name: str, values: Values) -> dict[Part, BoolArray]:
+        """Say which records are births and which continuers in the year of a column; the others have no value."""
+        first, last = self.span(values)
+        year, before = self.years[name], self.before.get(name)
+        here = (first <= year) & (last >= year)
+        older = first <= self.years[before] if before else np.zeros(len(first), dtype=bool)
+        return {"births": here & ~older, "continuers": here & older}
+
+    def share(self, part: Part, *, alone: bool) -> Fraction:
+        """Return the share of a year's budget that a part may spend; ``alone`` if nobody is in the other one."""
+        if self.births_share is None or alone:
+            return Fraction(1)
+        return self.births_share if part == "births" else 1 - self.births_share
+
+    def of_part(self, part: Part, name: str, given: Sequence[str]) -> tuple[str, ...]:
+        """Return those of a column's predictors that all records of a part have."""
+        if part == "continuers":
+            return tuple(given)
+        return tuple(other for other in given if self.years.get(other, self.years[name]) == self.years[name])
+
+    def given(self, name: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
+        """Return the predictors of a year's column: as asked for, or the column of the year before.
+
+        Raises
+        ------
+        InputError
+            If one may be missing in a record that has a value in this year and the year before.
+        """
+        before = self.before.get(name)
+        if wanted is None:
+            return (before,) if before else ()
+        earliest = self.years[before] if before else self.years[name]
+        for other in wanted:
+            if not earliest <= self.years.get(other, earliest) <= self.years[name]:
+                raise InputError(
+                    f"predictors of {name!r}: {other!r} isn't there in every record that goes on from the year before; "
+                    "take columns of this year or the year before"
+                )
+        return tuple(wanted)
+
+    def unchanged(self, name: str, box: Box) -> FloatArray | None:
+        """Return the line of last year's value, if that and nothing else is a column's predictor, on its own scale."""
+        before = self.before.get(name)
+        if before is None or box.names != (before,) or before in box.caps:
+            return None
+        old, new = Scale(self.schema.columns[before]), Scale(self.schema.columns[name])
+        low, high = old.bounds
+        same = old.column.scale == new.column.scale and old.bounds == new.bounds
+        return np.array([(low + high) / 2, (high - low) / 2]) if same else None
+
+    def check(self, values: Values) -> None:
+        """Hold a table against its public years.
+
+        Raises
+        ------
+        InputError
+            If a last year is before the first, a value is there in a year in which its record isn't, or missing in one
+            in which it is; the message names the column.
+        """
+        first, last = self.span(values)
+        if not (last >= first).all():
+            raise InputError(f"panel: a record's {self.last!r} is before its {self.first!r}")
+        for name, year in self.years.items():
+            here, known = (first <= year) & (last >= year), ~np.isnan(values[name])
+            if (known & ~here).any():
+                raise InputError(
+                    f"panel: column {name!r} has a value outside {self.first!r} to {self.last!r}; correct the "
+                    "years, or take the value out"
+                )
+            if (here & ~known).any():
+                raise InputError(
+                    f"panel: column {name!r} is missing within {self.first!r} to {self.last!r}; a unit has a value in "
+                    "every year from its first to its last"
+                )
+
+
+@dataclass(frozen=True)
+class PanelDraw:
+    """Values of a year: births and continuers each by their own draw, missing for everybody else."""
+
+    panel: Panel
+    name: str
+    draws: Mapping[Part, Draw]
+
+    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+        """See :class:`pdips.quantile.conditional.Draw`."""
+        drawn = np.full(n, np.nan)
+        for part, rows in self.panel.parts(self.name, given).items():
+            if rows.any():
+                here = {name: values[rows] for name, values in given.items()}
+                drawn[rows] = self.draws[part].draw(here, int(rows.sum()), rng)
+        return drawn
+
+
+@dataclass(frozen=True)
+class Nobody:
+    """Stands for what would draw values of records that publicly don't exist."""
+
+    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+        """Return n missing values."""
+        return np.full(n, np.nan)
+
+
+def check_settings(
+    panel: Sequence[str] | None, panel_columns: Sequence[str] | None, births_share: Number
+) -> Fraction | None:
+    """Check the settings of a panel before there is a schema, and return the share of births, None for parallel.
+
+    Raises
+    ------
+    InputError
+        If they don't go together, or the share isn't between 0 and 1.
+    """
+    share = None if births_share == PARALLEL else exact(births_share, "births_share")
+    if share is not None and not 0 < share < 1:
+        raise InputError(f"births_share must be 'parallel', or above 0 and below 1, got {births_share}")
+    if panel is None and panel_columns is None and share is None:
+        return None
+    if panel is None or isinstance(panel, str) or len(panel) != 2 or panel[0] == panel[1]:
+        raise InputError("panel must name two public columns, a record's first and last year, such as entry,exit")
+    if not panel_columns or isinstance(panel_columns, str) or not all(panel_columns):
+        raise InputError("panel_columns must list what the columns of years start with: emp_ for emp_1976, emp_1977")
+    return share
+
+
+def panel_of(
+    schema: Schema,
+    panel: Sequence[str] | None,
+    panel_columns: Sequence[str] | None,
+    births_share: Number,
+) -> Panel | None:
+    """Return the public shape of a panel from the settings, or None where there are none; see :class:`pdips.KNG`.
+
+    Raises
+    ------
+    InputError
+        If a column isn't in the schema or isn't what its part asks for.
+    """
+    share = check_settings(panel, panel_columns, births_share)
+    if panel is None:
+        return None
+    for name in panel:
+        _check_year_column(name, schema)
+    years: dict[str, int] = {}
+    before: dict[str, str] = {}
+    for prefix in panel_columns or ():
+        found = {
+            name: int(name.removeprefix(prefix))
+            for name in schema.columns
+            if name.startswith(prefix) and name.removeprefix(prefix).isdecimal()
+        }
+        if not found:
+            raise InputError(f"panel_columns: no column of the schema is called {prefix!r} and a year, {prefix}1976")
+        ordered = sorted(found, key=lambda name: found[name])
+        before |= dict(zip(ordered[1:], ordered[:-1], strict=True))
+        years |= found
+    for name in years:
+        column = schema.columns[name]
+        if name in panel or column.is_categorical or not column.missing:
+            raise InputError(f"panel: column {name!r} must be numeric, with missing = true for years before and after")
+    return Panel(schema=schema, first=panel[0], last=panel[1], years=years, before=before, births_share=share)
+
+
+def _check_year_column(name: str, schema: Schema) -> None:
+    if name not in schema.columns:
+        raise InputError(f"panel: {name!r} is no column of the schema; it has {', '.join(schema.columns)}")
+    column = schema.columns[name]
+    if not column.public or column.missing:
+        raise InputError(f"panel: column {name!r} must have public = true and no missing values: it says who is there")
+    if not _whole(column):
+        raise InputError(f"panel: column {name!r} must hold years: levels that are whole numbers, or integer = true")
+
+
+def _whole(column: Column) -> bool:
+    if not column.is_categorical:
+        return column.integer
+    return all(not isinstance(level, bool) and str(level).isdecimal() for level in column.levels)

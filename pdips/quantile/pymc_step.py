@@ -1,0 +1,231 @@
+"""The K-norm gradient density of quantile regression in a PyMC model, and a step method that samples it.
+
+    with pm.Model():
+        beta = pm.Uniform("beta", lower, upper, shape=p, default_transform=None, initval="prior")
+        knorm_gradient("kng", beta, x, y, tau=0.5, scale=epsilon / (2 * sensitivity))
+        tree = pm.sample(step=KNormGradientStep([beta]))
+
+The gradient of this density is 0 wherever it exists, so NUTS can't move along it; the step draws whole lines exactly
+(:mod:`pdips.quantile.hit_and_run`). Chains are not exact draws: what is released from them is ``sampling: "mcmc"``,
+with the price of the exact law and no bound on the distance from it. Everything in the DataTree is confidential but the
+one draw that is paid for.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import ArrayLike
+from pymc.step_methods.compound import BlockedStep, Competence, StepMethodState
+from pymc.step_methods.state import dataclass_state
+from pymc.util import get_random_generator
+from pytensor.graph.traversal import ancestors
+
+from pdips.errors import InputError
+from pdips.quantile.hit_and_run import HitAndRun, KNormGradient, Norm, learn_directions
+
+RECORDS_A_STEP = 20_000
+LEAST_MOVES = 10
+"""A step makes so many moves at least, and passes over so many records, before PyMC's loop gets its turn (about 40
+microseconds): that is what keeps the loop below a tenth of the time."""
+
+NOT_UNIFORM = (
+    "KNormGradientStep draws lines of the K-norm gradient density alone, so its parameter must be a "
+    "pm.Uniform(..., default_transform=None) with numbers as bounds, in one potential made by knorm_gradient and in no "
+    "other term of the model"
+)
+
+
+def knorm_gradient(
+    name: str,
+    beta: Any,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    tau: float,
+    scale: float,
+    norm: Norm = "hull",
+    floors: ArrayLike | None = None,
+    ceilings: ArrayLike | None = None,
+    covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0),
+) -> Any:
+    """Register the log density of the K-norm gradient mechanism for quantile regression as a ``pm.Potential``.
+
+    Parameters
+    ----------
+    name : str
+        Of the potential.
+    beta : TensorVariable, shape (p,)
+        The regression's parameters, the intercept first.
+    x, y, tau, scale, norm, floors, ceilings, covariates
+        As in :class:`pdips.quantile.hit_and_run.KNormGradient`; ``scale`` is in nats for each unit of the norm.
+
+    Returns
+    -------
+    TensorVariable
+        The potential, a scalar, minus infinity across a floor or a ceiling. :class:`KNormGradientStep` finds it.
+
+    Raises
+    ------
+    InputError
+        If a setting isn't what it should be, or ``beta`` has not one element for each column of ``x``.
+    """
+    density = KNormGradient(np.asarray(x), np.asarray(y), tau, scale, norm, floors, ceilings, covariates)
+    if beta.ndim != 1 or beta.type.shape not in ((None,), (density.p,)):
+        raise InputError(f"{beta.name} must be a vector with one element for each column of x; use shape={density.p}")
+    potential = pm.Potential(name, _log_density(beta, density))
+    potential.tag.knorm_gradient = density
+    return potential
+
+
+def _log_density(beta: Any, density: KNormGradient) -> Any:
+    # shared and not pm.Data: the records don't get into the DataTree
+    x, y = (pytensor.shared(part) for part in (density.x, density.y))
+    sizes = pt.abs(pt.dot(x.T, pt.le(y, pt.dot(x, beta)) - density.tau))
+    if density.norm == "hull":
+        beyond = pt.max(pt.maximum(sizes - sizes[0], 0.0))
+        norm = sizes[0] + beyond / (2 * max(density.tau, 1 - density.tau))
+    else:
+        norm = {"l1": pt.sum(sizes), "l2": pt.sqrt(pt.sum(sizes**2)), "linf": pt.max(sizes)}[density.norm]
+    lines, signs = density.lines()
+    if not len(signs):
+        return -density.scale * norm
+    low, high = (np.asarray(side) for side in density.covariates)
+    differences = signs[:, None] * (beta - lines)
+    slopes = differences[:, 1:]
+    heights = differences[:, 0] + pt.sum(pt.minimum(slopes * low, slopes * high), axis=1)
+    return pt.switch(pt.all(heights >= 0), -density.scale * norm, -np.inf)
+
+
+@dataclass_state
+class KNormGradientState(StepMethodState):  # type: ignore[misc]
+    """What a trace keeps of the step, to go on from."""
+
+    tune: bool
+    started: bool
+    warm_steps: int
+    seen: list[Any]
+    shape: Any
+
+
+class KNormGradientStep(BlockedStep):  # type: ignore[misc]
+    """Hit-and-run on a potential made by :func:`knorm_gradient`, as a step of ``pm.sample``.
+
+    Parameters
+    ----------
+    vars : sequence of one TensorVariable
+        The regression's parameters: a ``pm.Uniform`` with ``default_transform=None`` and numbers as bounds, in one such
+        potential and in no other term of the model. Other variables of the model get their own steps.
+    moves : int, optional
+        Moves for each draw; by default as many as pass over 20,000 records, and at least 10.
+    model : pymc.Model, optional
+        By default the one whose context this is.
+    rng : optional
+        What PyMC makes a generator of; ``pm.sample(random_seed=...)`` replaces it for each chain.
+
+    Raises
+    ------
+    InputError
+        If the model isn't one whose lines can be drawn exactly, ``moves`` is below 1, or a chain starts outside of the
+        box or across a line.
+
+    Notes
+    -----
+    There is no step size. The first half of tuning is under the l2 norm at the same scale, since from far away the
+    other norms have ridges that keep a chain for thousands of moves; from the second half the step learns which
+    directions suit, and then nothing changes any more. The default start is the middle of the box, the same for all
+    chains, which R-hat can't see through: ``initval="prior"`` starts each chain from a draw of the box. A start that
+    depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each draw, and ``tune``.
+
+    A chain of any length is an approximation whose error nothing here certifies: ``sampling: "mcmc"``.
+    """
+
+    name = "knorm_gradient"
+    default_blocked = True
+    stats_dtypes_shapes: ClassVar[dict[str, Any]] = {"knorm": (np.float64, []), "tune": (bool, [])}
+    _state_class = KNormGradientState
+
+    def __init__(
+        self,
+        vars: Sequence[Any],
+        *,
+        moves: int | None = None,
+        model: pm.Model | None = None,
+        blocked: bool = True,
+        rng: Any = None,
+    ) -> None:
+        model = pm.modelcontext(model)
+        known = [model.rvs_to_values.get(each, each) for each in vars]
+        if len(known) != 1 or known[0] not in model.values_to_rvs:
+            raise InputError(f"KNormGradientStep takes one free variable of the model, got {len(known)}")
+        density, lower, upper = _found(model, model.values_to_rvs[known[0]])
+        self.sampler = HitAndRun(density, lower, upper)
+        self.moves = max(LEAST_MOVES, math.ceil(RECORDS_A_STEP / len(density.y))) if moves is None else moves
+        if self.moves < 1:
+            raise InputError(f"moves must be at least 1, got {moves}")
+        self.vars, self.blocked, self.rng = known, blocked, get_random_generator(rng)
+        self._begin(tune=0)
+
+    def setup_chain(self, rng: Any, tune: int, draws: int) -> None:
+        """Get ready for a chain."""
+        super().setup_chain(rng, tune, draws)
+        self._begin(tune)
+
+    def _begin(self, tune: int) -> None:
+        self.tune, self.started, self.warm_steps = tune > 0, False, tune // 2
+        self.seen: list[Any] = []
+        self.shape = np.empty((0, len(self.sampler.lower)))
+
+    def stop_tuning(self) -> None:
+        """Learn directions from the second half of tuning; from here on nothing changes."""
+        super().stop_tuning()
+        if self.seen:
+            self.shape, self.seen = learn_directions(np.array(self.seen)), []
+
+    def step(self, point: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """Move on from a point."""
+        name = self.vars[0].name
+        theta = np.array(point[name], dtype=np.float64)
+        if not self.started:
+            theta, self.started = self.sampler.check_start(theta), True
+        smooth, self.warm_steps = self.warm_steps > 0, max(0, self.warm_steps - 1)
+        drawn = self.sampler.draw(theta, 1, self.moves, self.rng, smooth=smooth, shape=self.shape)[0]
+        if self.tune and not smooth:
+            self.seen.append(drawn)
+        return {**point, name: drawn}, [{"knorm": self.sampler.norm_at(drawn), "tune": self.tune}]
+
+    @staticmethod
+    def competence(var: Any, has_grad: Any) -> Any:
+        """Return that PyMC never takes this step by itself."""
+        return Competence.INCOMPATIBLE
+
+    @staticmethod
+    def _progressbar_config(n_chains: int = 1) -> tuple[list[Any], dict[str, list[float]]]:
+        from rich.progress import TextColumn
+        from rich.table import Column
+
+        columns = [TextColumn("{task.fields[knorm]:0.1f}", table_column=Column("K-norm", ratio=1))]
+        return columns, {"knorm": [0.0] * n_chains}
+
+    @staticmethod
+    def _make_progressbar_update_functions() -> tuple[Any, ...]:
+        return (lambda stats: {"knorm": stats["knorm"]},)
+
+
+def _found(model: pm.Model, beta: Any) -> tuple[KNormGradient, Any, Any]:
+    """Return the density of a variable and its box, if nothing else in the model depends on the variable."""
+    if model.rvs_to_transforms.get(beta) is not None or not isinstance(beta.owner.op, pm.Uniform.rv_type):
+        raise InputError(NOT_UNIFORM)
+    mine = [each for each in model.potentials if beta in ancestors([each])]
+    others = [each for each in model.basic_RVs if each is not beta and beta in ancestors([each])]
+    if len(mine) != 1 or not hasattr(mine[0].tag, "knorm_gradient") or others:
+        raise InputError(NOT_UNIFORM)
+    bounds = beta.owner.op.dist_params(beta.owner)
+    if any(each in ancestors(bounds) for each in model.basic_RVs):
+        raise InputError(NOT_UNIFORM)
+    lower, upper = (each.eval() for each in bounds)
+    return mine[0].tag.knorm_gradient, lower, upper

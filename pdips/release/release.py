@@ -1,0 +1,210 @@
+"""What goes out, and what stays: a release is paid for, a run record is not."""
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Literal
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError, RefusedError
+from pdips.privacy.account import Receipt
+from pdips.privacy.loss import PrivacyLoss, Spend, as_float, spell
+from pdips.release.large_set import LargeSet
+
+Format = Literal["parquet", "csv"]
+Closer = Callable[[], tuple[Mapping[str, Any], Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
+
+    statistics: str
+    scale: float
+    standard_deviation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginError:
+    """The standard error, in records, that the noise gives to one cell of a margin of these columns. Public."""
+
+    columns: tuple[str, ...]
+    standard_error: float
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Release:
+    """Synthetic sets and what they cost. All of it is paid for, so all of it may be published.
+
+    Parameters
+    ----------
+    mechanism : str
+        Name of the mechanism.
+    settings : dict
+        Its public settings.
+    schema : Schema
+        The schema of the synthetic sets.
+    loss : PrivacyLoss
+        The total over all sets.
+    spends : tuple of Spend
+        The same, itemised.
+    sets : tuple of DataFrame
+        One synthetic table each.
+    large_sets : tuple of LargeSet
+        In place of ``sets`` where they have too many records to hold: written chunk by chunk.
+    statistics : dict of str to DataFrame
+        Noisy statistics that the sets were made from.
+    tables : dict of str to DataFrame
+        What else analysts want of it, written beside the sets as ``NAME.parquet`` or ``.csv``.
+    noise : tuple of Noise
+        The noise on these statistics, for whoever must judge the sets.
+    margin_errors : tuple of MarginError
+        What this noise comes to in one-way and two-way margins.
+    reproducible : bool
+        Made from a seed: fit for tests and studies, not for publication.
+    receipt : Receipt, optional
+        Names its charge in the ledger; public, and says nothing of records.
+    """
+
+    mechanism: str
+    settings: Mapping[str, Any]
+    schema: Schema
+    loss: PrivacyLoss
+    spends: tuple[Spend, ...]
+    sets: tuple[pd.DataFrame, ...]
+    statistics: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    noise: tuple[Noise, ...] = ()
+    margin_errors: tuple[MarginError, ...] = ()
+    reproducible: bool = False
+    large_sets: tuple[LargeSet, ...] = ()
+    tables: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    receipt: Receipt | None = None
+
+    @property
+    def n_sets(self) -> int:
+        """Number of synthetic sets."""
+        return len(self.sets) + len(self.large_sets)
+
+    def __repr__(self) -> str:
+        return f"Release(mechanism={self.mechanism!r}, n_sets={self.n_sets}, epsilon={spell(self.loss.epsilon)})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return the contents of ``privacy.json``: public settings only, no timing, no diagnostic."""
+        loss = self.loss
+        return {
+            "mechanism": self.mechanism,
+            "settings": dict(self.settings),
+            "n_sets": self.n_sets,
+            "reproducible": self.reproducible,
+            "receipt": None if self.receipt is None else asdict(self.receipt),
+            "privacy": {
+                "epsilon": as_float(loss.epsilon),
+                "delta": as_float(loss.delta),
+                "neighbours": loss.neighbours,
+                "kind": loss.kind,
+                "sampling": loss.sampling,
+                "statement": loss.statement,
+                **({"rho": as_float(loss.rho)} if loss.rho else {}),
+            },
+            "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in self.spends],
+            "noise": [asdict(item) for item in self.noise],
+            "margin_errors": [asdict(item) for item in self.margin_errors],
+            "schema": self.schema.to_dict(),
+            "software": software(),
+        }
+
+    def publish(self, directory: str | Path, *, file_format: Format = "parquet", allow: Collection[str] = ()) -> None:
+        """Write ``synthetic_1.parquet`` ... and ``privacy.json`` into a folder.
+
+        Parameters
+        ----------
+        directory : path
+            The folder; made if it isn't there.
+        file_format : {"parquet", "csv"}
+            Of the synthetic sets.
+        allow : collection of {"seeded", "asymptotic"}
+            What the publisher takes upon themselves, by name: a release made from a seed, or one whose guarantee is
+            only asymptotic.
+
+        Raises
+        ------
+        InputError
+            If the folder has something in it.
+        RefusedError
+            If the release has no guarantee (which nothing overrides), or one that isn't named in ``allow``.
+        """
+        if self.loss.kind == "none":
+            raise RefusedError(f"a release of kind 'none' is never published. {self.loss.statement}")
+        if self.loss.kind == "asymptotic" and "asymptotic" not in allow:
+            raise RefusedError("the guarantee is only asymptotic; name allow=['asymptotic'] to publish all the same")
+        if self.reproducible and "seeded" not in allow:
+            raise RefusedError(
+                "made from a seed: anyone who knows the seed can subtract the noise; name allow=['seeded'] to publish "
+                "all the same"
+            )
+        if Path(directory).is_dir() and any(Path(directory).iterdir()):
+            raise InputError(f"{directory} is not empty: an earlier release there would mix with this one")
+        self.write(directory, file_format=file_format)
+
+    def write(self, directory: str | Path, *, file_format: Format = "parquet") -> None:
+        """Write the same files without asking whether they may be published: for folders that stay inside."""
+        folder = Path(directory)
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, made in enumerate(self.large_sets, start=1):
+            made.write(folder / f"synthetic_{number}.{file_format}", file_format)
+        numbered = {f"synthetic_{number}": frame for number, frame in enumerate(self.sets, start=1)}
+        for name, frame in {**numbered, **self.tables}.items():
+            path = folder / f"{name}.{file_format}"
+            if file_format == "csv":
+                frame.to_csv(path, index=False)
+            else:
+                pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, compression="zstd")
+        write_json(folder / "privacy.json", self.describe())
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class RunRecord:
+    """What the run looked like from inside. Read from records and paid by nobody: it is never published.
+
+    Parameters
+    ----------
+    seconds : dict of str to float
+        Wall time by step.
+    peak_memory : float
+        Largest resident size of the process, in MiB.
+    diagnostics : dict
+        Whatever the mechanism wants its curator to see.
+    closer : callable, optional
+        Works out what takes longer, when somebody asks: more diagnostics, and an ``xarray.DataTree`` or None.
+    """
+
+    seconds: Mapping[str, float]
+    peak_memory: float
+    diagnostics: Mapping[str, Any] = field(default_factory=dict)
+    closer: Closer | None = None
+
+    def look_closer(self) -> tuple[Mapping[str, Any], Any]:
+        """Return all diagnostics, with those that take time, and a tree of draws and bounds, or None."""
+        if self.closer is None:
+            return self.diagnostics, None
+        more, tree = self.closer()
+        return {**self.diagnostics, **more}, tree
+
+    def __repr__(self) -> str:
+        return "RunRecord(confidential)"
+
+
+def software() -> dict[str, str]:
+    """Return the versions that a release was made with."""
+    return {name: version(name) for name in ("pdips", "numpy", "pandas", "pyarrow")}
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON that people can read too."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -1,0 +1,460 @@
+"""What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
+noise."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.statistics import centring, laws
+from pdips.statistics.plan import Measured
+from pdips.statistics.post_processing import LEAST_RECORDS, is_loud, number_of_records, scatter_about, settle
+from pdips.statistics.statistic import Counts
+
+FloatArray = NDArray[np.float64]
+Likelihood = Literal["noise-aware", "plug-in"]
+
+MOST_TERMS = 4096
+"""Values of a count that are summed over one by one; with more, it is a real number."""
+
+NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
+
+
+@dataclass(frozen=True, eq=False)
+class Stated:
+    """A law that a model stated of exact statistics, or of a quantity that its parameters make.
+
+    Parameters
+    ----------
+    law : str
+        The method of :class:`Given` that stated it.
+    names : tuple of str
+        The statistics, or what the quantity is called.
+    arguments : mapping of str to Any
+        What the method was given, as graphs or numbers.
+    exact : TensorVariable, optional
+        The exact statistics that it returned.
+    """
+
+    law: str
+    names: tuple[str, ...]
+    arguments: Mapping[str, Any]
+    exact: Any = None
+
+
+class Given:
+    """Noisy statistics of a table, in a ``with pm.Model()`` block.
+
+    A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy
+    ones after post-processing, taken as if exact, as in paper 003. With ``noise-aware`` they are unknown: the law of
+    the noise, which is public, says how far the noisy ones may be from them.
+
+    Parameters
+    ----------
+    measured : Measured
+        Noisy statistics.
+    likelihood : {"noise-aware", "plug-in"}
+        How the model sees them.
+
+    Notes
+    -----
+    Units: counts are records; sums and products are of u = (x - middle) / half of the public bounds, in [-1, 1].
+    ``stated`` lists the laws that a model stated, ``terms`` the potentials that they became and ``latents`` the free
+    variables that stand for something exact or for noise: with its priors, they are all of a model that has no other
+    potentials (:mod:`pdips.statistics.reading`).
+    What is exact is continuous here where it isn't summed over, with the density exp(-abs(noise) / scale) in place of
+    the discrete Laplace probabilities, to which it is proportional on the grid.
+    """
+
+    def __init__(self, measured: Measured, likelihood: Likelihood = "noise-aware") -> None:
+        self.measured = measured
+        self.likelihood: Likelihood = likelihood
+        self.used = settle(measured)
+        self._counts: dict[str, Any] = {}
+        self.latents: list[str] = []
+        self.stated: list[Stated] = []
+        self.terms: list[Any] = []
+        self.undensified: list[str] = []
+        self.data: dict[str, FloatArray] = {}
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the table."""
+        return self.measured.schema
+
+    @property
+    def aware(self) -> bool:
+        """Whether the model allows for the noise."""
+        return self.likelihood == "noise-aware"
+
+    @property
+    def n(self) -> Any:
+        """Number of records: public under replace-one, otherwise what counts add up to."""
+        if self.measured.n_records is not None:
+            return float(self.measured.n_records)
+        if self._counts:
+            return next(iter(self._counts.values())).sum()
+        counted = next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))
+        return self._counts_of(counted).sum()
+
+    def noisy(self, name: str) -> FloatArray:
+        """Return noisy statistics as they are published, shape (entries,)."""
+        return self.measured.value(name)
+
+    def __getitem__(self, name: str) -> FloatArray:
+        """Return noisy statistics after post-processing, shape (entries,)."""
+        self.measured.part(name)
+        return self.used[name]
+
+    def multinomial(self, name: str, p: Any) -> Any:
+        """State that exact counts are multinomial, and return them.
+
+        Parameters
+        ----------
+        name : str
+            A :class:`Counts` statistic.
+        p : TensorVariable, shape (cells,)
+            Probabilities, positive.
+
+        Returns
+        -------
+        TensorVariable, shape (cells,)
+            Exact counts, which later laws may depend on; real numbers where they are unknown.
+        """
+        counts = self._counts_of(name, p)
+        self._term(f"law of {name}", laws.multinomial(counts, p))
+        return self._state("multinomial", (name,), counts, p=pt.as_tensor(p))
+
+    def dirichlet_multinomial(self, name: str, alpha: float) -> Any:
+        """State that exact counts are multinomial with shares that have a Dirichlet prior, and return them.
+
+        The shares are integrated out. Given the counts they are Dirichlet(alpha + counts): a model file draws them in
+        its ``draw_rest``.
+
+        Parameters
+        ----------
+        name : str
+            A :class:`Counts` statistic.
+        alpha : float
+            Of each cell, above 0.
+        """
+        counts = self._counts_of(name)
+        self._term(f"law of {name}", laws.dirichlet_multinomial(counts, alpha, len(self.used[name])))
+        return self._state("dirichlet_multinomial", (name,), counts, alpha=alpha)
+
+    def counts(self, name: str, p: Any = None) -> Any:
+        """Return exact counts without a law, shape (cells,): the model must state one.
+
+        Parameters
+        ----------
+        name : str
+            A :class:`Counts` statistic.
+        p : TensorVariable, shape (cells,), optional
+            Probabilities that counts are near to. They steer chains only.
+        """
+        return self._state("counts", (name,), self._counts_of(name, p))
+
+    def _counts_of(self, name: str, p: Any = None) -> Any:
+        part = self.measured.part(name)
+        if name not in self._counts:
+            if not self.aware or not part.n_noised:
+                self._counts[name] = self._data(USED.format(name), self.used[name])
+            else:
+                self._counts[name] = self._unknown_counts(name, p)
+        return self._counts[name]
+
+    def _unknown_counts(self, name: str, p: Any = None) -> Any:
+        """Return unknown counts: flat, and observed through their noise. They add up to n if that is public."""
+        n, deviation, used = self.measured.n_records, self.measured.deviation(name), self.used[name]
+        # A table of one record has no scatter: a total that is counted by itself is above that.
+        least = LEAST_RECORDS if n is None and len(used) == 1 else 0
+        fixed = centring.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
+        known = {what: self._data(f"{what} of {name}", each) for what, each in fixed.items()}
+        counts, density = centring.counts_given(moved, p, n, **known)
+        self._term(f"flat {name}", density)
+        self._noise_on(name, counts + least)
+        return counts + least
+
+    def observe(self, name: str, law: Any, n: int) -> None:
+        """State the law of one exact count, which is summed over.
+
+        Parameters
+        ----------
+        name : str
+            A statistic with one noised entry, such as one of two counts.
+        law : TensorVariable
+            An unregistered distribution over 0..n, such as ``pm.Binomial.dist(n, p)``.
+        n : int
+            Largest value.
+        """
+        self._state("observe", (name,), None, of=law, n=n)
+        if not self.aware:
+            self._term(f"law of {name}", pm.logp(law, pt.round(self._data(USED.format(name), self.used[name])[0])))
+            return
+        if n > MOST_TERMS:
+            exact = n * pm.Beta(self._unknown(f"share of {name}"), 1, 1, initval=(self.used[name][0] + 0.5) / (n + 1))
+            self._term(f"law of {name}", pm.logp(law, exact))
+            self._noise_on(name, pt.stack([exact]))
+            return
+        terms = np.arange(n + 1)
+        noisy, scale = self._noisy(name)
+        weights = laws.noise(noisy[0] - terms, scale, self.measured.part(name).law)
+        self._term(f"law of {name}", pt.logsumexp(pm.logp(law, terms) + weights))
+
+    def normal(self, names: str | Sequence[str], mean: Any, chol: Any, times: Any = 1.0, between: Any = None) -> Any:
+        """State that exact sums are normal, and return them.
+
+        Parameters
+        ----------
+        names : str or sequence of str
+            Statistics of the same number of entries.
+        mean : TensorVariable, shape (entries, statistics); (entries,) for a single one
+            Their means given the parameters.
+        chol : TensorVariable, shape (statistics, statistics), or a number
+            Lower Cholesky factor of the covariance that one record adds; for a single one its standard deviation.
+        times : TensorVariable, shape (entries,)
+            Records that each entry sums over.
+        between : TensorVariable, shape (statistics,), optional
+            Standard deviations of the entries' own means, independent normal, which are integrated out.
+
+        Returns
+        -------
+        TensorVariable, of the shape of ``mean``
+        """
+        single = isinstance(names, str)
+        known = (names,) if isinstance(names, str) else tuple(names)
+        d, label, entries = len(known), ", ".join(known), len(self.used[known[0]])
+        mean, chol = pt.as_tensor(mean).reshape((entries, d)), pt.as_tensor(chol).reshape((d, d))
+        between = None if between is None else pt.as_tensor(between).reshape((d,))
+        rows = centring.factors(chol, d, times * pt.ones(entries), between)
+        standard, exact, density = list[Any](), list[Any](), []
+        for place, name in enumerate(known):
+            before = zip(rows[place], standard, strict=False)
+            centre = mean[:, place] + sum((row * each for row, each in before), start=pt.zeros(entries))
+            moved, of = self._sums(name, centre, rows[place][place])
+            standard.append(moved)
+            exact.append(centre + rows[place][place] * moved)
+            density.append(of)
+            self._noise_on(name, exact[place])
+        self._term(f"law of {label}", sum(density))
+        found = exact[0] if single else pt.stack(exact, axis=1)
+        arguments = {"mean": mean, "chol": chol, "times": times * pt.ones(entries), "between": between}
+        return self._state("normal", known, found, **arguments)
+
+    def _sums(self, name: str, mean: Any, sd: Any) -> tuple[Any, Any]:
+        """Return standardised sums, unknown or not, and their log density."""
+        if not self.aware or not self.measured.part(name).n_noised:
+            standard = (self._data(USED.format(name), self.used[name]) - mean) / sd
+            return standard, -(standard**2).sum() / 2 - pt.log(sd).sum()
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(self.used[name]))
+        deviation = self._data(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
+        return centring.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
+
+    def wishart(self, names: Sequence[str], df: Any, chol: Any, about: Any = 0.0) -> Any:
+        """State that the scatter about the means is Wishart distributed, and return it.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Products of one entry each, those of the lower triangle row by row: xx, yx, yy, ...
+        df : TensorVariable
+            Degrees of freedom, above the number of columns less 1: refused where it is a number that isn't.
+        chol : TensorVariable, shape (d, d); a number for one column
+            Lower Cholesky factor of the covariance of a record.
+        about : TensorVariable, shape (d, d); a number for one column
+            What the products have on top of the scatter: that of the means, sum_k T_k T_k' / n_k.
+
+        Returns
+        -------
+        TensorVariable, shape (d, d)
+
+        Raises
+        ------
+        InputError
+            If degrees of freedom are too few.
+        """
+        rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
+        d = rows[-1] + 1
+        chol, about = pt.as_tensor(chol).reshape((d, d)), about * pt.ones((d, d))
+        label = ", ".join(names)
+        if isinstance(df, (int, float)) and df <= d - 1:
+            raise InputError(
+                f"{label}: too few records for this model (their public number leaves {df:g} degrees of "
+                f"freedom, and it needs more than {d - 1}); take a larger table or a simpler model"
+            )
+        if self.aware and any(self.measured.part(name).n_noised for name in names):
+            scatter = self._unknown_scatter(names, df, chol, d)
+            for name, row, column in zip(names, rows, columns, strict=True):
+                self._noise_on(name, pt.stack([scatter[row, column] + about[row, column]]))
+            return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
+        exact = pt.concatenate([self._data(USED.format(name), self.used[name]) for name in names])
+        scatter = laws.symmetric(exact, d) - about
+        self._term(f"law of {label}", laws.wishart(scatter, df, chol, d))
+        return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
+
+    def _unknown_scatter(self, names: Sequence[str], df: Any, chol: Any, d: int) -> Any:
+        label = ", ".join(names)
+        deviations = np.array([self.measured.deviation(name) for name in names])
+        centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
+        follow, steps = centring.steering(centre, deviations, number_of_records(self.measured, self.used))
+        moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
+        fixed = {"centre": centre, "follow": follow, "steps": steps}
+        known = {name: self._data(f"{name} of {label}", each) for name, each in fixed.items()}
+        factor, density = centring.scatter_given(moved, chol, df, d=d, **known)
+        self._term(f"law of {label}", density)
+        return pt.dot(factor, factor.T)
+
+    def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> Any:
+        """State that exact statistics, all entries one after the other, are jointly normal, and return them.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Statistics.
+        mean : TensorVariable, shape (all entries,)
+            Given the parameters.
+        covariance : TensorVariable, shape (all entries, all entries)
+            Given the parameters, positive definite.
+        """
+        self._state("gaussian", tuple(names), None, mean=mean, covariance=covariance)
+        chol, label = pt.linalg.cholesky(covariance), ", ".join(names)
+        sizes = [len(self.used[name]) for name in names]
+        if self.aware and is_loud(self.measured, self.used, names):
+            moved = pm.Normal(self._unknown(f"{label} about the mean"), 0, 1, shape=sum(sizes))
+            exact = mean + pt.dot(chol, moved)
+            for name, part in zip(names, np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), strict=True):
+                self._noise_on(name, exact[part])
+            return exact
+        exact = pt.concatenate([self._about_noisy(name) for name in names])
+        moved = pt.linalg.solve_triangular(chol, exact - mean, lower=True)
+        self._term(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
+        return exact
+
+    @property
+    def public(self) -> Mapping[str, NDArray[Any]]:
+        """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
+
+        They are the same in neighbouring tables. A model that makes numbers of them hands these to :meth:`fixed`.
+        """
+        return self.measured.public
+
+    def fixed(self, name: str, values: Any) -> Any:
+        """Return public numbers as ``pm.Data``, so that a compiled model serves other public columns too."""
+        return self._data(name, values)
+
+    def solved(self, name: str, loads: Mapping[str, FloatArray], spread: float) -> Any:
+        """Return the unknown vector b of which statistics are linear functions: flat, and seen through their noise.
+
+        Parameters
+        ----------
+        name : str
+            What to call it.
+        loads : mapping of str to ndarray, shape (entries, p)
+            The statistic of that name is ``loads @ b``; together they determine b, or nearly so.
+        spread : float
+            Roughly how large entries of b are. It steers chains only; plug-in shrinks what isn't determined by it.
+
+        Returns
+        -------
+        TensorVariable, shape (p,)
+            Plug-in: the weighted least-squares solution of the noisy ones.
+        """
+        deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
+        weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
+        target = np.concatenate([self.used[key] / deviations[key] for key in loads])
+        found, spread_of = centring.least_squares(weighted, target, spread)
+        centre = self._data(f"centre of {name}", found)
+        if not self.aware:
+            return self._state("solved", tuple(loads), centre, loads=loads)
+        root = self._data(f"root of {name}", spread_of)
+        moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(found))
+        self._term(f"flat {name}", (moved**2).sum() / 2)
+        found = centre + pt.dot(root, moved)
+        for key, each in loads.items():
+            self._noise_on(key, pt.dot(self._data(f"loads of {key}", each), found))
+        return self._state("solved", tuple(loads), found, loads=loads)
+
+    def prior(self, name: str, quantity: Any, law: Any) -> None:
+        """State the prior of a quantity that is no variable of its own, in the coordinates in which chains move.
+
+        Parameters
+        ----------
+        name : str
+            What to call it.
+        quantity : TensorVariable
+            Made of variables and exact statistics; the Jacobian from these to it must be constant.
+        law : TensorVariable
+            An unregistered distribution of its shape, or a scalar one for each entry, such as ``pm.Normal.dist(0, 1)``.
+        """
+        self._term(f"prior of {name}", pm.logp(law, quantity).sum())
+        self._state("prior", (name,), None, quantity=pt.as_tensor(quantity), of=law)
+
+    def ridge_fit(self, name: str, coefficients: Any) -> None:
+        """State that a :class:`pdips.statistics.logistic.Logistic` statistic is the fit of records with coefficients.
+
+        Its law needs sums over a population and has no density here: a sampler made for it is needed
+        (:mod:`pdips.statistics.samplers`), and NUTS is refused.
+        """
+        self.undensified.append(name)
+        self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
+
+    def exact(self, name: str) -> Any:
+        """Return exact statistics without a law, shape (entries,): the model must state one.
+
+        Unknown ones are the noisy ones less noise, which has its law; plug-in ones are constants.
+        """
+        return self._state("exact", (name,), self._about_noisy(name))
+
+    def observe_noise(self, name: str, exact: Any) -> None:
+        """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is
+        ignored."""
+        self._state("observe_noise", (name,), exact)
+        self._noise_on(name, exact)
+
+    def _noise_on(self, name: str, exact: Any) -> None:
+        part = self.measured.part(name)
+        if self.aware and part.n_noised:
+            noisy, scale = self._noisy(name)
+            self._term(f"noise on {name}", laws.noise((noisy - exact)[: part.n_noised], scale, part.law).sum())
+
+    def _about_noisy(self, name: str) -> Any:
+        part = self.measured.part(name)
+        if not self.aware or not part.n_noised:
+            return self._data(USED.format(name), self.used[name])
+        law = pm.Laplace if part.law == "laplace" else pm.Normal
+        noise = law(self._unknown(f"noise on {name}"), 0, 1, shape=len(self.used[name]))
+        noisy, scale = self._noisy(name)
+        return noisy - scale * noise
+
+    def _noisy(self, name: str) -> tuple[Any, Any]:
+        noisy = self._data(NOISY.format(name), self.measured.value(name))
+        return noisy, self._data(SCALE.format(name), np.asarray(self.measured.scale(name)))
+
+    def _data(self, name: str, values: Any) -> Any:
+        """Return numbers as ``pm.Data``, so that other ones can take their place in a compiled model."""
+        model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
+        return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
+
+    def law(self, law: str) -> Stated:
+        """Return the first law of a kind that the model stated."""
+        return next(each for each in self.stated if each.law == law)
+
+    def _term(self, name: str, density: Any) -> None:
+        """Add a term to the model's density, and remember that it is one of these."""
+        self.terms.append(pm.Potential(name, density))
+
+    def _state(self, law: str, names: tuple[str, ...], exact: Any, **arguments: Any) -> Any:
+        self.stated.append(Stated(law, names, arguments, exact))
+        return exact
+
+    def _unknown(self, name: str) -> str:
+        """Return the name of a variable that stands for something exact or for noise, and remember it."""
+        self.latents.append(name)
+        return name

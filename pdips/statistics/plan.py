@@ -1,0 +1,430 @@
+"""Statistics of a table with noise: which part of the budget each gets, how much noise that is, what is published."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.mechanism import Outcome
+from pdips.posterior.columns import stand_ins
+from pdips.posterior.records import public_columns
+from pdips.posterior.records import to_frame as to_records
+from pdips.privacy.loss import Neighbours, Number, Spend, exact, positive
+from pdips.privacy.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
+from pdips.release.release import Noise
+from pdips.statistics.shipped import shipped
+from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+Law = Literal["laplace", "gaussian"]
+
+RECORDS = "n"
+"""What the public number of records is called among the statistics."""
+
+MADE_UP = 1000
+MOST_PUBLIC = 10_000
+"""Stand-ins on which a model is tried, without public columns and with them."""
+
+DIGITS = 10**6
+"""Shares of an optimal budget are rounded to this part of one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """One statistic of a plan, and the noise on each of its entries.
+
+    Parameters
+    ----------
+    name : str
+        What the model calls it.
+    statistic : Statistic
+        What is measured.
+    share : Fraction
+        Part of the budget; 0 if it is public.
+    scale : Fraction
+        In whole units: of the discrete Laplace law, or sigma^2 of the discrete Gaussian one; 0 for what is public.
+    law : {"laplace", "gaussian"}
+        Of the noise.
+    n_noised : int
+        How many entries get noise, from the first.
+    """
+
+    name: str
+    statistic: Statistic
+    share: Fraction
+    scale: Fraction
+    law: Law
+    n_noised: int
+
+    @property
+    def standard_deviation(self) -> float:
+        """That of the noise, in whole units."""
+        if not self.n_noised:
+            return 0.0
+        return math.sqrt(discrete_laplace_variance(self.scale) if self.law == "laplace" else float(self.scale))
+
+    def noise(self, n: int, bits: RandomBits) -> IntArray:
+        """Draw noise for all noised entries of ``n`` runs, shape (n, n_noised)."""
+        if not self.n_noised:
+            return np.zeros((n, 0), dtype=np.int64)
+        draw = discrete_laplace if self.law == "laplace" else discrete_gaussian
+        return draw(self.scale, n * self.n_noised, bits).reshape(n, self.n_noised)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Measured:
+    """Noisy statistics: public from here on.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the table.
+    neighbours : {"replace-one", "add-remove"}
+        With replace-one the number of records is public.
+    parts : tuple of Part
+        What was measured, and with which noise.
+    values : mapping of str to ndarray of int64, shape (entries,)
+        Noisy statistics in whole units.
+    n_records : int, optional
+        Public number of records; None under add-remove.
+    public : mapping of str to ndarray, shape (records,)
+        Public columns as models read them, the same in neighbouring tables.
+    """
+
+    schema: Schema
+    neighbours: Neighbours
+    parts: tuple[Part, ...]
+    values: Mapping[str, IntArray]
+    n_records: int | None
+    public: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+
+    def part(self, name: str) -> Part:
+        """Return a part by its name.
+
+        Raises
+        ------
+        InputError
+            If the model asks for a statistic that it hasn't declared.
+        """
+        for part in self.parts:
+            if part.name == name:
+                return part
+        known = ", ".join(part.name for part in self.parts)
+        raise InputError(
+            f"the model asks for statistic {name!r}, which its statistics(schema) doesn't declare: {known}"
+        )
+
+    def value(self, name: str) -> FloatArray:
+        """Return noisy statistics in the model's unit, shape (entries,)."""
+        return np.asarray(self.values[name] * self.part(name).statistic.unit(self.schema))
+
+    def deviation(self, name: str) -> float:
+        """Return the standard deviation of the noise on each noised entry, in the model's unit."""
+        part = self.part(name)
+        return part.standard_deviation * part.statistic.unit(self.schema)
+
+    def scale(self, name: str) -> float:
+        """Return the scale of Laplace noise, or the standard deviation of Gaussian noise, in the model's unit."""
+        part = self.part(name)
+        scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
+        return scale * part.statistic.unit(self.schema)
+
+    def noise(self) -> list[Noise]:
+        """Return the noise on each statistic, in whole units of the model, for ``privacy.json``."""
+        return [
+            Noise(statistics=part.name, scale=self.scale(part.name), standard_deviation=self.deviation(part.name))
+            for part in self.parts
+            if part.n_noised
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is measured of tables of one schema, and how the budget is divided over it.
+
+    Parameters
+    ----------
+    schema : Schema
+        Of the tables.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike.
+    statistics : mapping of str to Statistic
+        By the names that the model gives them.
+    budget : {"equal", "optimal"} or mapping of str to number
+        The same share for each statistic that isn't public; shares that make the sum over statistics of relative
+        variances smallest; or shares as given, which add up to 1.
+    amount : Fraction
+        Epsilon of one sanitization; or rho, for Gaussian noise.
+    law : {"laplace", "gaussian"}
+        Of the noise.
+    """
+
+    schema: Schema
+    neighbours: Neighbours
+    statistics: Mapping[str, Statistic]
+    budget: Literal["equal", "optimal"] | Mapping[str, Number]
+    amount: Fraction
+    law: Law
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "statistics", shipped(self.statistics))
+        if self.neighbours == "replace-one" and RECORDS in self.statistics:
+            raise InputError(f"{RECORDS!r} is what the public number of records is called; rename that statistic")
+        if isinstance(self.budget, Mapping):
+            given = {str(name): positive(share, f"the share of {name}") for name, share in list(self.budget.items())}
+            object.__setattr__(self, "budget", given)
+        for statistic in self.statistics.values():
+            statistic.check(self.schema)
+        if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
+            raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
+        for part in self.parts:  # a budget that is none is refused, too
+            if part.n_noised:
+                check_scale(part.scale, part.law)
+
+    @property
+    def shares(self) -> dict[str, Fraction]:
+        """The part of the budget of each statistic."""
+        costly = [name for name, each in self.statistics.items() if each.l1(self.schema, self.neighbours)]
+        if isinstance(self.budget, Mapping):
+            given = {name: exact(share, f"the share of {name}") for name, share in self.budget.items()}
+            if sorted(given) != sorted(costly) or sum(given.values()) != 1:
+                raise InputError(f"budget must give shares that add up to 1 for each of {', '.join(costly)}")
+            return {name: given.get(name, Fraction(0)) for name in self.statistics}
+        if self.budget == "equal":
+            weights = dict.fromkeys(costly, 1)
+        else:
+            wanted = {name: self._wanted(self.statistics[name]) for name in costly}
+            total = sum(wanted.values())
+            weights = {name: max(round(DIGITS * each / total), 1) for name, each in wanted.items()}
+        return {name: Fraction(weights.get(name, 0), sum(weights.values())) for name in self.statistics}
+
+    def _wanted(self, statistic: Statistic) -> float:
+        """Return the weight of a statistic, see notes.
+
+        Notes
+        -----
+        The relative variance of an entry is that of its noise over its own when records spread evenly over the schema;
+        that of a statistic, the mean over its entries, so that one with many cells doesn't take all.
+        Noise of scale D / e_c (Laplace) on statistic c makes the sum of a_c / e_c^2 smallest under sum e_c = e at e_c
+        proportional to a_c^(1/3), a_c = D^2 times the mean of reciprocal variances; Gaussian noise, a_c / rho_c, at
+        a_c^(1/2).
+        """
+        unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
+        if self.law == "laplace":
+            sensitivity = statistic.l1(self.schema, self.neighbours) * unit
+            return float((sensitivity**2 * (1 / spread).mean()) ** (1 / 3))
+        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).mean())
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """The statistics with their noise."""
+        found = []
+        for name, share in self.shares.items():
+            statistic = self.statistics[name]
+            l1, scale = statistic.l1(self.schema, self.neighbours), Fraction(0)
+            if l1 and self.law == "laplace":
+                scale = l1 / (self.amount * share)
+            elif l1:
+                scale = statistic.l2_squared(self.schema, self.neighbours) / (2 * self.amount * share)
+            noised = self._n_noised(statistic) if l1 else 0
+            found.append(Part(name=name, statistic=statistic, share=share, scale=scale, law=self.law, n_noised=noised))
+        return tuple(found)
+
+    def _n_noised(self, statistic: Statistic) -> int:
+        if isinstance(statistic, Counts):
+            return statistic.n_noised(self.schema, self.neighbours)
+        return math.prod(statistic.shape(self.schema))
+
+    def spends(self, epsilon: Fraction, repeats: int) -> tuple[Spend, ...]:
+        """Return the items of a total of ``epsilon`` over all sanitizations."""
+        if self.law == "gaussian":
+            return (Spend(step="noisy statistics, composed as zero-concentrated losses", epsilon=epsilon),)
+        again = f", {repeats} times" if repeats > 1 else ""
+        return tuple(
+            Spend(step=f"noise on {name}{again}", epsilon=epsilon * share)
+            for name, share in self.shares.items()
+            if share
+        )
+
+    def exact(self, table: Table) -> dict[str, IntArray]:
+        """Return the exact statistics of a table in whole units: confidential."""
+        return {name: statistic.measure(table).ravel() for name, statistic in self.statistics.items()}
+
+    def sanitize(self, table: Table, bits: RandomBits, exact: Mapping[str, IntArray] | None = None) -> Measured:
+        """Measure a table and add noise: what comes out is paid for.
+
+        Parameters
+        ----------
+        table : Table
+            The confidential table.
+        bits : RandomBits
+            Source of the noise.
+        exact : mapping, optional
+            What :meth:`exact` gave, where it is needed more than once.
+        """
+        found = self.exact(table) if exact is None else exact
+        n = table.n_records if self.neighbours == "replace-one" else None
+        values = {}
+        for part in self.parts:
+            noisy = found[part.name].copy()
+            noisy[: part.n_noised] += part.noise(1, bits)[0]
+            values[part.name] = self._completed(part, noisy, n)
+        _, public = public_columns(table)  # sorted: the table's own order is nobody's to see
+        return self._measured(values, n, public)
+
+    def _completed(self, part: Part, noisy: IntArray, n: int | None) -> IntArray:
+        """Work the last of two counts out from the first and the public total, so that it tells nothing more."""
+        if isinstance(part.statistic, Counts) and n is not None and 0 < part.n_noised < len(noisy):
+            noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
+        return noisy
+
+    def tried(self, n_records: int | None = None) -> Measured:
+        """Return noisy statistics of stand-ins, measured and noised as a table's are, to try a model on.
+
+        Parameters
+        ----------
+        n_records : int, optional
+            Number of records, where it is public.
+
+        Notes
+        -----
+        Stand-ins and noise are functions of the schema and the settings. For more than ``MADE_UP`` records without
+        public columns, statistics of so many are scaled.
+        """
+        n = MADE_UP if n_records is None or self.neighbours == "add-remove" else n_records
+        rows = min(n, MOST_PUBLIC if self.schema.public_columns else MADE_UP)
+        values = stand_ins(self.schema, rows)
+        frame = to_records(self.schema, values, pd.DataFrame(), np.random.default_rng(0))
+        if self.schema.records.person is not None:
+            frame[self.schema.records.person] = np.arange(rows)
+        table = Table(frame, self.schema)
+        noisy = self.sanitize(table, RandomBits(np.random.default_rng(0)))
+        if self.schema.public_columns or n <= rows:
+            return noisy
+        return replace(noisy, values=self._scaled(noisy, n / rows), n_records=noisy.n_records and n)
+
+    def _scaled(self, measured: Measured, times: float) -> dict[str, IntArray]:
+        sums = (Counts, Sums, Products, Scatter)
+        return {
+            part.name: np.rint(measured.values[part.name] * times).astype(np.int64)
+            if isinstance(part.statistic, sums)
+            else measured.values[part.name]
+            for part in self.parts
+        }
+
+    def made_up(self, n_records: int | None = None) -> Measured:
+        """Return even statistics of nobody, without noise."""
+        n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
+        values = {}
+        for part in self.parts:
+            whole = part.statistic.shape(self.schema)
+            even = (n or MADE_UP) // math.prod(whole) if isinstance(part.statistic, Counts) else 0
+            values[part.name] = np.full(math.prod(whole), even, dtype=np.int64)
+        made_up = stand_ins(self.schema, MADE_UP)
+        return self._measured(values, n, {name: made_up[name] for name in self.schema.public_columns})
+
+    def _measured(self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]) -> Measured:
+        return Measured(
+            schema=self.schema,
+            neighbours=self.neighbours,
+            parts=self.parts,
+            values=values,
+            n_records=n,
+            public=public,
+        )
+
+    def restored(self, frame: pd.DataFrame) -> Measured:
+        """Return noisy statistics that were published, see :func:`to_frame`.
+
+        Raises
+        ------
+        InputError
+            If the table has other statistics than this plan.
+        """
+        noisy = {str(name): each["noisy"].to_numpy() for name, each in frame.groupby("statistic", sort=False)}
+        n = int(noisy.pop(RECORDS)[0]) if self.neighbours == "replace-one" and RECORDS in noisy else None
+        sizes = {part.name: math.prod(part.statistic.shape(self.schema)) for part in self.parts}
+        if {name: len(each) for name, each in noisy.items()} != sizes:
+            raise InputError("the release has other statistics than the model declares")
+        if not all(math.isclose(self._scale(part), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts):
+            raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
+        values = {
+            part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
+            for part in self.parts
+        }
+        return self._measured(values, n, {})
+
+    def _scale(self, part: Part) -> float:
+        scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
+        return scale * part.statistic.unit(self.schema)
+
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
+        """Return the noisy entries of independent sanitizations, shape (runs, entries), for audits."""
+        found = self.exact(table)
+        columns = [found[part.name][: part.n_noised] + part.noise(n_runs, bits) for part in self.parts]
+        return np.concatenate(columns, axis=1)
+
+    def outcome(self, table: Table) -> Outcome:
+        """Return the exact law of one sanitization with Laplace noise, for audits."""
+        found = self.exact(table)
+        values = [int(each) for part in self.parts for each in found[part.name][: part.n_noised]]
+        scales = [part.scale for part in self.parts for _ in range(part.n_noised)]
+        return Outcome(key=(), log_probability=0.0, statistics=tuple(values), scales=tuple(scales))
+
+
+def to_frame(measured: Measured, used: Mapping[str, FloatArray]) -> pd.DataFrame:
+    """Return noisy statistics as a table to be published.
+
+    Parameters
+    ----------
+    measured : Measured
+        What was measured.
+    used : mapping of str to ndarray
+        What post-processing made of it.
+
+    Returns
+    -------
+    DataFrame
+        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels,
+        "; " between them), ``noisy`` and ``used`` in the model's unit (records, or sums of u = (x - middle) / half of
+        the public bounds), ``noise`` (law), ``scale`` and ``standard_deviation`` of the noise in the same unit.
+    """
+    frames: Sequence[pd.DataFrame] = [_one(measured, part, used[part.name]) for part in measured.parts]
+    if measured.n_records is None:
+        return pd.concat(frames, ignore_index=True)
+    n = float(measured.n_records)
+    public = {"statistic": RECORDS, "cell": "", "noisy": n, "used": n, "noise": "none", "scale": 0.0}
+    first = pd.DataFrame([{**public, "standard_deviation": 0.0}])
+    return pd.concat([first, *frames], ignore_index=True)
+
+
+def _scales(frame: pd.DataFrame, name: str) -> float:
+    """Return the scale of the noise on the first entry of a statistic, as published."""
+    return float(frame.loc[frame["statistic"] == name, "scale"].iloc[0])
+
+
+def _one(measured: Measured, part: Part, used: FloatArray) -> pd.DataFrame:
+    labels = part.statistic.labels(measured.schema)
+    cells = ["; ".join(f"{name} = {level}" for name, level in row.items()) for row in labels.to_dict("records")]
+    n = len(measured.values[part.name])
+    noised = np.arange(n) < part.n_noised
+    return pd.DataFrame(
+        {
+            "statistic": part.name,
+            "cell": cells if cells else [""] * n,
+            "noisy": measured.value(part.name),
+            "used": used,
+            "noise": np.where(noised, f"discrete {part.law}", "none"),
+            "scale": np.where(noised, measured.scale(part.name), 0.0),
+            "standard_deviation": np.where(noised, measured.deviation(part.name), 0.0),
+        }
+    )

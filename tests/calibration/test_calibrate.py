@@ -1,0 +1,285 @@
+"""The smallest epsilon for a stated accuracy: minimal, rounded up, refused where it can't be told."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import random_table, schema_of
+
+from pdips import InputError, LaplaceSanitizer, Modips, PrivBayes, PseudoPosterior, Schema, Steps, Table
+from pdips.calibration.calibrate import calibrate
+from pdips.cli import program
+from pdips.margins import planning
+from pdips.registry import MECHANISMS, find
+
+REPOSITORY = Path(__file__).parents[2]
+SCHEMA = schema_of(3, 2, 2)
+CLOSED = ("laplace-sanitizer", "modips", "steps")
+WITHOUT_PRICE = ("pseudo-posterior",)
+
+
+def step_below(epsilon: Fraction) -> Fraction:
+    """The next smaller number of three digits, by decimals alone."""
+    exponent = math.floor(math.log10(epsilon) + 1e-12) - 2
+    digits = epsilon / Fraction(10) ** exponent
+    assert digits.denominator == 1
+    assert 100 <= digits <= 999
+    return (digits - 1) * Fraction(10) ** exponent if digits > 100 else Fraction("99.9") * Fraction(10) ** exponent
+
+
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("target", [0.7, 12.0, 450.0])
+def test_the_next_smaller_epsilon_misses_the_target(neighbours, target):
+    order = ("a", "b")
+    found = calibrate(
+        Steps(epsilon=7, order=order, below="cells", neighbours=neighbours), SCHEMA, standard_error=target
+    )
+
+    def worst(epsilon: Fraction) -> float:
+        told = planning.margin_errors(SCHEMA, epsilon=epsilon, order=order, layers=2, neighbours=neighbours)
+        return float(told["se_records"].max())
+
+    assert worst(found.epsilon) <= target < worst(step_below(found.epsilon))
+    assert found.reached == pytest.approx(worst(found.epsilon))
+    assert found.method == "closed form"
+    assert found.mechanism == Steps(epsilon=found.epsilon, order=order, below="cells", neighbours=neighbours)
+    assert found.by_margin["reached"].iloc[0] == found.reached
+    assert "no table was read" in found.statement
+
+
+def test_a_width_is_that_of_its_interval_and_minimal():
+    made = LaplaceSanitizer(epsilon=1)
+    found = calibrate(made, SCHEMA, interval_width=100, level=0.9, of="two-way")
+    below = replace(made, epsilon=step_below(found.epsilon))
+    # noise of 12 cells by the exact law: a cell of b x c is 3 cells less a quarter of all 12
+    rng, weights = np.random.default_rng(1), np.array([1 - 1 / 4] * 3 + [-1 / 4] * 9)
+    for epsilon, wide in ((found.epsilon, 100), (below.epsilon, 100 / 1.02)):
+        rate = float(epsilon) / 2
+        noise = rng.geometric(1 - math.exp(-rate), (40_000, 12)) - rng.geometric(1 - math.exp(-rate), (40_000, 12))
+        share = (np.abs(noise @ weights) <= wide / 2).mean()
+        # 5 standard errors of a share of 0.9, error rate 3e-7 a side; a width 2 % smaller covers less
+        assert share > 0.9 - 5 * 0.0015 if wide == 100 else share < 0.9
+    assert found.reached <= 100
+    assert len(found.by_margin) == 3
+
+
+def test_shares_sets_and_samples():
+    made = LaplaceSanitizer(epsilon=1, n_sets=4, split="per-set")
+    records = calibrate(made, SCHEMA, standard_error=20, of="b")
+    share = calibrate(made, SCHEMA, standard_error=0.02, in_="share", n_records=1_000, of=[("b",)])
+    assert records.epsilon == share.epsilon
+    assert share.unit == "share of the records"
+    # four tables at a quarter of epsilon each have four times the scale, their mean half its error: twice in all
+    once = calibrate(LaplaceSanitizer(epsilon=1), SCHEMA, standard_error=20, of="b")
+    assert float(records.epsilon / once.epsilon) == pytest.approx(2, rel=0.01)
+    sampled = calibrate(made, SCHEMA, standard_error=20, of="b", n_records=1_000, sampling_share=0.5)
+    noise = math.sqrt(20**2 - 1_000 / 4)
+    assert sampled.epsilon == calibrate(made, SCHEMA, standard_error=noise, of="b").epsilon
+    guess = calibrate(replace(made, neighbours="add-remove"), SCHEMA, standard_error=0.02, in_="share", n_records=1_000)
+    assert "public guess" in guess.statement
+
+
+def test_functions_classes_and_budgets_by_layer():
+    by_layer = Steps(epsilon=3, order=("a",), below="cells", budget=(1, 2))
+    found = calibrate(by_layer, SCHEMA, standard_error=10)
+    assert found.mechanism.budget == (found.epsilon / 3, 2 * found.epsilon / 3)
+    assert calibrate(LaplaceSanitizer, SCHEMA, standard_error=10).epsilon == (
+        calibrate(lambda epsilon: LaplaceSanitizer(epsilon=epsilon), SCHEMA, standard_error=10).epsilon
+    )
+    with pytest.raises(InputError, match="one with this epsilon"):
+        calibrate(lambda epsilon: LaplaceSanitizer(epsilon=1), SCHEMA, standard_error=10)
+    assert repr(found).startswith("Calibration(epsilon=")
+    assert json.loads(json.dumps(found.describe()))["epsilon"] == float(found.epsilon)
+
+
+def test_an_epsilon_that_is_too_small_is_none_in_json():
+    found = calibrate(LaplaceSanitizer, SCHEMA, standard_error=10)
+    tried = pd.DataFrame({"epsilon": [0.01], "reached": [math.inf], "monte_carlo_error": [0.0], "worst": ["none"]})
+    plain = replace(found, by_epsilon=tried).describe()
+    assert plain["by_epsilon"][0]["reached"] is None
+    assert json.dumps(plain, allow_nan=False)
+
+
+def test_statistics_of_a_model():
+    made = Modips(epsilon=1, model="multinomial", budget="equal")
+    found = calibrate(made, SCHEMA, standard_error=30, of=["counts", ("a", "b")])
+    counts, pairs = (float(found.by_margin.set_index("margin")["reached"][name]) for name in ("counts", "a x b"))
+    assert pairs == pytest.approx(counts * math.sqrt(2))
+    assert pairs <= 30
+    column = Schema.model_validate({"columns": {"x": {"lower": 0.0, "upper": 1.0, "resolution": 0.01}}})
+    moments = Modips(epsilon=1, model="normal_moments", kind="zcdp")
+    both = calibrate(moments, column, interval_width=3, of=["total", "squares"])
+    assert both.unit == "its own unit"
+    assert both.reached <= 3
+    with pytest.raises(InputError, match="nor a statistic of the model: total, squares"):
+        calibrate(moments, column, standard_error=1, of="median")
+
+
+def test_a_simulation_meets_its_target_with_room_for_its_own_error():
+    table = random_table(SCHEMA, 400)
+    asked: dict[str, Any] = {"standard_error": 0.03, "in_": "share", "public_table": table, "replicates": 10, "of": "a"}
+    found = calibrate(PrivBayes(epsilon=1), SCHEMA, **asked)
+    assert found.method == "simulation"
+    assert found.reached + 2 * found.monte_carlo_error <= 0.03
+    assert found.monte_carlo_error > 0
+    tried = found.by_epsilon.set_index("epsilon")
+    smaller = tried.loc[tried.index < float(found.epsilon)]
+    assert (smaller["reached"] + 2 * smaller["monte_carlo_error"] > 0.03).all()
+    assert "PUBLIC or SYNTHETIC" in found.statement
+    assert found.epsilon == calibrate(PrivBayes(epsilon=1), SCHEMA, **asked).epsilon
+
+
+def test_simulated_widths_and_measures():
+    asked: dict[str, Any] = {"n_records": 300, "replicates": 20, "largest_epsilon": 20}
+    wide = calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=60, of="b", level=0.8, **asked)
+    narrow = calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=60, of="b", **asked)
+    assert wide.epsilon > narrow.epsilon
+    assert "records of nobody" in wide.statement
+
+    def share(sets: list[pd.DataFrame]) -> float:
+        return float(np.mean([(frame["b"] == 1).mean() for frame in sets]))
+
+    found = calibrate(PrivBayes(epsilon=1, n_sets=2), SCHEMA, standard_error=0.05, measure=share, **asked)
+    assert found.worst == "measure"
+    assert found.reached <= 0.05
+    constant = calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=0.5, measure=lambda sets: 0.4, **asked)
+    assert constant.epsilon == Fraction(1, 100)
+    with pytest.raises(InputError, match="finite"):
+        calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=0.5, measure=lambda sets: math.nan, **asked)
+
+
+@pytest.mark.parametrize("name", sorted(MECHANISMS))
+def test_every_mechanism_works_or_says_why_not(name):
+    if name in ("censored-posterior", "pseudo-posterior", "modips"):
+        made = find(name)(epsilon=1, model="multinomial" if name == "modips" else "normal")
+    else:
+        made = find(name)(epsilon=1)
+    asked: dict[str, Any] = {"standard_error": 60, "n_records": 200, "replicates": 5, "of": "c", "largest_epsilon": 10}
+    if name in WITHOUT_PRICE:
+        with pytest.raises(InputError, match="bounds nothing"):
+            calibrate(made, SCHEMA, **asked)
+        return
+    if (
+        name == "censored-posterior"
+    ):  # whose models are of one kind of table each; a fitting one takes seconds to compile
+        with pytest.raises(InputError, match="describes one numeric column"):
+            calibrate(made, SCHEMA, standard_error=60)
+        return
+    found = calibrate(made, SCHEMA, **asked)
+    assert found.method == ("closed form" if name in CLOSED else "simulation")
+    assert found.reached <= 60
+
+
+@pytest.mark.parametrize(
+    ("made", "asked", "message"),
+    [
+        (LaplaceSanitizer(epsilon=1), {}, "either standard_error or interval_width"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "interval_width": 1}, "either"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": -1}, "above 0"),
+        (LaplaceSanitizer(epsilon=1), {"interval_width": 5, "level": 1.0}, "level must be from"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": "z"}, "'z' is no column"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": [("a", "a")]}, "none twice"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "of": []}, "of must be"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "in_": "share"}, "needs n_records"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 5, "in_": "share", "n_records": 9}, "a share, from 0 to 1"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "in_": "percent"}, "in_ must be"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "n_records": 0}, "n_records must be"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "sampling_share": 0.5}, "needs n_records"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "n_records": 9, "sampling_share": 2}, "below 1"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "largest_epsilon": 10**9}, "largest_epsilon"),
+        (LaplaceSanitizer(epsilon=1), {"standard_error": 1e-9, "largest_epsilon": 5}, "at epsilon = 5.*the best is"),
+        (LaplaceSanitizer(epsilon=1, variant="published"), {"standard_error": 1}, "bounds nothing"),
+        (PseudoPosterior(epsilon=1, model="normal"), {"standard_error": 1}, "bounds nothing"),
+        (PrivBayes(epsilon=1), {"standard_error": 1}, "give public_table, or n_records"),
+        (PrivBayes(epsilon=1), {"standard_error": 1, "method": "closed form"}, "no closed form"),
+        (PrivBayes(epsilon=1), {"standard_error": 1, "n_records": 50, "replicates": 2}, "replicates must be"),
+        (PrivBayes(epsilon=1), {"interval_width": 1, "n_records": 50, "replicates": 5}, "replicates must be at least"),
+        (PrivBayes(epsilon=1), {"standard_error": 1, "n_records": 50, "sampling_share": 0.5}, "no closed form"),
+        (Steps(epsilon=1, elect="node"), {"standard_error": 1}, "elected"),
+        ("steps", {"standard_error": 1}, "mechanism must be"),
+    ],
+)
+def test_refusals(made, asked, message):
+    with pytest.raises(InputError, match=message):
+        calibrate(made, SCHEMA, **asked)
+
+
+def test_a_table_of_another_schema_is_refused():
+    other = schema_of(2, 2)
+    with pytest.raises(InputError, match="another schema"):
+        calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=5, public_table=random_table(other, 20))
+    public = SCHEMA.model_copy(
+        update={"columns": {**SCHEMA.columns, "a": SCHEMA.columns["a"].model_copy(update={"public": True})}}
+    )
+    with pytest.raises(InputError, match="exact at any epsilon"):
+        calibrate(LaplaceSanitizer(epsilon=1), public, standard_error=5, of="a")
+
+
+def test_the_closed_form_reads_no_table(monkeypatch):
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a table was made")
+
+    monkeypatch.setattr(Table, "__init__", refuse)
+    monkeypatch.setattr(Table, "read", refuse)
+    assert calibrate(Steps(epsilon=1), SCHEMA, interval_width=100).reached <= 100
+
+
+def test_the_command(tmp_path, capsys):
+    schema = REPOSITORY / "examples" / "hours.toml"
+    words = ["calibrate", "steps", "--schema", str(schema), "--margin", "age", "--margin", "sex,income"]
+    told = tmp_path / "told.json"
+    program.main([*words, "--standard-error", "100", "--json", str(told)], standalone_mode=False)
+    shown, held = capsys.readouterr().out, json.loads(told.read_text())
+    assert shown.startswith(
+        f"smallest  epsilon = {held['epsilon']:g} in total over 1 set, replace-one neighbours (closed"
+    )
+    assert [row["margin"] for row in held["by_margin"]] == ["sex x income", "age"]
+    assert held["reached"] <= 100
+    public = tmp_path / "public.csv"
+    small = tmp_path / "s.toml"
+    small.write_text('[columns.a]\nlevels = ["x", "y"]\n[columns.b]\nlevels = ["u", "v", "w"]\n')
+    pd.DataFrame({"a": ["x", "y"] * 60, "b": ["u", "v", "w"] * 40}).to_csv(public, index=False)
+    words = [
+        "calibrate",
+        "privbayes",
+        "--schema",
+        str(small),
+        "--standard-error",
+        "0.1",
+        "--share",
+        "--replicates",
+        "5",
+    ]
+    program.main([*words, "--public-table", str(public), "--sets", "2"], standalone_mode=False)
+    shown = capsys.readouterr().out
+    assert "(simulation)" in shown
+    assert "PUBLIC or SYNTHETIC" in shown
+    assert "share of the records, Monte Carlo standard error" in shown
+
+
+@pytest.mark.parametrize(("path", "message"), [("", "must name a file"), ("no/x.json", "a folder that doesn't exist")])
+def test_a_file_that_could_not_be_written_is_refused_first(tmp_path, capsys, path, message):
+    schema = REPOSITORY / "examples" / "hours.toml"
+    words = ["calibrate", "steps", "--schema", str(schema), "--standard-error", "100", "--json", str(tmp_path / path)]
+    with pytest.raises(InputError, match=message):
+        program.main(words, standalone_mode=False)
+    assert capsys.readouterr().out == ""
+
+
+def test_the_page_runs(tmp_path, monkeypatch, capsys):
+    page = (REPOSITORY / "docs" / "calibrate.md").read_text(encoding="utf-8")
+    (tmp_path / "examples").symlink_to(REPOSITORY / "examples")
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in re.findall(r"(?s)```python\n(.*?)```", page):
+        exec(block, names)
+    shown = capsys.readouterr().out
+    for number in re.findall(r"(?m)^# (.+)$", "\n".join(re.findall(r"(?s)```python\n(.*?)```", page))):
+        assert number in shown

@@ -1,0 +1,422 @@
+"""The program as people run it: a release from end to end, and every bad input with its one line and exit code."""
+
+import json
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import Ledger, Schema, Table
+
+SCHEMA = """
+[columns.colour]
+levels = ["blue", "red"]
+[columns.size]
+levels = [1, 2, 3]
+[columns.wage]
+lower = 0
+upper = 1000
+bins = 4
+"""
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A folder with a table and its schema."""
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame(
+        {"colour": rng.choice(["blue", "red"], 60), "size": rng.integers(1, 4, 60), "wage": rng.uniform(0, 1000, 60)}
+    )
+    frame.to_parquet(tmp_path / "t.parquet")
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    (tmp_path / "s.toml").write_text(SCHEMA)
+    return tmp_path
+
+
+def words(here, *more: object, table="t.parquet", mechanism="steps", epsilon: object = 1, out="out"):
+    common = ["synthesize", here / table, "--schema", here / "s.toml", "--mechanism", mechanism]
+    return [*common, "--epsilon", epsilon, "--out", here / out, *more]
+
+
+def left_behind(here) -> set[str]:
+    return {path.name for path in here.iterdir()} - {"t.parquet", "t.csv", "s.toml"}
+
+
+@pytest.mark.parametrize("mechanism", ["laplace-sanitizer", "steps"])
+@pytest.mark.parametrize("table", ["t.parquet", "t.csv"])
+@pytest.mark.parametrize("file_format", ["parquet", "csv"])
+def test_a_release_from_end_to_end(pdips, here, mechanism, table, file_format):
+    arguments = words(here, "--sets", 2, "--format", file_format, mechanism=mechanism, table=table)
+    code, out, err = pdips(*arguments, "--ledger", here / "l.sqlite")
+    assert (code, err) == (0, "")
+    for word in ("2 synthetic sets", "epsilon = 1 in total", "card.html", "report.html", "1 spent"):
+        assert word in out
+    public = here / "out" / "public"
+    assert {path.name for path in public.iterdir()} == {
+        "card.html",
+        "privacy.json",
+        f"synthetic_1.{file_format}",
+        f"synthetic_2.{file_format}",
+    }
+    schema = Schema.load(here / "s.toml")
+    for number in (1, 2):
+        assert Table.read(public / f"synthetic_{number}.{file_format}", schema).n_records == 60
+    assert {path.name for path in (here / "out" / "confidential").iterdir()} == {"report.html", "run.json"}
+    assert stat.S_IMODE((here / "out" / "confidential").stat().st_mode) == 0o700
+    assert left_behind(here) == {"out", "l.sqlite"}
+
+
+def test_privacy_json_has_all_that_others_rely_on(pdips, here):
+    pdips(*words(here, "--sets", 3, "--option", "layers=2"))
+    facts = json.loads((here / "out/public/privacy.json").read_text())
+    assert {"mechanism", "settings", "n_sets", "reproducible", "privacy", "spends", "schema", "software"} <= set(facts)
+    assert set(facts["privacy"]) >= {"epsilon", "delta", "neighbours", "kind", "sampling", "statement"}
+    assert facts["settings"]["layers"] == 2
+    assert sum(spend["epsilon"] for spend in facts["spends"]) == pytest.approx(1)
+    assert all(set(spend) == {"step", "epsilon", "composition"} for spend in facts["spends"])
+    assert Schema.model_validate(facts["schema"]) == Schema.load(here / "s.toml")
+
+
+def test_run_json_says_how_long_it_took_and_privacy_json_does_not(pdips, here):
+    pdips(*words(here))
+    run = json.loads((here / "out/confidential/run.json").read_text())
+    assert run["seconds"]
+    assert run["peak_memory_mib"] > 10
+    assert "seconds" not in (here / "out/public/privacy.json").read_text()
+
+
+def test_options_reach_the_mechanism(pdips, here):
+    options = ["--option", "order=size,colour", "--option", "split=per-set", "--neighbours", "add-remove"]
+    assert pdips(*words(here, *options, "--sets", 2))[0] == 0
+    settings = json.loads((here / "out/public/privacy.json").read_text())["settings"]
+    assert (settings["order"], settings["split"], settings["neighbours"]) == (
+        ["size", "colour"],
+        "per-set",
+        "add-remove",
+    )
+
+
+def test_a_seed_marks_the_release(pdips, here):
+    code, out, err = pdips(*words(here, "--seed", 1))
+    assert code == 0
+    assert "Do not publish" in err
+    assert "public    nothing: the synthetic sets stay inside unless you say --allow seeded" in out
+    assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
+    assert json.loads((here / "out/confidential/privacy.json").read_text())["reproducible"] is True
+    assert "seed: 1" not in (here / "out/confidential/run.json").read_text()
+    code, out, err = pdips(*words(here, "--seed", 1, "--allow", "seeded", out="again"))
+    assert code == 0
+    assert "Do not publish" in err
+    assert "again/public: card.html" in out
+    places = ("out/confidential", "again/public")
+    first, again = (pd.read_parquet(here / place / "synthetic_1.parquet") for place in places)
+    pd.testing.assert_frame_equal(first, again)
+
+
+def test_to_allow_one_thing_is_not_to_allow_another(pdips, here):
+    code, out, _ = pdips(*words(here, "--seed", 1, "--allow", "asymptotic"))
+    assert code == 0
+    assert "unless you say --allow seeded" in out
+    assert not (here / "out/public").exists()
+
+
+def test_a_release_without_guarantee_has_no_public_folder(pdips, here):
+    code, out, _ = pdips(*words(here, "--option", "variant=published"))
+    assert code == 0
+    assert "NO GUARANTEE" in out
+    assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
+    assert (here / "out/confidential/synthetic_1.parquet").exists()
+
+
+def test_report_writes_the_pages_again(pdips, here):
+    pdips(*words(here))
+    (here / "out/public/card.html").unlink()
+    code, out, _ = pdips("report", here / "out")
+    assert code == 0
+    assert "card.html" in out
+    assert (here / "out/public/card.html").exists()
+
+
+def test_overwrite_replaces_a_release_and_nothing_else(pdips, here):
+    assert pdips(*words(here))[0] == 0
+    code, _, err = pdips(*words(here, epsilon=2))
+    assert code == 2
+    assert "is not empty" in err
+    assert pdips(*words(here, "--overwrite", epsilon=2))[0] == 0
+    assert json.loads((here / "out/public/privacy.json").read_text())["privacy"]["epsilon"] == 2
+    (here / "out" / "thesis.tex").write_text("ten years")
+    code, _, err = pdips(*words(here, "--overwrite"))
+    assert code == 2
+    assert "holds more than a release" in err
+    assert (here / "out" / "thesis.tex").read_text() == "ten years"
+
+
+def test_the_ledger_at_work(pdips, here):
+    ledger = here / "l.sqlite"
+    assert pdips("ledger", "set-total", ledger, "1.5")[0] == 0
+    assert pdips(*words(here, "--ledger", ledger, "--option", "layers=2"))[0] == 0
+    code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
+    assert code == 3
+    assert "refused" in err
+    assert left_behind(here) == {"out", "l.sqlite"}
+    code, out, _ = pdips("ledger", "show", ledger)
+    assert code == 0
+    assert "election of the columns of layer 1" in out
+    assert "epsilon 1 of 1.5 spent, 0.5 left" in out
+    assert pdips("ledger", "set-total", ledger, "0.5")[0] == 3
+
+
+def test_another_version_of_the_table_is_adopted_by_name(pdips, here):
+    ledger = here / "l.sqlite"
+    pdips(*words(here, "--ledger", ledger))
+    pd.read_parquet(here / "t.parquet").iloc[1:].to_parquet(here / "t.parquet")
+    code, _, err = pdips(*words(here, "--ledger", ledger, out="more"))
+    assert code == 2
+    assert "another table" not in err  # that the table differs from another one is an answer about its records
+    code, _, err = pdips(*words(here, "--ledger", ledger, "--explain", out="more"))
+    assert code == 2
+    assert "another table" in err
+    assert pdips("ledger", "adopt", ledger, here / "t.parquet", "--schema", here / "s.toml")[0] == 0
+    code, out, _ = pdips(*words(here, "--ledger", ledger, out="more"))
+    assert code == 0
+    assert "epsilon 2 spent" in out
+    found = Ledger(ledger)
+    assert [role for _, role in found.tables()] == ["first", "version"]
+    assert [(one.outcome, one.explained) for one in found.attempts()] == [
+        ("charged", False),
+        ("refused", False),
+        ("refused", True),
+        ("adopted", False),
+        ("charged", False),
+    ]
+
+
+def test_schema_draft_and_check(pdips, here):
+    code, out, err = pdips("schema", "draft", here / "t.csv")
+    assert code == 0
+    assert "READ OFF THE CONFIDENTIAL TABLE" in out
+    assert "replace its levels and bounds" in err
+    (here / "d.toml").write_text(out)
+    (here / "s.toml").write_text(out)
+    complains(pdips, here, "is still a draft", "schema", "check", here / "d.toml")
+    complains(pdips, here, "is still a draft", *words(here))
+    complains(pdips, here, "is still a draft", "calibrate", "steps", "--schema", here / "d.toml")
+    (here / "d.toml").write_text("\n".join(line for line in out.splitlines() if not line.startswith("# DRAFT.")))
+    code, out, _ = pdips("schema", "check", here / "d.toml")
+    assert code == 0
+    assert "colour: 2 levels" in out
+    assert "cells: " in out
+
+
+BAD_TABLES = {
+    "level": ("colour", "SECRET"),
+    "bound": ("wage", 31415.9),
+    "missing": ("wage", None),
+}
+
+
+@pytest.mark.parametrize(("column", "value"), BAD_TABLES.values(), ids=BAD_TABLES)
+def test_a_bad_value_in_the_table(pdips, here, column, value):
+    frame = pd.read_parquet(here / "t.parquet")
+    frame[column] = frame[column].astype(object)
+    frame.loc[17, column] = value
+    frame.to_csv(here / "t.csv", index=False)
+    complains(pdips, here, "the table is refused", *words(here, table="t.csv"))
+    complains(pdips, here, f"column '{column}'", *words(here, "--explain", table="t.csv"))
+
+
+def complains(
+    pdips, here, message: str, *arguments: object, code: int = 2, leaves: frozenset[str] = frozenset()
+) -> None:
+    """Check for one line on stderr that has ``message`` and no record's value or position, and nothing left behind."""
+    before = left_behind(here)
+    found, out, err = pdips(*arguments)
+    assert found == code, err
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith("pdips: ")
+    assert message in err
+    said = err.replace(str(here), "")  # the folder's own name has digits that say nothing of the table
+    assert not any(word in said for word in ("SECRET", "31415", "17"))
+    assert left_behind(here) - before == leaves
+
+
+@pytest.mark.parametrize("change", ["missing", "excess"])
+def test_a_column_missing_or_in_excess(pdips, here, change):
+    frame = pd.read_parquet(here / "t.parquet")
+    frame = frame.drop(columns="size") if change == "missing" else frame.assign(shoe="SECRET")
+    frame.to_parquet(here / "t.parquet")
+    complains(pdips, here, "column 'size'" if change == "missing" else "column 'shoe'", *words(here))
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "inf", "nan", "much"])
+def test_a_bad_epsilon(pdips, here, epsilon):
+    complains(pdips, here, "epsilon must be", *words(here, epsilon=epsilon))
+
+
+def test_no_sets(pdips, here):
+    complains(pdips, here, "n_sets must be", *words(here, "--sets", 0))
+
+
+def test_an_empty_table(pdips, here):
+    pd.read_parquet(here / "t.parquet").iloc[:0].to_parquet(here / "t.parquet")
+    complains(pdips, here, "the table is refused", *words(here))
+    complains(pdips, here, "the table has no records", *words(here, "--explain"))
+
+
+def test_a_corrupt_parquet_file(pdips, here):
+    content = (here / "t.parquet").read_bytes()
+    (here / "t.parquet").write_bytes(content[: len(content) // 2])
+    complains(pdips, here, "damaged", *words(here))
+
+
+def test_no_table(pdips, here):
+    complains(pdips, here, "doesn't exist", *words(here, table="none.parquet"))
+
+
+def test_a_schema_with_a_typo(pdips, here):
+    (here / "s.toml").write_text(SCHEMA.replace("bins", "bnis"))
+    complains(pdips, here, "columns.wage.bnis: unknown key (did you mean 'bins'?)", *words(here))
+
+
+def test_a_folder_that_cannot_be_written(pdips, here):
+    (here / "file").write_text("")
+    complains(pdips, here, "is a file; name a folder", *words(here, out="file"))
+    complains(pdips, here, "can't write in", *words(here, out="/proc/pdips/out"))
+    complains(pdips, here, "is no folder", *words(here, out="file/out"))
+
+
+def test_a_locked_ledger(pdips, here, monkeypatch):
+    ledger = here / "l.sqlite"
+    Ledger(ledger).set_total(1)
+    monkeypatch.setattr(Ledger.__init__, "__kwdefaults__", {"timeout": 0.1})
+    connection = sqlite3.connect(ledger)
+    connection.execute("BEGIN EXCLUSIVE")
+    complains(pdips, here, "is locked", *words(here, "--ledger", ledger))
+    connection.close()
+
+
+def test_a_ledger_of_another_table(pdips, here):
+    Ledger(here / "l.sqlite").set_total(9)
+    Ledger(here / "l.sqlite").adopt("another table's fingerprint")
+    complains(pdips, here, "the table is refused", *words(here, "--ledger", here / "l.sqlite"))
+    complains(pdips, here, "another table", *words(here, "--ledger", here / "l.sqlite", "--explain"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--option", "layres=2"], "has no option 'layres'; it has order, layers"),
+        (["--option", "layers"], "must have the form key=value"),
+        (["--option", "layers=two"], "option layers must be a whole number"),
+        (["--option", "layers=9"], "more than the 3 columns"),
+        (["--option", "order=colour,nothing"], "'nothing' is no column"),
+        (["--neighbours", "far"], "neighbours must be one of"),
+        (["--sets", "x"], "not a valid integer"),
+        (["--format", "xls"], "not one of"),
+        (["--nonsense"], "No such option"),
+        (["--seed", "-3"], "not in the range"),
+        (["--option", "order=size", "--option", "order=colour"], "option order is given twice"),
+    ],
+)
+def test_options_that_make_no_sense(pdips, here, more, message):
+    complains(pdips, here, message, *words(here, *more))
+
+
+def test_an_unknown_mechanism(pdips, here):
+    complains(pdips, here, "mechanism must be one of censored-posterior, ", *words(here, mechanism="magic"))
+
+
+def test_no_ledger_to_show(pdips, here):
+    complains(pdips, here, "l.sqlite", "ledger", "show", here / "l.sqlite")
+
+
+def test_no_release_to_report_on(pdips, here):
+    complains(pdips, here, "release", "report", here)
+
+
+def test_a_bug_shows_its_type_and_no_value(pdips, here, monkeypatch):
+    from pdips.margins.steps import Steps
+
+    def broken(*args, **kwargs):
+        raise RuntimeError("SECRET")
+
+    monkeypatch.setattr(Steps, "release", broken)
+    complains(pdips, here, "a bug: RuntimeError", *words(here), code=1)
+
+
+def test_an_interrupt_says_that_spends_stay(pdips, here, monkeypatch):
+    from pdips.margins.steps import Steps
+
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Steps, "release", interrupted)
+    code, out, err = pdips(*words(here))
+    assert (code, out, err.strip()) == (130, "", "pdips: interrupted; a spend that is on record stays charged")
+    assert left_behind(here) == set()
+
+
+def test_a_terminated_run_leaves_nothing_behind(here):
+    # forty trees of fifteen layers take minutes; the hidden folder stands as soon as the table is being read
+    examples = Path(__file__).parents[2] / "examples"
+    table = [examples / "youth.parquet", "--schema", examples / "youth.toml", "--mechanism", "steps"]
+    more = [
+        "--epsilon",
+        "1",
+        "--sets",
+        "40",
+        "--option",
+        "split=per-set",
+        "--option",
+        "layers=15",
+        "--out",
+        here / "out",
+    ]
+    command = [sys.executable, "-m", "pdips.cli", "synthesize", *map(str, [*table, *more])]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        while not left_behind(here):
+            time.sleep(0.05)
+        running.send_signal(signal.SIGTERM)
+        out, err = running.communicate(timeout=60)
+    assert (running.returncode, out, err.strip()) == (
+        130,
+        "",
+        "pdips: interrupted; a spend that is on record stays charged",
+    )
+    assert left_behind(here) == set()
+
+
+def test_a_full_disk_says_that_spends_stay(pdips, here, monkeypatch):
+    from pdips.release.release import Release
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Release, "write", full)
+    complains(pdips, here, "No space left on device; nothing was released, a spend on record stays", *words(here))
+
+
+def test_no_command_prints_the_help(pdips):
+    code, _, err = pdips()
+    assert code == 2
+    assert "Commands:" in err
+
+
+def test_help_and_version(pdips):
+    for arguments in (["--help"], ["synthesize", "--help"], ["ledger", "--help"], ["schema", "--help"], ["--version"]):
+        code, out, _ = pdips(*arguments)
+        assert code == 0
+        assert "pdips" in out
+
+
+def test_the_program_is_installed():
+    done = subprocess.run([sys.executable, "-m", "pdips.cli", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("pdips, version ")

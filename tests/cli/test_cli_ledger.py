@@ -1,0 +1,274 @@
+"""The ledger on the command line: what a refusal may tell, whom a total is for, and copies put back from a backup."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import Ledger
+
+OLD = Path(__file__).parents[1] / "ledger_format_1.sql"
+
+SCHEMA = """
+[columns.colour]
+levels = ["blue", "red"]
+[columns.sex]
+levels = ["f", "m"]
+[columns.wage]
+lower = 0
+upper = {upper}
+bins = 4
+[records]
+person = "id"
+max_per_person = 2
+[[impossible]]
+colour = "red"
+sex = "m"
+"""
+
+
+def people(largest: float = 900.0) -> pd.DataFrame:
+    rng = np.random.default_rng(0)
+    wage = rng.uniform(0, 800, 40)
+    wage[7] = largest
+    return pd.DataFrame({"colour": "blue", "sex": rng.choice(["f", "m"], 40), "wage": wage, "id": range(40)})
+
+
+FAULTS = {
+    "level": lambda frame: frame.assign(colour=["SECRET", *["blue"] * 39]),
+    "bound": lambda frame: frame.assign(wage=[31415.9, *frame["wage"][1:]]),
+    "missing": lambda frame: frame.assign(wage=[None, *frame["wage"][1:]]),
+    "impossible": lambda frame: frame.assign(colour="red", sex="m"),
+    "person": lambda frame: frame.assign(id=[0, 0, 0, *range(3, 40)]),
+    "empty": lambda frame: frame.iloc[:0],
+}
+
+
+@pytest.fixture
+def here(tmp_path):
+    """A folder with a table, its schema, and a ledger with a total of 10."""
+    people().to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "s.toml").write_text(SCHEMA.format(upper=1000))
+    Ledger(tmp_path / "l.sqlite").set_total(10)
+    return tmp_path
+
+
+def words(here, *more: object, epsilon: object = 1, out: str = "out") -> list[object]:
+    common = ["synthesize", here / "t.parquet", "--schema", here / "s.toml", "--mechanism", "laplace-sanitizer"]
+    return [*common, "--epsilon", epsilon, "--out", here / out, "--ledger", here / "l.sqlite", *more]
+
+
+def bisected(pdips, here, largest: float, epsilon: object, n_requests: int = 21) -> list[tuple[int, str, str]]:
+    """Return all answers to requests with several upper bounds on the wage, as an attacker sees them."""
+    people(largest).to_parquet(here / "t.parquet")
+    answers = []
+    for upper in np.linspace(1000, 21_000, n_requests).astype(int):
+        (here / "s.toml").write_text(SCHEMA.format(upper=upper))
+        answers.append(pdips(*words(here, epsilon=epsilon)))
+        shutil.rmtree(here / "out", ignore_errors=True)
+    return answers
+
+
+def test_refusals_without_budget_say_nothing_of_the_table(pdips, here):
+    # before, 21 refused requests found the largest wage at no cost: the table was read before the budget was asked
+    answers = bisected(pdips, here, 900.0, 11)
+    assert answers == bisected(pdips, here, 20_500.0, 11)
+    assert len({*answers}) == 1
+    code, out, err = answers[0]
+    assert (code, out) == (3, "")
+    assert "would be overspent" in err
+    assert Ledger(here / "l.sqlite").attempts() == []
+
+
+def test_refusals_with_budget_are_on_record_one_by_one(pdips, here):
+    answers = bisected(pdips, here, 20_500.0, "0.1", n_requests=5)
+    assert [code for code, _, _ in answers] == [2] * 4 + [0]
+    assert len({*answers[:4]}) == 1
+    attempts = Ledger(here / "l.sqlite").attempts()
+    assert [one.outcome for one in attempts] == ["refused"] * 4 + ["charged"]
+    assert len({one.schema for one in attempts}) == 5
+
+
+def test_the_table_isnt_read_without_budget(pdips, here, monkeypatch):
+    from pdips.data.table import Table
+
+    def opened(*args, **kwargs):
+        raise AssertionError
+
+    monkeypatch.setattr(Table, "read", opened)
+    (here / "t.parquet").unlink()
+    assert pdips(*words(here, epsilon=11))[0] == 3
+    assert pdips(*words(here, "--option", "split=nonsense"))[0] == 2
+    assert Ledger(here / "l.sqlite").attempts() == []
+
+
+def test_one_message_for_all_that_records_can_break(pdips, here):
+    answers, explained, unrecorded = set(), [], set()
+    for fault in FAULTS.values():
+        fault(people()).to_parquet(here / "t.parquet")
+        answers.add(pdips(*words(here)))
+        explained.append(pdips(*words(here, "--explain")))
+        unrecorded.add(pdips(*(word for word in words(here) if word not in ("--ledger", here / "l.sqlite"))))
+    ((code, out, err),) = answers
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    for phrase in ("the table is refused", "The attempt is recorded", "pdips ledger show", "--explain"):
+        assert phrase in err
+    assert not any(word in err for word in ("SECRET", "31415", "colour", "wage", "impossible"))
+    reasons = ["outside the levels", "outside its bounds", "missing values", "impossible", "more records", "no records"]
+    for (code, _, err), reason in zip(explained, reasons, strict=True):
+        assert code == 2
+        assert reason in err
+        assert "The attempt is recorded" in err
+        assert not any(word in err for word in ("SECRET", "31415"))
+    ((code, _, err),) = unrecorded
+    assert code == 2
+    assert "nothing is recorded. To see the reason, repeat it with --explain." in err
+    ledger = Ledger(here / "l.sqlite")
+    assert [(one.outcome, one.explained) for one in ledger.attempts()] == [("refused", False), ("refused", True)] * 6
+    assert ledger.summary().spent_epsilon == 0
+    assert not (here / "out").exists()
+    shown = pdips("ledger", "show", here / "l.sqlite")[1]
+    assert shown.count("refused   ") == 12
+    assert shown.count("nothing charged, details asked for") == 6
+
+
+def test_what_isnt_about_records_is_said_in_full(pdips, here):
+    people().assign(shoe=1).to_parquet(here / "t.parquet")
+    assert "column 'shoe' of the table is not in the schema" in pdips(*words(here))[2]
+    (here / "t.parquet").write_bytes(b"PAR1")
+    assert "damaged" in pdips(*words(here))[2]
+    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == ["withdrawn"] * 2
+    (here / "s.toml").write_text("[columns.a]\nlevls = [1]\n")
+    assert "columns.a.levls: unknown key" in pdips(*words(here))[2]
+
+
+def test_a_refused_table_to_be_adopted_is_on_record(pdips, here):
+    assert pdips(*words(here))[0] == 0
+    FAULTS["level"](people()).to_parquet(here / "t.parquet")
+    adopt = ["ledger", "adopt", here / "l.sqlite", here / "t.parquet", "--schema", here / "s.toml"]
+    assert "the table is refused" in pdips(*adopt)[2]
+    assert "outside the levels" in pdips(*adopt, "--explain")[2]
+    outcomes = [(one.mechanism, one.outcome) for one in Ledger(here / "l.sqlite").attempts()[1:]]
+    assert outcomes == [("adopt", "refused")] * 2
+
+
+def test_other_tables_of_the_same_persons_add_up(pdips, here):
+    Ledger(here / "l.sqlite").set_total(2)
+    assert pdips(*words(here))[0] == 0
+    people(850.0).to_parquet(here / "t.parquet")
+    adopt = ["ledger", "adopt", here / "l.sqlite", here / "t.parquet", "--schema", here / "s.toml"]
+    assert pdips(*adopt, "--as", "other-table")[0] == 0
+    assert pdips(*words(here, out="second"))[0] == 0
+    assert pdips(*words(here, out="third"))[0] == 3
+    shown = pdips("ledger", "show", here / "l.sqlite")[1]
+    assert "other-table (" in shown
+    assert "unit      all records with the same 'id'; no public columns" in shown
+    assert "adopted   " in shown
+
+
+def test_a_schema_for_another_unit_is_refused_with_the_way_out(pdips, here):
+    assert pdips(*words(here))[0] == 0
+    text = (here / "s.toml").read_text()
+    (here / "s.toml").write_text(text.replace('levels = ["f", "m"]', 'levels = ["f", "m"]\npublic = true'))
+    code, _, err = pdips(*words(here, out="more"))
+    assert code == 2
+    assert "all records with the same 'id'; no public columns. The schema has another" in err
+    assert "public: sex" in err
+    (here / "s.toml").write_text(text.replace("max_per_person = 2", "max_per_person = 1"))
+    assert pdips(*words(here, out="more"))[0] == 0  # a cap that is checked adds up
+
+
+def test_a_killed_run_is_shown_and_struck(pdips, here):
+    with closing(sqlite3.connect(here / "l.sqlite")) as connection:
+        row = ("2026-01-01", "steps", "pure", "replace-one", "9", "0", "0", "9", "0", "id", 2, "[]", "0" * 16, 0)
+        connection.execute(f"INSERT INTO attempts VALUES (1{', ?' * len(row)})", row)
+        connection.commit()
+    code, _, err = pdips(*words(here, epsilon=2))
+    assert code == 3
+    assert "remaining epsilon 1, total epsilon 10" in err
+    assert "epsilon 9 of it reserved by runs that aren't finished" in err
+    shown = pdips("ledger", "show", here / "l.sqlite")[1]
+    assert f"if its run was killed: pdips ledger strike {here / 'l.sqlite'} 1" in shown
+    assert "epsilon 0 of 10 spent, 9 reserved, 1 left" in shown
+    assert "0 of 10 spent, 10 left" in pdips("ledger", "strike", here / "l.sqlite", 1)[1]
+    assert "struck    " in pdips("ledger", "show", here / "l.sqlite")[1]
+    assert pdips(*words(here, epsilon=2))[0] == 0
+
+
+def test_an_old_ledger_on_the_command_line(pdips, here):
+    (here / "l.sqlite").unlink()
+    with closing(sqlite3.connect(here / "l.sqlite")) as connection:
+        connection.executescript(OLD.read_text(encoding="utf-8"))
+    assert "unit: not recorded by version 0.1" in pdips("ledger", "show", here / "l.sqlite")[1]
+    assert "pdips ledger declare-unit" in pdips(*words(here))[2]
+    code, out, _ = pdips("ledger", "declare-unit", here / "l.sqlite", "--schema", here / "s.toml")
+    assert code == 0
+    assert "all records with the same 'id'; no public columns (the charges of version 0.1 by declaration)" in out
+
+
+def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
+    Ledger(here / "l.sqlite").set_total(2)
+    assert pdips(*words(here))[0] == 0
+    paid = ["evaluate", here / "t.parquet", here / "out", "--ledger", here / "l.sqlite", "--paid-epsilon"]
+    FAULTS["bound"](people()).to_parquet(here / "t.parquet")
+    assert "the table is refused" in pdips(*paid, 1)[2]
+    assert "outside its bounds" in pdips(*paid, 1, "--explain")[2]
+    (here / "t.parquet").unlink()
+    code, out, err = pdips(*paid, "1.5")
+    assert (code, out) == (3, "")
+    assert "would be overspent" in err
+    assert [one.outcome for one in Ledger(here / "l.sqlite").attempts()] == ["charged", "refused", "refused"]
+    assert "--explain belongs to --paid-epsilon" in pdips("evaluate", here / "t", here / "out", "--explain")[2]
+
+
+# Copies put back from a backup
+
+
+def test_a_release_carries_its_number_and_nothing_of_the_table(pdips, here):
+    assert pdips(*words(here))[0] == 0
+    assert pdips(*words(here, out="second"))[0] == 0
+    carried = json.loads((here / "second/public/privacy.json").read_text())["receipt"]
+    receipt = Ledger(here / "l.sqlite").receipt(2)
+    assert carried == {"account": receipt.account, "number": 2, "token": receipt.token}
+
+
+def test_a_ledger_put_back_is_noticed(pdips, here):
+    check = ["ledger", "check", here / "l.sqlite", here / "out", here / "second"]
+    shutil.copy(here / "l.sqlite", here / "backup")
+    assert pdips(*words(here))[0] == 0
+    assert pdips(*words(here, out="second"))[0] == 0
+    assert (
+        pdips("evaluate", here / "t.parquet", here / "out", "--paid-epsilon", 1, "--ledger", here / "l.sqlite")[0] == 0
+    )
+    code, out, _ = pdips(*check)
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["ok"] * 3
+    shutil.copy(here / "backup", here / "l.sqlite")
+    code, out, err = pdips(*check)
+    assert code == 3
+    assert out.count("MISSING") == 3
+    assert "3 of these charges are not in ledger" in err
+    code, _, err = pdips(*words(here, "--overwrite"))
+    assert code == 0
+    assert "an older copy of the ledger was put back" in err
+    code, out, _ = pdips(*check)
+    assert code == 3
+    assert [line.split()[0] for line in out.splitlines()] == ["ok", "MISSING"]
+
+
+def test_what_a_check_cant_tell(pdips, here):
+    assert pdips(*(word for word in words(here) if word not in ("--ledger", here / "l.sqlite")))[0] == 0
+    code, out, _ = pdips("ledger", "check", here / "l.sqlite", here / "out")
+    assert code == 0
+    assert "unknown" in out
+    assert "made without a ledger, or by version 0.1" in out
+    assert "is no folder of a pdips release" in pdips("ledger", "check", here / "l.sqlite", here / "none")[2]
+    for damaged in ('{"receipt": {"number": "x"}}', '{"receipt": {}}', '{"receipt": 1}', "[]", "{"):
+        (here / "out/public/privacy.json").write_text(damaged)
+        assert "is damaged" in pdips("ledger", "check", here / "l.sqlite", here / "out")[2]
+    assert "doesn't exist" in pdips("ledger", "check", here / "other.sqlite", here / "out")[2]

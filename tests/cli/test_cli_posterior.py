@@ -1,0 +1,283 @@
+"""Posterior mechanisms as people run them: what is said, what goes out, what stays, and how it ends."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips.report.pages import rewrite
+from pdips.report.posterior import read_tree
+
+SCHEMA = """
+[columns.x]
+lower = -10
+upper = 10
+bins = 4
+public = true
+[columns.y]
+lower = -100
+upper = 100
+bins = 20
+resolution = 0.5
+"""
+LINE = """
+import pymc as pm
+
+def build_model(data, schema):
+    with pm.Model(coords={"term": ["constant", "x", "x & x"]}) as model:
+        b = pm.Normal("b", 0, 5, dims="term")
+        sigma = pm.HalfNormal("sigma", 10)
+        pm.Normal("y", b[0] + b[1] * data["x"] + b[2] * data["x"] ** 2, sigma, observed=data["y"])
+    return model
+"""
+MEAN = """
+import pymc as pm
+
+def build_model(data, schema):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 20)
+        sigma = pm.HalfNormal("sigma", 20)
+        pm.Normal("y", mu, sigma, observed=data["y"])
+    return model
+"""
+N = 300
+
+
+@pytest.fixture
+def here(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-10, 10, N)
+    pd.DataFrame({"x": x, "y": np.clip(20 + 3 * x + rng.normal(0, 9, N), -100, 100)}).to_parquet(tmp_path / "t.parquet")
+    (tmp_path / "s.toml").write_text(SCHEMA)
+    (tmp_path / "line.py").write_text(LINE)
+    (tmp_path / "mean.py").write_text(MEAN)
+    return tmp_path
+
+
+def words(here, *more: object, model="mean.py", epsilon: object = 4, mechanism="censored-posterior", out="out"):
+    common = ["synthesize", here / "t.parquet", "--schema", here / "s.toml", "--mechanism", mechanism]
+    return [*common, "--model", here / model, "--epsilon", epsilon, "--out", here / out, *more]
+
+
+def figures(content: object) -> set[str]:
+    """Every number with many digits, as it is written."""
+    return {word for word in re.findall(r"\d+\.\d+", json.dumps(content)) if len(word) > 12}
+
+
+def check_inside(folder: Path) -> str:
+    """Check that what the curator may see is whole and inside, and return the text of the report."""
+    run = json.loads((folder / "confidential" / "run.json").read_text(), parse_constant=lambda word: pytest.fail(word))
+    public = {path.name for path in (folder / "public").iterdir()}
+    assert public == {"card.html", "privacy.json", "synthetic_1.parquet"}
+    for name in ("card.html", "privacy.json"):
+        text = (folder / "public" / name).read_text()
+        assert not [figure for figure in figures(run["diagnostics"]) if figure in text]
+        assert "R-hat" not in text
+        assert "nats over" not in text
+    assert len(figures(run["diagnostics"])) > 10  # the search has something to look for
+    tree = read_tree(folder / "confidential/diagnostics")
+    assert {"posterior", "pdips", "posterior_predictive", "observed_data"} <= set(tree.children)
+    assert tree["pdips"].sizes["record"] == N
+    assert set(tree["pdips"].data_vars) >= {"largest", "share_by_draw", "value_y"}
+    return (folder / "confidential" / "report.html").read_text()
+
+
+def test_a_posterior_on_a_grid_from_end_to_end(pdips, here):
+    code, out, err = pdips(*words(here))
+    assert (code, err) == (0, "")
+    assert "by censored-posterior" in out
+    page = check_inside(here / "out")
+    for phrase in ("The posterior", "on a public grid", "mu", "sigma", "How far records move it", "bound against y"):
+        assert phrase in page
+    card = (here / "out/public/card.html").read_text()
+    assert "the model's source" in card
+    assert "pm.HalfNormal(&#34;sigma&#34;, 20)" in card
+    assert "exact: from the law that the proof is about" in card
+    assert "by Markov chains" not in card
+    for path in rewrite(here / "out"):
+        assert path.stat().st_size > 1000
+    (here / "out/confidential/diagnostics/posterior.nc").write_bytes(b"no netCDF")
+    code, _, err = pdips("report", here / "out")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "diagnostics is damaged" in err
+
+
+@pytest.fixture
+def compiled_once(monkeypatch):
+    """Compile for nutpie once: with one seed and one table all models are the same."""
+    from pdips.posterior import nuts as sampling
+    from pdips.posterior import stages
+
+    kept, compile_nutpie = [], sampling.compile_nutpie
+    monkeypatch.setattr(stages, "SIMULATED", 256)
+
+    def once(model):
+        if not kept:
+            kept.append(compile_nutpie(model))
+        return kept[0]
+
+    monkeypatch.setattr(sampling, "compile_nutpie", once)
+
+
+def test_chains_from_end_to_end_and_what_happens_if_they_disagree(pdips, here, compiled_once):
+    common = ["--seed", 1, "--allow", "seeded", "--ledger", here / "l.sqlite"]
+    few = ["--option", "draws=20", "--option", "tune=20", "--option", "n_chains=2"]
+    code, out, err = pdips(*words(here, *common, *few, model="line.py"))
+    assert (code, out, err.count("\n")) == (3, "", 3)
+    assert err.count("NOTE      Chains disagreed") == 2
+    assert "did not converge" in err
+    assert "the spend stays charged" in err
+    assert not (here / "out").exists()
+    assert "epsilon 4 spent" in pdips("ledger", "show", here / "l.sqlite")[1]
+    code, out, err = pdips(*words(here, *common, "--option", "draws=600", "--option", "tune=300", model="line.py"))
+    assert code == 0, err
+    assert "epsilon 8 spent" in out
+    page = check_inside(here / "out")
+    for phrase in (
+        "Convergence",
+        "R-hat at most",
+        "b[constant]",
+        "b[x &amp; x]",
+        "ESS, tail",
+        "records cut off, by draw",
+    ):
+        assert phrase in page
+    card = (here / "out/public/card.html").read_text()
+    assert "Rests on an assumption that nothing certifies" in card
+    assert "mcmc: by Markov chains, taken to have converged" in card
+
+
+def test_the_card_shows_zcdp_with_its_delta(pdips, here):
+    code, out, _ = pdips(*words(here, "--option", "kind=zcdp", "--option", "delta=1/100000"))
+    assert code == 0
+    assert "kind zcdp" in out
+    card = (here / "out/public/card.html").read_text()
+    assert "zero-concentrated" in card
+    assert "1e-05" in card or "0.00001" in card
+
+
+def test_a_useless_epsilon_is_said_in_one_line_before_it_is_spent(pdips, here):
+    code, _, err = pdips(*words(here, epsilon="0.01"))
+    assert (code, err.count("\n")) == (0, 1)
+    assert err.startswith("WARNING   epsilon is so small that ")
+    assert str(N) not in err
+
+
+def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
+    code, out, _ = pdips(*words(here, mechanism="pseudo-posterior"))
+    assert code == 0
+    assert "NO BOUND (kind asymptotic)" in out
+    assert "unless you say --allow asymptotic" in out
+    assert {path.name for path in (here / "out").iterdir()} == {"confidential"}
+    inside = {path.name for path in (here / "out/confidential").iterdir()}
+    assert inside == {"synthetic_1.parquet", "privacy.json", "run.json", "report.html", "diagnostics"}
+    page = (here / "out/confidential/report.html").read_text()
+    for phrase in ("Not published.", "weight against y", "no finite epsilon holds"):
+        assert phrase in page
+    assert pdips(*words(here, "--allow", "asymptotic", "--overwrite", mechanism="pseudo-posterior"))[0] == 0
+    card = (here / "out/public/card.html").read_text()
+    assert "No bound holds for these sets." in card
+    code, _, err = pdips(*words(here, "--ledger", here / "l.sqlite", mechanism="pseudo-posterior", out="more"))
+    assert code != 0
+    assert "asymptotic" in err
+
+
+@pytest.mark.parametrize("what", ["pdips.evaluation.margins.compare", "pdips.report.pages.write_report"])
+@pytest.mark.parametrize(
+    ("error", "code"), [(RuntimeError("SECRET"), 1), (OSError("SECRET"), 1), (KeyboardInterrupt(), 130)]
+)
+def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what, error, code):
+    def broken(*_args, **_kwargs):
+        raise error
+
+    arguments = [*words(here, "--ledger", here / "l.sqlite", mechanism="steps")]
+    del arguments[arguments.index("--model") : arguments.index("--model") + 2]
+    assert pdips(*arguments)[0] == 0
+    monkeypatch.setattr(what, broken)
+    found, out, err = pdips(*arguments, "--overwrite")
+    assert (found, out, err.count("\n")) == (code, "", 1)
+    assert f"{here / 'out' / 'public'} holds the whole release, which is paid for" in err
+    assert f"missing is {here / 'out' / 'confidential'}" in err
+    assert "SECRET" not in err
+    assert {path.name for path in (here / "out").iterdir()} == {"public"}
+    assert {path.name for path in (here / "out/public").iterdir()} == {
+        "card.html",
+        "privacy.json",
+        "synthetic_1.parquet",
+    }
+    assert not [path for path in here.iterdir() if path.name.startswith(".")]
+
+
+def test_a_crash_before_the_release_is_whole_keeps_the_earlier_one(pdips, here, monkeypatch):
+    assert pdips(*words(here))[0] == 0
+    before = (here / "out/public/synthetic_1.parquet").read_bytes()
+    monkeypatch.setattr("pdips.report.pages.write_card", lambda *_: 1 / 0)
+    code, _, err = pdips(*words(here, "--overwrite"))
+    assert code == 1
+    assert "a bug: ZeroDivisionError" in err
+    assert (here / "out/public/synthetic_1.parquet").read_bytes() == before
+    assert (here / "out/confidential/report.html").exists()
+    assert not [path for path in here.iterdir() if path.name.startswith(".")]
+
+
+def test_a_bound_that_cannot_be_worked_out_is_told_and_stops_nothing(pdips, here, monkeypatch):
+    from pdips.posterior import inspection
+
+    def broken(*_args, **_kwargs):
+        raise FloatingPointError("SECRET")
+
+    monkeypatch.setattr(inspection, "stream", broken)
+    code, _, err = pdips(*words(here))
+    assert (code, err) == (0, "")
+    page = (here / "out/confidential/report.html").read_text()
+    assert "could not be worked out (FloatingPointError)" in page
+    assert "SECRET" not in page
+
+
+HEAD = """
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytensor.tensor as pt
+
+{top}
+
+def build_model(data, schema):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 20)
+        {body}
+    return model
+"""
+PLAIN = 'pm.Normal("y", mu * data["x"], 5, observed=data["y"])'
+MEANT_OTHERWISE = {
+    "a square": ("", 'pm.Normal("y", mu, 5, observed=data["y"] ** 2)', "or a function of it that rises or falls"),
+    "a logarithm": ("", 'pm.Normal("y", mu, 5, observed=np.log(data["y"]))', "a logarithm needs bounds above 0"),
+    "another column": ("", 'pm.Normal("y", mu, 5, observed=data["x"])', "write observed=data['y']"),
+    "values": ("", 'x = data["x"].get_value(); pm.Normal("y", mu * x.std(), 5, observed=data["y"])', "get_value"),
+    "a mean": ("", 'pm.Normal("y", mu * data["x"].mean().eval(), 5, observed=data["y"])', "built before a record is"),
+    "a number": ("", 'pm.Normal("y", mu / data.n_records, 5, observed=data["y"])', "n_records is for shapes only"),
+    "a table": (
+        "T = pd.DataFrame({'y': [1.0]})",
+        'pm.Normal("y", mu + T.y[0], 5, observed=data["y"])',
+        "reads 'T'",
+    ),
+    "flat": ("", 'm = pm.Flat("m"); pm.Normal("y", m + mu, 5, observed=data["y"])', "give it a distribution"),
+    "own density": ("", 'pm.CustomDist("m", logp=lambda v: -v**2); ' + PLAIN, "CustomDist(..., dist=...)"),
+    "potential": ("", 'pm.Potential("p", -mu**2); ' + PLAIN, "PUBLIC_POTENTIALS = ('p',)"),
+}
+
+
+@pytest.mark.parametrize("name", MEANT_OTHERWISE)
+def test_what_was_meant_otherwise_is_refused_before_the_charge(pdips, here, name):
+    top, body, says = MEANT_OTHERWISE[name]
+    (here / "meant.py").write_text(HEAD.format(top=top, body=body))
+    assert pdips("ledger", "set-total", here / "l.sqlite", "4")[0] == 0
+    before = (here / "l.sqlite").read_bytes()
+    code, out, err = pdips(*words(here, "--ledger", here / "l.sqlite", model="meant.py"))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err
+    assert (here / "l.sqlite").read_bytes() == before
+    assert not (here / "out").exists()

@@ -1,0 +1,333 @@
+"""What every mechanism owes its users: settings checked, prices that add up, releases that say what they are."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from small_models import ready as find
+from tables import random_table, schema_of
+
+from pdips import InputError, Ledger, RefusedError
+from pdips.posterior import stages
+from pdips.registry import MECHANISMS
+
+SCHEMA = schema_of(2, 3, 2)
+ALL = sorted(MECHANISMS)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:epsilon is so small:UserWarning")  # tables here have 5 to 50 records
+
+VIEWS = {"pdips.audit.cases.posterior"}
+"""Modules with what audits see of a registered mechanism."""
+
+
+def offering(what: str, *wanted: str):
+    """Parametrize over the mechanisms that offer all of the wanted relations, variants or splits."""
+    names = [name for name in ALL if set(wanted) <= set(getattr(find(name), what))]
+    return pytest.mark.parametrize("mechanism", [find(name) for name in names], ids=names)
+
+
+def needs(mechanism, neighbours: str) -> dict[str, int]:
+    """Return the settings without which a mechanism can't claim a relation: a public number of synthetic records."""
+    wanted = neighbours == "add-remove" and "n_records" in mechanism.__dataclass_fields__
+    return {"n_records": 30} if wanted else {}
+
+
+NOISY_SIZE = pytest.mark.parametrize(
+    "mechanism",
+    [find(n) for n in ALL if "add-remove" in find(n).relations and "n_records" not in find(n).__dataclass_fields__],
+    ids=lambda made: made.name,
+)
+
+
+@pytest.fixture(params=ALL)
+def mechanism(request):
+    return find(request.param)
+
+
+@pytest.fixture(params=[name for name in ALL if "sound" in find(name).variants])
+def sound(request):
+    """A mechanism that gives a guarantee."""
+    return find(request.param)
+
+
+@pytest.fixture(autouse=True)
+def few_simulated(monkeypatch):
+    """What censoring takes away is worked out on few simulated records, which is quicker and as private."""
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+
+
+def test_the_list_is_complete():
+    import pkgutil
+
+    import pdips
+
+    homes = {home.partition(":")[0] for home in MECHANISMS.values() if isinstance(home, str)}
+    modules = [*pkgutil.walk_packages(pdips.__path__, "pdips.")]
+    assert {"pdips.histogram.laplace", "pdips.posterior.censored_posterior"} <= {each.name for each in modules}
+    modules = [each for each in modules if not each.name.endswith("__main__")]
+    for module in modules:
+        classes = [
+            name
+            for name, value in vars(__import__(module.name, fromlist=["x"])).items()
+            if hasattr(value, "release") and hasattr(value, "name") and getattr(value, "__module__", "") == module.name
+        ]
+        assert not classes or module.name in homes or module.name in VIEWS
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_mechanism_is_found_by_its_name(name):
+    assert find(name).name == name
+
+
+@pytest.mark.parametrize("epsilon", [0, -1, float("inf"), float("nan"), "a lot", True, "-0.0"])
+def test_epsilon_must_be_finite_and_above_zero(mechanism, epsilon):
+    with pytest.raises(InputError, match="epsilon must be"):
+        mechanism(epsilon=epsilon)
+
+
+@pytest.mark.parametrize("n_sets", [0, -3, 1.5, True])
+def test_n_sets_must_be_a_whole_number_of_at_least_one(mechanism, n_sets):
+    with pytest.raises(InputError, match="n_sets must be"):
+        mechanism(epsilon=1, n_sets=n_sets)
+
+
+@pytest.mark.parametrize(("setting", "value"), [("neighbours", "near"), ("split", "twice"), ("variant", "best")])
+def test_words_must_be_known(mechanism, setting, value):
+    fields = mechanism.__dataclass_fields__
+    offered = {"neighbours": mechanism.relations, "split": mechanism.splits, "variant": mechanism.variants}[setting]
+    assert setting in fields or len(offered) == 1
+    expected = f"{setting} must be" if setting in fields else setting
+    with pytest.raises((InputError, TypeError), match=expected):
+        mechanism(epsilon=1, **{setting: value})
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_a_mechanism_offers_is_what_it_takes(name):
+    mechanism = find(name)
+    for neighbours in ("replace-one", "add-remove"):
+        if neighbours not in mechanism.relations:
+            with pytest.raises(InputError, match="neighbours must be"):
+                mechanism(epsilon=1, neighbours=neighbours)
+    assert mechanism(epsilon=1).neighbours == mechanism.relations[0]
+
+
+@offering("variants", "published")
+def test_published_needs_a_public_number_of_records(mechanism):
+    with pytest.raises(InputError, match="replace-one"):
+        mechanism(epsilon=1, variant="published", neighbours="add-remove")
+
+
+def every_price():
+    for name in (name for name in ALL if "sound" in find(name).variants):
+        mechanism = find(name)
+        for neighbours in mechanism.relations:
+            for split in mechanism.splits:
+                settings = {"split": split} if "split" in mechanism.__dataclass_fields__ else {}
+                n_sets = min(3, mechanism.most_sets)
+                yield pytest.param(
+                    mechanism, neighbours, {"n_sets": n_sets, **settings}, id=f"{name}-{neighbours}-{split}"
+                )
+
+
+@pytest.mark.parametrize(("mechanism", "neighbours", "settings"), list(every_price()))
+def test_the_items_add_up_to_the_price(mechanism, neighbours, settings):
+    made = mechanism(epsilon="0.7", neighbours=neighbours, **needs(mechanism, neighbours), **settings)
+    assert sum(spend.epsilon for spend in made.spends(SCHEMA)) == made.privacy_loss().epsilon == Fraction(7, 10)
+    assert made.privacy_loss().kind == "pure"
+    assert made.privacy_loss().neighbours == neighbours
+
+
+def test_a_release_holds_what_it_should(mechanism):
+    n_sets = min(3, mechanism.most_sets)
+    release, record = mechanism(epsilon=1, n_sets=n_sets).release(
+        random_table(SCHEMA, 30), rng=np.random.default_rng(0)
+    )
+    assert len(release.sets) == n_sets
+    assert release.reproducible
+    assert release.settings["epsilon"] == 1
+    assert all(list(frame.columns) == ["a", "b", "c"] and len(frame) == 30 for frame in release.sets)
+    assert record.seconds
+    assert record.peak_memory > 0
+    assert "30" not in repr(release) + repr(record)
+
+
+def test_the_operating_system_is_the_default_source(mechanism):
+    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 30))
+    assert not release.reproducible
+
+
+def test_a_seed_repeats_a_release(mechanism):
+    table = random_table(SCHEMA, 30)
+    first, second, other = (
+        mechanism(epsilon=1).release(table, rng=np.random.default_rng(seed))[0].sets[0] for seed in (1, 1, 2)
+    )
+    pd.testing.assert_frame_equal(first, second)
+    assert not first.equals(other)
+
+
+@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
+def test_one_noisy_table_serves_all_sets_unless_split(mechanism):
+    table = random_table(SCHEMA, 30)
+    once, _ = mechanism(epsilon=1, n_sets=4).release(table, rng=np.random.default_rng(0))
+    each, _ = mechanism(epsilon=1, n_sets=4, split="per-set").release(table, rng=np.random.default_rng(0))
+    assert len(once.statistics) == 1
+    assert len(each.statistics) == 4
+
+
+def test_the_ledger_is_charged_before_any_noise(sound, tmp_path, monkeypatch):
+    import pdips.mechanism
+
+    class BrokenError(Exception):
+        pass
+
+    def no_bits(rng):
+        raise BrokenError
+
+    ledger = Ledger(tmp_path / "l.sqlite")
+    monkeypatch.setattr(pdips.mechanism, "RandomBits", no_bits)
+    with pytest.raises(BrokenError):
+        sound(epsilon="1/3").release(random_table(SCHEMA, 5), ledger=ledger)
+    assert ledger.summary().spent_epsilon == Fraction(1, 3)
+
+
+def test_the_ledger_refuses_to_overspend(sound, tmp_path):
+    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
+    ledger.set_total(1)
+    release, _ = sound(epsilon="0.6").release(table, ledger=ledger)
+    assert release.receipt == ledger.receipt(1)
+    assert release.describe()["receipt"]["number"] == 1
+    with pytest.raises(RefusedError):
+        sound(epsilon="0.6").release(table, ledger=ledger)
+    assert len(ledger.entries()) == 1
+
+
+@offering("variants", "published")
+def test_a_ledger_takes_no_release_without_guarantee(mechanism, tmp_path):
+    with pytest.raises(InputError, match="none" if "sound" in mechanism.variants else "asymptotic"):
+        mechanism(epsilon=1, variant="published").release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
+
+
+@offering("variants", "sound", "published")
+def test_published_is_never_published(mechanism, tmp_path):
+    release, _ = mechanism(epsilon=1, variant="published").release(
+        random_table(SCHEMA, 20), rng=np.random.default_rng(0)
+    )
+    assert release.loss.kind == "none"
+    assert "NO GUARANTEE" in release.loss.statement
+    with pytest.raises(RefusedError, match="never published"):
+        release.publish(tmp_path / "out", allow=["seeded", "asymptotic", "none"])
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_seeded_release_is_published_only_by_name(sound, tmp_path):
+    release, _ = sound(epsilon=1).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
+    for allow in ([], ["asymptotic"], ["reproducible"]):  # the last word is that of version 0.1
+        with pytest.raises(RefusedError, match=r"made from a seed.*allow=\['seeded'\]"):
+            release.publish(tmp_path / "out", allow=allow)
+    assert not (tmp_path / "out").exists()
+    release.publish(tmp_path / "out", allow=["seeded"])
+    assert (tmp_path / "out" / "synthetic_1.parquet").exists()
+
+
+@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
+def test_nothing_is_charged_for_what_cannot_be_done(mechanism, tmp_path):
+    ledger, table = Ledger(tmp_path / "l.sqlite"), random_table(SCHEMA, 5)
+    for neighbours, epsilon in zip(mechanism.relations, ("1e-17", "1e-14"), strict=False):
+        made = mechanism(epsilon=epsilon, neighbours=neighbours, **needs(mechanism, neighbours))
+        with pytest.raises(InputError, match="epsilon is too small"):
+            made.release(table, ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def test_a_great_epsilon_still_gives_all_records(mechanism):
+    for epsilon in (700, 1440, 100_000):
+        release, _ = mechanism(epsilon=epsilon).release(random_table(SCHEMA, 50), rng=np.random.default_rng(0))
+        assert len(release.sets[0]) == 50
+
+
+@pytest.mark.parametrize(("name", "value"), [("epsilon", "1e7"), ("n_sets", 10**6)])
+def test_settings_have_a_largest_value(mechanism, name, value):
+    with pytest.raises(InputError, match=f"{name} must be at most"):
+        mechanism(**{"epsilon": 1, name: value})
+
+
+def test_a_seeded_release_says_so_in_its_statement(mechanism):
+    release, _ = mechanism(epsilon=1).release(random_table(SCHEMA, 5), rng=np.random.default_rng(0))
+    assert release.loss.statement.startswith("MADE FROM A SEED")
+
+
+def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
+    release, _ = sound(epsilon=1).release(random_table(SCHEMA, 5))
+    release.publish(tmp_path / "out")
+    with pytest.raises(InputError, match="would mix"):
+        release.publish(tmp_path / "out")
+
+
+def test_published_steps_of_one_column_states_its_loss():
+    statement = find("steps")(epsilon=1, variant="published").privacy_loss(schema_of(3)).statement
+    assert "The true loss is up to 2." in statement
+
+
+@pytest.mark.parametrize("mechanism", [find("laplace-sanitizer"), find("steps")])
+def test_a_release_says_how_much_noise_it_has(mechanism):
+    made = mechanism(epsilon="1/2")
+    release, _ = made.release(random_table(SCHEMA, 30))
+    scales = made.scales(SCHEMA) if mechanism.name == "steps" else (made.scale(SCHEMA),)
+    assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
+    assert release.noise[-1].statistics == ("the margin of a, b, c" if mechanism.name == "steps" else "each cell")
+    described = release.describe()["noise"][-1]
+    assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.02)
+
+
+@NOISY_SIZE
+def test_under_add_remove_the_number_of_records_is_not_kept(mechanism):
+    table = random_table(schema_of(2, 2), 200)
+    sizes = {len(mechanism(epsilon="0.2", neighbours="add-remove").release(table)[0].sets[0]) for _ in range(12)}
+    assert len(sizes) > 1
+
+
+@NOISY_SIZE
+def test_under_add_remove_there_may_be_no_records_at_all(mechanism):
+    table = random_table(schema_of(2), 1)
+    sizes = [
+        len(mechanism(epsilon="0.01", neighbours="add-remove").release(table, rng=np.random.default_rng(s))[0].sets[0])
+        for s in range(8)
+    ]
+    assert 0 in sizes
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"layers": 0}, "layers must be"),
+        ({"layers": True}, "layers must be"),
+        ({"election_share": 0}, "election_share must be"),
+        ({"election_share": 1}, "election_share must be"),
+        ({"order": ()}, "order must name"),
+        ({"order": ("a",), "election_share": "0.2"}, "exclude each other"),
+        ({"order": ("a", "a")}, "order names 'a' twice"),
+        ({"order": ("a",), "layers": 2}, "too few for layers"),
+    ],
+)
+def test_steps_checks_its_own_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        find("steps")(epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"), [({"layers": 4}, "more than the 3 columns"), ({"order": ("z",)}, "'z' is no column")]
+)
+def test_steps_checks_its_settings_against_the_schema(settings, message, tmp_path):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    with pytest.raises(InputError, match=message):
+        find("steps")(epsilon=1, **settings).release(random_table(SCHEMA, 5), ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def test_layers_equal_to_columns_is_one_layer_less_with_cells_below():
+    deep, less = (find("steps")(epsilon=1, order=("a", "b", "c"), layers=layers) for layers in (3, 2))
+    assert deep.scales(SCHEMA) == less.scales(SCHEMA)
+    assert len(deep.scales(SCHEMA)) == 3

@@ -1,0 +1,240 @@
+"""Tables: what is let in, what is refused and in which words, and the way back from codes to records."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, Schema, Table
+from pdips.data.table import decode, read_frame
+
+SCHEMA = Schema.from_toml("""
+[columns.sex]
+levels = ["f", "m"]
+[columns.year]
+levels = [1994, 1995]
+missing = true
+[columns.wage]
+lower = 0
+upper = 100
+bins = 4
+missing = [-9]
+[columns.kids]
+lower = 0
+upper = 9
+integer = true
+bins = 5
+[columns.rent]
+lower = 1
+upper = 1000
+bins = 3
+scale = "log"
+[columns.employed]
+levels = [false, true]
+[[impossible]]
+sex = "m"
+employed = false
+""")
+
+GOOD = {
+    "sex": ["f", "m", "f"],
+    "year": [1994, None, 1995],
+    "wage": [0.0, 100.0, -9],
+    "kids": [0, 9, 3],
+    "rent": [1.0, 1000.0, 10.0],
+    "employed": [False, True, True],
+}
+SECRET = 31.4159265
+
+
+def table_with(**changes) -> Table:
+    return Table(pd.DataFrame(GOOD | changes), SCHEMA)
+
+
+def test_codes():
+    codes = {name: values.tolist() for name, values in table_with().codes.items()}
+    assert codes == {
+        "sex": [0, 1, 0],
+        "year": [0, 2, 1],
+        "wage": [0, 3, 4],
+        "kids": [0, 4, 1],
+        "rent": [0, 2, 1],
+        "employed": [0, 1, 1],
+    }
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_both_kinds_of_file_give_the_same_codes(tmp_path, suffix):
+    path = tmp_path / f"t.{suffix}"
+    frame = pd.DataFrame(GOOD)
+    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
+    read = Table.read(path, SCHEMA)
+    for name, values in table_with().codes.items():
+        assert read.codes[name].tolist() == values.tolist()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"sex": ["f", "m", "SECRET"]}, "column 'sex' has values outside the levels of its schema"),
+        ({"sex": ["f", "m", None]}, "column 'sex' has missing values, which its schema doesn't declare"),
+        ({"wage": [SECRET, 1, 100.5]}, "column 'wage' has values outside its bounds, 0 to 100"),
+        ({"wage": [SECRET, 1, float("inf")]}, "column 'wage' has values outside its bounds"),
+        ({"wage": ["1", "2", "SECRET"]}, "column 'wage' has values that are no numbers"),
+        ({"kids": [0, 1, 2.5]}, "column 'kids' must hold whole numbers"),
+        ({"kids": [0, 1, None]}, "column 'kids' has missing values"),
+        ({"employed": [False, False, True]}, "calls impossible: sex = m, employed = False"),
+        ({"other": [1, 2, 3]}, "column 'other' of the table is not in the schema"),
+    ],
+)
+def test_a_bad_value_is_refused_without_showing_it(changes, message):
+    with pytest.raises(InputError) as caught:
+        table_with(**changes)
+    assert message in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+    assert "31.4" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "values", [pd.to_datetime(["2020-01-01"] * 3), pd.to_timedelta([1, 2, 3]), [1j, 2j, 3j], [[1], [2], [3]]]
+)
+def test_types_that_are_no_records(values):
+    with pytest.raises(InputError, match=r"column 'wage' (is of a type|holds lists)"):
+        table_with(wage=values)
+
+
+def test_a_number_beyond_all_doubles():
+    with pytest.raises(InputError, match="column 'wage' has values"):
+        table_with(wage=[10**400, 1, 2])
+
+
+def test_true_and_false_are_no_numbers():
+    with pytest.raises(InputError, match="column 'wage' has values that are no numbers"):
+        table_with(wage=[True, False, True])
+
+
+def test_large_whole_levels_keep_apart():
+    schema = Schema.from_toml("[columns.x]\nlevels = [9007199254740990, 9007199254740991]")
+    assert Table(pd.DataFrame({"x": ["9007199254740991"]}), schema).codes["x"].tolist() == [1]
+
+
+def test_a_missing_column_is_named():
+    with pytest.raises(InputError, match="column 'sex' of the schema is not in the table"):
+        Table(pd.DataFrame(GOOD).drop(columns="sex"), SCHEMA)
+
+
+def test_two_columns_of_one_name():
+    frame = pd.DataFrame([[1, 2]], columns=["a", "a"])
+    with pytest.raises(InputError, match="two columns of the same name"):
+        Table(frame, SCHEMA)
+
+
+def test_an_empty_table():
+    with pytest.raises(InputError, match="has no records"):
+        Table(pd.DataFrame(GOOD).iloc[:0], SCHEMA)
+
+
+PERSONS = Schema.from_toml('[columns.x]\nlevels = [0, 1]\n[records]\nperson = "id"\nmax_per_person = 2')
+
+
+def test_the_cap_on_records_of_a_person():
+    frame = pd.DataFrame({"x": [0, 1, 0, 1], "id": ["SECRET", "SECRET", None, None]})
+    assert list(Table(frame, PERSONS).codes) == ["x"]  # rows without a key count once each
+    frame.loc[2, "id"] = "SECRET"
+    with pytest.raises(InputError) as caught:
+        Table(frame, PERSONS)
+    assert "more records than records.max_per_person = 2 allows" in str(caught.value)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_the_person_key_must_be_there():
+    with pytest.raises(InputError, match="column 'id' of the schema is not in the table"):
+        Table(pd.DataFrame({"x": [0]}), PERSONS)
+
+
+def test_a_table_shows_nothing():
+    shown = repr(table_with()) + str(table_with())
+    assert "1994" not in shown
+    assert "3" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("t.txt", b"x", r"must end in \.csv or \.parquet"),
+        ("t.parquet", b"PAR1 SECRET PAR1", r"is damaged, or no parquet file"),
+        ("t.csv", b"a,b\n1,2\nSECRET,3,4,5\n", r"is damaged, or no csv file"),
+        ("t.csv", b"", r"is damaged, or no csv file"),
+        ("t.csv", b"a,b\n1,2,\n3,1,\n", r"is damaged, or no csv file: UTF-8 text, one row of names"),
+        ("t.csv", b"a,a\n1,2\n", r"two columns of the same name"),
+        ("t.csv", b"a\n\xff\xfe\n", r"is damaged, or no csv file"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read_frame(tmp_path / name)
+    assert "SECRET" not in str(caught.value)
+
+
+def test_no_file(tmp_path):
+    with pytest.raises(InputError, match="doesn't exist"):
+        read_frame(tmp_path / "t.csv")
+
+
+def test_fingerprint_is_of_the_records_whatever_their_order_and_the_schema():
+    table = table_with()
+    shuffled = Table(pd.DataFrame(GOOD).iloc[[2, 0, 1]][list(reversed(GOOD))], SCHEMA)
+    assert shuffled.fingerprint == table.fingerprint
+    coarser = SCHEMA.model_copy(
+        update={"columns": SCHEMA.columns | {"wage": SCHEMA.columns["wage"].model_copy(update={"bins": 2})}}
+    )
+    assert Table(pd.DataFrame(GOOD), coarser).fingerprint == table.fingerprint
+    assert table_with(kids=[0, 9, 4]).fingerprint != table.fingerprint
+    assert table_with(kids=[9, 0, 3]).fingerprint != table.fingerprint
+    assert table_with(kids=[0, 9, 3]).fingerprint == table.fingerprint
+
+
+def test_decoding_stays_in_the_bin_and_keeps_types():
+    codes = {name: np.repeat(values, 200) for name, values in table_with().codes.items()}
+    frame = decode(SCHEMA, codes, np.random.default_rng(0))
+    again = Table(frame, SCHEMA)
+    for name, values in codes.items():
+        assert (again.codes[name] == values).all()
+    assert frame["sex"].dtype == "str"
+    assert frame["kids"].dtype == np.int64
+    assert frame["employed"].dtype == bool
+    assert frame["year"].isna().sum() == 200
+    assert (frame["wage"] == -9).sum() == 200
+
+
+def test_log_bins_are_drawn_evenly_on_the_log_scale():
+    # 20,000 draws of one bin, 1 to 10: the mean of log10 is 1/2, standard error 0.002; twin: even on the plain scale
+    frame = decode(SCHEMA, {"rent": np.zeros(20_000, int)}, np.random.default_rng(0))
+    assert abs(np.log10(frame["rent"]).mean() - 0.5) < 6 * 0.00205
+    assert abs(np.log10(np.random.default_rng(0).uniform(1, 10, 20_000)).mean() - 0.5) > 6 * 0.00205
+
+
+@pytest.mark.parametrize(
+    ("levels", "missing", "dtype"),
+    [
+        ('["a", "b"]', "true", "str"),
+        ("[1, 2]", "true", "Int64"),
+        ("[1, 2]", "[-9]", "int64"),
+        ("[true, false]", "true", "boolean"),
+        ("[0.5, 1.5]", "true", "Float64"),
+        ('["a"]', '["?"]', "str"),
+    ],
+)
+def test_missing_values_come_back_as_they_were(levels, missing, dtype):
+    schema = Schema.from_toml(f"[columns.x]\nlevels = {levels}\nmissing = {missing}")
+    column = schema.columns["x"]
+    frame = decode(schema, {"x": np.arange(column.n_levels)}, np.random.default_rng(0))
+    assert str(frame["x"].dtype) == dtype
+    assert Table(frame, schema).codes["x"].tolist() == list(range(column.n_levels))
+
+
+def test_the_person_key_is_compared_as_it_is_spelt():
+    frame = pd.DataFrame({"x": [0, 1, 0, 1], "id": pd.Series([1, "1", 1.0, None], dtype=object)})
+    with pytest.raises(InputError, match="more records than"):
+        Table(frame, PERSONS)
+    assert Table(frame.drop(index=0), PERSONS).n_records == 3

@@ -1,0 +1,333 @@
+"""The paid evaluation: its price by enumeration, exact figures against other code, the ledger, nothing confidential."""
+
+import itertools
+import json
+import math
+import shutil
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+from test_sentinel import SCHEMA as SENTINEL_SCHEMA
+from test_sentinel import N, confidential_table, sentinels, shown, text_of
+
+from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
+from pdips.evaluation.codes import codes_of, table_codes
+from pdips.evaluation.margins import k_way
+from pdips.evaluation.opened import open_release
+from pdips.evaluation.paid import FILE, PaidEvaluation, evaluate_paid, measured_steps, steps_of
+from pdips.evaluation.public_score import fit_public_score, ks_steps, margins_steps, rounded
+from pdips.privacy.account import Receipt
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.report.pages import write_card
+
+TINY = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]\n[columns.b]\nlevels = [1, 2, 3]\n')
+RECORDS = list(itertools.product(range(2), range(3)))
+
+
+def decoded(codes) -> pd.DataFrame:
+    return pd.DataFrame({"a": [("x", "y")[a] for a, _ in codes], "b": [b + 1 for _, b in codes]})
+
+
+SETS = (decoded([(0, 0), (1, 2), (1, 1), (0, 0)]), decoded([(1, 0), (0, 2), (0, 1)]))
+"""Of four and of three records, while the tables have three: shares don't come out even."""
+
+
+def moves(cap: int) -> set[tuple[int, int]]:
+    """Return how far the exact measures move between any tables of three records, up to ``cap`` of them apart."""
+    score = fit_public_score(SETS, TINY)
+    others = [codes_of(frame, TINY) for frame in SETS]
+    measured = {
+        table: np.array(steps_of(np.array(table, dtype=np.int64), others, score))
+        for table in itertools.combinations_with_replacement(RECORDS, 3)
+    }
+    found = set()
+    for first, second in itertools.combinations(measured, 2):
+        kept, rest = list(first), 0
+        for record in second:
+            if record in kept:
+                kept.remove(record)
+            else:
+                rest += 1
+        if rest <= cap:
+            found.add(tuple(np.abs(measured[first] - measured[second]).tolist()))
+    return found
+
+
+@pytest.mark.parametrize("cap", [1, 2])
+def test_the_price_by_enumeration(cap):
+    # discrete Laplace noise of one scale: the worst log ratio over all outputs is the l1 distance over the scale
+    schema = TINY.model_copy(update={"records": TINY.records.model_copy(update={"max_per_person": cap})})
+    price = PaidEvaluation(epsilon="0.7", n_sets=2)
+    worst = max(sum(move) for move in moves(cap)) / price.scale(schema)
+    assert worst <= Fraction("0.7")
+    assert max(max(move) for move in moves(cap)) == cap
+    # the broken twin: noise for one measure only
+    assert max(sum(move) for move in moves(cap)) / (price.scale(schema) / 2) > Fraction("0.7")
+
+
+def test_the_price_is_nearly_attained():
+    # tables of 40 records: one that moves both measures by a whole step, so that no smaller scale would do
+    rng, score = np.random.default_rng(0), fit_public_score(SETS, TINY)
+    others, found = [codes_of(frame, TINY) for frame in SETS], 0
+    for _ in range(200):
+        table = np.array([RECORDS[j] for j in rng.integers(6, size=40)])
+        neighbour = table.copy()
+        neighbour[0] = RECORDS[rng.integers(6)]
+        moved = np.abs(np.array(steps_of(table, others, score)) - np.array(steps_of(neighbour, others, score)))
+        assert moved.max() <= 1
+        found = max(found, int(moved.sum()))
+    assert found == 2
+
+
+def test_rounding_moves_by_whole_steps_where_half_to_even_doesnt():
+    assert [rounded(Fraction(k, 20), 10) for k in (1, 3, 5)] == [1, 2, 3]
+    for numerator in range(200):
+        distance = Fraction(numerator, 300)
+        assert abs(rounded(distance + Fraction(1, 10), 10) - rounded(distance, 10)) == 1
+    # the broken twin: half-to-even takes 1/2 to 0 and 3/2 to 2, two steps for one
+    assert round(1.5) - round(0.5) == 2
+
+
+def test_exact_figures_are_those_of_other_code():
+    rng, n = np.random.default_rng(1), 37
+    table = Table(decoded([RECORDS[j] for j in rng.integers(6, size=n)]), TINY)
+    score = fit_public_score(SETS, TINY)
+    ks, tvd = measured_steps(table, SETS, score)
+    ours, theirs = score.of(table_codes(table)), [score.of(codes_of(frame, TINY)) for frame in SETS]
+    distances = [stats.ks_2samp(ours, other).statistic for other in theirs]
+    assert ks == math.floor(n * np.mean(distances) + 0.5)
+    margins = [*k_way(table, SETS, 1)["by_margin"].values(), *k_way(table, SETS, 2)["by_margin"].values()]
+    assert tvd == math.floor(n * np.mean(margins) + 0.5)
+
+
+def test_figures_by_hand():
+    first, second = np.array([0, 0, 1, 2]), np.array([0, 2])
+    assert ks_steps(first, [second]) == 1  # 3/4 against 1/2
+    assert ks_steps(first, [second, first[:0]]) == 3  # the mean of 1/4 and 1, 2.5 steps, rounded up
+    codes, other = np.array([[0, 0], [1, 0]]), np.array([[0, 1]])
+    assert margins_steps(codes, [other], [2, 2]) == 2  # 1/2, 1, 1: 5/6, of 2 records 1.67
+    assert margins_steps(codes, [codes], [2, 2]) == 0
+
+
+def test_the_score_is_of_the_sets_alone_and_of_one_record_at_a_time():
+    score = fit_public_score(SETS, TINY)
+    codes = np.array(RECORDS)
+    np.testing.assert_array_equal(score.of(codes[::-1])[::-1], score.of(codes))
+    np.testing.assert_array_equal(score.of(codes[2:3]), score.of(codes)[2:3])
+    np.testing.assert_array_equal(fit_public_score(SETS, TINY).coefficients, score.coefficients)
+    # it is about the log density of the sets: what they have most has the highest score
+    many = decoded([(0, 0)] * 60 + [(1, 2)] * 30 + [(1, 0)] * 6 + [(0, 2)] * 3)
+    found = fit_public_score([many], TINY).of(np.array([(0, 0), (1, 2), (1, 0), (0, 2)]))
+    assert (np.diff(found) < 0).all()
+
+
+def test_what_a_score_cant_be_made_of_is_refused():
+    with pytest.raises(InputError, match="at least one synthetic record"):
+        fit_public_score([SETS[0].iloc[:0]], TINY)
+    wide = Schema.from_toml("[columns.a]\nlower = 0\nupper = 1\nbins = 5001\n")
+    with pytest.raises(InputError, match="at most 5,000 levels"):
+        fit_public_score([pd.DataFrame({"a": [0.5]})], wide)
+    middling = Schema.from_toml("".join(f"[columns.c{i}]\nlower = 0\nupper = 1\nbins = 70\n" for i in range(3)))
+    frame = pd.DataFrame(np.random.default_rng(0).random((50, 3)), columns=["c0", "c1", "c2"])
+    assert not fit_public_score([frame], middling).interactions
+
+
+# ---- a release on disk ----
+
+
+@pytest.fixture(scope="module")
+def released(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("released")
+    table = Table(confidential_table(), SENTINEL_SCHEMA)
+    table.frame.to_parquet(folder / "t.parquet")
+    release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    release.publish(folder / "out" / "public")
+    return folder
+
+
+@pytest.fixture
+def here(released, tmp_path):
+    """A table and a published release of two sets, to be changed at will."""
+    shutil.copytree(released, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def paid(here, *more: object, epsilon: object = 1):
+    return ["evaluate", here / "t.parquet", here / "out", "--paid-epsilon", epsilon, *more]
+
+
+def test_a_paid_evaluation_is_charged_and_published(pdips, here):
+    ledger = Ledger(here / "l.sqlite")
+    ledger.set_total(2)
+    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, err) == (0, "")
+    assert "may be published" in out
+    assert "1 of 2 spent" in out
+    (entry,) = ledger.entries()
+    assert (entry.mechanism, entry.epsilon, entry.kind) == ("evaluate", 1, "pure")
+    assert [spend.epsilon for spend in entry.spends] == [Fraction(1, 2)] * 2
+    found = json.loads((here / "out/public" / FILE).read_text())
+    assert found["privacy"]["epsilon"] == 1
+    assert Receipt(**found["receipt"]) == ledger.receipt(1)
+    assert "discrete Laplace noise of scale 4 parts" in found["privacy"]["statement"]  # 2 measures x 2 records / 1
+    assert len(found["measures"]) == 2
+    assert all(0 <= one["value"] <= 1 for one in found["measures"])
+    assert not (here / "out/confidential").exists()
+    assert {path.name for path in (here / "out").iterdir()} == {"public"}
+
+
+def test_pages_that_cant_be_written_leave_figures_charged_and_say_so(pdips, here):
+    inside = here / "out/confidential"
+    inside.mkdir()
+    (inside / "run.json").write_text("{")
+    code, _, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, err.count("\n")) == (2, 1)
+    assert "run.json is damaged" in err
+    assert "published and charged: mend it, then `pdips report DIR`" in err
+    assert (here / "out/public" / FILE).exists()
+    assert len(Ledger(here / "l.sqlite").entries()) == 1
+
+
+def test_nothing_confidential_is_published_by_either_evaluation(pdips, here):
+    frame = confidential_table()
+    code, out, _ = pdips(*paid(here))
+    assert code == 0
+    assert pdips("evaluate", here / "t.parquet", here / "out")[0] == 0
+    words = sentinels(frame, "replace-one")
+    for path in (here / "out/public").iterdir():
+        assert not shown(words, text_of(path), synthetic=path.suffix == ".parquet"), path.name
+    assert not shown(words, out)
+    inside = json.loads((here / "out/confidential/evaluation.json").read_text())
+    public = (here / "out/public" / FILE).read_text()
+    values = {
+        repr(value)
+        for measure in inside["general"]
+        for value in (measure["mean"], measure["reference"], *measure["by_set"])
+        if value is not None and abs(value * N - round(value * N)) > 1e-6  # noisy figures are whole parts of N
+    }
+    assert len(values) > 20
+    assert not [value for value in values if value in public]
+    # the same search must find what does hold confidential figures
+    assert [value for value in values if value in (here / "out/confidential/evaluation.json").read_text()]
+
+
+def test_the_noise_has_the_scale_of_the_statement(here):
+    opened, table = open_release(here / "out"), Table(confidential_table(), SENTINEL_SCHEMA)
+    exact = measured_steps(table, opened.sets, fit_public_score(opened.sets, opened.schema))
+    seeded = evaluate_paid(here / "t.parquet", here / "out", epsilon=1, rng=np.random.default_rng(5))
+    noise = discrete_laplace(Fraction(4), 2, RandomBits(np.random.default_rng(5)))
+    assert [one["noisy_steps"] for one in seeded["measures"]] == [a + b for a, b in zip(exact, noise, strict=True)]
+    assert "MADE FROM A SEED" in seeded["privacy"]["statement"]
+    assert not (here / "out/public" / FILE).exists()
+
+
+def test_an_overspent_ledger_draws_and_writes_nothing(pdips, here):
+    ledger = Ledger(here / "l.sqlite")
+    ledger.set_total("0.5")
+    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, out) == (3, "")
+    assert "would be overspent" in err
+    assert ledger.entries() == []
+    assert not (here / "out/public" / FILE).exists()
+
+
+def test_another_table_or_other_neighbours_in_the_ledger_are_refused(pdips, here):
+    other = Table(confidential_table().iloc[:-1], SENTINEL_SCHEMA)
+    LaplaceSanitizer(epsilon=1).release(other, ledger=Ledger(here / "l.sqlite"))
+    assert "the table is refused" in pdips(*paid(here, "--ledger", here / "l.sqlite"))[2]
+    assert "belongs to another table" in pdips(*paid(here, "--ledger", here / "l.sqlite", "--explain"))[2]
+    attempts = Ledger(here / "l.sqlite").attempts()[1:]
+    assert [(one.mechanism, one.outcome, one.explained) for one in attempts] == [
+        ("evaluate", "refused", False),
+        ("evaluate", "refused", True),
+    ]
+    Ledger(here / "m.sqlite").set_total(5, neighbours="add-remove")
+    assert "can't hold a replace-one loss" in pdips(*paid(here, "--ledger", here / "m.sqlite"))[2]
+    assert not (here / "out/public" / FILE).exists()
+
+
+@pytest.mark.parametrize("blocked", [f".{FILE}", f"public/{FILE}"])
+def test_what_cant_be_written_is_never_charged(pdips, here, monkeypatch, blocked):
+    ledger = Ledger(here / "l.sqlite")
+    ledger.set_total(5)
+    if blocked.startswith("public"):
+        write = Path.write_text
+
+        def full(path, *args, **kwargs):
+            if path == here / "out/public" / FILE:
+                raise OSError(28, "No space left on device")
+            return write(path, *args, **kwargs)
+
+        monkeypatch.setattr(Path, "write_text", full)
+    else:
+        (here / "out" / blocked).mkdir()
+    code, out, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, out, ledger.entries()) == (2, "", [])
+    assert "nothing was charged" in err
+    assert not (here / "out/public" / FILE).exists()
+
+
+def test_the_card_has_the_price_even_if_the_report_cant_be_written(pdips, here):
+    (here / "out/confidential").mkdir()
+    (here / "out/confidential/run.json").write_text("{")
+    write_card(here / "out/public")
+    code, out, err = pdips(*paid(here, epsilon="0.25"))
+    assert code == 2
+    assert "run.json is damaged" in err
+    assert "may be published" in out
+    assert json.loads((here / "out/public" / FILE).read_text())["privacy"]["epsilon"] == 0.25
+    assert "1.25" in (here / "out/public/card.html").read_text()
+
+
+def test_a_second_evaluation_pays_again_and_replaces_nothing(pdips, here):
+    assert pdips(*paid(here))[0] == 0
+    before = (here / "out/public" / FILE).read_bytes()
+    ledger = Ledger(here / "l.sqlite")
+    ledger.set_total(5)
+    code, _, err = pdips(*paid(here, "--ledger", here / "l.sqlite"))
+    assert (code, ledger.entries()) == (2, [])
+    assert "pays again" in err
+    assert (here / "out/public" / FILE).read_bytes() == before
+
+
+@pytest.mark.parametrize("epsilon", ["0", "-1", "nan", "much", "1e7", "1e-16"])
+def test_prices_that_are_none_are_refused(pdips, here, epsilon):
+    code, _, err = pdips(*paid(here, epsilon=epsilon))
+    assert code == 2
+    assert "--paid-epsilon" in err
+    assert not (here / "out/public" / FILE).exists()
+
+
+def facts_changed(here, **changes):
+    path = here / "out/public/privacy.json"
+    facts = json.loads(path.read_text())
+    facts["privacy"] |= {key: value for key, value in changes.items() if key in facts["privacy"]}
+    facts |= {key: value for key, value in changes.items() if key in facts}
+    path.write_text(json.dumps(facts))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"neighbours": "add-remove"}, "shows the number of records"),
+        ({"reproducible": True}, "made from a seed"),
+        ({"kind": "asymptotic"}, "stay inside"),
+        ({"kind": "none"}, "stay inside"),
+    ],
+)
+def test_releases_whose_evaluation_couldnt_be_published_are_refused(pdips, here, changes, message):
+    facts_changed(here, **changes)
+    code, _, err = pdips(*paid(here))
+    assert code == 3
+    assert message in err
+
+
+def test_sets_that_stayed_inside_are_refused(pdips, here):
+    (here / "out/public").rename(here / "out/confidential")
+    assert pdips(*paid(here))[0] == 3
+    with pytest.raises(RefusedError, match="replace-one"):
+        PaidEvaluation(epsilon=1, n_sets=1, neighbours="add-remove")

@@ -1,0 +1,343 @@
+"""Wasserstein randomization, k-marginal scores and regressions by hand, against scipy and statsmodels."""
+
+import re
+import time
+from collections import Counter
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from pdips.errors import InputError
+from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
+from pdips.evaluation.frames import paired, reference
+from pdips.evaluation.k_marginal import bins_of, k_marginal
+from pdips.evaluation.wasserstein import DISTANCES, random_split, wasserstein_randomization
+
+
+def skewed(n: int, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x1 = rng.exponential(10, n)
+    x2 = 4 + 3 * x1 + rng.exponential(20, n)
+    return np.column_stack([x1, x2, 3 + 2 * x1 + x2 + rng.exponential(30, n)])
+
+
+def mixed(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    return pd.DataFrame({"x": rng.exponential(10, n), "a": rng.choice(["u", "v", "w"], n, p=[0.6, 0.3, 0.1])})
+
+
+def test_a_ratio_by_hand():
+    # {0, 1} and {2, 3} are 2 apart; of the six splits of 0, 1, 2, 3 two are 2 apart and four are 1 apart
+    found = wasserstein_randomization(
+        np.array([0, 1]), np.array([2, 3]), n_permutations=2_000, rng=np.random.default_rng(0)
+    )
+    assert (found.distance, found.median, found.ratio) == (2, 1, 2)
+    # binomial, n = 2,000: 5 standard errors, chance of failure 6e-7
+    assert found.p_value == pytest.approx(1 / 3, abs=5 * np.sqrt(2 / 9 / 2_000))
+
+
+@pytest.mark.parametrize("n", [60, 45])
+def test_the_pooled_distance_is_scipys_on_all_entries(n):
+    a, b = skewed(60, 0).round(-1), skewed(n, 1).round(-1)
+    found = wasserstein_randomization(a, b, n_permutations=9)
+    assert found.distance == pytest.approx(stats.wasserstein_distance(a.ravel(), b.ravel()))
+    swapped = wasserstein_randomization(a, b[:, ::-1], n_permutations=9)
+    assert swapped.distance == pytest.approx(found.distance)
+    assert wasserstein_randomization(a, b[:, ::-1], distance="columns", n_permutations=9).distance > 0.5
+
+
+@pytest.mark.parametrize("n", [60, 45])
+def test_columns_are_scipys_over_their_scales(n):
+    a, b = skewed(60, 0), skewed(n, 1)
+    wanted = []
+    for x, y in zip(a.T, b.T, strict=True):
+        both = np.concatenate([x, y])
+        wanted.append(stats.wasserstein_distance(x, y) / np.abs(both - np.median(both)).mean())
+    found = wasserstein_randomization(a, b, distance="columns", n_permutations=9)
+    assert found.distance == pytest.approx(np.mean(wanted))
+    one = [wasserstein_randomization(a[:, :1], b[:, :1], distance=name, n_permutations=9) for name in DISTANCES[1:]]
+    assert one[0].distance == pytest.approx(one[1].distance)
+
+
+def test_levels_are_total_variation_over_the_chance_to_differ():
+    a, b = pd.DataFrame({"a": list("uuuv")}), pd.DataFrame({"a": list("uvvv")})
+    assert wasserstein_randomization(a, b, distance="columns", n_permutations=9).distance == pytest.approx(0.5 / 0.5)
+
+
+@pytest.mark.parametrize("distance", DISTANCES[1:])
+def test_mixed_tables(distance):
+    good = wasserstein_randomization(mixed(300, 0), mixed(200, 1), distance=distance, n_permutations=200)
+    bad = wasserstein_randomization(mixed(300, 0), mixed(200, 1).assign(a="v"), distance=distance, n_permutations=200)
+    assert good.ratio < 2.5 < 4 < bad.ratio
+    assert good.p_value > 1 / 201 == bad.p_value
+
+
+def test_only_slices_see_the_joint_distribution():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(500, 1))
+    a, b = np.hstack([x, x]), np.hstack([x, -x])
+    columns, sliced = (
+        wasserstein_randomization(a, b, distance=name, n_permutations=50, n_projections=20, rng=rng).ratio
+        for name in DISTANCES[1:]
+    )
+    assert columns < 2 < 5 < sliced
+
+
+@pytest.mark.parametrize("n", [40, 25])
+def test_re_splits_are_scipys(n):
+    # two-sample Kolmogorov-Smirnov test on 300 distances each: fails by chance with 1e-6
+    rng = np.random.default_rng(5)
+    a, b = rng.exponential(size=40), rng.exponential(size=n)
+    both = np.concatenate([a, b])
+    ours = [wasserstein_randomization(a, b, n_permutations=1, rng=rng).median for _ in range(300)]
+
+    def redrawn(values: np.ndarray, n_first: int) -> list[float]:
+        mixed_up = (rng.permutation(values) for _ in range(300))
+        return [stats.wasserstein_distance(values[:n_first], values[n_first:]) for values in mixed_up]
+
+    assert stats.ks_2samp(ours, redrawn(both, 40)).pvalue > 1e-6
+    # broken twin: parts of the wrong size
+    assert stats.ks_2samp(ours, redrawn(both, 5)).pvalue < 1e-9
+
+
+@pytest.mark.parametrize(("n_first", "n"), [(2, 4), (2, 5), (4, 5), (1, 6)])
+def test_all_splits_are_equally_likely(n_first, n):
+    # chi-square on 6,000 splits: fails by chance with 1e-6
+    rng = np.random.default_rng(9)
+    found = Counter(tuple(np.flatnonzero(random_split(n_first, n, rng))) for _ in range(6_000))
+    subsets = list(combinations(range(n), n_first))
+    assert set(found) <= set(subsets)
+    assert stats.chisquare([found[subset] for subset in subsets]).pvalue > 1e-6
+
+
+def test_a_lazy_split_would_be_seen():
+    # broken twin: what is in excess is taken from the front
+    rng = np.random.default_rng(9)
+    found: Counter[tuple[int, ...]] = Counter()
+    for _ in range(6_000):
+        chosen = rng.random(4) < 0.5
+        excess = int(chosen.sum()) - 2
+        chosen[np.flatnonzero(chosen == (excess > 0))[: abs(excess)]] = excess < 0
+        found[tuple(np.flatnonzero(chosen))] += 1
+    assert stats.chisquare([found[subset] for subset in combinations(range(4), 2)]).pvalue < 1e-9
+
+
+def test_the_monte_carlo_error_is_told():
+    # the spread of ratios over 60 runs has a relative error of 9 %; 50 % off is 5.5 standard errors
+    a, b = skewed(100, 0), skewed(100, 1) * 1.1
+    runs = [wasserstein_randomization(a, b, n_permutations=100, rng=np.random.default_rng(j)) for j in range(60)]
+    assert np.mean([run.ratio_error for run in runs]) == pytest.approx(np.std([run.ratio for run in runs]), rel=0.5)
+
+
+def test_nothing_varies():
+    for name in DISTANCES:
+        found = wasserstein_randomization(np.ones((5, 2)), np.ones((7, 2)), distance=name, n_permutations=9)
+        assert (found.distance, found.ratio, found.p_value) == (0, 0, 1)
+
+
+def test_it_is_quick():
+    a, b, times = skewed(5_000, 0), skewed(5_000, 1), []
+    for _ in range(3):
+        start = time.process_time()
+        wasserstein_randomization(a, b, n_permutations=100)
+        times.append(time.process_time() - start)
+    assert min(times) < 0.15  # 0.03 s on a quiet machine, and sorting
+
+
+def test_bad_requests_for_a_distance():
+    a = skewed(5, 0)
+    for options, message in [({"distance": "energy"}, "distance must"), ({"n_permutations": 0}, "at least 1")]:
+        with pytest.raises(InputError, match=message):
+            wasserstein_randomization(a, a, **options)
+    with pytest.raises(InputError, match="column 'a' must be numeric"):
+        wasserstein_randomization(mixed(5, 0), mixed(5, 1))
+    with pytest.raises(InputError, match="column 'x2' must have no missing"):
+        wasserstein_randomization(a, np.where(a == a[1, 1], np.nan, a), distance="sliced")
+
+
+def test_a_k_marginal_score_by_hand():
+    # quartiles 1, 2, 3, 4, 5: bins 0, 1, 2, 3, 4 of the original; 0, 0, 1, 4, 5 of the set; four bins are 1/5 apart
+    found = k_marginal(np.array([3, 1, 2, 5, 4]), np.array([0, 1, 2, 5, 6]), k=1)
+    assert found.score == pytest.approx(1000 * (2 - 4 / 5) / 2)
+    assert found.by_columns == {("x1",): found.score}
+
+
+def test_bins_are_open_on_the_left():
+    original = np.array([1.0, 2, 4, 8])  # quartiles 1, 1.75, 3, 5, 8
+    values = np.array([0.5, 1, 1.75, 1.8, 3, 5, 5.1, 8, 9, np.nan])
+    assert bins_of(values, original).tolist() == [0, 0, 1, 2, 2, 3, 4, 4, 5, 6]
+
+
+@pytest.mark.parametrize("n", [80, 50])
+def test_three_columns_one_cell_at_a_time(n):
+    a, b = skewed(80, 0), skewed(n, 1)
+    edges = [[float(np.quantile(column, q)) for q in (0, 0.25, 0.5, 0.75, 1)] for column in a.T]
+
+    def shares(rows: np.ndarray) -> Counter[tuple[int, ...]]:
+        cells = [tuple(sum(edge < x for edge in column) for x, column in zip(row, edges, strict=True)) for row in rows]
+        return Counter({cell: count / len(rows) for cell, count in Counter(cells).items()})
+
+    ours, theirs = shares(a), shares(b)
+    apart = sum(abs(ours[cell] - theirs[cell]) for cell in {*ours, *theirs})
+    assert k_marginal(a, b).score == pytest.approx(1000 * (2 - apart) / 2)
+
+
+def test_k_marginals_from_equal_to_disjoint():
+    a = skewed(90, 0)
+    assert k_marginal(a, a[::-1]).score == pytest.approx(1000)
+    assert k_marginal(a, np.vstack([a, a])).score == pytest.approx(1000)
+    assert k_marginal(a, a + 1e6).score == 0
+
+
+def test_levels_constants_and_missing_values_have_bins():
+    original = pd.DataFrame({"a": ["u", "u", "v", None], "x": [1.0, 1, 1, np.nan]})
+    synthetic = pd.DataFrame({"a": ["u", "w", None, None], "x": [1.0, 2, np.nan, np.nan]})
+    assert k_marginal(original, synthetic, k=1).by_columns == {("a",): pytest.approx(500), ("x",): pytest.approx(500)}
+    assert k_marginal(original, synthetic, k=2).score == pytest.approx(500)
+
+
+def test_wide_tables_take_the_mean_over_sets_of_columns():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(50, 6)), rng.normal(size=(60, 6))
+    every = k_marginal(a, b)
+    assert len(every.by_columns) == 20
+    for chosen, score in every.by_columns.items():
+        assert k_marginal(a, b, columns=list(chosen)).score == pytest.approx(score)
+    some = k_marginal(a, b, n_draws=7, rng=rng)
+    assert len(some.by_columns) == 7
+    assert some.score == pytest.approx(np.mean([every.by_columns[chosen] for chosen in some.by_columns]))
+    wide = rng.normal(size=(9, 100))
+    assert len(k_marginal(wide, wide, k=4, n_draws=5, rng=rng).by_columns) == 5
+
+
+def test_bad_requests_for_a_margin():
+    a = np.random.default_rng(0).normal(size=(9, 100))
+    for k in (0, 101):
+        with pytest.raises(InputError, match="k must be from 1"):
+            k_marginal(a, a, k=k)
+    with pytest.raises(InputError, match="more than 100,000"):
+        k_marginal(a, a, k=4)
+    with pytest.raises(InputError, match="n_draws"):
+        k_marginal(a, a, n_draws=0)
+
+
+def test_coefficients_by_hand():
+    # y = x + (0, 1, 0, ...): slopes by hand are awkward, shifts are not; SE of the mean slope cancels in the intercept
+    x = np.array([-1.0, 0, 1])
+    original = pd.DataFrame({"x": x, "y": [0.0, 3, 0]})  # intercept 1, slope 0, residuals -1, 2, -1: s^2 = 6
+    synthetic = pd.DataFrame({"x": x, "y": [1.0, 2, 3]})  # intercept 2, slope 1
+    found = standardised_differences(original, synthetic, "y", ["x"])
+    assert found.to_dict() == {"intercept": pytest.approx(1 / np.sqrt(2)), "x": pytest.approx(1 / np.sqrt(3))}
+
+
+def test_coefficients_are_statsmodels():
+    a, b = skewed(200, 0) * [1, 1e5, 1], skewed(150, 1) * [1, 1e5, 1]
+    ours, theirs = (sm.OLS(t[:, 2], sm.add_constant(t[:, :2])).fit() for t in (a, b))
+    found = standardised_differences(a, b, "x3", ["x1", "x2"])
+    np.testing.assert_allclose(found, np.abs(ours.params - theirs.params) / ours.bse, rtol=1e-6)
+    holdout = skewed(70, 2) * [1, 1e5, 1]
+    wanted = np.sqrt(np.mean((holdout[:, 2] - theirs.predict(sm.add_constant(holdout[:, :2]))) ** 2))
+    assert normalised_rmse(b, holdout, "x3", ["x1", "x2"]) == pytest.approx(wanted / holdout[:, 2].std(ddof=1))
+
+
+def test_levels_enter_a_regression_as_indicators():
+    original, synthetic = mixed(200, 0), mixed(150, 1)
+    found = standardised_differences(original, synthetic, "x", ["a"])
+    assert list(found.index) == ["intercept", "a=v", "a=w"]
+    means, mean_u = original.groupby("a")["x"].mean(), synthetic.groupby("a")["x"].mean()["u"]
+    variance = original["x"].sub(original["a"].map(means)).pow(2).sum() / 197
+    assert found["intercept"] == pytest.approx(
+        abs(means["u"] - mean_u) / np.sqrt(variance / (original["a"] == "u").sum())
+    )
+    # a level that the set lacks can't be told, and is predicted as the first
+    less = synthetic[synthetic["a"] != "w"]
+    assert standardised_differences(original, less, "x", ["a"]).isna().tolist() == [False, False, True]
+    assert normalised_rmse(less, original, "x", ["a"]) < 1.2
+
+
+def test_an_error_by_hand():
+    synthetic, holdout = np.array([[0.0, 1], [1, 3], [2, 5]]), np.array([[0.0, 1], [1, 4], [3, 7]])
+    assert normalised_rmse(synthetic, holdout, "x2", ["x1"]) == pytest.approx(np.sqrt(1 / 3) / 3)
+
+
+def test_records_with_missing_numbers_are_left_out():
+    a, b = skewed(50, 0), skewed(50, 1)
+    gaps = [np.vstack([t, [np.nan, 1, 1], [1, 1, np.nan]]) for t in (a, b)]
+    pd.testing.assert_series_equal(
+        standardised_differences(*gaps, "x3", ["x1"]), standardised_differences(a, b, "x3", ["x1"])
+    )
+
+
+def test_a_resample_is_about_one_standard_error_off():
+    # 100 draws of |N(0, 1)|, mean 0.80, standard deviation 0.60: 0.3 is 5 standard errors
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 1))
+    original = np.hstack([x, 2 * x + rng.normal(size=(300, 1))])
+    slope = reference(lambda a, b: standardised_differences(a, b, "x2", ["x1"])["x1"], original, n_draws=100, rng=rng)
+    assert slope == pytest.approx(np.sqrt(2 / np.pi), abs=0.3)
+
+
+def test_bad_requests_for_a_regression():
+    a = skewed(20, 0)
+    flat, double, exact = a * [0, 1, 1], a[:, [0, 0, 2]], a[:, [0, 1, 1]]
+    for table, outcome, predictors, message in [
+        (a, "x3", [], "at least one predictor"),
+        (a, "x3", ["x1", "x3"], "without the outcome"),
+        (a, "x3", ["x9"], "column 'x9' is not in"),
+        (flat, "x3", ["x1"], "predictor 'x1' must vary"),
+        (double, "x3", ["x1", "x2"], "predictor 'x2' must vary"),
+        (exact, "x3", ["x2"], "'x3' must vary around the fit"),
+        (a[:2], "x3", ["x1"], "more records than coefficients"),
+        (a * np.nan, "x3", ["x1"], "at least one record without missing"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            standardised_differences(table, a, outcome, predictors)
+    assert np.isnan(standardised_differences(a, flat, "x3", ["x1"])["x1"])
+    with pytest.raises(InputError, match="outcome 'a' must be numeric"):
+        normalised_rmse(mixed(9, 0), mixed(9, 1), "a", ["x"])
+    with pytest.raises(InputError, match="outcome 'x1' must take at least two values"):
+        normalised_rmse(a, flat, "x1", ["x2"])
+
+
+def test_tables_are_matched_by_name():
+    frame = pd.DataFrame({"b": [1, 2], "a": ["u", None]})
+    b, a = paired(frame, frame[["a", "b"]])
+    assert (b.name, b.levels, a.levels, a.original.tolist()) == ("b", None, ("u", "missing"), [0, 1])
+    assert [pair.name for pair in paired(np.ones((2, 2)), frame.assign(a=1.0))] == ["b", "a"]
+    assert [pair.name for pair in paired(np.ones(3), np.ones((2, 1)))] == ["x1"]
+
+
+def test_tables_that_dont_match_are_refused():
+    frame = pd.DataFrame({"a": [12345.0], "b": ["secret"]})
+    for original, synthetic, message in [
+        (frame, frame[:0], "synthetic table must have at least one record"),
+        (frame[:0], frame, "original table must have at least one record"),
+        (frame, frame[["a"]], "column 'b' is not in the synthetic"),
+        (frame[["a"]], frame, "column 'b' is not in the original"),
+        (frame, frame.assign(a="u"), "column 'a' must be numeric in both"),
+        (frame, frame.assign(a=np.inf), "column 'a' must hold finite"),
+        (frame, np.ones((3, 3)), "same number of columns"),
+        (np.ones((2, 2, 2)), frame, "records by columns"),
+        (frame[[]], frame[[]], "at least one column"),
+        (frame[["a", "a"]], frame, "name each column once"),
+    ]:
+        with pytest.raises(InputError, match=message) as caught:
+            paired(original, synthetic)
+        assert "12345" not in str(caught.value)
+        assert "secret" not in str(caught.value)
+    for n_draws, table in [(0, frame), (1, frame[:0])]:
+        with pytest.raises(InputError):
+            reference(lambda a, b: 0.0, table, n_draws=n_draws)
+
+
+def test_the_page_on_utility_runs(capsys):
+    page = (Path(__file__).parents[2] / "docs" / "utility.md").read_text(encoding="utf-8")
+    blocks = [block for block in re.findall(r"(?s)```python\n(.*?)```", page) if "pmse" in block]
+    assert len(blocks) == 1
+    exec(blocks[0], {})
+    assert "StandardisedPmse(pmse=0.0" in capsys.readouterr().out

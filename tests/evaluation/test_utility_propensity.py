@@ -1,0 +1,196 @@
+"""SPECKS against scipy's KS distance, scikit-learn's and statsmodels' logistic regression, and by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+from sklearn.linear_model import LogisticRegression
+from sklearn.naive_bayes import BernoulliNB
+from tables import random_table, schema_of, table_of
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.evaluation.codes import grouped
+from pdips.evaluation.propensity import NAMED, design, ks_distance, specks
+from pdips.evaluation.ridge import ridge_logistic
+
+SIZES = (2, 3, 4)
+
+
+def skewed(n: int, seed: int, *, weight: float = 1.5) -> pd.DataFrame:
+    """Records that prefer low levels of a, and c that leans on b."""
+    rng = np.random.default_rng(seed)
+    a = (rng.random(n) < 0.3 * weight).astype(int)
+    b = rng.integers(0, 3, n)
+    c = np.where(rng.random(n) < 0.4, b, rng.integers(0, 4, n))
+    return pd.DataFrame({"a": a, "b": b, "c": c})
+
+
+def dummies(frame: pd.DataFrame, interactions: bool, drop: dict[str, int]) -> np.ndarray:
+    """Indicators one at a time, the plain way."""
+    main = {
+        name: [(frame[name] == level).to_numpy(float) for level in range(size) if level != drop[name]]
+        for name, size in zip("abc", SIZES, strict=True)
+    }
+    columns = [column for block in main.values() for column in block]
+    if interactions:
+        columns += [u * v for i, j in ("ab", "ac", "bc") for u in main[i] for v in main[j]]
+    return np.column_stack(columns)
+
+
+def test_ks_by_hand():
+    # 2/4, 3/4, 1 against 1/4, 2/4, 1
+    assert ks_distance(np.array([0.1, 0.5, 0.9]), np.array([2.0, 1, 1]), np.array([1.0, 1, 2])) == 0.25
+
+
+def test_ks_is_scipys():
+    rng = np.random.default_rng(0)
+    scores = rng.integers(0, 9, 30) / 8
+    a, b = rng.integers(0, 5, (2, 30))
+    wanted = stats.ks_2samp(np.repeat(scores, a), np.repeat(scores, b)).statistic
+    assert ks_distance(scores, a.astype(float), b.astype(float)) == pytest.approx(wanted)
+
+
+@pytest.mark.parametrize("interactions", [False, True])
+@pytest.mark.parametrize("separated", [False, True])
+def test_log_odds_are_scikit_learns(interactions, separated):
+    a, b = skewed(400, 0), skewed(300, 1, weight=0.8)
+    if separated:
+        b = b[b["c"] != 2]
+    rows, n_a, n_b = grouped(a.to_numpy(), b.to_numpy(), SIZES)
+    found = ridge_logistic(design(rows, SIZES, n_a + n_b, interactions=interactions), n_a, n_b)
+    both = pd.concat([a, b])
+    drop = {name: int(both[name].value_counts().idxmax()) for name in "abc"}
+    x, y = dummies(both, interactions, drop), np.repeat([0, 1], [len(a), len(b)])
+    model = LogisticRegression(C=100, tol=1e-10, max_iter=10_000).fit(x, y)  # C = 1 / ridge
+    wanted = model.decision_function(dummies(pd.DataFrame(rows, columns=list("abc")), interactions, drop))
+    np.testing.assert_allclose(found, wanted, atol=2e-3)
+
+
+def test_without_a_penalty_it_is_maximum_likelihood():
+    a, b = skewed(400, 0), skewed(300, 1, weight=0.8)
+    rows, n_a, n_b = grouped(a.to_numpy(), b.to_numpy(), SIZES)
+    features = design(rows, SIZES, n_a + n_b, interactions=False)
+    found = ridge_logistic(features, n_a, n_b, ridge=0.0)
+    x = sm.add_constant(features.toarray())
+    model = sm.GLM(np.column_stack([n_b, n_a]), x, family=sm.families.Binomial()).fit()
+    np.testing.assert_allclose(found, x @ model.params, atol=1e-4)
+
+
+def test_specks_is_the_ks_distance_of_the_scores():
+    schema = schema_of(*SIZES)
+    a, b = skewed(400, 0), skewed(300, 1, weight=0.8)
+    both = pd.concat([a, b])
+    drop = {name: int(both[name].value_counts().idxmax()) for name in "abc"}
+    x = dummies(both, True, drop)
+    y = np.repeat([0, 1], [len(a), len(b)])
+    scores = np.round(LogisticRegression(C=100, tol=1e-12, max_iter=10_000).fit(x, y).predict_proba(x)[:, 1], 6)
+    wanted = stats.ks_2samp(scores[y == 0], scores[y == 1]).statistic
+    found = specks(Table(a, schema), [b, b], rng=np.random.default_rng(0))
+    assert found.by_set == (pytest.approx(wanted), pytest.approx(wanted))
+    assert found.mean == pytest.approx(wanted)
+    assert found.standard_deviation == pytest.approx(0)
+    assert 0 < found.reference < found.mean
+
+
+@pytest.mark.parametrize("classifier", NAMED)
+def test_equal_tables_can_not_be_told_apart(classifier):
+    schema = schema_of(*SIZES)
+    frame = skewed(200, 0)
+    # twice and thrice the records too: equal shares
+    sets = [frame, pd.concat([frame] * 2), pd.concat([frame] * 3)]
+    found = specks(Table(frame, schema), sets, classifier=classifier, rng=np.random.default_rng(0))
+    assert found.by_set == pytest.approx((0, 0, 0))
+
+
+@pytest.mark.parametrize("classifier", NAMED)
+def test_disjoint_tables_are_told_apart(classifier):
+    schema = schema_of(2, 2)
+    found = specks(
+        table_of([(0, 0)] * 30, schema), [pd.DataFrame({"a": [1] * 30, "b": [1] * 30})], classifier=classifier
+    )
+    assert found.by_set == (1.0,)
+    assert found.standard_deviation is None
+    assert found.reference == 0.0
+
+
+def test_only_interactions_and_trees_see_what_margins_hide():
+    # both tables have the margins 1/2, 1/2; in one the columns agree, in the other they differ
+    schema = schema_of(2, 2)
+    table, other = table_of([(0, 0), (1, 1)] * 50, schema), pd.DataFrame({"a": [0, 1] * 50, "b": [1, 0] * 50})
+    rng = np.random.default_rng(0)
+    found = {name: specks(table, [other], classifier=name, rng=rng).mean for name in NAMED}
+    assert found == {"logistic": 1.0, "main-effects": pytest.approx(0.0), "tree": 1.0}
+
+
+@pytest.mark.parametrize("classifier", NAMED)
+def test_degenerate_sets(classifier):
+    schema = schema_of(2, 1)
+    table = table_of([(0, 0), (1, 0)] * 20, schema)
+    sets = [pd.DataFrame(rows, columns=["a", "b"]) for rows in ([], [(0, 0)], [(0, 0), (1, 0)])]
+    found = specks(table, sets, classifier=classifier, rng=np.random.default_rng(0))
+    assert found.by_set[0] == 1.0
+    assert 0 <= found.by_set[1] <= 0.5
+    assert found.by_set[2] == pytest.approx(0)
+
+
+@pytest.mark.parametrize("classifier", NAMED)
+def test_a_column_of_one_level(classifier):
+    schema = schema_of(1)
+    found = specks(table_of([(0,)] * 3, schema), [pd.DataFrame({"a": [0]})], classifier=classifier)
+    assert found.by_set == (pytest.approx(0),)
+    assert found.reference == pytest.approx(0)
+
+
+def test_any_classifier_with_the_interface_will_do():
+    schema = Schema.model_validate(
+        {"columns": {"a": {"levels": ["x", "y"]}, "pay": {"lower": 0, "upper": 4, "bins": 4}}}
+    )
+    table = Table(pd.DataFrame({"a": ["x", "y"] * 10, "pay": [0.5, 3.5] * 10}), schema)
+    synthetic = pd.DataFrame({"a": ["x", "x", "y", "x"] * 5, "pay": [0.5, 1.5, 2.5, 0.1] * 5})
+    model = BernoulliNB()
+    found = specks(table, [synthetic], classifier=model)
+    x = [
+        [a == "x", a == "y", int(p)]
+        for a, p in zip(*(pd.concat([table.frame, synthetic])[c] for c in ("a", "pay")), strict=True)
+    ]
+    scores = (
+        BernoulliNB().fit(np.array(x, dtype=float), [0] * 20 + [1] * 20).predict_proba(np.array(x, dtype=float))[:, 1]
+    )
+    assert found.mean == pytest.approx(stats.ks_2samp(np.round(scores[:20], 6), np.round(scores[20:], 6)).statistic)
+    assert not hasattr(model, "classes_")  # the caller's object stays as it was
+
+
+def test_a_tree_takes_leaves_of_twenty_records():
+    schema = schema_of(2)
+    table, other = table_of([(0,)] * 30 + [(1,)] * 5, schema), pd.DataFrame({"a": [0] * 30 + [1] * 10})
+    assert specks(table, [other], classifier="tree").mean == 0.0  # 15 records can't be a leaf
+
+
+@pytest.mark.parametrize(
+    ("sets", "classifier", "message"),
+    [
+        ([], "logistic", "at least one synthetic set"),
+        ([None], "forest", "classifier must be one of"),
+        ([None], object(), "predict_proba"),
+    ],
+)
+def test_refusals(sets, classifier, message):
+    with pytest.raises(InputError, match=message):
+        specks(random_table(schema_of(2, 2), 5), sets, classifier=classifier)
+
+
+def test_too_many_coefficients_are_refused():
+    schema = Schema.model_validate({"columns": {c: {"levels": list(range(101))} for c in "ab"}})
+    table = table_of([(0, 0), (1, 1)], schema)
+    with pytest.raises(InputError, match="10,200 coefficients"):
+        specks(table, [table.frame])
+    assert specks(table, [table.frame], classifier="main-effects").mean == 0.0
+
+
+def test_the_reference_repeats_with_its_generator():
+    table = random_table(schema_of(*SIZES), 200)
+    found = [specks(table, [table.frame], rng=np.random.default_rng(3)).reference for _ in range(2)]
+    assert found[0] == found[1] > 0

@@ -1,0 +1,352 @@
+"""The models that come with pdips: densities against scipy by hand, draws, units, refusals, and the commands."""
+
+import logging
+import subprocess
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from click.testing import CliRunner
+from gallery_by_hand import ByHand, observed_of
+from gallery_tables import EXAMPLE
+from pytensor.graph.replace import clone_replace
+from scipy import stats
+
+from pdips.cli import program
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.posterior import gallery
+from pdips.posterior.columns import record_values, stand_ins
+from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.record_likelihood import inputs_of, record_terms
+
+MODELS = sorted(EXAMPLE)
+OF_STATISTICS = ["bernoulli", "glom", "linear_regression", "multinomial", "normal_moments", "slomag", "slomag_moments"]
+"""Models for modips, which have tests of their own."""
+
+
+def log_likelihoods(model, values, point) -> np.ndarray:
+    """Return the log-likelihood of each record at one value of the model's value variables, shape (records,)."""
+    columns = inputs_of(model)
+    inputs = {name: shared.type.clone(shape=(None,))() for name, shared in columns.items()}
+    replaced = {shared: inputs[name] for name, shared in columns.items()}
+    replaced |= {value: pt.as_tensor(np.asarray(point[value.name], value.dtype)) for value in model.value_vars}
+    [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
+    function = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
+    return function(*(np.asarray(values[name], inputs[name].dtype) for name in inputs))
+
+
+@pytest.fixture(autouse=True)
+def quiet(monkeypatch):
+    monkeypatch.setattr(logging.getLogger("pymc"), "level", logging.ERROR)
+    monkeypatch.setattr(logging.getLogger("pymc.sampling.forward"), "level", logging.ERROR)
+
+
+@cache
+def blueprint(name: str) -> Blueprint:
+    return Blueprint(as_source(name), EXAMPLE[name].schema)
+
+
+@cache
+def table_of(name: str) -> Table:
+    return Table(EXAMPLE[name].load(), EXAMPLE[name].schema)
+
+
+def compiled(model: pm.Model, outputs):
+    return model.compile_fn(outputs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore")
+
+
+def points(model: pm.Model, n: int):
+    """Points in the unconstrained space, near the initial one, with the values of the free variables there."""
+    to_natural = compiled(model, model.replace_rvs_by_values(model.free_RVs))
+    rng = np.random.default_rng(20)
+    start = model.initial_point()
+    for _ in range(n):
+        point = {name: value + rng.uniform(-0.7, 0.7, np.shape(value)) for name, value in start.items()}
+        yield point, dict(zip((rv.name for rv in model.free_RVs), to_natural(point), strict=True))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_log_likelihood_and_prior_are_those_by_hand(name: str) -> None:
+    made = blueprint(name)
+    values = {column: found[:40] for column, found in record_values(table_of(name)).items()}
+    prior = compiled(made.model, made.model.logp(vars=made.model.free_RVs, jacobian=False))
+    for point, theta in points(made.model, 3):
+        likelihood, log_prior, _ = getattr(ByHand(made.schema, values, theta), name)()
+        found = log_likelihoods(made.model, values, point)
+        assert found.shape == (40,)
+        np.testing.assert_allclose(found, likelihood, rtol=1e-9, atol=1e-9)
+        assert prior(point) == pytest.approx(log_prior, abs=1e-7)  # PyMC has constants of single precision
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_prior_is_proper(name: str) -> None:
+    model = blueprint(name).model
+    assert not model.potentials
+    assert not any(rv.owner.op.name in ("flat", "halfflat") for rv in model.free_RVs)
+    for drawn in pm.draw(model.free_RVs, draws=50, random_seed=1, mode="FAST_COMPILE"):
+        assert np.isfinite(drawn).all()
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name != "dpmpm"])
+def test_records_drawn_have_the_mean_by_hand(name: str) -> None:
+    # z is nearly standard normal: each model fails by chance with probability 7e-6, whatever the seed
+    made, n, rng = blueprint(name), 6000, np.random.default_rng(7)
+    public = {
+        column: found for column, found in stand_ins(made.schema, n).items() if made.schema.columns[column].public
+    }
+    *_, (_, theta), (_, other) = points(made.model, 2)
+    if name == "lognormal_regression":
+        theta, other = theta | {"spread": 0.05}, other | {"spread": 0.05}  # light tails, so that z is nearly normal
+    drawn = made.draw(theta, n, public, rng)
+    assert set(drawn) == {column for column, found in made.schema.columns.items() if not found.public}
+    y = drawn[observed_of(made.schema)[0]]
+    assert y.shape == (n,)
+
+    def z(parameters) -> float:
+        residuals = y - getattr(ByHand(made.schema, {**public, **drawn}, parameters), name)()[2]
+        return float(residuals.mean() / residuals.std() * np.sqrt(n))
+
+    assert abs(z(theta)) < 4.5
+    assert abs(z(other)) > 4.5  # the broken twin: other parameters
+
+
+def test_records_of_the_mixture_of_products_have_the_law_by_hand() -> None:
+    # chi-square with a fixed seed: fails by chance with probability 1e-5
+    made, n = blueprint("dpmpm"), 6000
+    (_, theta), (_, other) = points(made.model, 2)
+    drawn = made.draw(theta, n, {"sex": np.arange(n) % 2}, np.random.default_rng(8))
+    assert list(drawn) == ["education", "marital_status", "tax_filer"]
+    counts = np.zeros((2, 4, 3, 3))
+    np.add.at(counts, (np.arange(n) % 2, *drawn.values()), 1)
+    cells = dict(zip(["sex", *drawn], np.indices(counts.shape).reshape(4, -1), strict=True))
+
+    def p_value(parameters) -> float:
+        law = np.exp(ByHand(made.schema, cells, parameters).dpmpm()[0])
+        assert law.sum() == pytest.approx(2)  # one for each sex
+        return stats.chisquare(counts.ravel(), n / 2 * law).pvalue
+
+    assert p_value(theta) > 1e-5
+    assert p_value(other) < 1e-5  # the broken twin: other parameters
+
+
+def test_classes_can_be_relabelled_and_margins_watched() -> None:
+    made = blueprint("dpmpm")
+    assert made.source.watch == ("margins",)
+    margins = compiled(made.model, made.model.replace_rvs_by_values([made.model["margins"]])[0])
+    start = made.model.initial_point()
+    rng = np.random.default_rng(3)
+    point = {name: value + rng.uniform(-1, 1, np.shape(value)) for name, value in start.items()}
+    kept = np.arange(9, 0, -1) / np.arange(10, 1, -1)  # ten shares of a tenth: any relabelling keeps them
+    point["breaks_log__"] = np.log(-np.log(kept)) + point["concentration_log__"]
+    order = rng.permutation(10)
+    other = {name: value[order] if np.ndim(value) == 2 else value for name, value in point.items()}
+    values = stand_ins(made.schema, 30)
+    np.testing.assert_allclose(margins(point), margins(other))
+    np.testing.assert_allclose(
+        log_likelihoods(made.model, values, point), log_likelihoods(made.model, values, other), rtol=1e-9
+    )
+    assert len(margins(point)) == 4 + 3 + 3
+    assert margins(point).sum() == pytest.approx(3)
+
+
+def test_sticks_break_as_in_the_references() -> None:
+    # shares broken off are beta(1, concentration): Kolmogorov and Smirnov's test fails by chance with probability 1e-5
+    breaks = np.random.default_rng(5).exponential(size=4000)
+    broken = 1 - np.exp(-breaks / 2.5)
+    assert stats.kstest(broken, stats.beta(1, 2.5).cdf).pvalue > 1e-5
+    assert stats.kstest(broken, stats.beta(1, 2.0).cdf).pvalue < 1e-5  # the broken twin
+
+
+def in_thousands(schema: Schema, values):
+    """The same schema and records with every numeric column in a unit a thousand times as large."""
+    described, found = schema.to_dict(), dict(values)
+    for name, column in schema.columns.items():
+        if not column.is_categorical and not column.integer:
+            for key in ("lower", "upper", "resolution"):
+                if key in described["columns"][name]:
+                    described["columns"][name][key] /= 1000
+            if "bin_edges" in described["columns"][name]:
+                described["columns"][name]["bin_edges"] = [x / 1000 for x in described["columns"][name]["bin_edges"]]
+            found[name] = values[name] / 1000
+    return Schema.model_validate(described), found
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dpmpm", "negative_binomial")])
+def test_the_unit_does_not_matter(name: str) -> None:
+    made = blueprint(name)
+    values = {column: found[:40] for column, found in record_values(table_of(name)).items()}
+    schema, changed = in_thousands(made.schema, values)
+    other = Blueprint(made.source, schema)
+    priors = [compiled(model, model.logp(vars=model.free_RVs)) for model in (made.model, other.model)]
+    here, there = [], []
+    for point, _ in points(made.model, 2):
+        here.append(log_likelihoods(made.model, values, point))
+        there.append(log_likelihoods(other.model, changed, point))
+        assert priors[0](point) == pytest.approx(priors[1](point), rel=1e-12)
+    np.testing.assert_allclose(here[1] - here[0], there[1] - there[0], rtol=1e-8, atol=1e-9)
+    np.testing.assert_allclose(there[0] - here[0], np.log(1000), rtol=1e-9)  # the density itself does have a unit
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("dpmpm", "negative_binomial")])
+def test_values_at_the_bounds_break_nothing(name: str) -> None:
+    made = blueprint(name)
+    y, column = observed_of(made.schema)
+    values = stand_ins(made.schema, 2) | {y: np.array([column.lower, column.upper])}
+    for point, _ in points(made.model, 2):
+        assert not np.isnan(log_likelihoods(made.model, values, point)).any()
+
+
+def test_a_mixture_on_the_log_scale_is_of_lognormals() -> None:
+    schema = Schema.from_toml("[columns.income]\nlower = 10\nupper = 1e6\nscale = 'log'")
+    made = Blueprint(as_source("mixture"), schema)
+    values = stand_ins(schema, 25)
+    [(point, theta)] = points(made.model, 1)
+    expected, _, _ = ByHand(schema, values, theta).mixture()
+    np.testing.assert_allclose(log_likelihoods(made.model, values, point), expected, rtol=1e-9)
+
+
+def test_terms_are_one_a_record() -> None:
+    assert {record_terms(blueprint(name).model).ndim for name in MODELS} == {1}
+
+
+LEVELS = "[columns.a]\nlevels = ['x', 'y']\n"
+NUMBER = "[columns.y]\nlower = 0\nupper = 9\n"
+COUNT = "[columns.n]\nlower = 0\nupper = 9\ninteger = true\n"
+GROUP = "[columns.g]\nlevels = ['x', 'y']\npublic = true\n"
+RULE = "[[impossible]]\na = 'x'\nb = 'x'\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("normal", LEVELS, "normal.py describes one numeric column that isn't integer"),
+        ("normal", NUMBER + LEVELS, r"all others public; the schema has \['y', 'a'\]"),
+        ("beta", COUNT, "beta.py describes one numeric column that isn't integer"),
+        ("beta", GROUP, r"the schema has \[\]"),
+        ("beta_regression", COUNT + GROUP, "beta_regression.py describes one numeric column that isn't integer"),
+        ("beta_regression", NUMBER, "needs public columns to regress on; without any, beta.py is the model"),
+        ("lognormal_regression", LEVELS, "lognormal_regression.py describes one numeric column"),
+        ("lognormal_regression", NUMBER, "needs a lower bound above 0 for column 'y'"),
+        ("negative_binomial", NUMBER, "negative_binomial.py describes one integer column with lower = 0"),
+        ("negative_binomial", COUNT.replace("lower = 0", "lower = 1"), "one integer column with lower = 0"),
+        ("hierarchical_normal", LEVELS + GROUP, "hierarchical_normal.py describes one numeric column"),
+        (
+            "hierarchical_normal",
+            NUMBER,
+            r"needs one public column with levels, which is the group; the schema has \[\]",
+        ),
+        ("hierarchical_normal", NUMBER + GROUP + GROUP.replace("g", "h", 1), r"the schema has \['g', 'h'\]"),
+        ("mixture", COUNT, "mixture.py describes one numeric column that isn't integer"),
+        ("dpmpm", LEVELS + NUMBER, r"dpmpm.py describes columns with levels, not all of them public; numeric: \['y'\]"),
+        ("dpmpm", GROUP, "not all of them public"),
+        (
+            "dpmpm",
+            LEVELS + LEVELS.replace("a", "b", 1) + RULE,
+            "combinations, of which a model knows nothing",
+        ),
+    ],
+)
+def test_schemas_that_do_not_suit_are_refused(name: str, text: str, message: str) -> None:
+    with pytest.raises(InputError, match=message) as caught:
+        Blueprint(as_source(name), Schema.from_toml(text))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["lognormal_regression", "negative_binomial"])
+def test_covariates_are_optional(name: str) -> None:
+    schema = Schema.from_toml(COUNT if name == "negative_binomial" else NUMBER.replace("lower = 0", "lower = 1"))
+    assert Blueprint(as_source(name), schema).n_parameters == 2
+
+
+def test_products_need_no_public_column() -> None:
+    made = Blueprint(as_source("dpmpm"), Schema.from_toml(LEVELS + "missing = true\n" + LEVELS.replace("a", "b", 1)))
+    [(point, theta)] = points(made.model, 1)
+    drawn = made.draw(theta, 31, {}, np.random.default_rng(1))
+    assert {name: (len(found), set(found) <= {0, 1, 2}) for name, found in drawn.items()} == dict.fromkeys(
+        "ab", (31, True)
+    )
+    expected, _, _ = ByHand(made.schema, drawn, theta).dpmpm()
+    np.testing.assert_allclose(log_likelihoods(made.model, drawn, point), expected, rtol=1e-9)
+
+
+def test_every_model_has_an_example_and_a_reference() -> None:
+    texts = {name: gallery.path(name).read_text(encoding="utf-8") for name in gallery.names()}
+    assert sorted(name for name, text in texts.items() if "def statistics(" not in text) == MODELS
+    assert sorted(name for name, text in texts.items() if "def statistics(" in text) == OF_STATISTICS
+    for text in texts.values():
+        assert '"""' in text
+        assert "\nSchema: " in text
+        assert "(19" in text or "(20" in text or "Supplement" in text
+
+
+def test_a_bare_name_is_one_of_the_gallery(tmp_path, monkeypatch) -> None:
+    assert as_source("beta").name == "beta.py"
+    assert as_source("beta").text == gallery.path("beta").read_text(encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "beta").write_text("nonsense")  # a file of that name comes first
+    with pytest.raises(InputError, match="no Python file"):
+        as_source("beta")
+
+
+@pytest.mark.parametrize("model", ["bety", "models/beta", "beta.py"])
+def test_unknown_models(model: str, tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    message = (
+        "there is no model 'bety'; pdips comes with bernoulli, beta, beta_regression"
+        if model == "bety"
+        else "no model file"
+    )
+    with pytest.raises(InputError, match=message):
+        as_source(model)
+
+
+def test_the_gallery_ships_with_the_wheel_and_is_found_there(tmp_path, monkeypatch) -> None:
+    root = Path(__file__).parents[2]
+    wheel = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["hatch"]["build"]["targets"][
+        "wheel"
+    ]
+    assert wheel["force-include"] == {"models": "pdips/gallery"}
+    assert gallery.folder() in (root / "models", gallery.PACKAGE / "gallery")
+    (tmp_path / "pdips" / "gallery").mkdir(parents=True)
+    (tmp_path / "pdips" / "gallery" / "mine.py").write_text('"""A model.\n\nMore on it."""\n')
+    monkeypatch.setattr(gallery, "PACKAGE", tmp_path / "pdips")
+    assert gallery.names() == {"mine": "A model."}
+
+
+def test_to_list_models_nothing_heavy_is_imported() -> None:
+    code = (
+        "import sys; from pdips.posterior import gallery; gallery.names(); "
+        "print(*({'pymc', 'numpy'} & set(sys.modules)))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "\n"
+
+
+def test_list_names_all_models() -> None:
+    found = CliRunner().invoke(program, ["models", "list"])
+    assert found.exit_code == 0
+    assert [line.split()[0] for line in found.output.splitlines()] == sorted([*MODELS, *OF_STATISTICS])
+    assert "dpmpm                 A Dirichlet process mixture" in found.output
+
+
+def test_copy_writes_the_file_and_never_overwrites(tmp_path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = CliRunner().invoke
+    for arguments in (["normal"], ["normal", "--to", "mine.py"], ["beta", "--to", str(tmp_path)]):
+        assert run(program, ["models", "copy", *arguments]).exit_code == 0
+    assert (tmp_path / "mine.py").read_text() == (tmp_path / "normal.py").read_text() == as_source("normal").text
+    (tmp_path / "mine.py").write_text("changed")
+    again = run(program, ["models", "copy", "beta", "--to", "mine.py"])
+    assert isinstance(again.exception, InputError)
+    assert str(again.exception) == "mine.py exists; name another file with --to"
+    assert (tmp_path / "mine.py").read_text() == "changed"
+    assert "can't write nowhere/x.py" in str(run(program, ["models", "copy", "beta", "--to", "nowhere/x.py"]).exception)
+    assert "there is no model 'x'" in str(run(program, ["models", "copy", "x"]).exception)

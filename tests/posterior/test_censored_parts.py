@@ -1,0 +1,344 @@
+"""The parts of the censored posterior, each against a computation by hand.
+
+Seeds are fixed. Where a test could fail by chance, its rate is in a comment.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from scipy import stats
+
+from pdips import InputError, Schema, Table
+from pdips.posterior import anchors, stages
+from pdips.posterior import private_reference as reference
+from pdips.posterior.columns import collapse, distinct, record_values, stand_ins
+from pdips.posterior.density import Density
+from pdips.posterior.drawing import Censoring, score_grid
+from pdips.posterior.grid import Anchor, Grid, constrained, join, split
+from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.price import concentrated, pure
+from pdips.posterior.scores import STEPS, Terms, squash
+from pdips.posterior.stages import Stage
+from pdips.posterior.workspace import Workspace
+from pdips.privacy.noise import RandomBits, _choose_exactly, _LazyUniform
+
+SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
+
+
+def normal(data, schema):
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0.0, 3.0)
+        pm.Normal("y", mean, 2.0, observed=data["y"])
+    return model
+
+
+def two_parameters(data, schema):
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0.0, 3.0)
+        spread = pm.HalfNormal("spread", 4.0)
+        pm.Normal("y", mean, spread, observed=data["y"])
+    return model
+
+
+def lookup(data, schema):
+    with pm.Model() as model:
+        shift = pm.Normal("shift", 0.0, 1.0, shape=2)
+        pm.Normal("y", shift[data["group"]], 1.0, observed=data["y"])
+    return model
+
+
+@pytest.fixture(scope="module")
+def one():
+    return Workspace(Blueprint(as_source(normal), SPAN))
+
+
+@pytest.fixture(scope="module")
+def two():
+    return Workspace(Blueprint(as_source(two_parameters), SPAN))
+
+
+def bits(seed: int) -> RandomBits:
+    return RandomBits(np.random.default_rng(seed))
+
+
+# One record at many points
+
+
+def test_the_log_density_of_a_record_is_right(two):
+    points = [np.array([0.0, 1.0, -2.0]), np.log([1.0, 2.0, 0.5])]
+    two.density.at(points)
+    [row] = two.density.rows({"y": np.array([1.3])})
+    expected = stats.norm.logpdf(1.3, points[0], np.exp(points[1]))
+    np.testing.assert_allclose(two.density(row), expected, rtol=1e-12)
+
+
+def test_what_a_record_adds_is_the_same_to_the_last_bit_whatever_others_there_are(two):
+    rng = np.random.default_rng(0)
+    points = [rng.normal(size=501), rng.normal(size=501)]
+    y = rng.normal(size=40)
+    two.density.at(points)
+    alone = [two.density(row).tobytes() for y_i in y for row in two.density.rows({"y": np.array([y_i])})]
+    order = rng.permutation(40)
+    among = [two.density(row).tobytes() for row in two.density.rows({"y": y[order]})]
+    assert among == [alone[i] for i in order]
+
+
+def test_a_parameter_may_be_a_vector_and_a_lookup_beyond_it_is_no_number():
+    text = (
+        "[columns.group]\nlower = 0\nupper = 5\ninteger = true\npublic = true\n[columns.y]\nlower = -9.0\nupper = 9.0\n"
+    )
+    model = lookup(_data(Schema.from_toml(text)), None)
+    density = Density(model)
+    density.at([np.array([[0.0, 1.0], [2.0, -1.0]])])
+    known, beyond = density.rows({"group": np.array([1, 5]), "y": np.array([0.5, 0.5])})
+    np.testing.assert_allclose(density(known), stats.norm.logpdf(0.5, [1.0, -1.0], 1))
+    assert np.isnan(density(beyond)).all()
+
+
+def _data(schema):
+    class Plain(dict):
+        def __missing__(self, name):
+            return pm.Data(f"{name}_data", np.zeros(3) if name == "y" else np.zeros(3, dtype=np.int64))
+
+    return Plain()
+
+
+# Whole-number scores
+
+
+@pytest.mark.parametrize(
+    ("clip", "by_hand"),
+    [
+        ("hard", lambda u, w: np.clip(u, -w, w)),
+        ("tanh", lambda u, w: w * np.tanh(u / w)),
+        ("algebraic", lambda u, w: w * u / (w + np.abs(u))),
+    ],
+)
+def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
+    points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
+    terms = Terms(density=one.density, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
+    u = stats.norm.logpdf(y[:, None], points[0], 2) - stats.norm.logpdf(y[:, None], 0.5, 2)
+    expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
+    assert np.abs(terms.total({"y": y}, counts) - expected).max() <= counts.sum()  # a last bit at a rounding edge
+    assert np.abs(terms.total({"y": y}, counts)).max() <= counts.sum() * STEPS
+    lost = (u - by_hand(u, 1 / 3)).mean(axis=0)
+    np.testing.assert_allclose(terms.excess({"y": y}), lost, atol=1e-12)
+
+
+@pytest.mark.parametrize("clip", ["hard", "tanh", "algebraic"])
+def test_no_term_leaves_the_window(clip):
+    hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
+    with np.errstate(all="ignore"):
+        np.testing.assert_allclose(squash(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
+
+
+def test_weights_scale_a_term_into_the_window_over_public_points(one):
+    points, far = [np.array([0.0, 1.0])], np.array([-4.0, 4.0])
+    terms = Terms(density=one.density, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far])
+    u = stats.norm.logpdf(3.0, points[0], 2) - stats.norm.logpdf(3.0, 0, 2)
+    largest = np.abs(stats.norm.logpdf(3.0, far, 2) - stats.norm.logpdf(3.0, 0, 2)).max()
+    expected = np.floor(STEPS * np.clip(u * 0.5 / largest / 0.5, -1, 1) + 0.5)
+    np.testing.assert_allclose(terms.total({"y": np.array([3.0])}, np.array([1])), expected, atol=1)
+
+
+def test_records_are_collapsed_one_by_one_and_zeros_are_one():
+    column = Schema.from_toml("[columns.y]\nlower = 0.0\nupper = 1.0\nresolution = 0.3\n").columns["y"]
+    np.testing.assert_allclose(collapse(np.array([0.0, 0.29, 0.3, 0.95, 1.0]), column), [0.15, 0.15, 0.45, 0.95, 0.95])
+    zeros = record_values(Table(pd.DataFrame({"y": [-0.0, 0.0, 1.0]}), SPAN))["y"]
+    assert not np.signbit(zeros).any()
+    values, counts = distinct({"y": zeros, "records in all": np.array([3, 3, 4])}, None)
+    assert counts.tolist() == [2, 1]
+    assert values["records in all"].tolist() == [3, 4]
+
+
+def test_stand_ins_have_both_ends_of_every_column():
+    schema = Schema.from_toml("[columns.a]\nlevels = [1, 2, 3]\n[columns.b]\nlower = 2\nupper = 9\ninteger = true\n")
+    made = stand_ins(schema, 30)
+    assert {0, 2} <= set(made["a"])
+    assert {2, 9} <= set(made["b"])
+
+
+# The grid
+
+
+def test_the_law_on_the_grid_is_the_censored_posterior(one):
+    # against quadrature on a lattice twenty times as fine, without a line of the mechanism's code
+    y, window = np.array([0.5, 1.5, 2.0, -6.0]), Fraction(1, 2)
+    stage = Stage(anchor=anchors.anchor_of_prior(one.prior), n_records=4, centre=[np.array([0.0])])
+    scored = score_grid(one, stage, Censoring(window=window), {"y": y}, np.ones(4, dtype=np.int64))
+    place, p = scored.grid.at(scored.index)[:, 0], np.exp(scored.log_probabilities())
+    fine = np.linspace(-20, 20, 80_001)
+    u = stats.norm.logpdf(y[:, None], fine, 2) - stats.norm.logpdf(y[:, None], 0, 2)
+    q = np.exp(stats.norm.logpdf(fine, 0, 3) + np.clip(u, -0.5, 0.5).sum(axis=0))
+    q /= q.sum()
+    assert p @ place == pytest.approx(q @ fine, abs=2e-3)
+    assert p @ place**2 == pytest.approx(q @ fine**2, rel=2e-3)
+
+
+def test_draws_follow_the_law_and_lie_in_their_cells(one):
+    # chi-square over ten groups of cells, level 1e-3; the twin with half the window is rejected
+    y, counts = np.array([0.5, 3.5]), np.array([20, 20])
+    stage = Stage(anchor=anchors.anchor_of_prior(one.prior), n_records=40, centre=[np.array([0.0])])
+    scored, other = (
+        score_grid(one, stage, Censoring(window=window), {"y": y}, counts)
+        for window in (Fraction(1, 4), Fraction(1, 8))
+    )
+    p, twin = (np.exp(each.log_probabilities()) for each in (scored, other))
+    drawn = scored.observe(2_000, bits(1))[:, 0]
+    group = np.minimum((np.cumsum(p) * 10).astype(int), 9)
+    seen = np.bincount(group[drawn], minlength=10)
+    assert stats.chisquare(seen, 2_000 * np.bincount(group, p)).pvalue > 1e-3
+    assert stats.chisquare(seen, 2_000 * np.bincount(group, twin)).pvalue < 1e-3
+    inside = scored.draw(50, bits(2))
+    assert inside.shape == (50, 1)
+    assert np.isin(np.round(_index(scored.grid, inside)), scored.index).all()
+
+
+def _index(grid: Grid, flat: np.ndarray) -> np.ndarray:
+    steps = np.linalg.solve(grid.anchor.shape, (flat - grid.anchor.place).T).T
+    return np.arcsinh(steps * grid.growth / grid.finest) / grid.growth + (grid.n_nodes - 1) / 2
+
+
+@pytest.mark.parametrize("reach", [1.0, 6.0, 300.0])
+def test_nodes_start_fine_and_reach_as_far_as_they_should(two, reach):
+    grid = Grid(two.density, Anchor(np.zeros(2), np.eye(2), reach))
+    along = grid.along(np.arange(grid.n_nodes, dtype=float))
+    assert along[-1] == pytest.approx(reach, rel=1e-6)
+    assert (np.diff(along) > 0).all()
+    assert np.diff(along).min() <= 0.301
+    index = grid.indices()
+    prior = two.density.log_prior(split(two.model, grid.at(index)))
+    index, prior = index[prior > -100], prior[prior > -100]
+    volumes = np.exp(grid.log_weights(index) - prior)
+    by_hand = np.diff(grid.along(np.arange(grid.n_nodes + 1) - 0.5))
+    expected = by_hand[index[:, 0]] * by_hand[index[:, 1]]
+    np.testing.assert_allclose(volumes / volumes.max(), expected / expected.max(), rtol=2e-2)
+
+
+def test_parameters_go_to_unconstrained_space_and_back(two):
+    flat = two.parameters_of({"mean": np.array(1.5), "spread": np.array(2.5)})
+    assert flat == pytest.approx([1.5, np.log(2.5)])
+    [back] = constrained(two.model, flat[None])
+    assert float(back["spread"]) == pytest.approx(2.5)
+    assert join(split(two.model, flat[None])) == pytest.approx(flat[None])
+    with pytest.raises(InputError, match="values for mean, spread"):
+        two.parameters_of({"mean": np.array(1.0)})
+    with pytest.raises(InputError, match="exclude"):
+        two.parameters_of({"mean": np.array(1.0), "spread": np.array(-1.0)})
+
+
+# The first stage
+
+
+def test_the_first_stage_counts_cells_with_noise_of_its_price():
+    # mean over 4,000 noisy cells of scale 2 / epsilon: off by more than 4 standard errors once in 16,000
+    table = Table(pd.DataFrame({"y": np.full(50, 3.0)}), SPAN)
+    noise = []
+    for seed in range(125):
+        cells = reference.measure(table, Fraction(1), "replace-one", bits(seed))
+        true = np.zeros(32)
+        true[20] = 50  # 3 lies in the cell that begins at 2.5
+        noise.append(cells.counts - true)
+    noise = np.concatenate(noise)
+    assert cells.n_records == 50
+    assert np.abs(noise).mean() == pytest.approx(2.0, abs=4 * 2.0 / np.sqrt(4_000))
+    assert cells.variance == pytest.approx(np.var(noise), rel=0.15)
+    halved = np.abs(noise / 2).mean()
+    assert halved != pytest.approx(2.0, abs=4 * 2.0 / np.sqrt(4_000))  # the broken twin: scale 1 / epsilon
+
+
+def test_a_first_stage_without_records_leaves_the_prior(two):
+    place = anchors.fit(two.density, reference.no_cells(reference.binned(SPAN)), two.prior)
+    assert place == pytest.approx([0.0, np.log(4.0)], abs=0.01)
+
+
+def test_references_that_differ_in_the_last_digit_are_two():
+    values = [np.r_[np.zeros(2_000), last] for last in (1.0, 1.0 + 1e-12)]
+    assert str(values[0]) == str(values[1])  # the broken twin: numpy shortens long arrays
+    assert len({stages.key_of({"mean": value}) for value in values}) == 2
+    assert stages.key_of("prior") == "prior"
+
+
+def test_the_fit_to_cells_finds_the_parameters(two):
+    rng = np.random.default_rng(3)
+    table = Table(pd.DataFrame({"y": np.clip(rng.normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
+    cells = reference.measure(table, Fraction(1), "replace-one", bits(4))
+    mean, log_spread = anchors.fit(two.density, cells, two.prior)
+    assert mean == pytest.approx(1.0, abs=0.12)  # 4 standard errors
+    assert np.exp(log_spread) == pytest.approx(2.0, abs=0.09)
+
+
+def test_the_anchor_is_as_wide_as_the_posterior_there(two):
+    y = np.random.default_rng(5).normal(0, 1, 4_000)
+    anchor = anchors.anchor_at(two.density, np.array([0.0, 0.0]), {"y": y}, 100)
+    covariance = anchor.shape @ anchor.shape.T
+    np.testing.assert_allclose(covariance, np.diag([1 / 100, 1 / 200]), atol=8e-4)  # Fisher's information
+
+
+def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
+    # Records are skewed, the window is narrow: without the correction the posterior goes to where a majority gains.
+    rng = np.random.default_rng(6)
+    y = np.sort(np.clip(rng.exponential(2.0, 2_000) - 2.0, -10, 10))
+    schema = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
+
+    def shifted_exponential(data, schema):
+        with pm.Model() as model:
+            rate = pm.HalfNormal("scale", 5.0)
+            pm.CustomDist(
+                "y", rate, dist=lambda s, size: pm.Exponential.dist(scale=s, size=size) - 3.0, observed=data["y"]
+            )
+        return model
+
+    space = Workspace(Blueprint(as_source(shifted_exponential), schema))
+    y = y - 1.0 + 0.0
+    found = {}
+    place = space.parameters_of({"scale": np.array(2.0)})
+    simulated = stages.simulate(space, place, {})
+    anchor = anchors.anchor_at(space.density, place, simulated, 2_000)
+    for name, records in {"with": simulated, "without": {}}.items():
+        stage = Stage(anchor=anchor, n_records=2_000, centre=split(space.model, place[None]), simulated=records)
+        scored = score_grid(space, stage, Censoring(window=Fraction(1, 50)), {"y": y}, np.ones(2_000, dtype=np.int64))
+        p, at = np.exp(scored.log_probabilities()), scored.grid.at(scored.index)[:, 0]
+        found[name] = (
+            np.abs(p @ at - place[0]) / anchor.shape[0, 0],
+            np.sqrt(p @ (at - p @ at) ** 2) / anchor.shape[0, 0],
+        )
+    moved, width = found["with"]
+    assert abs(moved) < 2.0
+    assert width == pytest.approx(1.0, abs=0.25)
+    assert abs(found["without"][0]) > 3.0  # the broken twin
+
+
+# Prices
+
+
+def test_windows_cost_what_they_should():
+    price = pure("1", Fraction(1, 2), 1)
+    assert (price.stage, price.draw) == (Fraction(1, 2), Fraction(1, 2))
+    assert price.window("replace-one", 1) == Fraction(1, 8)
+    assert price.window("add-remove", 1) == Fraction(1, 4)
+    assert price.window("replace-one", 3) == Fraction(1, 24)
+    assert pure(3, Fraction(0), 5).draw == Fraction(3, 5)
+
+
+@pytest.mark.parametrize("n_draws", [1, 20])
+def test_concentrated_prices_stay_below_epsilon_at_delta(n_draws):
+    price = concentrated(2, "1e-6", Fraction(1, 4), n_draws)
+    assert price.rho == price.stage**2 / 2 + n_draws * price.draw**2 / 8
+    rho = float(price.rho)
+    reading = rho + 2 * np.sqrt(rho * np.log(1e6))
+    assert 2 - 1e-6 < reading <= 2
+    assert price.stage**2 / 2 == pytest.approx(price.rho / 4, rel=1e-9)
+
+
+def test_a_long_choice_is_decided_by_bisection():
+    below, available = np.arange(3_000) % 7, np.ones(3_000, dtype=bool)
+    weights = np.exp(-below / 3)
+    threshold = (weights / weights.sum()).cumsum()[1_234]
+    for shift, wanted in ((-1e-9, 1_234), (1e-9, 1_235)):
+        word = int((threshold + shift) * 2**64)
+        lazy = _LazyUniform(word, 64, bits(0))
+        assert _choose_exactly(below, available, Fraction(1, 3), lazy) == wanted

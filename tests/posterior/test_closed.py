@@ -1,0 +1,196 @@
+"""Functions that are given as models: what they hold beside their code is small and written down, or refused."""
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from numpy import log as natural_log
+from pytensor.tensor import exp
+from small_models import PAIRS
+
+from pdips import CensoredPosterior, InputError, PseudoPosterior
+from pdips.posterior.closed import MOST, check_closed, source_of
+from pdips.posterior.model import Blueprint, Source, as_source
+
+FRAME = pd.DataFrame({"y": [1.0, 2.0]})
+RECORDS = np.arange(MOST + 1.0)
+KNOTS = [0.0, 0.5, 1.0]
+SCALES = {"y": 3}
+
+
+def line(scale):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b", 0, float(scale)), 1)
+    return model
+
+
+def reads_a_frame(data, schema):
+    return line(FRAME["y"].mean())
+
+
+def mean_of_records():
+    return RECORDS.mean()
+
+
+def through_a_helper(data, schema):
+    return line(mean_of_records())
+
+
+def in_an_inner_function(data, schema):
+    def scale():
+        return RECORDS.std()
+
+    return line(scale())
+
+
+def by_default(data, schema, held=RECORDS):
+    return line(held.mean())
+
+
+def in_a_closure(held):
+    return lambda data, schema: line(held[0])
+
+
+def given(data, schema, *, held):
+    return line(held[0])
+
+
+@dataclass
+class Model:
+    held: Any
+
+    def __call__(self, data, schema):
+        return line(self.held)
+
+    def build(self, data, schema):
+        return line(self.held)
+
+
+class Settings:
+    HELD = RECORDS
+
+
+def through_a_class(data, schema):
+    return line(Settings.HELD[0])
+
+
+@functools.cache
+def remembered():
+    return line(RECORDS[0])
+
+
+HOLDING = {
+    "a global frame": (reads_a_frame, "'FRAME'", "DataFrame"),
+    "a helper's global": (through_a_helper, "'RECORDS'", "ndarray"),
+    "an inner function's global": (in_an_inner_function, "'RECORDS'", "ndarray"),
+    "a default": (by_default, "'a default of by_default'", "ndarray"),
+    "a closure": (in_a_closure(FRAME["y"]), "'held'", "Series"),
+    "a long list": (in_a_closure(list(range(MOST + 1))), "'held'", "list"),
+    "lists in a dict": (in_a_closure({i: [1, 2, 3] for i in range(20)}), "'held'", "dict"),
+    "a long text": (in_a_closure("1,2\n" * 2_000), "'held'", "str"),
+    "objects": (in_a_closure(np.array([FRAME, None], dtype=object)), "'held'", "ndarray"),
+    "a partial": (functools.partial(given, held=RECORDS), "'partial'", "ndarray"),
+    "an object": (Model(RECORDS), "'Model.held'", "ndarray"),
+    "a method": (Model(RECORDS).build, "'build.held'", "ndarray"),
+    "a class": (through_a_class, "'Settings.HELD'", "ndarray"),
+    "a cached function": (remembered, "'RECORDS'", "ndarray"),
+}
+
+
+@pytest.mark.parametrize("name", HOLDING)
+def test_what_could_be_records_is_refused(name):
+    function, held, kind = HOLDING[name]
+    with pytest.raises(InputError) as caught:
+        check_closed(function, "the model")
+    line = str(caught.value)
+    assert f"reads {held} from outside of its code: {kind}" in line
+    assert "\n" not in line
+    assert "data[...] only" in line
+
+
+def reads_constants(data, schema):
+    return line(KNOTS[1] + SCALES["y"] + natural_log(2.0) + math.pi + np.pi)
+
+
+def reads_a_graph_function(data, schema):
+    return line(exp(0.0).eval())
+
+
+def test_small_constants_are_written_down():
+    assert check_closed(reads_constants, "m") == {"KNOTS": "[0.0, 0.5, 1.0]", "SCALES": "{'y': 3}"}
+    assert check_closed(in_a_closure(np.array([1, 2])), "m") == {"held": "array([1, 2])"}
+    assert check_closed(functools.partial(given, held=[3]), "m") == {"partial": "[3]"}
+    assert check_closed(Model(2.5), "m") == {"Model.held": "2.5"}
+    assert check_closed(reads_a_graph_function, "m") == {}
+
+
+def test_an_attribute_that_is_called_like_a_global_is_none():
+    def build(data, schema):
+        return line(schema.FRAME)
+
+    assert check_closed(build, "m") == {}
+
+
+def test_the_source_of_a_function_holds_its_helpers_and_constants():
+    text = source_of(reads_constants, "m")
+    assert text.startswith("KNOTS = [0.0, 0.5, 1.0]\n")
+    assert "def line(scale):" in text
+    assert as_source(reads_constants).text == text
+
+
+def test_functions_of_one_source_are_different_models():
+    one, other = as_source(in_a_closure([1])), as_source(in_a_closure([2]))
+    assert one.key != other.key
+    assert "held = [1]" in one.text
+
+
+def test_a_function_without_a_source_says_so():
+    space = {}
+    exec("def build(data, schema):\n    return None\n", space)
+    assert as_source(space["build"]).text == ""
+    for kind in (CensoredPosterior, PseudoPosterior):
+        assert "source is not recorded" in kind(epsilon=1, model=space["build"]).privacy_loss().statement
+        assert "source is not recorded" not in kind(epsilon=1, model=reads_constants).privacy_loss().statement
+        assert kind(epsilon=1, model=space["build"]).settings()["model_source"] is None
+        assert "KNOTS = [0.0" in kind(epsilon=1, model=reads_constants).settings()["model_source"]
+
+
+def test_a_model_of_any_origin_is_looked_at():
+    with pytest.raises(InputError, match="'FRAME'"):
+        as_source(reads_a_frame)
+    with pytest.raises(InputError, match="'FRAME'"):
+        Blueprint(Source(reads_a_frame, "mine"), PAIRS)
+
+
+FILE = """
+import numpy as np
+import pymc as pm
+
+{constants}
+
+def build_model(data, schema):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("b", 0, float(np.mean(HELD))), 1, observed=data["y"])
+    return model
+"""
+
+
+def test_a_file_may_hold_what_is_written_out_in_it(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(FILE.format(constants=f"HELD = {list(range(1, 200))}"))
+    assert Blueprint(as_source(path), PAIRS).n_parameters == 1
+    path.write_text(FILE.format(constants="HELD = np.linspace(1, 2, 200)"))
+    with pytest.raises(InputError, match=r"mine\.py reads 'HELD' from outside of its code: ndarray"):
+        Blueprint(as_source(path), PAIRS)
+
+
+def test_a_model_in_place_of_its_function_is_refused_plainly():
+    with pm.Model() as model:
+        pm.Normal("x")
+    with pytest.raises(InputError, match=r"a function build_model\(data, schema\), and is of type Model"):
+        as_source(model)

@@ -1,0 +1,458 @@
+"""Bounds of log-likelihoods over posterior draws: against numpy and PyMC, in memory, and in what they claim."""
+
+import json
+import tracemalloc
+
+import arviz as az
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+import xarray as xr
+from scipy import stats
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.posterior.diagnostics import Bounds, from_log_likelihood, log_likelihood_tree, stream_bounds
+from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.streaming import stream
+from pdips.posterior.tally import Tally
+from pdips.report.bounds import bound_against_value, censored_by_draw, weights_against_value
+
+FAST = "FAST_COMPILE"
+N, DRAWS = 50, 24
+
+SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
+
+
+def build_model(data, schema):
+    with pm.Model() as model:
+        mean, size = pm.Uniform("mean", 0, 1), pm.Pareto("size", alpha=1.5, m=0.1)
+        pm.Beta("y", size * mean, size * (1 - mean), observed=data["y"])
+    return model
+
+
+def two_columns(n: int = N, *, data: bool = True) -> pm.Model:
+    """Return a model of two columns, groups, a public covariate and transformed parameters."""
+    rng = np.random.default_rng(3)
+    group, x, y = rng.integers(0, 4, n), rng.normal(size=n), rng.normal(size=n)
+    with pm.Model() as model:
+        group, x, seen = [pm.Data(f"{k}_data", v) if data else v for k, v in {"group": group, "x": x, "y": y}.items()]
+        spread = pm.HalfNormal("spread")
+        level = pm.Normal("level", 0, spread, shape=4)
+        pm.Normal("y", level[group] + 2 * x, spread, observed=seen)
+        pm.Bernoulli("z", logit_p=level[group], observed=np.arange(n) % 2)
+    return model
+
+
+def draws_of_two_columns(n_draws: int = DRAWS) -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(4)
+    return {"spread": rng.gamma(3, 1, n_draws), "level": rng.normal(size=(n_draws, 4))}
+
+
+def as_tree(draws: dict[str, np.ndarray], chains: int = 2) -> xr.DataTree:
+    return az.from_dict({"posterior": {k: v.reshape(chains, -1, *v.shape[1:]) for k, v in draws.items()}})
+
+
+def all_pieces(found) -> np.ndarray:
+    whole = np.empty((found.n_draws, found.n_records))
+    for records, draws, piece in found.pieces():
+        whole[draws, records] = piece
+    return whole
+
+
+def foreign(terms: np.ndarray, **others: np.ndarray) -> xr.DataTree:
+    """Return a tree such as others' programs make, log-likelihoods of shape (chains, draws, records)."""
+    dims = {name: ["person"] for name in ("log_lik", *others)}
+    return az.from_dict(
+        {"posterior": {"theta": terms[..., 0]}, "log_likelihood": {"log_lik": terms, **others}}, dims=dims
+    )
+
+
+@pytest.fixture(scope="module")
+def normal_terms() -> np.ndarray:
+    """Log-likelihoods of 30 records at 2 chains of 100 independent draws."""
+    rng = np.random.default_rng(5)
+    x, theta = rng.normal(0, 2, 30), rng.normal(0, 0.2, (2, 100, 1))
+    return stats.norm.logpdf(x, theta)
+
+
+def by_hand(terms, weights=1.0, centre=0.0, limit=np.inf):
+    u = weights * (terms.reshape(-1, terms.shape[-1]) - centre)
+    size = np.abs(u)
+    return {
+        "largest": size.max(axis=0),
+        "lowest": u.min(axis=0),
+        "highest": u.max(axis=0),
+        "mean": u.mean(axis=0),
+        "draws_beyond": (size > limit).sum(axis=0),
+        "largest_by_draw": size.max(axis=1).reshape(terms.shape[:2]),
+        "records_beyond": (size > limit).sum(axis=1).reshape(terms.shape[:2]),
+    }
+
+
+def assert_same(bounds: Bounds, expected: dict[str, np.ndarray]) -> None:
+    for name, values in expected.items():
+        np.testing.assert_allclose(getattr(bounds, name), values, rtol=1e-10, atol=1e-10, err_msg=name)
+
+
+# What is computed
+
+
+@pytest.mark.parametrize("data", [True, False])
+def test_blocks_give_what_pymc_gives(data):
+    model, draws = two_columns(data=data), draws_of_two_columns()
+    tree = as_tree(draws)
+    pm.compute_log_likelihood(tree, model=model, progressbar=False, compile_kwargs={"mode": FAST})
+    expected = sum(tree["log_likelihood"][name].to_numpy() for name in ("y", "z")).reshape(DRAWS, N)
+    found = stream(model, None, draws, block=7, chunk=5, mode=FAST)
+    assert found.block == 7
+    np.testing.assert_allclose(all_pieces(found), expected, rtol=0, atol=1e-10)
+
+
+def test_transformed_draws_give_the_same():
+    model, draws = two_columns(), draws_of_two_columns()
+    transformed = {"spread_log__": np.log(draws["spread"]), "level": draws["level"]}
+    one, other = [all_pieces(stream(model, None, given, mode=FAST)) for given in (draws, transformed)]
+    np.testing.assert_allclose(one, other, rtol=0, atol=1e-10)
+
+
+def test_bounds_of_another_table_than_the_model_was_built_on():
+    rng = np.random.default_rng(0)
+    y, weights, centre = rng.beta(0.5, 3, 5000), rng.random(5000), rng.normal(size=5000)
+    draws = {"mean": rng.uniform(0.1, 0.2, 20), "size": rng.uniform(3, 4, 20)}
+    a, b = draws["mean"] * draws["size"], (1 - draws["mean"]) * draws["size"]
+    terms = stats.beta.logpdf(y, a[:, None], b[:, None])[None]
+    model = Blueprint(Source(build_model, "beta"), SCHEMA).model
+    plain = stream_bounds(model, {"y": y}, draws, limit=2.5, mode=FAST)
+    assert_same(plain, by_hand(terms, limit=2.5))
+    weighted = stream_bounds(model, {"y": y}, draws, weights=weights, centre=centre, limit=1, mode=FAST)
+    assert_same(weighted, by_hand(terms, weights, centre, 1))
+    assert plain.n_censored == np.count_nonzero((np.abs(terms) > 2.5).any(axis=1))
+    assert plain.local_epsilon == 2 * plain.overall == pytest.approx(2 * np.abs(terms).max())
+    assert plain.share_by_draw.shape == (1, 20)
+
+
+def test_records_that_see_each_other_are_taken_all_at_once():
+    y = np.random.default_rng(1).normal(3, 2, N)
+    with pm.Model() as model:
+        seen, mu = pm.Data("y_data", y), pm.Normal("mu")
+        pm.CustomDist("y", mu, logp=lambda v, m: pm.logp(pm.Normal.dist(m), v - pt.mean(v)), observed=seen)
+    mu = np.linspace(-1, 1, DRAWS)
+    found = stream(model, None, {"mu": mu}, block=7, chunk=5, mode=FAST)
+    assert found.block == N
+    np.testing.assert_allclose(all_pieces(found), stats.norm.logpdf(y - y.mean(), mu[:, None]), atol=1e-10)
+
+
+def test_parameters_of_single_records_are_taken_all_at_once():
+    rng = np.random.default_rng(1)
+    y, z = rng.normal(size=N), rng.normal(size=(DRAWS, N))
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("z", shape=N), observed=pm.Data("y_data", y))
+    found = stream(model, None, {"z": z}, block=7, mode=FAST)
+    np.testing.assert_allclose(all_pieces(found), stats.norm.logpdf(y, z), atol=1e-10)
+
+
+def test_rows_of_several_columns_are_one_record():
+    y = np.random.default_rng(1).normal(size=(N, 3))
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", shape=3), observed=y)
+    mu = np.random.default_rng(2).normal(size=(DRAWS, 3))
+    found = all_pieces(stream(model, None, {"mu": mu}, block=7, mode=FAST))
+    np.testing.assert_allclose(found, stats.norm.logpdf(y, mu[:, None]).sum(axis=2), atol=1e-10)
+
+
+def test_a_record_without_density_is_infinitely_large_unless_its_weight_is_0():
+    terms = np.array([[[-1.0, -np.inf, np.nan], [-2.0, -1.0, -3.0]]])
+    found = from_log_likelihood(foreign(terms), limit=2.5)
+    assert found.largest.tolist() == [2, np.inf, np.inf]
+    assert found.draws_beyond.tolist() == [0, 1, 2]
+    assert found.describe()["bound"] is None
+    without = from_log_likelihood(foreign(terms), weights=[1, 0, 0.5], limit=2.5)
+    assert without.largest.tolist() == [2, 0, np.inf]
+
+
+# Trees that others made
+
+
+def test_a_foreign_tree(normal_terms):
+    expected = by_hand(normal_terms, limit=3)
+    tree = foreign(normal_terms)
+    assert_same(from_log_likelihood(tree, limit=3), expected)
+    # Stan's dims may come in any order
+    turned = tree["log_likelihood"].to_dataset().transpose("person", "draw", "chain")
+    assert_same(from_log_likelihood(xr.DataTree.from_dict({"log_likelihood": turned}), limit=3), expected)
+    weights, centre = np.linspace(0, 1, 30), np.linspace(-2, 0, 30)
+    found = from_log_likelihood(tree, weights=weights, centre=centre, limit=1)
+    assert_same(found, by_hand(normal_terms, weights, centre, 1))
+    assert tree["log_likelihood"]["log_lik"].equals(foreign(normal_terms)["log_likelihood"]["log_lik"])
+
+
+def test_variables_of_the_same_records_are_summed(normal_terms):
+    tree = foreign(normal_terms, other=normal_terms**3)
+    assert_same(from_log_likelihood(tree), by_hand(normal_terms + normal_terms**3))
+    assert_same(from_log_likelihood(tree, variable="other"), by_hand(normal_terms**3))
+
+
+def test_columns_beside_the_records_are_summed(normal_terms):
+    array = xr.DataArray(normal_terms.reshape(2, 100, 3, 10), dims=("chain", "draw", "column", "person"))
+    tree = xr.DataTree.from_dict({"log_likelihood": array.to_dataset(name="y")})
+    with pytest.raises(InputError, match="dims column, person besides chain and draw; say which one"):
+        from_log_likelihood(tree)
+    found = from_log_likelihood(tree, record_dim="person")
+    assert_same(found, by_hand(normal_terms.reshape(2, 100, 3, 10).sum(axis=2)))
+
+
+def test_a_tree_of_ones_own_goes_back_in(normal_terms):
+    model, draws = two_columns(), draws_of_two_columns()
+    tree = log_likelihood_tree(model, None, as_tree(draws), mode=FAST)
+    assert tree["log_likelihood"]["log_likelihood"].dims == ("chain", "draw", "record")
+    streamed = stream_bounds(model, None, as_tree(draws), limit=3, mode=FAST)
+    assert streamed.largest_by_draw.shape == (2, DRAWS // 2)
+    again = from_log_likelihood(tree, limit=3)
+    assert_same(again, {name: getattr(streamed, name) for name in by_hand(normal_terms)})
+    flat = log_likelihood_tree(model, None, draws, mode=FAST)
+    assert flat["posterior"]["level"].shape == (1, DRAWS, 4)
+
+
+# Memory
+
+
+def peak(job) -> int:
+    """Return the most bytes that a job holds beyond what it found."""
+    tracemalloc.start()
+    try:
+        job()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_records_at_all_draws_are_never_held():
+    n, n_draws = 30_000, 200
+    rng = np.random.default_rng(0)
+    draws = {"mean": rng.uniform(0.1, 0.2, n_draws), "size": rng.uniform(3, 4, n_draws)}
+    found = stream(Blueprint(Source(build_model, "beta"), SCHEMA).model, {"y": rng.random(n)}, draws, mode=FAST)
+    tally = Tally(n, n_draws, None, None, 2.5)
+    assert found.block < n
+    all_at_once = 8 * n * n_draws
+    assert peak(lambda: [tally.add(*piece) for piece in found.pieces()]) < all_at_once / 5
+    # the broken twin keeps the pieces
+    assert peak(lambda: list(found.pieces())) > 0.9 * all_at_once
+
+
+def test_a_foreign_tree_is_not_copied():
+    tree = foreign(np.zeros((2, 1000, 4000)))
+    assert peak(lambda: from_log_likelihood(tree)) < 64e6 / 2
+
+
+def test_a_tree_in_a_file_is_read_piece_by_piece(tmp_path, monkeypatch):
+    monkeypatch.setattr("pdips.posterior.diagnostics.MOST_AT_ONCE", 1 << 16)
+    terms = np.random.default_rng(0).normal(size=(2, 400, 2000))
+    stored = {"/log_likelihood": {"log_lik": {"chunks": (1, 20, 2000)}}}
+    foreign(terms).to_zarr(tmp_path / "fit.zarr", encoding=stored, consolidated=False)
+    with xr.open_datatree(tmp_path / "fit.zarr", engine="zarr", consolidated=False, chunks=None) as tree:
+        found = []
+        assert peak(lambda: found.append(from_log_likelihood(tree, limit=3))) < terms.nbytes / 4
+    assert_same(found[0], by_hand(terms, limit=3))
+
+
+# What is claimed
+
+
+def exceeds(chains: np.ndarray, further: np.ndarray) -> tuple[bool, Bounds]:
+    """Tell whether a further draw goes beyond the bound; chains of shape (draws, records), one further row."""
+    tally = Tally(chains.shape[1], len(chains), None, None, None)
+    tally.add(slice(0, chains.shape[1]), slice(0, len(chains)), chains.copy())
+    bounds = tally.bounds(1, independent=True)
+    return bool(np.abs(further).max() > bounds.overall), bounds
+
+
+def test_a_further_draw_exceeds_the_bound_once_in_the_number_of_draws_plus_one():
+    # 4,000 posteriors, 9 draws: the share is 1/10. Five standard errors are 0.024; a right bound fails once in 10^6.
+    rng = np.random.default_rng(11)
+    repeats, n_draws = 4000, 9
+    hits = stuck = 0
+    for _ in range(repeats):
+        x, theta = rng.normal(size=6), rng.normal(size=(n_draws + 1, 1)) / np.sqrt(6)
+        terms = stats.norm._logpdf(x - x.mean() - theta)
+        hit, bounds = exceeds(terms[:-1], terms[-1])
+        assert bounds.exceedance == pytest.approx(0.1)
+        hits += hit
+        # the broken twin: a chain that stands still counted as independent draws
+        stuck += exceeds(np.repeat(terms[:1], n_draws, axis=0), terms[-1])[0]
+    assert abs(hits / repeats - 0.1) < 0.024
+    assert stuck / repeats > 0.1 + 0.024
+
+
+def chain_of(rng, n_draws: int, keep: float) -> np.ndarray:
+    steps = rng.normal(size=(4, n_draws)) * np.sqrt(1 - keep**2)
+    found = np.empty((4, n_draws))
+    found[:, 0] = rng.normal(size=4)
+    for draw in range(1, n_draws):
+        found[:, draw] = keep * found[:, draw - 1] + steps[:, draw]
+    return found
+
+
+def test_a_chain_counts_its_effective_draws():
+    terms = -(chain_of(np.random.default_rng(2), 500, 0.9)[..., None] ** 2) * np.array([0.5, 1.0])
+    found, same = from_log_likelihood(foreign(terms)), from_log_likelihood(foreign(terms), independent=True)
+    assert same.exceedance == pytest.approx(1 / 2001)
+    assert found.exceedance == pytest.approx(1 / (1 + min(found.ess_bulk, found.ess_tail)))
+    assert found.exceedance > 3 * same.exceedance
+    assert found.ess_bulk == pytest.approx(az.ess(found.largest_by_draw, method="bulk"))
+    assert found.rhat == pytest.approx(az.rhat(found.largest_by_draw))
+
+
+def test_the_words_follow_what_was_done(normal_terms):
+    tree = foreign(normal_terms)
+    independent = from_log_likelihood(tree, independent=True).certifies()
+    assert "probability at most 0.005," in independent
+    assert "must not be published" in independent
+    assert "Nothing is censored" in independent
+    assert "Weights computed" not in independent
+    rng = np.random.default_rng(6)
+    steady = stats.norm.logpdf(rng.normal(0, 2, 30), rng.normal(0, 0.2, (4, 1000, 1)))
+    chain = from_log_likelihood(foreign(steady), limit=2, weights=np.ones(30)).certifies()
+    assert "customary and not a theorem" in chain
+    assert "by construction" in chain
+    assert "Weights computed from the confidential records" in chain
+    apart = normal_terms * np.array([1.0, 2.0])[:, None, None]
+    assert "nothing can be said" in from_log_likelihood(foreign(apart)).certifies()
+    assert "nothing can be said" in from_log_likelihood(foreign(normal_terms[:, :3])).certifies()
+
+
+def test_a_bound_that_never_moves_has_no_diagnostics():
+    found = from_log_likelihood(foreign(np.full((2, 50, 3), -1.0)))
+    assert np.isnan([found.rhat, found.ess_bulk, found.ess_tail]).all()
+    assert found.exceedance == 1
+    assert from_log_likelihood(foreign(np.full((2, 50, 3), -1.0)), independent=True).exceedance == pytest.approx(
+        1 / 101
+    )
+
+
+def test_one_chain_is_halved_for_its_rhat(normal_terms):
+    found = from_log_likelihood(foreign(normal_terms[:1]))
+    halves = found.largest_by_draw.reshape(2, 50)
+    assert found.rhat == pytest.approx(az.rhat(halves))
+
+
+# What comes out
+
+
+def test_findings_are_plain_and_the_tree_is_whole(normal_terms):
+    found = from_log_likelihood(foreign(normal_terms), limit=3)
+    said = json.loads(json.dumps(found.describe(), allow_nan=False))
+    assert said["bound"] == pytest.approx(found.overall)
+    assert said["censored"]["records"] == found.n_censored > 0
+    assert said["draws"] == 200
+    group = found.to_tree()["pdips"]
+    assert group["largest"].dims == ("record",)
+    assert group["share_by_draw"].dims == ("chain", "draw")
+    assert group.attrs["limit"] == 3
+    assert "censored" not in from_log_likelihood(foreign(normal_terms)).describe()
+    assert "draws_beyond" not in from_log_likelihood(foreign(normal_terms)).to_tree()["pdips"]
+
+
+def test_reprs_show_nothing(normal_terms):
+    found = from_log_likelihood(foreign(normal_terms), limit=3)
+    pieces = stream(two_columns(), None, draws_of_two_columns(), mode=FAST)
+    for shown in (repr(found), str(found), repr(pieces), f"{pieces}"):
+        assert not any(letter.isdigit() for letter in shown)
+
+
+def test_pictures_have_their_marks(normal_terms):
+    found = from_log_likelihood(foreign(normal_terms), limit=3)
+    values = np.linspace(0, 9, 30)
+    first = bound_against_value(found, values, "pay in $ or $", "a")
+    assert first.count("<use ") >= 30
+    assert "stroke-dasharray" in first
+    assert "pay in $ or $" in first
+    free = bound_against_value(from_log_likelihood(foreign(normal_terms)), values, "pay", "a")
+    assert "stroke-dasharray" not in free
+    assert weights_against_value(np.linspace(0, 1, 30), values, "pay", "b").count("<use ") >= 30
+    by_draw = censored_by_draw(found, "c")
+    assert "var(--series-1)" in by_draw
+    assert "var(--series-2)" in by_draw
+    assert "var(--series-3)" not in by_draw
+
+
+def test_a_picture_of_many_records_stays_small():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=200_000)
+    picture = weights_against_value(np.exp(-(values**2)), values, "y", "a")
+    assert len(picture) < 400_000
+
+
+# Bad input
+
+
+def test_bad_models_and_columns():
+    draws = draws_of_two_columns()
+    with pm.Model() as empty:
+        pm.Normal("mu")
+    with pytest.raises(InputError, match="no observed variable"):
+        stream_bounds(empty, None, {"mu": np.zeros(3)})
+    with pytest.raises(InputError, match="no draws of 'level'"):
+        stream_bounds(two_columns(), None, {"spread": draws["spread"]}, mode=FAST)
+    with pytest.raises(InputError, match="no draws of 'spread_log__'"):
+        stream_bounds(two_columns(), None, {"level": draws["level"]}, mode=FAST)
+    with pytest.raises(InputError, match="columns must have the same length"):
+        stream_bounds(two_columns(), {"y": np.zeros(9)}, draws, mode=FAST)
+    with pytest.raises(InputError, match="draws must have the same length"):
+        stream_bounds(two_columns(), None, draws | {"spread": np.ones(3)}, mode=FAST)
+    with pytest.raises(InputError, match="'level' must have 1 axes"):
+        stream_bounds(two_columns(), None, draws | {"level": np.ones(DRAWS)}, mode=FAST)
+    with pytest.raises(InputError, match="at least one draw"):
+        stream_bounds(two_columns(), None, {"level": np.ones((0, 4))}, mode=FAST)
+    with pytest.raises(InputError, match="no posterior group"):
+        stream_bounds(two_columns(), None, xr.DataTree(), mode=FAST)
+    with pm.Model() as fixed:
+        pm.Normal("y", 0, 1, observed=np.zeros(5))
+    with pytest.raises(InputError, match="depends on no free variable"):
+        stream_bounds(fixed, None, draws, mode=FAST)
+    with pm.Model() as sideways:
+        pm.Normal("y", pm.Normal("level", shape=4)[:, None], observed=np.zeros((4, 6)))
+        pm.Normal("z", 0, 1, observed=np.zeros(6))
+    with pytest.raises(InputError, match="one log-likelihood for each record"):
+        stream_bounds(sideways, None, draws, mode=FAST)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"weights": np.ones(29)}, "weights must be"),
+        ({"weights": np.full(30, -1.0)}, "weights must be"),
+        ({"weights": np.full(30, np.nan)}, "weights must be"),
+        ({"centre": np.full(30, -np.inf)}, "must not give a record density 0"),
+        ({"limit": 0}, "limit must be"),
+        ({"limit": np.inf}, "limit must be"),
+        ({"variable": "y"}, "no such variable"),
+        ({"record_dim": "row"}, "record_dim"),
+    ],
+)
+def test_bad_settings(normal_terms, settings, message):
+    with pytest.raises(InputError, match=message):
+        from_log_likelihood(foreign(normal_terms), **settings)
+
+
+def test_bad_trees(normal_terms):
+    with pytest.raises(InputError, match="no log_likelihood group"):
+        from_log_likelihood(as_tree(draws_of_two_columns()))
+    group = foreign(normal_terms)["log_likelihood"].to_dataset()
+    other = group.rename({"log_lik": "z", "person": "household"})
+    for broken, message in (
+        (group.merge(other), "different dims of records"),
+        (group.isel(chain=0, drop=True), "must have dims chain and draw"),
+        (group.isel(person=0, drop=True), "has dims none"),
+        (group.isel(draw=slice(0, 0)), "no records or no draws"),
+        (group.drop_vars("log_lik"), "is empty"),
+    ):
+        with pytest.raises(InputError, match=message):
+            from_log_likelihood(xr.DataTree.from_dict({"log_likelihood": broken}))
+
+
+def test_large_trees_are_refused(monkeypatch):
+    monkeypatch.setattr("pdips.posterior.diagnostics.MOST_HELD", N * DRAWS - 1)
+    with pytest.raises(InputError, match="use stream_bounds"):
+        log_likelihood_tree(two_columns(), None, draws_of_two_columns(), mode=FAST)

@@ -1,0 +1,112 @@
+"""What a curator sees of a posterior, against numbers worked out by hand; and the coordinates in which chains run."""
+
+from fractions import Fraction
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+from small_models import WIDE, normal
+
+from pdips.posterior import tally
+from pdips.posterior.drawing import Censoring, around
+from pdips.posterior.grid import Anchor, split
+from pdips.posterior.inspection import Posterior, Records, censored_terms, inspect, tree_of
+from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.stages import Stage
+from pdips.posterior.workspace import Workspace
+
+Y = np.array([-3.0, 0.0, 0.5, 4.0])
+COUNTS = np.array([1, 3, 2, 1])
+THETA = np.array([-0.5, 0.2, 0.3, 1.0])
+CENTRE = np.array([0.1])
+WINDOW = 0.75
+
+
+def space_of(build, schema) -> Workspace:
+    return Workspace(Blueprint(Source(build, build.__name__), schema))
+
+
+def looked_at(weights: bool = False):
+    space = space_of(normal, WIDE)
+    anchor = Anchor(CENTRE, np.eye(1) * 0.1, reach=6.0)
+    stage = Stage(anchor=anchor, n_records=7, centre=split(space.model, CENTRE[None]))
+    censoring = Censoring(window=Fraction(WINDOW), weights=weights)
+    terms = censored_terms(space, stage, censoring)
+    records = Records(model=space.model, values={"y": Y}, counts=COUNTS, terms=terms, limit=WINDOW)
+    released = [{"theta": np.asarray(1.0)}]
+    tree = tree_of([{"theta": np.asarray(theta)} for theta in THETA])
+    found = inspect(records, Posterior(tree=tree, released=released, facts={"sampler": "grid"}, independent=True))
+    return *found, around(space, stage)
+
+
+def by_hand() -> np.ndarray:
+    """log p(y | theta) - log p(y | centre), shape (draws, rows)."""
+    return stats.norm.logpdf(Y, THETA[:, None], 1) - stats.norm.logpdf(Y, CENTRE, 1)
+
+
+def test_bounds_and_counts_are_those_by_hand():
+    facts, tree, _ = looked_at()
+    found, terms = facts["posterior"], by_hand()
+    assert found["bounds"]["bound"] == pytest.approx(np.abs(terms).max())
+    assert found["bounds"]["weighted"] is False
+    cut = np.abs(terms) > WINDOW
+    assert cut.any()
+    assert not cut.all()
+    window = found["bounds"]["window"]
+    assert window["any"] == COUNTS[cut.any(axis=0)].sum()
+    assert window["any_share"] == window["any"] / 7
+    assert window["released"] == [COUNTS[cut[3]].sum()]  # theta = 1 is what was released
+    assert found["parameters"] == [
+        {"name": "theta", "mean": pytest.approx(THETA.mean()), "sd": pytest.approx(THETA.std()), "released": [1.0]}
+    ]
+    group = tree["pdips"].to_dataset()
+    np.testing.assert_allclose(group["largest"], np.repeat(np.abs(terms).max(axis=0), COUNTS))
+    np.testing.assert_allclose(group["value_y"], np.repeat(Y, COUNTS))
+    np.testing.assert_allclose(group["share_by_draw"][0], (cut @ COUNTS) / 7)
+
+
+def test_public_weights_are_those_by_hand():
+    facts, tree, points = looked_at(weights=True)
+    far = np.abs(stats.norm.logpdf(Y, points[0][:, None], 1) - stats.norm.logpdf(Y, CENTRE, 1)).max(axis=0)
+    alpha = np.minimum(1, WINDOW / far)
+    assert (alpha < 1).any()
+    assert facts["posterior"]["bounds"]["bound"] == pytest.approx(np.abs(alpha * by_hand()).max())
+    np.testing.assert_allclose(tree["pdips"]["weights"], np.repeat(alpha, COUNTS))
+
+
+def test_r_hat_and_effective_draws_are_those_of_arviz():
+    import arviz as az
+
+    rng = np.random.default_rng(3)
+    draws = rng.normal(0, 1, (4, 200, 2)) + np.array([0, 0, 0, 1.0])[:, None, None]
+    tree = xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": {"b": draws}})["posterior"].to_dataset()})
+    records = Records(model=pm.Model(), values={}, counts=np.ones(1, int), terms=lambda _: (None, None), limit=None)
+    posterior = Posterior(tree=tree, released=[{"b": draws[0, 0]}], facts={"sampler": "nuts"}, independent=False)
+    found, _ = inspect(records, posterior)
+    rows = found["posterior"]["parameters"]
+    assert [row["name"] for row in rows] == ["b[0]", "b[1]"]
+    assert [row["rhat"] for row in rows] == pytest.approx(az.rhat(tree["posterior"].to_dataset())["b"].values)
+    assert rows[0]["rhat"] > 1.05  # the fourth chain is elsewhere
+    assert found["posterior"]["bounds"] == {"failed": "InputError"}  # a model without observed variables
+
+
+@pytest.mark.parametrize("limit", [None, 1.0])
+def test_the_compiled_tally_agrees_with_the_plain_one(monkeypatch, limit):
+    rng = np.random.default_rng(1)
+    found = rng.normal(0, 1, (9, 21))
+    found[2, 3], found[4, 5], found[1, 20] = -np.inf, np.nan, np.inf
+    weights, centre, counts = rng.uniform(0, 1, 21), rng.normal(0, 1, 21), rng.integers(1, 4, 21)
+    weights[[0, 3]] = 0
+    made = []
+    for small in (0, 10_000):
+        monkeypatch.setattr(tally, "SMALL", small)
+        each = tally.Tally(21, 9, weights, centre, limit, counts)
+        assert each.compiled is (small == 0)
+        for rows in (slice(0, 13), slice(13, 21)):
+            each.add(rows, slice(0, 9), found[:, rows].copy())
+        made.append(each.bounds(3, False))
+    for name in ("largest", "lowest", "highest", "mean", "draws_beyond", "largest_by_draw", "records_beyond"):
+        np.testing.assert_allclose(getattr(made[0], name), getattr(made[1], name), rtol=1e-12, err_msg=name)
+    assert made[0].n_records == counts.sum()

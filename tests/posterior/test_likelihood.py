@@ -1,0 +1,567 @@
+"""The censored likelihood: the same model inside the window, bounded outside of it, and refused where it can't be."""
+
+import math
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pymc.logprob.utils import CheckParameterValue
+from pymc.model.fgraph import clone_model
+from pymc.model.transform.optimization import freeze_dims_and_data
+from pytensor.graph.traversal import toposort
+from scipy import stats
+
+from pdips.errors import InputError
+from pdips.posterior.censoring import LIKELIHOOD, WINDOW, censor
+from pdips.posterior.window import CLIPS
+
+N = 50
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=N)
+Y = 1 + 2 * X + RNG.normal(size=N)
+COUNTS = RNG.poisson(3, N)
+Z = RNG.binomial(1, 0.4, N)
+GROUPS = RNG.integers(0, 5, N)
+HOLES = RNG.random(N) < 0.2
+ORDERED = pm.distributions.transforms.ordered
+
+
+def logp(model, terms=None):
+    point = model.initial_point()
+    function = model.compile_logp(terms, mode="FAST_COMPILE")
+    return float(function(point))
+
+
+def constants():
+    b, s = pm.Normal("b", 0, 5, shape=2), pm.HalfNormal("s", 2)
+    pm.Normal("y", b[0] + b[1] * X, s, observed=Y)
+
+
+def data_and_dims():
+    pm.modelcontext(None).add_coords({"who": range(N), "k": ["a", "b"]})
+    x = pm.Data("x", np.c_[np.ones(N), X], dims=("who", "k"))
+    b, s = pm.Normal("b", 0, 5, dims="k"), pm.HalfNormal("s", 2)
+    mu = pm.Deterministic("mu", x @ b, dims="who")
+    pm.Normal("y", mu, s, observed=pm.Data("y_data", Y, dims="who"), dims="who")
+    return {"record_dim": "who"}
+
+
+def columns_that_read_columns():
+    lam, p, s = pm.Gamma("lam", 2, 1, shape=2), pm.Beta("p", 1, 1), pm.HalfNormal("s")
+    z = pm.Bernoulli("z", p, observed=pm.Data("z_data", Z))
+    c = pm.Poisson("c", lam[z], observed=pm.Data("c_data", COUNTS))
+    pm.Normal("y", c, s, observed=Y)
+
+
+def multivariate():
+    mu = pm.Normal("mu", shape=2)
+    chol, _, _ = pm.LKJCholeskyCov("chol", n=2, eta=2, sd_dist=pm.HalfNormal.dist(1))
+    pm.MvNormal("y", mu, chol=chol, observed=np.c_[X, Y])
+
+
+def record_axis_last():
+    pm.modelcontext(None).add_coords({"record": range(N), "t": range(3)})
+    mu = pm.Normal("mu", dims="t")
+    pm.Normal("y", mu[:, None], 1.0, observed=np.stack([X, Y, X + Y]), dims=("t", "record"))
+    return {"n_records": N}
+
+
+def mixture():
+    w, mu = pm.Dirichlet("w", np.ones(2)), pm.Normal("mu", 0, 2, shape=2, transform=ORDERED, initval=[-1.0, 1.0])
+    pm.NormalMixture("y", w, mu, 1.0, observed=Y)
+
+
+def mixture_of_families():
+    w, mu, s = pm.Dirichlet("w", np.ones(2)), pm.Normal("mu"), pm.HalfNormal("s")
+    pm.Mixture("y", w, [pm.Normal.dist(mu, s), pm.StudentT.dist(nu=4, mu=mu, sigma=5)], observed=Y)
+
+
+def zero_inflated():
+    pm.ZeroInflatedPoisson("c", pm.Beta("psi", 1, 1), pm.Gamma("mu", 2, 1), observed=COUNTS)
+
+
+def censored():
+    mu, s = pm.Normal("mu"), pm.HalfNormal("s")
+    pm.Censored("y", pm.Normal.dist(mu, s), lower=-1.0, upper=3.0, observed=np.clip(Y, -1, 3))
+
+
+def truncated():
+    mu, s = pm.Normal("mu"), pm.HalfNormal("s")
+    pm.Truncated("y", pm.Normal.dist(mu, s), lower=-9.0, upper=9.0, observed=np.clip(Y, -8, 8))
+
+
+def custom_log_density():
+    pm.CustomDist("y", pm.Normal("mu"), logp=lambda value, mu: -((value - mu) ** 2), observed=Y)
+
+
+def custom_scaled():
+    a, b = pm.Gamma("a", 2, 1), pm.Gamma("b", 2, 1)
+    values = pm.Data("y_data", 10 + 5 * stats.norm.cdf(X))
+    pm.CustomDist("y", a, b, dist=lambda a, b, size: 10 + 5 * pm.Beta.dist(a, b, size=size), observed=values)
+
+
+def groups():
+    u = pm.Normal("u", 0, pm.HalfNormal("t"), shape=5)
+    pm.Normal("y", u[GROUPS], 1.0, observed=Y)
+
+
+def record_parameters():
+    pm.Poisson("c", pt.exp(pm.Normal("u", 0, pm.HalfNormal("t"), shape=N)), observed=COUNTS)
+
+
+def households():
+    a = pm.Normal("a")
+    pm.Normal("income", a, 1.0, observed=X[:20])
+    pm.Normal("y", a, 1.0, observed=Y)
+    return {"record_ids": {"income": np.arange(20), "y": np.arange(N) % 20}, "n_records": 20}
+
+
+def imputed():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.ma.masked_array(Y, HOLES))
+    return {"record_ids": {"y_observed": np.flatnonzero(~HOLES)}, "n_records": N}
+
+
+def ordinal():
+    cut = pm.Normal("cut", [-1, 1], 1, shape=2, transform=ORDERED)
+    pm.OrderedLogistic("y", eta=0.0, cutpoints=cut, observed=GROUPS % 3)
+
+
+def part_of_a_model():
+    mu = pm.Normal("mu")
+    with pm.Model("sub"):
+        pm.Normal("y", mu, pm.HalfNormal("s"), observed=Y)
+
+
+def gaussian_process():
+    process = pm.gp.HSGP(m=[6], c=2.0, cov_func=pm.gp.cov.ExpQuad(1, 1.0))
+    pm.Normal("y", process.prior("f", X=X[:, None]), 1.0, observed=Y)
+
+
+def discrete_parameter():
+    pm.Normal("y", pt.as_tensor([0.0, 1.0])[pm.Categorical("k", [0.5, 0.5])], 1.0, observed=Y)
+
+
+def residuals():
+    mu = pm.Normal("mu")
+    pm.Deterministic("off", pm.Normal("y", mu, 1.0, observed=Y) - mu)
+
+
+TAKEN = [
+    constants,
+    data_and_dims,
+    columns_that_read_columns,
+    multivariate,
+    record_axis_last,
+    mixture,
+    mixture_of_families,
+    zero_inflated,
+    censored,
+    truncated,
+    custom_log_density,
+    custom_scaled,
+    groups,
+    record_parameters,
+    households,
+    imputed,
+    ordinal,
+    part_of_a_model,
+    gaussian_process,
+    discrete_parameter,
+    residuals,
+]
+
+
+WARNINGS = pytest.mark.filterwarnings(
+    "ignore:PyTensor could not link to a BLAS installation",
+    "ignore:Data in .* contains missing values:pymc.exceptions.ImputationWarning",
+    "ignore:Detected variables likely created by GP objects",
+)
+
+
+@WARNINGS
+@pytest.mark.parametrize("write", TAKEN, ids=lambda write: write.__name__)
+def test_without_a_window_the_density_is_the_models(write):
+    with pm.Model() as model:
+        options = write() or {}
+    names = set(model.named_vars)
+    made = censor(model, window=math.inf, **options)
+    function = made.model.compile_fn([made.model.logp(), made.model[LIKELIHOOD]], mode="FAST_COMPILE")
+    point = made.model.initial_point()
+    assert float(function(point)[0]) == pytest.approx(logp(model))
+    made.update(window=0.5)
+    assert abs(float(function(point)[1])) <= 0.5 * made.n_records
+    assert not made.model.observed_RVs
+    assert set(model.named_vars) == names
+    assert model.observed_RVs
+    # a check of PyMC looks at all records at once
+    assert not any(isinstance(node.op, CheckParameterValue) for node in toposort(list(made._parts.terms.values())))
+
+
+def standardised():
+    y = pm.Data("y_data", Y)
+    pm.Normal("y", pm.Normal("b") * (y - y.mean()), 1.0, observed=y)
+
+
+def lagged():
+    y = pm.Data("y_data", Y)
+    pm.Normal("y", pm.Normal("b") * pt.concatenate([[0.0], y[:-1]]), 1.0, observed=y)
+
+
+def largest():
+    y = pm.Data("y_data", Y)
+    pm.Normal("y", pm.Normal("b") * y.max(), 1.0, observed=y)
+
+
+def ranked():
+    x = pm.Data("x_data", X)
+    pm.Normal("y", pm.Normal("b") * pt.sort(x), 1.0, observed=pm.Data("y_data", Y))
+
+
+def shared_scale():
+    pm.Normal("y", pm.Normal("b"), pt.as_tensor(X).std() * pm.HalfNormal("s"), observed=Y)
+
+
+def any_of_them():
+    z = pm.Data("z_data", np.where(np.arange(N) == 7, 1, Z))
+    pm.Normal("y", pm.Normal("b") * pt.any(pt.eq(z, 1)), 1.0, observed=Y)
+
+
+def nothing_observed():
+    pm.Normal("mu")
+
+
+def flat():
+    pm.Normal("y", pm.Flat("mu"), 1.0, observed=Y)
+
+
+def half_flat():
+    pm.Normal("y", 0.0, pm.HalfFlat("s"), observed=Y)
+
+
+def prior_reads_data():
+    y = pm.Data("y_data", Y)
+    pm.Normal("y", pm.Normal("mu", pm.Deterministic("centre", y.mean()), 1), 1.0, observed=y)
+
+
+def prior_reads_observed():
+    y = pm.Normal("y", 0, pm.HalfNormal("s"), observed=Y)
+    pm.Normal("mu", y[0], 1)
+
+
+def potential():
+    mu = pm.Normal("mu")
+    pm.Normal("y", mu, 1.0, observed=Y)
+    pm.Potential("leak", -((mu - Y.mean()) ** 2))
+
+
+def potential_on_data():
+    mu, y = pm.Normal("mu"), pm.Data("y_data", Y)
+    pm.Normal("y", mu, 1.0, observed=y)
+    pm.Potential("leak", -((mu - y.mean()) ** 2))
+    return {"public_potentials": ("leak",)}
+
+
+def minibatch():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=pm.Minibatch(Y, batch_size=10), total_size=N)
+
+
+def total_size():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=Y, total_size=1000)
+
+
+def random_walk():
+    pm.GaussianRandomWalk("y", sigma=pm.HalfNormal("s"), init_dist=pm.Normal.dist(), observed=Y)
+
+
+def marginal_process():
+    process = pm.gp.Marginal(cov_func=pm.gp.cov.ExpQuad(1, pm.HalfNormal("ell")))
+    process.marginal_likelihood("y", X=X[:, None], y=Y, sigma=1.0)
+
+
+def lengths():
+    a = pm.Normal("a")
+    pm.Normal("income", a, 1.0, observed=X[:20])
+    pm.Normal("y", a, 1.0, observed=Y)
+
+
+def missing():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.ma.masked_array(Y, HOLES))
+
+
+def rows_with_holes():
+    values = np.ma.masked_array(np.c_[X, Y], np.c_[HOLES, ~HOLES])
+    pm.MvNormal("y", pm.Normal("mu", shape=2), np.eye(2), observed=values)
+
+
+def wrong_axis():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=np.stack([X, Y, X]))
+    return {"n_records": N}
+
+
+def one_draw_over_columns():
+    pm.MvNormal("y", pm.Normal("mu", shape=2), np.eye(2), observed=np.c_[X, Y])
+    return {"record_axis": {"y": 1}}
+
+
+def own_parameters():
+    record_parameters()
+    return {"neighbours": "add-remove"}
+
+
+def own_parameters_by_dims():
+    pm.modelcontext(None).add_coords({"record": range(N)})
+    pm.Poisson("c", pt.exp(pm.Normal("u", dims="record")), observed=COUNTS)
+    return {"neighbours": "add-remove"}
+
+
+def own_parameters_that_read_records():
+    pm.Poisson("c", pt.exp(pm.Normal("u", X, 1.0, shape=N)), observed=COUNTS)
+
+
+def ids_without_n():
+    households()
+    return {"record_ids": {"y": np.arange(N)}}
+
+
+def unknown_name():
+    constants()
+    return {"record_axis": {"wage": 0}}
+
+
+def no_such_clip():
+    constants()
+    return {"clip": "soft"}
+
+
+def no_window():
+    constants()
+    return {"window": 0}
+
+
+REFUSED = [
+    (standardised, "depends on other records"),
+    (lagged, "depends on other records"),
+    (largest, "depends on other records"),
+    (ranked, "depends on other records"),
+    (shared_scale, "depends on other records"),
+    (any_of_them, "depends on other records"),
+    (nothing_observed, "no observed variable"),
+    (flat, "prior of 'mu' is improper"),
+    (half_flat, "prior of 's' is improper"),
+    (prior_reads_data, "prior of 'mu' reads 'y_data'"),
+    (prior_reads_observed, "prior of 'mu' reads 'y'"),
+    (potential, "'leak' may read records"),
+    (potential_on_data, "'leak' is called public but reads data"),
+    (minibatch, "'y' is observed in minibatches"),
+    (total_size, "'y' is observed in minibatches"),
+    (random_walk, "'y' has one log-likelihood for all records"),
+    (marginal_process, "'y' has one log-likelihood for all records"),
+    (lengths, "differ in length"),
+    (missing, "'y' has missing values"),
+    (rows_with_holes, "some values missing"),
+    (wrong_axis, "should have n_records = 50"),
+    (one_draw_over_columns, "axis 1 of 'y'"),
+    (own_parameters, "'u' has one value for each record"),
+    (own_parameters_by_dims, "'u' has one value for each record"),
+    (own_parameters_that_read_records, "prior of 'u', one for each record, reads records"),
+    (ids_without_n, "asks for n_records"),
+    (unknown_name, "'wage'"),
+    (no_such_clip, "clip"),
+    (no_window, "window must be above 0"),
+]
+
+
+@WARNINGS
+@pytest.mark.parametrize(("write", "words"), REFUSED, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_model_no_window_can_bound_is_refused(write, words):
+    with pm.Model() as model:
+        options = {"window": 1.0} | (write() or {})
+    with pytest.raises(InputError, match=words):
+        censor(model, **options)
+
+
+def beta_model(y):
+    with pm.Model() as model:
+        phi, lam = pm.Beta("phi", 1, 1), pm.Pareto("lam", alpha=1.5, m=0.1)
+        pm.Beta("y", lam * phi, lam * (1 - phi), observed=pm.Data("y_data", y))
+    return model
+
+
+SHAPES = {
+    "hard": lambda u, w: np.clip(u, -w, w),
+    "tanh": lambda u, w: w * np.tanh(u / w),
+    "algebraic": lambda u, w: w * u / (w + np.abs(u)),
+}
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_the_density_is_the_one_worked_out_by_hand(clip):
+    y = stats.beta(0.5, 3).rvs(30, random_state=1)
+    weights, centre = np.linspace(0, 1, 30), np.linspace(-1, 2, 30)
+    made = censor(beta_model(y), window=0.7, weights=weights, centre=centre, clip=clip)
+    phi, lam = 0.3, 4.1
+    point = {"phi_logodds__": np.log(phi / (1 - phi)), "lam_interval__": np.log(lam - 0.1)}
+    prior = stats.beta(1, 1).logpdf(phi) + stats.pareto(1.5, scale=0.1).logpdf(lam)
+    jacobian = np.log(phi * (1 - phi)) + np.log(lam - 0.1)
+    u = weights * (stats.beta(lam * phi, lam * (1 - phi)).logpdf(y) - centre)
+    found = made.model.compile_logp(mode="FAST_COMPILE")(point)
+    assert found == pytest.approx(prior + jacobian + SHAPES[clip](u, 0.7).sum())
+
+
+def lookup(values):
+    with pm.Model() as model:
+        mu, codes = pm.Normal("mu"), pm.Data("code_data", np.arange(len(values)))
+        table = pt.as_tensor(values)
+        pm.CustomDist("code", mu, logp=lambda value, mu: table[value] + 0 * mu, observed=codes, dtype="int64")
+    return model
+
+
+@pytest.mark.parametrize(
+    ("clip", "mode"), [*((clip, "FAST_COMPILE") for clip in CLIPS), ("hard", "NUMBA"), ("algebraic", "NUMBA")]
+)
+def test_no_log_likelihood_leaves_the_window(clip, mode):
+    # NUMBA is what nutpie runs: its arithmetic may be reordered, but NaN must stay NaN
+    values = [-math.inf, math.inf, math.nan, -1e300, 1e300, -math.inf, 0.5, 0.5, 0.5]
+    weights = [1, 1, 1, 1, 1, 0, 1, 1, 0.5]
+    centre = [0, 0, 0, 0, 0, 0, math.nan, -math.inf, 0.1]
+    half = SHAPES[clip](0.5 * (0.5 - 0.1), 2.0)
+    made = censor(lookup(values), window=2.0, weights=weights, centre=centre, clip=clip)
+    point = made.model.initial_point()
+    function = made.model.compile_logp([made.model[LIKELIHOOD]], mode=mode)
+    found = []
+    for i in range(len(values)):
+        made.update(values={"code": [i]}, weights=weights[i], centre=centre[i])
+        found.append(float(function(point)))
+    assert found == pytest.approx([-2, 2, -2, -2, 2, 0, 0, 0, half])
+    assert max(map(abs, found)) <= 2
+
+
+def test_one_records_parameters_out_of_order_are_its_own_matter():
+    x = np.array([1.0, 2.0, -1.0, 3.0])
+    with pm.Model() as model:
+        s = pm.HalfNormal("s")
+        pm.Normal("y", 0.0, s * pm.Data("x_data", x), observed=pm.Data("y_data", np.ones(4)))
+    made = censor(model, window=1.0)
+    found = made.log_likelihood({"s": [1.0]})[0]
+    assert found[2] == -math.inf
+    np.testing.assert_allclose(found[[0, 1, 3]], stats.norm(0, x[[0, 1, 3]]).logpdf(1))
+    assert np.isneginf(float(model.compile_logp(mode="FAST_COMPILE")(model.initial_point())))
+
+
+@pytest.mark.parametrize("clip", ["hard", "algebraic"])
+def test_records_on_the_edge_have_a_gradient(clip):
+    made = censor(beta_model(np.array([0.0, 0.3, 1.0])), window=2.0, clip=clip)
+    point = made.model.initial_point()
+    assert np.isfinite(made.model.compile_dlogp(mode="FAST_COMPILE")(point)).all()
+    made.update(window=math.inf)
+    assert np.isinf(logp(made.model))
+
+
+def test_the_window_outlives_transforms_of_the_model():
+    made = censor(beta_model(np.array([0.2, 0.01, 1e-9])), window=0.5)
+    for changed in (freeze_dims_and_data(made.model), clone_model(made.model)):
+        assert logp(changed) == pytest.approx(logp(made.model))
+    # the broken twin: the model that it was made from has another density
+    assert abs(logp(beta_model(np.array([0.2, 0.01, 1e-9]))) - logp(made.model)) > 1
+
+
+def test_updates_are_those_of_a_model_made_anew():
+    y = stats.beta(0.5, 3).rvs(40, random_state=2)
+    made = censor(beta_model(np.linspace(0.1, 0.9, 7)), window=5.0)
+    assert made.update(values={"y": y}, window=1.0) is made
+    assert (made.n_records, made.window) == (40, 1.0)
+    anew = censor(beta_model(y), window=1.0)
+    assert logp(made.model) == pytest.approx(logp(anew.model))
+    weights, centre = np.linspace(0, 1, 40), np.linspace(0, 0.3, 40)
+    made.update(weights=weights, centre=centre, window=math.inf)
+    anew = censor(beta_model(y), window=math.inf, weights=weights, centre=centre)
+    assert logp(made.model) == pytest.approx(logp(anew.model))
+    assert float(made.model[WINDOW].get_value()) == math.inf
+
+
+def two_columns():
+    with pm.Model() as model:
+        x, y = pm.Data("x_data", X), pm.Data("y_data", Y)
+        pm.Normal("y", pm.Normal("b", shape=2)[pt.cast(x > 0, "int64")], 1.0, observed=y)
+    return model
+
+
+def one_row_short():
+    return censor(two_columns(), window=1.0), {"values": {"y": Y[:-1]}}
+
+
+def nothing_of_that_name():
+    return censor(two_columns(), window=1.0), {"values": {"wage": Y}}
+
+
+def a_matrix():
+    return censor(two_columns(), window=1.0), {"values": {"y": np.c_[X, Y]}}
+
+
+def too_many_weights():
+    return censor(two_columns(), window=1.0), {"weights": np.ones(N + 1)}
+
+
+def weights_below_0():
+    return censor(two_columns(), window=1.0), {"weights": -1.0}
+
+
+def own_parameters_of_more_records():
+    with pm.Model() as model:
+        u = pm.Normal("u", shape=N)
+        pm.Normal("y", u, 1.0, observed=pm.Data("y_data", Y))
+    return censor(model, window=1.0), {"values": {"y": Y[:-1]}}
+
+
+@pytest.mark.parametrize(
+    ("case", "words"),
+    [
+        (one_row_short, "differ in length"),
+        (nothing_of_that_name, "no pm.Data 'wage'"),
+        (a_matrix, "'y' must have 1 axes"),
+        (too_many_weights, "weights must be a number or a vector"),
+        (weights_below_0, "between 0 and 1"),
+        (own_parameters_of_more_records, "differ in length|can't change"),
+    ],
+)
+def test_updates_that_do_not_fit_are_refused(case, words):
+    made, new = case()
+    with pytest.raises(InputError, match=words):
+        made.update(**new)
+
+
+def test_what_reads_records_is_not_drawn():
+    with pm.Model() as model:
+        x, b = pm.Data("x_data", X), pm.Normal("b")
+        mu = pm.Deterministic("mu", b * x)
+        pm.Deterministic("twice", 2 * b)
+        pm.Normal("y", mu, 1.0, observed=Y)
+    made = censor(model, window=1.0)
+    assert made.dropped == ("mu",)
+    assert [each.name for each in made.model.deterministics] == ["twice"]
+    assert "mu" in model.named_vars
+
+
+def test_record_parameters_are_told_from_others_of_the_same_shape():
+    with pm.Model() as model:
+        own, shared = pm.Normal("own", shape=N), pm.Normal("shared", shape=N)
+        pm.Normal("y", own + shared[pm.Data("code_data", (np.arange(N) * 7 + 3) % N)], 1.0, observed=Y)
+    assert censor(model, window=1.0).record_parameters == ("own",)
+
+
+def test_a_public_potential_stays():
+    with pm.Model() as model:
+        mu = pm.Normal("mu")
+        pm.Normal("y", mu, 1.0, observed=Y)
+        pm.Potential("known", -((mu - 3.0) ** 2))
+    made = censor(model, window=math.inf, public_potentials=("known",))
+    assert logp(made.model) == pytest.approx(logp(model))
+
+
+def test_log_likelihoods_are_neither_weighted_nor_bounded():
+    y = np.array([0.2, 0.01, 0.5])
+    made = censor(beta_model(y), window=0.1, weights=0.5, centre=1.0)
+    found = made.log_likelihood({"phi": [0.2, 0.4], "lam": [2.0, 3.0]})
+    expected = [stats.beta(p * s, (1 - p) * s).logpdf(y) for p, s in ((0.2, 2), (0.4, 3))]
+    np.testing.assert_allclose(found, expected)

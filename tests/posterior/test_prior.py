@@ -1,0 +1,270 @@
+"""Proposals of the exact samplers: words of the system behind numpy's samplers, and priors drawn row by row.
+
+Kolmogorov-Smirnov checks: seed fixed, false alarm 1e-6; each broken twin must score below 1e-9.
+"""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from laws import ACCEPT, REJECT
+from pytensor.tensor.random.utils import custom_rng_deepcopy
+from scipy import stats
+from small_models import WIDE, blueprint
+
+from pdips import CensoredPosterior, Table
+from pdips.errors import InputError
+from pdips.posterior import chains, stages
+from pdips.posterior.drawing import Censoring
+from pdips.posterior.model import Blueprint, Source, as_source
+from pdips.posterior.prior import prior_of
+from pdips.posterior.rejection import reject
+from pdips.posterior.words import generator_of
+from pdips.posterior.workspace import Workspace
+from pdips.privacy.noise import RandomBits
+
+
+def bits(seed: int = 0) -> RandomBits:
+    return RandomBits(np.random.default_rng(seed))
+
+
+def test_a_generator_hands_out_the_words_of_its_bits_and_none_twice():
+    generator, source = generator_of(bits())
+    found = generator.integers(0, 2**64, 100, dtype=np.uint64)
+    again = custom_rng_deepcopy(generator).integers(0, 2**64, 100, dtype=np.uint64)
+    words = bits().words(1024, np.uint64)[::-1]
+    assert np.array_equal(np.concatenate([found, again]), words[:200])
+    source.check()
+
+
+def test_a_generator_draws_from_the_laws_of_numpy():
+    generator, _ = generator_of(bits())
+    assert stats.kstest(generator.normal(size=20_000), "norm").pvalue > ACCEPT
+    assert stats.kstest(generator.gamma(0.5, size=20_000), stats.gamma(0.5).cdf).pvalue > ACCEPT
+    assert stats.kstest(generator.random(20_000), "uniform").pvalue > ACCEPT
+    assert stats.kstest(generator.random(20_000) ** 1.1, "uniform").pvalue < REJECT
+
+
+def normal(m, generator):
+    return [generator.normal(size=m)]
+
+
+def no_score(points):
+    return np.zeros(len(points[0]), dtype=np.int64)
+
+
+class Broken:
+    def words(self, n, dtype):
+        raise OSError("no entropy")
+
+
+def test_a_source_that_fails_is_noticed():
+    generator, source = generator_of(Broken())
+    generator.normal(size=3)
+    with pytest.raises(OSError, match="entropy"):
+        source.check()
+    with pytest.raises(OSError, match="entropy"):
+        reject(no_score, normal, n_draws=1, bound=0, unit=Fraction(1), bits=Broken())
+
+
+@pytest.fixture(scope="module")
+def drawn_prior():
+    with pm.Model() as model:
+        a = pm.Normal("a", 1.0, 2.0)
+        pm.Normal("b", 1.0, 2.0)
+        scale = pm.Exponential("scale", 1.0)
+        pm.Normal("c", a, scale, shape=3)
+        pm.Uniform("u", a, a + 1)
+        pm.Normal("y", a, scale, observed=[0.0, 1.0])
+    generator, _ = generator_of(bits())
+    drawn = prior_of(model)(8000, generator)
+    return dict(zip((value.name for value in model.value_vars), drawn, strict=True))
+
+
+def test_a_prior_is_drawn_in_value_space(drawn_prior):
+    assert {name: values.shape for name, values in drawn_prior.items()} == {
+        "a": (8000,), "b": (8000,), "scale_log__": (8000,), "c": (8000, 3), "u_interval__": (8000,)
+    }  # fmt: skip
+    scale = np.exp(drawn_prior["scale_log__"])
+    assert stats.kstest(drawn_prior["a"], stats.norm(1, 2).cdf).pvalue > ACCEPT
+    assert stats.kstest(scale, "expon").pvalue > ACCEPT
+    assert stats.kstest(1.15 * scale, "expon").pvalue < REJECT
+    assert stats.kstest(drawn_prior["u_interval__"], "logistic").pvalue > ACCEPT
+
+
+def test_children_follow_their_own_parents(drawn_prior):
+    # rows of c are normal given the parents of their row; with the parents of another row they aren't
+    def standard(shift):
+        parents = np.roll(drawn_prior["a"], shift), np.exp(np.roll(drawn_prior["scale_log__"], shift))
+        return ((drawn_prior["c"] - parents[0][:, None]) / parents[1][:, None]).ravel()
+
+    assert stats.kstest(standard(0), "norm").pvalue > ACCEPT
+    assert stats.kstest(standard(1), "norm").pvalue < REJECT
+
+
+def test_variables_of_one_law_are_not_one_variable(drawn_prior):
+    # two nodes with the same generator would be merged; correlation of independent draws: |r| < 5.5 sd = 0.0615
+    pairs = [(drawn_prior["a"], drawn_prior["b"]), tuple((drawn_prior["c"] - drawn_prior["a"][:, None]).T[:2] > 0)]
+    assert all(abs(np.corrcoef(one, other)[0, 1]) < 0.0615 for one, other in pairs)
+
+
+def test_rows_of_a_distribution_that_knows_no_rows():
+    with pm.Model() as model:
+        weight = pm.Beta("weight", 2.0, 2.0)
+        pm.Mixture("m", w=pm.math.stack([weight, 1 - weight]), comp_dists=pm.Normal.dist([-5.0, 5.0], 1.0))
+    generator, _ = generator_of(bits())
+    drawn = prior_of(model)(500, generator)
+    assert [each.shape for each in drawn] == [(500,), (500,)]
+    weight = 1 / (1 + np.exp(-drawn[0]))
+    assert np.corrcoef(weight, drawn[1] < 0)[0, 1] > 0.2
+    assert len(np.unique(drawn[1])) == 500
+
+
+def test_priors_that_cannot_be_drawn():
+    with pm.Model() as with_potential:
+        a = pm.Normal("a")
+        pm.Potential("p", -(a**2))
+    with pytest.raises(InputError, match="Potential, 'p'"):
+        prior_of(with_potential)
+    with pm.Model() as reads_data:
+        wage = pm.Data("wage_data", np.zeros(3))
+        pm.Normal("a", wage.mean())
+    with pytest.raises(InputError, match="reads column 'wage'"):
+        prior_of(reads_data)
+    with pm.Model() as improper:
+        pm.Flat("a")
+    with pytest.raises(InputError, match="proper prior"):
+        prior_of(improper)(3, generator_of(bits())[0])
+
+
+W = np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]])
+
+
+def with_prior(prior, potential=None):
+    """A normal law of y whose mean has some prior, and perhaps a potential ``known`` of it."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            mean = prior()
+            pm.Normal("y", mean if mean.ndim == 0 else mean[0], 5, observed=data["y"])
+            if potential is not None:
+                pm.Potential("known", potential(mean, data))
+        return model
+
+    return build
+
+
+def bell(value, *_):
+    return -(value**2)
+
+
+@pytest.mark.parametrize(
+    ("prior", "says"),
+    [
+        (lambda: pm.Flat("m"), "'m' is improper.*pm.Normal"),
+        (lambda: pm.HalfFlat("m"), "'m' is improper.*pm.HalfNormal"),
+        (lambda: pm.ICAR("m", W=W), "'m' is improper .*autoregression.*pm.CAR with alpha below 1, or pm.ZeroSumNormal"),
+        (lambda: pm.CAR("m", np.zeros(3), W, alpha=1.0, tau=1.0), "autoregression"),
+        (lambda: pm.CustomDist("m", logp=bell), "'m' is a log density of its own.*dist=..."),
+        (
+            lambda: pm.CustomDist("m", dist=lambda size: pm.Normal.dist(0, 1, size=size), logp=bell),
+            "'m' is a log density of its own",
+        ),
+        (lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Flat.dist(size=size)), "'m' is improper"),
+    ],
+)
+def test_improper_priors_are_refused_with_what_to_write(prior, says):
+    with pytest.raises(InputError, match=says) as caught:
+        blueprint(with_prior(prior), WIDE)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "prior",
+    [
+        lambda: pm.CAR("m", np.zeros(3), W, alpha=0.9, tau=1.0),
+        lambda: pm.ZeroSumNormal("m", 1, shape=3),
+        lambda: pm.CustomDist("m", dist=lambda size: 2 * pm.Normal.dist(0, 1, size=size)),
+        lambda: pm.Truncated("m", pm.Normal.dist(0, 1), lower=0),
+        lambda: pm.GaussianRandomWalk("m", init_dist=pm.Normal.dist(0, 1), shape=3),
+    ],
+)
+def test_proper_priors_of_many_kinds_are_taken(prior):
+    assert blueprint(with_prior(prior), WIDE).n_parameters in (1, 2, 3)
+
+
+def wide():
+    return pm.Normal("m", 0, 10)
+
+
+def about_three(value, _):
+    return pm.logp(pm.Normal.dist(3, 2), value)
+
+
+KNOWN = Source(with_prior(wide, about_three), "known", public_potentials=("known",))
+PRECISION = 1 / 100 + 1 / 4
+AS_A_PRIOR = with_prior(lambda: pm.Normal("m", (3 / 4) / PRECISION, PRECISION**-0.5))
+
+
+def test_potentials_are_refused_unless_the_file_calls_them_public():
+    says = r"PUBLIC_POTENTIALS = \('known',\) at the top of the model's file"
+    with pytest.raises(InputError, match=says):
+        blueprint(with_prior(wide, about_three), WIDE)
+    reads = with_prior(wide, lambda value, data: -((value - data["y"].mean()) ** 2))
+    for named in ((), ("known",)):
+        with pytest.raises(InputError, match="'known' reads column 'y', and no window"):
+            Blueprint(Source(reads, "reads", public_potentials=named), WIDE)
+    with pytest.raises(InputError, match="names 'gone', which is no"):
+        Blueprint(Source(with_prior(wide), "none", public_potentials=("gone",)), WIDE)
+
+
+def test_a_file_or_a_function_says_which_potentials_are_public(tmp_path):
+    (tmp_path / "m.py").write_text(
+        "PUBLIC_POTENTIALS = ['known']\nWATCH = ['m']\ndef build_model(data, schema): pass\n"
+    )
+    made = as_source(tmp_path / "m.py")
+    assert (made.public_potentials, made.watch) == (("known",), ("m",))
+    build = with_prior(wide, about_three)
+    build.PUBLIC_POTENTIALS = ("known",)
+    assert Blueprint(as_source(build), WIDE).n_parameters == 1
+
+
+def cells(model, monkeypatch):
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+    table = Table(pd.DataFrame({"y": np.random.default_rng(0).normal(4, 5, 40)}), WIDE)
+    made = CensoredPosterior(epsilon=4, model=model, reference={"m": 2.0})
+    stage = made.stage(table, bits())
+    return np.exp(made.scored(table, stage).log_probabilities())
+
+
+def test_a_public_potential_counts_as_part_of_the_prior_on_a_grid(monkeypatch):
+    found, wanted = cells(KNOWN, monkeypatch), cells(AS_A_PRIOR, monkeypatch)
+    np.testing.assert_allclose(found, wanted, atol=1e-6)  # scores are whole steps of a millionth of the window
+    assert np.abs(cells(with_prior(wide), monkeypatch) - wanted).sum() > 0.01  # the broken twin: no potential
+
+
+def test_a_public_potential_counts_as_part_of_the_prior_for_nuts(monkeypatch):
+    def difference(model):
+        space = Workspace(Blueprint(as_source(model), WIDE))
+        stage = stages.referenced(space, {"m": 2.0}, 40)
+        made = chains.censored_model(space, stage, Censoring(window=Fraction(1)), {"y": np.linspace(-9, 9, 40)})
+        density = made.model.compile_logp(mode="FAST_COMPILE")
+        return float(density({"m": 1.0}) - density({"m": 4.0}))
+
+    monkeypatch.setattr(stages, "SIMULATED", 64)
+    assert difference(KNOWN) == pytest.approx(difference(AS_A_PRIOR), abs=1e-9)
+    assert difference(with_prior(wide)) != pytest.approx(difference(AS_A_PRIOR), abs=0.1)
+
+
+def test_samplers_that_begin_with_the_prior_refuse_potentials_before_the_spend():
+    for sampler in ("rejection", "atoms"):
+        with pytest.raises(InputError, match=r"Potential, 'known', .*sampler = grid or nuts"):
+            CensoredPosterior(epsilon=1, model=KNOWN, sampler=sampler, reference={"m": 2.0}).spends(WIDE)
+
+
+def test_records_are_drawn_from_a_model_with_a_potential():
+    drawn = Blueprint(KNOWN, WIDE).draw({"m": np.array(0.0)}, 9, {}, np.random.default_rng(0))
+    assert drawn["y"].shape == (9,)
+    assert CensoredPosterior(epsilon=1, model=KNOWN, reference="prior").spends(WIDE)

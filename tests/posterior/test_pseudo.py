@@ -1,0 +1,375 @@
+"""pseudo-posterior: the paper's definitions on a simulated table, what it may not claim, and what it refuses."""
+
+import json
+from fractions import Fraction
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+import xarray as xr
+from laws import ACCEPT, REJECT
+from scipy import stats
+from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, normal
+
+from pdips import InputError, Ledger, RefusedError, Schema, Table
+from pdips.audit import audit_cases
+from pdips.audit.cases.pseudo_posterior import pseudo_posterior
+from pdips.mechanism import Clock
+from pdips.posterior import fits
+from pdips.posterior.pseudo_posterior import PseudoPosterior
+from pdips.posterior.quadrature import Quadrature
+from pdips.posterior.records import synthetic_sets, to_frame
+from pdips.posterior.weights import ratio_weights
+from pdips.privacy.noise import RandomBits
+
+CLAIM = 5
+
+
+def unit_table(n=300, seed=1):
+    return Table(pd.DataFrame({"y": beta_records(n, seed)}), UNIT)
+
+
+def release(mechanism, table, seed=0):
+    return mechanism.release(table, rng=np.random.default_rng(seed))
+
+
+@pytest.fixture(scope="module")
+def made():
+    return release(PseudoPosterior(epsilon=CLAIM, model=beta, n_sets=2), unit_table())
+
+
+# What comes out
+
+
+def test_sets_are_records_of_the_schema(made):
+    sets = made[0].sets
+    assert [list(frame.columns) for frame in sets] == [["y"], ["y"]]
+    assert all(len(frame) == 300 and frame["y"].between(0, 1).all() for frame in sets)
+    assert not sets[0].equals(sets[1])
+
+
+def test_sets_follow_the_records(made):
+    # the mean of 600 records is 1/7 with a standard error of .005, that of its parameter .01: six of them
+    assert pd.concat(made[0].sets)["y"].mean() == pytest.approx(1 / 7, abs=0.065)
+
+
+def test_the_curator_sees_the_bound_and_the_weights(made):
+    found = made[1].diagnostics
+    assert found["epsilon_x"] == 2 * found["bound"]
+    assert found["bound"] < found["unweighted bound"]
+    assert found["share of weight 0"] == pytest.approx(1 / 300)
+    assert list(found["weight quantiles"].values()) == sorted(found["weight quantiles"].values())
+    assert found["weight quantiles"]["least"] == 0
+    assert found["weight quantiles"]["greatest"] == 1
+    assert "bound" not in json.dumps({key: made[0].describe()[key] for key in ("settings", "spends", "noise")})
+
+
+def test_weighted_e_drops_more_the_smaller_epsilon_is():
+    dropped = [
+        release(PseudoPosterior(epsilon=epsilon, model=beta, weights="weighted-e"), unit_table())[1].diagnostics
+        for epsilon in (5, 3, 2)
+    ]
+    shares = [found["share of weight 0"] for found in dropped]
+    assert shares[0] < shares[1] < shares[2]
+
+
+def test_a_seed_repeats_a_release():
+    mechanism = PseudoPosterior(epsilon=CLAIM, model=normal)
+    table = Table(pd.DataFrame({"y": [1.0, 2.0, 5.0, 5.0]}), WIDE)
+    first, again, other = (release(mechanism, table, seed)[0].sets[0] for seed in (1, 1, 2))
+    pd.testing.assert_frame_equal(first, again)
+    assert not first.equals(other)
+
+
+# What is claimed
+
+
+@pytest.mark.parametrize("weights", ["weighted", "weighted-e"])
+def test_it_claims_asymptotics_and_no_guarantee(weights):
+    loss = PseudoPosterior(epsilon=CLAIM, model=normal, weights=weights).privacy_loss(PAIRS)
+    assert (loss.kind, loss.epsilon, loss.neighbours) == ("asymptotic", 5, "replace-one")
+    assert not loss.is_finite
+    for words in ("asymptotic differential privacy", "no finite epsilon holds at any number of records", "copied"):
+        assert words in loss.statement
+    assert "factor of at most" not in loss.statement
+
+
+def test_it_is_published_by_name_only(made, tmp_path):
+    with pytest.raises(RefusedError, match="only asymptotic"):
+        made[0].publish(tmp_path / "a", allow=["seeded"])
+    made[0].publish(tmp_path / "a", allow=["seeded", "asymptotic"])
+    said = json.loads((tmp_path / "a" / "privacy.json").read_text(encoding="utf-8"))
+    assert said["privacy"]["kind"] == "asymptotic"
+    assert said["settings"] | {"model": "beta"} == said["settings"]
+
+
+def test_no_ledger_holds_it(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_total(100)
+    table = Table(pd.DataFrame({"y": [1.0, 2.0]}), WIDE)
+    with pytest.raises(InputError, match="bounds nothing"):
+        PseudoPosterior(epsilon=CLAIM, model=normal).release(table, ledger=ledger)
+
+
+# Two tables that differ by one record, and how likely an event is that was fixed in advance
+
+
+def probability(y, weigh, event):
+    """The exact probability, by quadrature, of an event under the pseudo posterior of some records."""
+    fit = Quadrature(blueprint(normal, WIDE).model, {"y": np.array(y, dtype=float)})
+    weights = weigh(fit.largest(fit.draws(1000, np.random.default_rng(0))))
+    values, probabilities = fit.update(weights=weights).nodes()
+    return probabilities[event(values["theta"])].sum()
+
+
+ZEROS = [0] * 19
+TAIL = 1e-7
+"""Less likely events are beyond the ends of the lattice."""
+
+
+def far(theta):
+    return np.abs(theta) > 3
+
+
+def above(theta):
+    return theta > 1.2
+
+
+def inverse(bounds):
+    """Weights as the paper words them, not above 1."""
+    return ratio_weights(bounds, 1)
+
+
+def losses(records, weigh, event):
+    """The log ratio of an event's probabilities, when a record that is 0 becomes 400."""
+    without, beside = (probability([last, *records], weigh, event) for last in (0, 400))
+    return np.log(max(beside, TAIL) / max(without, TAIL))
+
+
+def test_one_record_moves_the_weights_of_all_others_beyond_the_claim():
+    # SOUNDNESS 8: 20 zeros against 19 zeros and a 400
+    assert losses(ZEROS, inverse, far) > 2 * CLAIM
+    # among the zeros the least risky counts in full until the 400 makes all of them risky, and none is left
+    assert (
+        losses(ZEROS, PseudoPosterior(epsilon=CLAIM, model=normal, weights="weighted-e").record_weights, far)
+        > 2 * CLAIM
+    )
+    # the riskiest records, the fives, count for nothing until one of the zeros becomes a 400
+    assert losses([0] * 13 + [5] * 6, PseudoPosterior(epsilon=CLAIM, model=normal).record_weights, above) > 2 * CLAIM
+
+
+def test_weights_that_no_record_moves_leave_nothing_of_the_difference():
+    # the broken twin of the test above: the 400 is dropped, and all others count in full whatever it is
+    def drop_first(bounds):
+        return np.where(np.arange(len(bounds)) == 0, 0.0, 1.0)
+
+    assert losses(ZEROS, drop_first, far) == pytest.approx(0, abs=1e-6)
+    assert losses([0] * 13 + [5] * 6, drop_first, above) == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("weights", ["weighted", "weighted-e"])
+def test_an_audit_finds_it(weights):
+    cases = list(pseudo_posterior(partial(PseudoPosterior, epsilon=CLAIM, weights=weights)))
+    # wrong with probability 1e-6; 10,000 runs show at most log(10,000 / 14) = 6.6
+    [found] = audit_cases(cases, n_runs=10_000, confidence=1 - 1e-6, rng=np.random.default_rng(0))
+    assert found.verdict == "VIOLATION"
+    assert found.bound > CLAIM
+
+
+def p_value(drawn, table, weights):
+    precision = 0.01 + weights.sum()
+    return stats.kstest(drawn, stats.norm(weights @ table.frame["y"] / precision, precision**-0.5).cdf).pvalue
+
+
+def test_what_an_audit_reads_is_what_a_release_draws_from():
+    table = Table(pd.DataFrame({"y": [-1.0, 0.0, 0.5, 1.0]}), WIDE)
+    mechanism = PseudoPosterior(epsilon=CLAIM, model=normal)
+    [drawn] = mechanism.observe(table, 20_000, RandomBits(np.random.default_rng(0))).T
+    fit = Quadrature(blueprint(normal, WIDE).model, {"y": table.frame["y"].to_numpy()})
+    bounds = fit.largest(fit.draws(1000, np.random.default_rng(0)))
+    # wrong with probability 1e-6, seed fixed
+    assert p_value(drawn, table, mechanism.record_weights(bounds)) > ACCEPT
+    assert p_value(drawn, table, np.ones(4)) < REJECT  # the broken twin
+    with pytest.raises(InputError, match="one to three"):
+        PseudoPosterior(epsilon=CLAIM, model=four).observe(pairs_table(), 10, RandomBits(np.random.default_rng(0)))
+
+
+# Models with covariates, levels and whole numbers
+
+MIXED = Schema.model_validate(
+    {
+        "columns": {
+            "group": {"levels": ["a", "b", "c"], "public": True},
+            "n": {"lower": 0, "upper": 30, "integer": True},
+            "z": {"lower": 0, "upper": 10, "public": True},
+            "answer": {"levels": [False, True], "missing": True},
+        }
+    }
+)
+
+
+def mixed(data, schema):
+    import pymc as pm
+    import pytensor.tensor as pt
+
+    with pm.Model() as model:
+        rate = pm.Gamma("rate", 2, 1)
+        pm.Poisson("n", rate * (1 + data["z"]), observed=data["n"])
+        missing = pm.Beta("missing", 1, 1)
+        p = pt.stack([(1 - missing) / 2, (1 - missing) / 2, missing])
+        pm.Categorical("answer", pt.ones((data["answer"].shape[0], 1)) * p, observed=data["answer"])
+    return model
+
+
+def mixed_table(n=120):
+    rng = np.random.default_rng(4)
+    z = rng.integers(0, 11, n)
+    answer = pd.array(rng.integers(0, 2, n) == 1, dtype="boolean")
+    answer[::3] = pd.NA
+    frame = {"group": rng.choice(["a", "b", "c"], n), "n": rng.poisson(2 * (1 + z)).clip(0, 30), "z": z / 1.0}
+    return Table(pd.DataFrame({**frame, "answer": answer}), MIXED)
+
+
+def test_public_columns_are_copied_and_read_in_the_same_order():
+    table = mixed_table()
+    [frame] = release(PseudoPosterior(epsilon=CLAIM, model=mixed, n_draws=50), table)[0].sets
+    assert list(frame.columns) == list(MIXED.columns)
+    assert frame["n"].dtype == np.int64
+    assert str(frame["answer"].dtype) == "boolean"
+    assert 0 < frame["answer"].isna().mean() < 1
+    counted = [made.groupby(["group", "z"]).size().to_dict() for made in (frame, table.frame)]
+    assert counted[0] == counted[1]
+    assert np.corrcoef(frame["n"], frame["z"])[0, 1] > 0.6  # in another order it would be 0, with a deviation of .09
+    Table(frame, MIXED)  # what comes out fits the schema
+
+
+def test_what_a_model_draws_is_brought_within_the_schema():
+    drawn = {"n": np.array([-3.0, 4.6, 99.0]), "answer": np.array([5.0, 1.0, -1.0])}
+    public = pd.DataFrame({"group": ["a", "b", "c"], "z": [0.0, 1.0, 2.0]})
+    frame = to_frame(MIXED, drawn, public, np.random.default_rng(0))
+    assert frame["n"].tolist() == [0, 5, 30]
+    assert frame["answer"].isna().tolist() == [True, False, False]
+    assert frame["answer"].tolist()[1:] == [True, False]
+    spoilt = to_frame(MIXED, {**drawn, "n": np.array([1, np.nan, 2])}, public, np.random.default_rng(0))
+    assert spoilt["n"].tolist() == [1, 0, 2]
+
+
+def sets_of(table, parameters, n_sets=2, n_records=120):
+    model = blueprint(mixed, MIXED)
+    return synthetic_sets(model, table, parameters, n_sets, n_records, RandomBits(np.random.default_rng(0)), Clock())
+
+
+def test_each_set_may_have_parameters_of_its_own():
+    each = [{"rate": np.array(rate), "missing": np.array(1 / 3), "unknown": 0} for rate in (0.1, 2.0)]
+    first, second = sets_of(mixed_table(), each)
+    assert first["n"].mean() < second["n"].mean() / 4
+    with pytest.raises(InputError, match="once for each of 3"):
+        sets_of(mixed_table(), each, n_sets=3)
+    with pytest.raises(InputError, match="public records"):
+        sets_of(mixed_table(), each[0], n_records=7)
+
+
+# More parameters than a lattice takes: the chains themselves are tested in test_sampling.py
+
+
+class Chains:
+    """Stands for ``likelihood`` and ``sampling``: remembers the weights, and draws about fixed parameters."""
+
+    def __init__(self, passes=True):
+        self.weights, self.passes = [], passes
+
+    def censor_records(self, model, columns, *, window):
+        assert (columns, window) == (("x", "y"), np.inf)
+        return self
+
+    def update(self, *, weights=None, window=np.inf, values=None):
+        assert window == np.inf
+        if values is None:
+            self.weights.append(weights)
+        return self
+
+    def sample(self, censored, *, draws, tune, chains, rng):
+        b = np.array([1.0, 2.0, 0.5]) + 0.01 * rng.normal(size=(chains, draws, 3))
+        sigma = 1 + 0.01 * rng.normal(size=(chains, draws)) ** 2
+        return xr.DataTree.from_dict(
+            {"posterior": xr.Dataset({"b": (("chain", "draw", "b_dim"), b), "sigma": (("chain", "draw"), sigma)})}
+        )
+
+    def converged(self, tree, watch):
+        return SimpleNamespace(passed=self.passes, describe=lambda: "fine")
+
+    def require(self, found):
+        if not found.passed:
+            raise RefusedError("did not converge")
+
+
+def pairs_table(n=60):
+    rng = np.random.default_rng(2)
+    x = rng.normal(size=n)
+    return Table(pd.DataFrame({"x": x, "y": 1 + 2 * x + 0.5 * x**2 + rng.normal(size=n)}), PAIRS)
+
+
+def test_many_parameters_go_through_chains(monkeypatch):
+    chains = Chains()
+    monkeypatch.setattr(fits, "_module", lambda name: chains)
+    made, record = release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
+    assert chains.weights[0] == 1
+    assert chains.weights[1].shape == (60,)
+    assert (chains.weights[1].min(), chains.weights[1].max()) == (0, 1)
+    assert record.diagnostics["fit"] == "NUTS"
+    assert record.diagnostics["convergence"] == {"chains": "fine"}
+    [frame] = made.sets
+    # residuals about the curve have deviation 1: 60 of them are within .5 of it but for one case in 1e6
+    assert (frame["y"] - 1 - 2 * frame["x"] - 0.5 * frame["x"] ** 2).std() == pytest.approx(1, abs=0.5)
+
+
+def test_chains_that_do_not_converge_release_nothing(monkeypatch):
+    monkeypatch.setattr(fits, "_module", lambda name: Chains(passes=False))
+    with pytest.raises(RefusedError, match="converge"):
+        release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"epsilon": 0}, "epsilon"),
+        ({"weights": "equal"}, "weights"),
+        ({"scale": 0}, "scale"),
+        ({"shift": np.inf}, "shift"),
+        ({"n_draws": 0}, "n_draws"),
+        ({"neighbours": "add-remove"}, "neighbours"),
+        ({"n_sets": 0}, "n_sets"),
+    ],
+)
+def test_settings_out_of_range(settings, says):
+    with pytest.raises(InputError, match=says):
+        PseudoPosterior(**{"epsilon": CLAIM, "model": normal, **settings})
+
+
+def no_model(data, schema):
+    return None
+
+
+@pytest.mark.parametrize(
+    ("model", "says"),
+    [
+        (None, "needs a model"),
+        (no_model, "must return a pm.Model"),
+        (beta, "neither public nor observed"),
+        ("no.py", "no.py"),
+    ],
+)
+def test_models_are_refused_before_a_record_is_read(model, says):
+    schema = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}, "other": {"levels": [0, 1]}}})
+    with pytest.raises(InputError, match=says):
+        PseudoPosterior(epsilon=CLAIM, model=model).spends(schema)
+
+
+def test_one_spend_of_all():
+    [spend] = PseudoPosterior(epsilon="1/3", model=normal, n_sets=4).spends(WIDE)
+    assert spend.epsilon == Fraction(1, 3)

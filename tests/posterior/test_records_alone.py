@@ -1,0 +1,256 @@
+"""No record enters another one's term: by the way in which the likelihood is made, and refused where it was meant."""
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import pytest
+from pytensor.raise_op import Assert
+
+from pdips import InputError, Schema
+from pdips.posterior import model as model_file
+from pdips.posterior.censoring import censor_records
+from pdips.posterior.columns import stand_ins
+from pdips.posterior.density import Density
+from pdips.posterior.grid import split
+from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.model_checks import terms_of
+from pdips.posterior.pointwise import Likelihoods
+from pdips.posterior.workspace import Workspace
+
+SCHEMA = Schema.model_validate(
+    {
+        "columns": {
+            "z": {"lower": -5, "upper": 5, "public": True},
+            "g": {"levels": ["a", "b", "c"], "public": True},
+            "b": {"levels": [0, 1]},
+            "v": {"lower": -50, "upper": 50},
+            "y": {"lower": -100, "upper": 100},
+        }
+    }
+)
+N = 30
+
+
+@pytest.fixture(autouse=True)
+def builds_not_compared(monkeypatch):
+    """Leave out the comparison of builds (``test_builds.py``), to see what stands behind it."""
+    monkeypatch.setattr(model_file, "check_same", lambda *_: None)
+
+
+def built(crossing):
+    """A model in which the mean of y is theta times ``crossing`` of the columns."""
+
+    def build(data, schema):
+        with pm.Model() as model:
+            theta, sigma, p = pm.Normal("theta", 0, 3), pm.HalfNormal("sigma", 3), pm.Beta("p", 2, 2)
+            b = pm.Bernoulli("b", p, observed=data["b"])
+            v = pm.Normal("v", theta, 20, observed=data["v"])
+            pm.Normal("y", theta * crossing(data, b, v), sigma, observed=data["y"])
+        return model
+
+    return Blueprint(Source(build, crossing.__name__), SCHEMA)
+
+
+def its_own(data, b, v):
+    return data["z"] + b + v * pt.eq(data["g"], 1)
+
+
+def largest(data, b, v):
+    return b.max()
+
+
+def anyone(data, b, v):
+    return pt.any(pt.eq(b, 1))
+
+
+def levels_that_occur(data, b, v):
+    return sum(pt.any(pt.eq(data["g"], level)).astype("int64") for level in range(3))
+
+
+def mostly(data, b, v):
+    return pt.switch((1 - b).mean() > 0.99, 3.0, 1.0)
+
+
+def where_it_is_rare(data, b, v):
+    return pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0)
+
+
+def ranked(data, b, v):
+    return pt.sort(data["z"])
+
+
+def cumulated(data, b, v):
+    return pt.cumsum(v)
+
+
+def every_tenth(data, b, v):
+    return data["z"][np.arange(data.n_records) // 10]
+
+
+def distinct(data, b, v):
+    return pt.extra_ops.unique(data["z"]).shape[0]
+
+
+def carried_on(data, b, v):
+    return pytensor.scan(lambda z, a: a / 2 + z, sequences=[data["z"]], outputs_info=[pt.zeros(())], return_updates=0)
+
+
+def by_number(data, b, v):
+    return data["z"] * np.log(1 + data.n_records)
+
+
+CROSSING = [
+    (largest, "'b'"),
+    (anyone, "'b'"),
+    (levels_that_occur, "'g'"),
+    (mostly, "'b'"),
+    (where_it_is_rare, "'v'"),
+    (ranked, "'z'"),
+    (cumulated, "'v'"),
+    (every_tenth, "'z'"),
+    (distinct, "'z'"),
+    (carried_on, "'z'"),
+    (by_number, "how many records"),
+]
+
+
+@pytest.mark.parametrize(("crossing", "column"), CROSSING, ids=lambda each: getattr(each, "__name__", ""))
+def test_a_model_that_compares_records_is_refused_by_the_column(crossing, column):
+    with pytest.raises(InputError, match=column) as caught:
+        Workspace(built(crossing)).check()
+    assert caught.match("log-likelihood of a record depends on")
+    named = str(caught.value).split("(")[0]
+    assert [name for name in SCHEMA.columns if f"'{name}'" in named] == ([column[1]] if column[0] == "'" else [])
+
+
+def test_a_model_of_single_records_is_taken():
+    Workspace(built(its_own)).check()
+
+
+def neighbours(seed):
+    """Two tables that differ in one record, and which it is."""
+    rng = np.random.default_rng(seed)
+    values = {
+        "z": rng.uniform(-5, 5, N),
+        "g": rng.integers(0, 2, N),
+        "b": np.zeros(N, np.int64),
+        "v": rng.uniform(-50, 50, N),
+        "y": rng.uniform(-100, 100, N),
+    }
+    place = int(rng.integers(N))
+    other = {"z": 5.0, "g": 2, "b": 1, "v": 50.0, "y": -100.0}
+    return values, {name: np.where(np.arange(N) == place, other[name], each) for name, each in values.items()}, place
+
+
+def moved(terms, seeds=5):
+    """Return the most that one record moves the terms of others, over pairs of tables and parameters."""
+    found = [0.0]
+    for seed in range(seeds):
+        one, other, place = neighbours(seed)
+        rng = np.random.default_rng(seed)
+        point = {"theta": rng.normal(0, 3), "sigma": abs(rng.normal(0, 3)), "p": rng.uniform()}
+        others = np.arange(N) != place
+        found.append(np.abs(terms(one, point) - terms(other, point))[others].max())
+    return max(found)
+
+
+def repeated(blueprint):
+    """The engine: the term of one record, repeated; nothing has been compared."""
+    made = censor_records(blueprint.model, SCHEMA.columns, window=1.0)
+
+    def terms(values, point):
+        made.update(values={name: values[name] for name in ("z", "g", "b", "v", "y") if name + "_data" in made.model})
+        return made.log_likelihood({name: [value] for name, value in point.items()})[0]
+
+    return terms
+
+
+def as_written(blueprint):
+    """The broken twin: the graph of many records, as the analyst wrote it."""
+    found = terms_of(blueprint.build(stand_ins(SCHEMA, N)), SCHEMA.columns, single=False)
+
+    def terms(values, point):
+        p = point["p"]
+        transformed = {
+            "theta": point["theta"],
+            "sigma_log__": np.log(point["sigma"]),
+            "p_logodds__": np.log(p / (1 - p)),
+        }
+        return found(transformed, values)[0]
+
+    return terms
+
+
+@pytest.mark.parametrize("crossing", [its_own, *(each for each, _ in CROSSING)], ids=lambda each: each.__name__)
+def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_another(crossing):
+    blueprint = built(crossing)
+    assert moved(repeated(blueprint)) == 0.0
+
+
+@pytest.mark.parametrize("crossing", [largest, mostly, where_it_is_rare, ranked, cumulated], ids=lambda f: f.__name__)
+def test_the_graph_of_many_records_lets_them_in(crossing):
+    # the broken twin: what was sampled before
+    assert moved(as_written(built(crossing)), seeds=20) > 1
+
+
+def checked_index(data, b, v):
+    return pt.arange(3)[Assert("known level")(data["g"], data["g"][0] >= 0)]
+
+
+def test_what_cannot_be_repeated_is_refused():
+    with pytest.raises(InputError, match="can't be repeated for every record"):
+        repeated(built(checked_index))
+
+
+def test_one_record_moves_the_log_density_by_no_more_than_its_window_allows():
+    window, points = 0.25, np.random.default_rng(0).normal(size=(200, 3)) * 2
+    for crossing in (largest, where_it_is_rare, cumulated):
+        made = censor_records(built(crossing).model, SCHEMA.columns, window=window)
+        function = made.model.compile_logp(mode="FAST_COMPILE")
+        one, other, _ = neighbours(1)
+        found = []
+        for values in (one, other):
+            read = {name: values[name] for name in values if name + "_data" in made.model}
+            made.update(values=read)
+            found.append(
+                [function(dict(zip(("theta", "sigma_log__", "p_logodds__"), point, strict=True))) for point in points]
+            )
+        difference = np.subtract(*found)
+        assert np.ptp(difference) <= 4 * window + 1e-9
+
+
+# One engine, three ways to call it
+
+
+def lookups(data, schema):
+    """Products of matrices, lookups, mixtures and a matrix for each record."""
+    with pm.Model() as model:
+        beta, effect = pm.Normal("beta", 0, 1, shape=2), pm.Normal("effect", 0, 1, shape=(3, 2))
+        weights, places = pm.Dirichlet("weights", np.ones(2)), pm.Normal("places", 0, 5, shape=2)
+        design = pt.stack([data["z"], data["z"] ** 2 / 5], axis=1)
+        b = pm.Bernoulli("b", logit_p=design @ beta + effect[data["g"], 1], observed=data["b"])
+        v = pm.NormalMixture("v", weights, places + b[:, None], 10.0, observed=data["v"])
+        own = pt.linalg.det((data["z"] ** 2 + 1)[:, None, None] * np.eye(2))
+        rows = pt.special.softmax(effect, axis=1)[data["g"]]
+        mean = (rows * design).sum(axis=1) + pt.dot(design, pt.stack([beta, beta], axis=1)).max(axis=1) + v
+        pm.StudentT("y", nu=4, mu=mean, sigma=own, observed=data["y"])
+    return model
+
+
+def test_one_record_blocks_and_nuts_have_the_same_terms():
+    space = Workspace(Blueprint(Source(lookups, "lookups"), SCHEMA))
+    values, flat = stand_ins(SCHEMA, 40), space.prior[:6]
+    density = Density(space.model, mode="FAST_COMPILE")
+    density.at(split(space.model, flat))
+    alone = np.array([density(row) for row in density.rows(values)]).T
+    blocks = np.concatenate([terms for _, terms in Likelihoods(space.model, values).blocks(flat)])
+    made = censor_records(space.model, SCHEMA.columns, window=1.0).update(values=values)
+    points = space.values_of(flat)
+    nuts = made.log_likelihood({name: np.array([point[name] for point in points]) for name in points[0]})
+    many = space.blueprint.build(values)
+    written = terms_of(many, SCHEMA.columns, single=False)
+    expected = [written(point, values)[0] for point in space._points(flat)]
+    assert np.isfinite(alone).all()
+    for found in (blocks, nuts, expected):
+        np.testing.assert_allclose(found, alone, rtol=1e-10, atol=1e-10)

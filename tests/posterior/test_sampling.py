@@ -1,0 +1,228 @@
+"""Chains: what a tree holds, refits without compiling, calibration, and the gate that chains must pass."""
+
+from dataclasses import replace
+
+import numpy as np
+import pymc as pm
+import pytest
+import xarray as xr
+from scipy import stats
+
+from pdips.errors import InputError, RefusedError
+from pdips.posterior import nuts as sampling
+from pdips.posterior.censoring import censor
+from pdips.posterior.nuts import Convergence, converged, require, sample
+
+N = 10
+Y = np.random.default_rng(5).normal(1, 1, N)
+
+
+def normal(y):
+    with pm.Model() as model:
+        mu = pm.Normal("mu", 0, 1)
+        pm.Normal("y", mu, 1.0, observed=pm.Data("y_data", y))
+    return model
+
+
+@pytest.fixture(scope="module")
+def compiled():
+    made = censor(normal(Y), window=np.inf)
+    sample(made, draws=2, tune=20, chains=1, rng=np.random.default_rng(0))
+    return made
+
+
+def conjugate(y):
+    """The posterior of a normal mean under a standard normal prior."""
+    return stats.norm(y.sum() / (len(y) + 1), (len(y) + 1) ** -0.5)
+
+
+def draws_of(made, rng, **options):
+    return sample(made, rng=rng, **options)["posterior"]["mu"].to_numpy()
+
+
+def test_pymcs_own_sampler_gives_a_tree_without_data_and_parameters_of_records():
+    with pm.Model() as model:
+        t = pm.HalfNormal("t")
+        pm.Normal("y", pm.Normal("u", 0, t, shape=N), 1.0, observed=pm.Data("y_data", Y))
+    made = censor(model, window=2.0)
+    options = {"draws": 20, "tune": 20, "chains": 2, "sampler": "pymc", "start": {"t_log__": 0.0, "u": np.zeros(N)}}
+    found, again = (sample(made, rng=np.random.default_rng(1), **options) for _ in range(2))
+    assert set(found.children) == {"posterior", "sample_stats"}
+    assert set(found["posterior"].data_vars) == {"t"}
+    assert dict(found["posterior"].sizes) == {"chain": 2, "draw": 20}
+    assert "diverging" in found["sample_stats"]
+    np.testing.assert_array_equal(found["posterior"]["t"], again["posterior"]["t"])
+
+
+def test_discrete_parameters_go_to_pymc():
+    with pm.Model() as model:
+        pm.Normal("y", pm.Categorical("k", [0.5, 0.5]), 1.0, observed=Y)
+    made = censor(model, window=2.0)
+    found = sample(made, draws=20, tune=10, chains=1, rng=np.random.default_rng(1))
+    assert set(np.unique(found["posterior"]["k"])) <= {0, 1}
+    with pytest.raises(InputError, match="'k' is discrete"):
+        sample(made, rng=np.random.default_rng(1), sampler="nutpie")
+
+
+def test_updates_are_sampled_without_compiling(compiled, monkeypatch):
+    monkeypatch.setattr(sampling, "compile_nutpie", None)  # the broken twin: calling it fails
+    rng = np.random.default_rng(2)
+    for y in (Y, Y + 3, np.tile(Y, 4)):
+        found = sample(compiled.update(values={"y": y}), draws=1000, tune=200, chains=4, rng=rng)
+        assert set(found.children) == {"posterior", "sample_stats"}
+        z = (found["posterior"]["mu"] - conjugate(y).mean()) / conjugate(y).std()
+        # effective draws above 1,000, so errors of mean and sd below 0.03: 0.15 is 5 of them
+        assert abs(float(z.mean())) < 0.15
+        assert abs(float(z.std()) - 1) < 0.15
+        assert converged(found).passed
+    compiled.update(weights=0.0)
+    assert draws_of(compiled, rng, draws=1000, tune=200).std() == pytest.approx(1, abs=0.15)
+    compiled.update(weights=1.0, window=1e-9)
+    assert draws_of(compiled, rng, draws=1000, tune=200).std() == pytest.approx(1, abs=0.15)
+    compiled.update(values={"y": Y}, window=np.inf)
+    first, second = (draws_of(compiled, np.random.default_rng(7), draws=10, tune=50) for _ in range(2))
+    np.testing.assert_array_equal(first, second)
+    with pytest.raises(TypeError):
+        sample(compiled.model, draws=2, tune=10, chains=1, rng=rng)
+
+
+def test_chains_start_where_they_are_told(compiled):
+    compiled.update(values={"y": Y}, weights=0.0)
+    far, near = (draws_of(compiled, np.random.default_rng(3), draws=5, tune=10, start={"mu": mu}) for mu in (40.0, 0.0))
+    assert not np.isin(far, near).any()
+    starts = [sampling._around(np.array([40.0, -3.0]))(seed) for seed in range(20)]
+    np.testing.assert_allclose(starts, np.tile([40.0, -3.0], (20, 1)), atol=sampling.JITTER)
+    assert len(np.unique(starts)) == 40
+    compiled.update(weights=1.0)
+    with pytest.raises(InputError, match="start has no value of 'mu'"):
+        sample(compiled, rng=np.random.default_rng(3), start={"nu": 0.0})
+
+
+def ranks(made, n_replicates, rng, copies=1):
+    """Ranks of the truth among 9 draws, for truths from the prior and records from the model."""
+    found = []
+    for _ in range(n_replicates):
+        truth = rng.normal()
+        made.update(values={"y": np.repeat(rng.normal(truth, 1, N), copies)})
+        thinned = draws_of(made, rng, draws=180, tune=200, chains=1)[0, ::20]
+        found.append((thinned < truth).sum())
+    return np.bincount(found, minlength=10)
+
+
+def test_the_uncensored_pipeline_is_calibrated(compiled):
+    # under a right sampler p is uniform: the first line fails once in 1,000 seeds; this seed is fixed
+    rng = np.random.default_rng(4)
+    compiled.update(weights=1.0, window=np.inf)
+    assert stats.chisquare(ranks(compiled, 150, rng)).pvalue > 1e-3
+    # the broken twin counts each record four times
+    assert stats.chisquare(ranks(compiled, 150, rng, copies=4)).pvalue < 1e-6
+    compiled.update(values={"y": Y})
+
+
+def tree_of(chains, diverging=0, **others):
+    values = {"mu": chains, **others}
+    posterior = xr.Dataset({name: (("chain", "draw", "k")[: value.ndim], value) for name, value in values.items()})
+    stuck = np.zeros(chains.shape, dtype=bool)
+    stuck[0, :diverging] = True
+    stats_ = xr.Dataset({"diverging": (("chain", "draw"), stuck)})
+    return xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats_})
+
+
+GOOD = np.random.default_rng(6).normal(size=(4, 500))
+
+
+def test_chains_that_agree_pass():
+    constant = np.stack([GOOD, np.ones_like(GOOD)], axis=2)
+    found = converged(tree_of(GOOD, corner=constant))
+    assert found.passed
+    assert set(found.rhat) == {"mu", "corner"}
+    assert min(found.ess_bulk.values()) > 400
+    assert "passed" in found.describe()
+    require(found)
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        tree_of(GOOD + np.arange(4)[:, None]),
+        tree_of(GOOD[:, :50]),
+        tree_of(GOOD, diverging=1),
+        tree_of(np.repeat(GOOD[:, :100], 5, axis=1)),
+        tree_of(np.where(np.arange(4)[:, None] == 0, 7.0, GOOD)),
+        tree_of(np.repeat(np.arange(4.0)[:, None], 500, axis=1)),
+        tree_of(GOOD, nu=np.full_like(GOOD, np.nan)),
+    ],
+    ids=["apart", "short", "diverging", "sticky", "one hangs", "all hang", "no number"],
+)
+def test_chains_that_disagree_are_refused(tree):
+    found = converged(tree)
+    assert not found.passed
+    assert "failed" in found.describe()
+    with pytest.raises(
+        RefusedError, match="the spend stays charged, and withholding is itself an observation"
+    ) as raised:
+        require(found)
+    assert not any(character.isdigit() for character in str(raised.value))
+
+
+def test_only_what_is_watched_counts():
+    tree = tree_of(GOOD, label=GOOD + np.arange(4)[:, None])
+    assert not converged(tree).passed
+    assert converged(tree, watch=("mu",)).passed
+    with pytest.raises(InputError, match="no variable 'wage' to watch"):
+        converged(tree, watch=("wage",))
+
+
+def test_the_rule_is_the_one_of_the_docs():
+    good = {"rhat": {"a": 1.0099}, "ess_bulk": {"a": 401.0}, "ess_tail": {"a": 401.0}, "divergences": 0}
+    assert Convergence(**good).passed
+    for worse in (
+        {"rhat": {"a": 1.01}},
+        {"ess_bulk": {"a": 400.0}},
+        {"ess_tail": {"a": 400.0}},
+        {"divergences": 1},
+        {"rhat": {"a": np.nan}},
+    ):
+        assert not Convergence(**good | worse).passed
+
+
+@pytest.mark.parametrize("options", [{"draws": 0}, {"tune": 5}, {"chains": 0}])
+def test_numbers_too_small_are_refused(options):
+    with pytest.raises(InputError, match=f"{next(iter(options))} must be at least"):
+        sample(normal(Y), rng=np.random.default_rng(0), **options)
+
+
+def test_an_unknown_sampler_is_refused():
+    with pytest.raises(InputError, match="sampler"):
+        sample(normal(Y), rng=np.random.default_rng(0), sampler="stan")
+
+
+def test_a_sampler_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(sampling, "find_spec", lambda name: None)
+    with pytest.raises(InputError, match="numpyro and jax are not installed"):
+        sample(normal(Y), rng=np.random.default_rng(0), sampler="numpyro")
+
+
+def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkeypatch, caplog):
+    from pdips.posterior import chains
+
+    asked: list[tuple[int, int]] = []
+    stuck = Convergence(rhat={"a": 1.2}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)
+    good = Convergence(rhat={"a": 1.0}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)
+    monkeypatch.setattr(chains, "sample", lambda _, *, draws, tune: asked.append((draws, tune)))
+    answers = iter([stuck, good])
+    monkeypatch.setattr(chains, "converged", lambda *_: next(answers))
+    assert chains.agreeing(None, (), draws=10, tune=30)[1] == replace(good, rounds=2)
+    assert asked == [(10, 30), (20, 60)]
+    monkeypatch.setattr(chains, "converged", lambda *_: stuck)
+    with pytest.raises(RefusedError, match="did not converge"):
+        chains.agreeing(None, (), draws=10, tune=30)
+    assert asked[2:] == [(10, 30), (20, 60), (40, 120)]
+    said = [
+        f"Chains disagreed; running them again, longer (round {number} of 3). This decision is not covered by the "
+        "privacy guarantee."
+        for number in (2, 2, 3)
+    ]
+    assert [(record.name, record.levelname, record.message) for record in caplog.records] == [
+        ("pdips", "WARNING", line) for line in said
+    ]

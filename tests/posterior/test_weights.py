@@ -1,0 +1,120 @@
+"""Record weights of paper 004, by hand and as the paper's figures have them; weights from public things."""
+
+import numpy as np
+import pytest
+from small_models import UNIT, beta, beta_records, blueprint
+
+from pdips import InputError
+from pdips.posterior.quadrature import Quadrature
+from pdips.posterior.weights import (
+    check_weights,
+    linear_weights,
+    lipschitz_bound,
+    public_weights,
+    ratio_weights,
+    weighted_e,
+)
+
+F = np.array([2.0, 4.0, 3.0, 10.0])
+
+
+def test_linear_weights_by_hand():
+    np.testing.assert_allclose(linear_weights(F), [1, 0.75, 0.875, 0])
+
+
+def test_scale_and_shift_stay_within_the_unit_interval():
+    np.testing.assert_allclose(linear_weights(F, scale=0.8), [0.8, 0.6, 0.7, 0])
+    np.testing.assert_allclose(linear_weights(F, scale=1.2, shift=-0.1), [1, 0.8, 0.95, 0])
+
+
+def test_a_bound_that_is_not_finite_has_no_weight_and_spoils_no_other():
+    np.testing.assert_allclose(linear_weights([*F, np.inf, np.nan]), [1, 0.75, 0.875, 0, 0, 0])
+    assert (linear_weights([np.inf, np.inf]) == 0).all()
+
+
+def test_equal_risks_have_equal_weights():
+    np.testing.assert_allclose(linear_weights([3.0, 3.0]), 1)
+    np.testing.assert_allclose(linear_weights([3.0, 3.0, np.inf], scale=0.5), [0.5, 0.5, 0])
+
+
+def test_weighted_e_drops_what_exceeds_half_of_epsilon():
+    np.testing.assert_allclose(weighted_e(linear_weights(F), F, 5), [1, 0, 0, 0])
+    np.testing.assert_allclose(weighted_e(linear_weights(F), F, "5.25"), [1, 0, 0.875, 0])
+    assert (weighted_e([0, 1], [np.inf, 1], 5) == [0, 1]).all()
+
+
+def test_ratio_weights_keep_products_within_the_window():
+    found = ratio_weights([0, 1, 2.5, 5, np.inf], 2.5)
+    np.testing.assert_allclose(found, [1, 1, 1, 0.5, 0])
+
+
+def test_public_weights_by_hand():
+    terms = np.array([[1.0, -4.0, 0.0], [2.0, 6.0, -np.inf]])
+    np.testing.assert_allclose(public_weights(terms, 3), [1, 0.5, 0])
+    np.testing.assert_allclose(public_weights(terms, 3, centre=[2, 2, 2]), [1, 0.5, 0])
+
+
+def test_public_weights_of_a_record_depend_on_no_other():
+    terms = np.random.default_rng(0).normal(size=(20, 9)) * 5
+    found, changed = public_weights(terms, 2), terms.copy()
+    changed[:, 3] *= 100
+    others = np.arange(9) != 3
+    np.testing.assert_array_equal(public_weights(changed, 2)[others], found[others])
+    # the broken twin: weights that compare a record with all others
+    bounds, new = np.abs(terms).max(axis=0), np.abs(changed).max(axis=0)
+    assert not np.allclose(linear_weights(new)[others], linear_weights(bounds)[others])
+
+
+def test_the_local_bound():
+    assert lipschitz_bound([1, 0.5, 0], [2, 6, np.inf]) == 3
+
+
+def test_a_simulated_table_of_the_paper():
+    # paper 004, section 4.2: over 100 tables the bound is from 7.5 to 15 unweighted and from 2 to 3.5 weighted
+    fit = Quadrature(blueprint(beta, UNIT).model, {"y": beta_records(2000, seed=3)})
+    rng = np.random.default_rng(0)
+    bounds = fit.largest(fit.draws(1000, rng))
+    weights = linear_weights(bounds)
+    weighted = fit.update(weights=weights).largest(fit.draws(1000, rng))
+    assert 6.5 < bounds.max() < 15
+    assert 1.9 < lipschitz_bound(weights, weighted) < 3.5
+    dropped = [int((weighted_e(weights, bounds, epsilon) == 0).sum()) for epsilon in (5, 4, 3)]
+    assert dropped[0] <= dropped[1] <= dropped[2]
+    assert 300 < dropped[2] < 800  # the paper's mean is 573
+    # the broken twin: the paper's words, 1 / f, as they are
+    assert not 1.9 < lipschitz_bound(np.minimum(1, 1 / bounds), weighted) < 3.5
+
+
+@pytest.mark.parametrize(
+    ("weights", "says"),
+    [
+        ([1, 1.5], "between 0 and 1"),
+        ([1, -0.1], "between 0 and 1"),
+        ([1, np.nan], "missing"),
+        ([1], "one number for each record"),
+        ([[1, 1]], "one number for each record"),
+        (["a", "b"], "must be numbers"),
+    ],
+)
+def test_weights_out_of_range(weights, says):
+    with pytest.raises(InputError, match=says):
+        check_weights(weights, 2)
+
+
+@pytest.mark.parametrize(
+    ("call", "says"),
+    [
+        (lambda: linear_weights([]), "bounds"),
+        (lambda: linear_weights([[1.0]]), "bounds"),
+        (lambda: linear_weights([-1.0]), "below 0"),
+        (lambda: linear_weights(F, scale=0), "scale"),
+        (lambda: linear_weights(F, shift=np.nan), "shift"),
+        (lambda: weighted_e([1, 1], [1, 1], 0), "epsilon"),
+        (lambda: weighted_e([1], [1, 1], 1), "weights"),
+        (lambda: ratio_weights(F, 0), "window"),
+        (lambda: public_weights(F, 1), "terms"),
+    ],
+)
+def test_arguments_out_of_range(call, says):
+    with pytest.raises(InputError, match=says):
+        call()

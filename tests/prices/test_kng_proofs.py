@@ -1,0 +1,402 @@
+"""What docs/proofs/kng.md claims, against independent sums: norms, sensitivities, prices along a path of choices."""
+
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from itertools import pairwise, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.optimize import linprog
+
+from pdips.data.encoding import UNITS, Box, in_units
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.privacy.noise import RandomBits
+from pdips.quantile import column_plan as sequence
+from pdips.quantile import line_search as lines
+from pdips.quantile import sequential
+from pdips.quantile.column_plan import Task
+from pdips.quantile.gradient import NORMS, Gradient
+from pdips.quantile.kng import KNG
+from pdips.quantile.kng_residual import KNGResidual, instrumented, rotated
+from pdips.quantile.line_search import Candidates, Fitter, Records
+from pdips.quantile.schemes import WIDE, Plan, lines_of
+from pdips_papers.kng.as_printed import true_epsilon
+
+TAUS = [Fraction(1, 2), Fraction(1, 100), Fraction(3, 4), Fraction(99, 100), Fraction(2, 3)]
+
+
+def corners(p):
+    return np.array([(1, *signs) for signs in product((-1, 1), repeat=p)])
+
+
+def contributions(tau, p):
+    """What one record can add to the gradient at corners of the box, in q UNITS times its unit."""
+    above, below = -tau.numerator * UNITS, (tau.denominator - tau.numerator) * UNITS
+    return np.concatenate([below * corners(p), above * corners(p)])
+
+
+def exchanges(tau, p):
+    each = contributions(tau, p)
+    return (each[:, None] - each[None]).reshape(-1, p + 1)
+
+
+def steps(gradient, g):
+    """The norm of a given gradient, by the code: sums that q and tau take back to it."""
+    q, a = gradient.tau.denominator, gradient.tau.numerator
+    total = -g * pow(a, -1, q)
+    below = (g + a * total) // q
+    assert (q * below - a * total == g).all()
+    return int(gradient.steps(below, total))
+
+
+# gauge, sensitivities, order of norms
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_the_hull_norm_is_the_gauge_of_the_hull_of_what_an_exchange_can_do(p):
+    rng = np.random.default_rng(p)
+    for tau in TAUS:
+        gradient = Gradient(tau, p, "hull")
+        vertices = np.unique(exchanges(tau, p), axis=0).T / (UNITS * tau.denominator)
+        for _ in range(6):
+            g = rng.integers(-3 * UNITS, 3 * UNITS, p + 1) * rng.integers(0, 2, p + 1)
+            least = linprog(np.ones(vertices.shape[1]), A_eq=vertices, b_eq=g / (UNITS * tau.denominator)).fun
+            assert steps(gradient, g) / gradient.sensitivity("replace-one") == pytest.approx(least, abs=1e-9)
+
+
+@pytest.mark.parametrize("p", [0, 1, 2, 3])
+@pytest.mark.parametrize("norm", NORMS)
+def test_sensitivities_are_what_brute_force_finds(norm, p):
+    for tau in TAUS:
+        gradient = Gradient(tau, p, norm)
+        exchange = max(steps(gradient, g) for g in np.unique(exchanges(tau, p), axis=0))
+        alone = max(steps(gradient, g) for g in contributions(tau, p))
+        assert exchange == gradient.sensitivity("replace-one")
+        assert alone == gradient.sensitivity("add-remove")
+        assert alone <= exchange  # a replaced record whose outcome goes missing leaves
+
+
+@pytest.mark.parametrize("p", [1, 2, 3])
+def test_hull_is_the_largest_norm_under_replace_one_and_the_largest_coordinate_under_add_remove(p):
+    rng = np.random.default_rng(p)
+    for tau in TAUS:
+        norms = {norm: Gradient(tau, p, norm) for norm in NORMS}
+        for _ in range(50):
+            g = rng.integers(-3 * UNITS, 3 * UNITS, p + 1)
+            for neighbours, best in (("replace-one", "hull"), ("add-remove", "linf")):
+                scaled = {n: Fraction(steps(each, g), each.sensitivity(neighbours)) for n, each in norms.items()}
+                assert scaled[best] == max(scaled.values())
+
+
+def test_no_sum_of_the_largest_table_overflows():
+    worst = max(
+        Gradient(Fraction(a, 1_000), p, norm).sensitivity("add-remove")
+        for a in (1, 501, 999)
+        for p in (1, 100)
+        for norm in ("hull", "linf")
+    )
+    assert worst * lines.MOST_RECORDS < -lines.LEAST
+    assert -2 * lines.LEAST <= 2**61  # what noise.exponential_mechanism takes
+
+
+@pytest.mark.parametrize("p", [1, 2, 3, 4, 8, 20, 60])
+def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
+    none = np.zeros((0, p))
+    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=1.0)
+    for fitter in (Fitter(), Fitter(n_intercepts=10_000)):
+        together = lines.rounds(p) if p <= fitter.at_once else ()  # more slopes are searched for one by one
+        each = [fitter.around(records, records.start(), one) for one in {*together, WIDE}]
+        for found in (*each, fitter.beside(records, records.start(), slopes=True)):
+            assert 1 < len(found.slopes) * len(found.intercepts.offsets) <= 2**22
+
+
+def test_base_weights_never_leave_the_range_of_scores():
+    records = Records(
+        outcome=np.zeros(1), predictors=np.zeros((1, 0)), instruments=np.zeros((1, 0), int), lower=0.0, upper=1.0
+    )
+    seen = []
+
+    class Noting:
+        def choose(self, scores, unit):
+            seen.append(scores)
+            return 0
+
+    fitter = Fitter(base="uniform")
+    fitter.choose(records, fitter.beside(records, records.start()), TAUS[0], Fraction(1, 10**30), Noting())
+    assert np.abs(seen[0][seen[0] != lines.UNAVAILABLE]).max() <= 2**61
+    assert seen[0].max() <= 0
+
+
+# records stay apart
+
+
+def numeric(n, **extra):
+    return Schema.model_validate({"columns": {f"x{k}": {"lower": 0.0, "upper": 1.0} for k in range(n)}, **extra})
+
+
+@pytest.mark.parametrize("p", [2, 40])
+def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
+    rng = np.random.default_rng(p)
+    schema, names = numeric(p + 1), tuple(f"x{k}" for k in range(p))
+    mix, n = rng.random((p, p)), 60
+    pilot = dict(zip(names, (rng.random((500, p)) @ mix / p).T, strict=True))
+    given, outcome = dict(zip(names, rng.random((p, n)), strict=True)), rng.random(n)
+
+    def records(rows):
+        task = Task(
+            column=schema.columns[f"x{p}"],
+            box=Box(schema, names, {}),
+            outcome=outcome[rows],
+            given={name: values[rows] for name, values in given.items()},
+            pilot=pilot,
+            epsilon=Fraction(1),
+            neighbours="replace-one",
+            cap=1,
+        )
+        return instrumented(task.records(), task)[0]
+
+    every, line = records(np.arange(n)), rng.normal(size=p + 1)
+    assert np.abs(every.instruments).max() <= UNITS
+    for rows in (np.arange(1), np.arange(18), np.arange(19), np.arange(n)[::-1], rng.permutation(n)[:7]):
+        some = records(rows)
+        assert (some.instruments == every.instruments[rows]).all()
+        assert (some.residuals(line) == every.residuals(line)[rows]).all()
+
+
+def test_rotated_is_a_matrix_product():
+    rng = np.random.default_rng(0)
+    values, matrix = rng.normal(size=(20, 4)), np.tril(rng.normal(size=(4, 4)))
+    np.testing.assert_allclose(rotated(values, matrix), values @ matrix.T, atol=1e-12)
+
+
+def test_instruments_are_rounded_one_by_one_and_never_leave_the_unit():
+    assert in_units(np.array([-9.0, -1.0, 1.0, 1 + 2**-52, np.inf])).tolist() == [-UNITS, -UNITS, UNITS, UNITS, UNITS]
+
+
+# prices along a path of choices
+
+
+@dataclass
+class Path:
+    """Prescribes what is released, and notes what it was drawn from."""
+
+    seed: int
+    scores: list = field(default_factory=list)
+    counts: list = field(default_factory=list)
+
+    def _rng(self):
+        return np.random.default_rng([self.seed, len(self.scores) + len(self.counts)])
+
+    def choose(self, scores, unit):
+        found = int(self._rng().choice(np.flatnonzero(scores != lines.UNAVAILABLE)))
+        self.scores.append((scores, unit))
+        return found
+
+    def thin(self, n):
+        return None
+
+    def count(self, counts, scale):
+        released = self._rng().geometric(0.3, len(counts))
+        self.counts.append((counts, scale))
+        return released
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """Rounds of few candidates, so that a path takes no time; the price doesn't depend on how many there are."""
+
+    def rounds(p):
+        return tuple(replace(each, n_slopes=3, n_intercepts=9) for each in all_rounds(p))
+
+    all_rounds = lines.rounds
+    monkeypatch.setattr(lines, "rounds", rounds)
+
+
+def path_of(mechanism, table, seed):
+    path = Path(seed)
+    sequential.fitting(mechanism.columns(table.schema), table, mechanism.fit_numbers)(path)
+    return path
+
+
+def price(mechanism, first, second, seed=0):
+    """The most that can be lost with these releases: oscillations of scores, and changes of counts by their scale."""
+    a, b = path_of(mechanism, first, seed), path_of(mechanism, second, seed)
+    assert (len(a.scores), len(a.counts)) == (len(b.scores), len(b.counts))
+    total = Fraction(0)
+    for (left, unit), (right, same) in zip(a.scores, b.scores, strict=True):
+        available = left != lines.UNAVAILABLE
+        assert unit == same
+        assert (available == (right != lines.UNAVAILABLE)).all()
+        moved = (left - right)[available]
+        total += unit * int(moved.max() - moved.min())
+    for (left, scale), (right, same) in zip(a.counts, b.counts, strict=True):
+        assert (scale, left.shape) == (same, right.shape)
+        total += int(np.abs(left - right).sum()) / scale
+    return total
+
+
+def schema_of(cap=2, public=False):
+    x = {"lower": 0.0, "upper": 10.0, "missing": True, "public": public}
+    return Schema.model_validate(
+        {
+            "records": {"max_per_person": cap},
+            "columns": {
+                "s": {"levels": ["a", "b"], "public": public},
+                "x": x,
+                "y": {"lower": 1.0, "upper": 1000.0, "scale": "log", "missing": True},
+            },
+        }
+    )
+
+
+def frame(rows):
+    return pd.DataFrame(rows, columns=["s", "x", "y"])
+
+
+def others(n):
+    rng = np.random.default_rng(5)
+    return [(str(rng.choice(["a", "b"])), rng.uniform(0, 10), np.exp(rng.uniform(0, 6.9))) for _ in range(n)]
+
+
+MOVES = {
+    "moves": ([("a", 9.0, 900.0)], [("b", 0.5, 1.5)]),
+    "far": ([("a", 0.0, 1.0)], [("a", 10.0, 1000.0)]),
+    "goes missing": ([("a", 9.0, 900.0)], [("a", np.nan, np.nan)]),
+}
+MECHANISMS = {
+    "residual": lambda **more: KNGResidual(epsilon=1, by=("s",), bins=8, **more),
+    "sandwich": lambda **more: KNG(epsilon=1, by=("s",), scheme="sandwich", quantiles=("1/4", "1/2", "9/10"), **more),
+    "varying": lambda **more: KNG(
+        epsilon=1, by=("s",), quantiles=("1/4", "1/2", "9/10"), scheme="stepwise", slopes="varying", **more
+    ),
+}
+
+
+def tables(schema, before, after, neighbours, shuffle=True):
+    """Two neighbours; a person has the cap's number of records, all alike; the second file is in another order."""
+    shared, cap = others(7), schema.records.max_per_person
+    second = frame([*shared, *(after * cap if neighbours == "replace-one" else [])])
+    second = second.sample(frac=1, random_state=1) if shuffle else second
+    return Table(frame([*shared, *before * cap]), schema), Table(second, schema)
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("move", MOVES)
+@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("which", MECHANISMS)
+def test_no_path_costs_more_than_epsilon(which, neighbours, move):
+    more = {"n_records": 10} if neighbours == "add-remove" else {}
+    mechanism = MECHANISMS[which](neighbours=neighbours, **more)
+    found = price(mechanism, *tables(schema_of(), *MOVES[move], neighbours))
+    assert Fraction(1, 8) < found <= 1
+
+
+@pytest.mark.usefixtures("few")
+@pytest.mark.parametrize("which", ["residual", "sandwich"])
+def test_strata_that_are_public_cost_epsilon_at_its_full_share(which):
+    before, after = [("a", 9.0, 900.0)], [("a", 9.0, 1.5)]
+    found = price(MECHANISMS[which](), *tables(schema_of(public=True), before, after, "replace-one"))
+    assert Fraction(1, 8) < found <= 1
+
+
+@pytest.mark.usefixtures("few")
+def test_strata_that_each_spend_epsilon_cost_twice_as_much(monkeypatch):
+    monkeypatch.setattr(sequence.ColumnPlan, "in_stratum", lambda self: (Fraction(1), "add-remove"))
+    first, second = tables(schema_of(), *MOVES["moves"], "replace-one")
+    assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
+
+
+@pytest.mark.usefixtures("few")
+def test_a_person_with_two_records_costs_twice_as_much_if_one_is_declared():
+    first, second = (
+        Table(each.frame, schema_of(cap=1)) for each in tables(schema_of(), *MOVES["moves"], "replace-one")
+    )
+    assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
+
+
+def test_the_published_sensitivity_costs_fifty_times_epsilon_at_the_99th_percentile():
+    schema = Schema.model_validate({"columns": {"y": {"lower": 0.0, "upper": 1000.0}}})
+    first, second = (Table(pd.DataFrame({"y": [10.0] * 98 + [500.0, last]}), schema) for last in (900.0, 10.0))
+    settings = {"quantiles": ("99/100",), "scheme": "plain", "slopes": "varying"}
+    assert Fraction(99, 100) < price(KNG(epsilon=1, **settings), first, second) <= 1
+    published = KNG(epsilon=1, variant="published", **settings)
+    assert float(price(published, first, second)) == pytest.approx(true_epsilon(published.plan, 0, 1.0), rel=1e-4)
+    assert true_epsilon(published.plan, 0, 1.0) == pytest.approx(50)
+
+
+# candidate sets, non-crossing
+
+
+class AnyLine:
+    """Chooses evenly among what is allowed, as if the table were empty."""
+
+    def __init__(self, seed):
+        self.rng = np.random.default_rng(seed)
+
+    def choose(self, scores, unit):
+        return int(self.rng.choice(np.flatnonzero(scores != lines.UNAVAILABLE)))
+
+
+@pytest.mark.parametrize(
+    ("scheme", "slopes"), [("stepwise", "varying"), ("sandwich", "varying"), ("sandwich", "fixed")]
+)
+def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, slopes):
+    taus = tuple(Fraction(k, 8) for k in range(1, 8))
+    plan = Plan(taus=taus, scheme=scheme, slopes=slopes, main=(Fraction(1, 4), Fraction(1, 2)))
+    none = np.zeros((0, 2))
+    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=9.7)
+    below = np.zeros((1, 1, 3), dtype=np.int64)
+    fitter = Fitter()
+    for seed in range(3):
+        chooser = AnyLine(seed)
+        search = [np.array([4.0, chooser.rng.integers(-8, 8) / 4, chooser.rng.integers(-8, 8) / 4])]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Fitter, "search", lambda *_, start=search[0]: start)
+            patch.setattr("pdips.quantile.line_search.sums", lambda *_: below)
+            patch.setattr("pdips.quantile.schemes.sums", lambda *_: below[:, :, :1])
+            found = lines_of(records, plan, fitter, Fraction(1), chooser)
+        exact = [[Fraction(float(each)) for each in line] for line in found]
+        for lower, upper in pairwise(exact):
+            gap = [b - a for a, b in zip(lower, upper, strict=True)]
+            assert gap[0] - sum(map(abs, gap[1:])) >= 0
+
+
+def test_between_a_line_and_itself_there_is_that_line():
+    none = np.zeros((0, 1))
+    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=9.7)
+    fitter, line = Fitter(), np.array([5.0, 2.5])
+    candidates = fitter.beside(records, line, slopes=True)
+    assert isinstance(candidates, Candidates)
+    found = fitter.choose(records, candidates, TAUS[2], Fraction(1), AnyLine(0), floor=line, ceiling=line)
+    assert (found == line).all()
+
+
+# what is refused is public
+
+
+def test_bounds_without_width_on_the_scale_are_refused_before_anything_is_spent():
+    high = 1e100
+    low = float(np.nextafter(high, 0))
+    schema = Schema.model_validate({"columns": {"y": {"lower": low, "upper": high, "scale": "log"}}})
+    with pytest.raises(InputError, match="one and the same number"):
+        KNGResidual(epsilon=1).columns(schema)
+
+
+def test_tables_too_large_for_whole_numbers_are_refused(monkeypatch):
+    monkeypatch.setattr(sequential, "MOST_RECORDS", 8)
+    table = Table(frame(others(9)), schema_of())
+    for mechanism in (KNGResidual(epsilon=1), KNG(epsilon=1, quantiles=("1/2",))):
+        with pytest.raises(InputError, match="at most 8 records"):
+            mechanism.release(table, rng=np.random.default_rng(0))
+
+
+@pytest.mark.usefixtures("few")
+def test_strata_without_records_release_as_many_numbers():
+    shapes = set()
+    for stratum in ("a", "b"):
+        table = Table(frame([(stratum, 1.0, 2.0)] * 6), schema_of())
+        shapes.add(MECHANISMS["residual"]().observe(table, 1, RandomBits(np.random.default_rng(0))).shape)
+    assert len(shapes) == 1

@@ -1,0 +1,752 @@
+"""The ledger: its rules, that two processes never overspend, and that kill -9 never forgets a spend."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import FrozenInstanceError, dataclass, fields
+from datetime import UTC, datetime, timedelta
+from fractions import Fraction
+from functools import reduce
+from operator import add
+from pathlib import Path
+
+import pytest
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError, RefusedError
+from pdips.privacy.ledger import Account, Entry, Ledger, Unit
+from pdips.privacy.ledger_file import ADDED, APPLICATION_ID, FORMAT
+from pdips.privacy.ledger_file import TABLES as TABLES_1
+from pdips.privacy.loss import PrivacyLoss, Spend, to_replace_one, zcdp
+
+ROOT = Path(__file__).parents[2]
+TABLES = tuple((TABLES_1 | ADDED).keys())
+SCHEMA = Schema.from_toml("[columns.a]\nlevels = [0, 1]\n")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table.sqlite"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Ledger:
+    return Ledger(path)
+
+
+def pure(epsilon: str, neighbours: str = "replace-one") -> PrivacyLoss:
+    return PrivacyLoss(epsilon=Fraction(epsilon), neighbours=neighbours, kind="pure", statement="For a test.")
+
+
+def approximate(epsilon: str, delta: str, neighbours: str = "replace-one") -> PrivacyLoss:
+    return PrivacyLoss(
+        epsilon=Fraction(epsilon), delta=Fraction(delta), neighbours=neighbours, kind="approximate", statement="A test."
+    )
+
+
+def charge(ledger: Ledger, loss: PrivacyLoss, *, fingerprint: str = "table-1", schema: Schema = SCHEMA) -> int:
+    spends = [Spend(step="counts", epsilon=loss.epsilon)]
+    return ledger.charge(loss, spends, mechanism="laplace-sanitizer", schema=schema, fingerprint=fingerprint)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What a ledger wants to know of a mechanism."""
+
+    loss: PrivacyLoss
+    name: str = "laplace-sanitizer"
+
+    def privacy_loss(self, schema: Schema) -> PrivacyLoss:
+        return self.loss
+
+    def spends(self, schema: Schema) -> tuple[Spend, ...]:
+        return (Spend(step="counts", epsilon=self.loss.epsilon),)
+
+
+def outcomes(ledger: Ledger) -> list[str | None]:
+    return [attempt.outcome for attempt in ledger.attempts()]
+
+
+def numbers(ledger: Ledger) -> list[int]:
+    return [entry.number for entry in ledger.entries()]
+
+
+def message(error: pytest.ExceptionInfo[Exception], path: Path) -> str:
+    """Return the message after checking that it's one line, names the file and has no traceback of sqlite's."""
+    text = str(error.value)
+    assert "\n" not in text
+    assert str(path) in text
+    assert error.value.__cause__ is None
+    assert error.value.__context__ is None or error.value.__suppress_context__
+    return text
+
+
+# What is recorded
+
+
+def test_charge_is_recorded_as_given(ledger: Ledger) -> None:
+    spends = (
+        Spend(step="counts", epsilon=Fraction(1, 3)),
+        Spend(step="scale", epsilon=Fraction(1, 6), composition="parallel"),
+    )
+    assert ledger.charge(pure("1/2"), spends, mechanism="steps", schema=SCHEMA, fingerprint="table-1") == 1
+    assert charge(ledger, approximate("1/7", "1e-9")) == 2
+    first, second = ledger.entries()
+    assert (first.number, first.mechanism, first.kind, first.neighbours) == (1, "steps", "pure", "replace-one")
+    assert (first.epsilon, first.delta, first.rho) == (Fraction(1, 2), 0, 0)
+    assert first.spends == spends
+    assert (second.epsilon, second.delta) == (Fraction(1, 7), Fraction(1, 10**9))
+    assert abs(datetime.now(UTC) - datetime.fromisoformat(first.time)) < timedelta(minutes=1)
+    assert first.time.endswith("+00:00")
+
+
+def test_numbers_are_stored_as_exact_text(ledger: Ledger, path: Path) -> None:
+    charge(ledger, pure("1/3"))
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT epsilon, typeof(epsilon), delta FROM entries").fetchall()
+    assert rows == [("1/3", "text", "0")]
+
+
+def test_zcdp_is_charged_by_its_epsilon_and_delta(ledger: Ledger) -> None:
+    loss = zcdp("1/50", "1e-6", "replace-one", "For a test.")
+    charge(ledger, loss)
+    account, entry = ledger.summary(), ledger.entries()[0]
+    assert (account.spent_epsilon, account.spent_delta) == (loss.epsilon, Fraction(1, 10**6))
+    assert entry.rho == Fraction(1, 50)
+
+
+def test_pure_and_approximate_add_up(ledger: Ledger) -> None:
+    ledger.set_total(2, delta="1e-6")
+    charge(ledger, pure("1/3"))
+    charge(ledger, approximate("1/7", "1e-7"))
+    charge(ledger, approximate("1/11", "2e-7"))
+    assert ledger.summary() == Account(
+        neighbours="replace-one",
+        total_epsilon=Fraction(2),
+        total_delta=Fraction("1e-6"),
+        spent_epsilon=Fraction(1, 3) + Fraction(1, 7) + Fraction(1, 11),
+        spent_delta=Fraction("3e-7"),
+        unit=Unit(),
+    )
+    assert ledger.summary().remaining_epsilon == 2 - Fraction(1, 3) - Fraction(1, 7) - Fraction(1, 11)
+    assert ledger.summary().remaining_delta == Fraction("7e-7")
+
+
+def test_without_a_total_nothing_is_refused(ledger: Ledger) -> None:
+    charge(ledger, pure("1000000"))
+    account = ledger.summary()
+    assert account.spent_epsilon == 10**6
+    assert (account.total_epsilon, account.total_delta) == (None, None)
+    assert (account.remaining_epsilon, account.remaining_delta) == (None, None)
+
+
+def test_the_ledger_outlives_its_object(ledger: Ledger, path: Path) -> None:
+    ledger.set_total(1)
+    charge(ledger, pure("1/2"))
+    again = Ledger(str(path))
+    assert again.entries() == ledger.entries()
+    assert again.summary().remaining_epsilon == Fraction(1, 2)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_repr_names_the_file(ledger: Ledger, path: Path) -> None:
+    assert repr(ledger) == f"Ledger({str(path)!r})"
+
+
+@pytest.mark.parametrize("kept", [Entry, Account])
+def test_what_is_returned_is_frozen(ledger: Ledger, kept: type) -> None:
+    charge(ledger, pure("1"))
+    value = ledger.entries()[0] if kept is Entry else ledger.summary()
+    with pytest.raises(FrozenInstanceError):
+        setattr(value, fields(kept)[0].name, 0)
+
+
+@pytest.mark.parametrize("name", ["a b?mode=memory#x.sqlite", "100%.sqlite", "äö.sqlite"])
+def test_awkward_file_names(tmp_path: Path, name: str) -> None:
+    ledger = Ledger(tmp_path / name)
+    charge(ledger, pure("1"))
+    assert [file.name for file in tmp_path.iterdir()] == [name]
+    assert numbers(ledger) == [1]
+
+
+# Totals and refusals
+
+
+def test_ten_tenths_fit_in_one_exactly(ledger: Ledger) -> None:
+    assert reduce(add, [0.1] * 10) != 1  # the broken twin: doubles (sum() compensates and would hide it)
+    ledger.set_total(1)
+    for _ in range(10):
+        charge(ledger, pure("0.1"))
+    assert ledger.summary().remaining_epsilon == 0
+    with pytest.raises(RefusedError):
+        charge(ledger, pure("0.1"))
+    with pytest.raises(RefusedError):
+        charge(ledger, pure("1e-30"))
+    assert len(ledger.entries()) == 10
+
+
+def test_overspending_epsilon_is_refused_and_not_recorded(ledger: Ledger, path: Path) -> None:
+    ledger.set_total(1)
+    charge(ledger, pure("3/4"))
+    with pytest.raises(RefusedError, match=r"asked epsilon 0\.5, remaining epsilon 0\.25") as error:
+        charge(ledger, pure("1/2"))
+    assert "total epsilon 1 (replace-one neighbours)" in message(error, path)
+    assert numbers(ledger) == [1]
+    assert ledger.summary().spent_epsilon == Fraction(3, 4)
+    assert charge(ledger, pure("1/4")) == 2
+
+
+def test_overspending_delta_is_refused(ledger: Ledger) -> None:
+    ledger.set_total(10, delta="1e-6")
+    charge(ledger, approximate("1", "1e-6"))
+    with pytest.raises(RefusedError, match="remaining epsilon 9,"):
+        charge(ledger, approximate("1", "1e-12"))
+    charge(ledger, pure("9"))
+
+
+def test_refused_first_charge_leaves_the_ledger_unbound(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    with pytest.raises(RefusedError):
+        charge(ledger, pure("2"), fingerprint="table-1")
+    assert charge(ledger, pure("1"), fingerprint="table-2") == 1
+
+
+def test_total_may_rise_and_fall_down_to_what_is_spent(ledger: Ledger, path: Path) -> None:
+    ledger.set_total(1, delta="1e-6")
+    charge(ledger, approximate("1/2", "1e-7"))
+    ledger.set_total(2, delta="1e-5")
+    ledger.set_total("1/2", delta="1e-7")
+    assert ledger.summary().remaining_epsilon == 0
+    assert ledger.summary().remaining_delta == 0
+    for epsilon, delta in (("0.4999", "1e-7"), ("1/2", "0")):
+        with pytest.raises(RefusedError, match=r"already spent epsilon 0\.5 and delta 1e-07") as error:
+            ledger.set_total(epsilon, delta=delta)
+        message(error, path)
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT number, epsilon FROM totals ORDER BY number").fetchall()
+    assert rows == [(1, "1"), (2, "2"), (3, "1/2")]
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0, 0), (-1, 0), ("nan", 0), (1, -1), (1, 1), (1, "inf")])
+def test_totals_that_are_none(ledger: Ledger, path: Path, epsilon: object, delta: object) -> None:
+    with pytest.raises(InputError):
+        ledger.set_total(epsilon, delta=delta)
+    assert not path.exists()
+
+
+def test_total_for_unknown_neighbours(ledger: Ledger, path: Path) -> None:
+    with pytest.raises(InputError, match="neighbours must be one of"):
+        ledger.set_total(1, neighbours="bounded")
+    assert not path.exists()
+
+
+# Neighbours
+
+
+def test_add_remove_loss_is_converted_for_a_replace_one_account(ledger: Ledger) -> None:
+    ledger.set_total(2, delta="1e-3")
+    loss = approximate("1/4", "1e-6", "add-remove")
+    charge(ledger, loss)
+    entry = ledger.entries()[0]
+    assert (entry.neighbours, entry.epsilon, entry.delta) == ("add-remove", Fraction(1, 4), Fraction("1e-6"))
+    assert entry.spends == (Spend(step="counts", epsilon=Fraction(1, 4)),)
+    assert (entry.charged_epsilon, entry.charged_delta) == (Fraction(1, 2), to_replace_one(loss).delta)
+    charge(ledger, pure("3/4", "add-remove"))
+    assert ledger.summary().remaining_epsilon == 0
+    with pytest.raises(RefusedError, match=r"asked epsilon 0\.02"):
+        charge(ledger, pure("1/100", "add-remove"))
+
+
+def test_add_remove_account_charges_as_given_and_refuses_replace_one(ledger: Ledger, path: Path) -> None:
+    ledger.set_total(1, neighbours="add-remove")
+    charge(ledger, pure("1/4", "add-remove"))
+    with pytest.raises(InputError, match="says nothing of the number of records") as error:
+        charge(ledger, pure("1/4"))
+    message(error, path)
+    assert ledger.summary().spent_epsilon == Fraction(1, 4)
+    assert numbers(ledger) == [1]
+
+
+@pytest.mark.parametrize(("first", "second"), [("add-remove", "replace-one"), ("replace-one", "add-remove")])
+def test_first_charge_fixes_the_neighbours(ledger: Ledger, path: Path, first: str, second: str) -> None:
+    charge(ledger, pure("1/4", first))
+    assert ledger.summary().neighbours == first
+    with pytest.raises(InputError, match=f"kept for {first} neighbours") as error:
+        ledger.set_total(1, neighbours=second)
+    message(error, path)
+    ledger.set_total(1, neighbours=first)
+    assert ledger.summary().remaining_epsilon == Fraction(3, 4)
+
+
+# What an account can't hold
+
+
+@pytest.mark.parametrize("kind", ["none", "asymptotic"])
+def test_losses_that_bound_nothing(ledger: Ledger, path: Path, kind: str) -> None:
+    loss = PrivacyLoss(epsilon=Fraction(1), neighbours="replace-one", kind=kind, statement="A claim.")
+    with pytest.raises(InputError, match="bounds nothing"):
+        charge(ledger, loss)
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("epsilon", ["1/3", "1/2000000000000"])
+def test_spends_that_do_not_add_up(ledger: Ledger, path: Path, epsilon: str) -> None:
+    spends = [Spend(step="counts", epsilon=Fraction(1, 2)), Spend(step="scale", epsilon=Fraction(epsilon))]
+    with pytest.raises(InputError, match="the spends add up to"):
+        ledger.charge(pure("1/2"), spends, mechanism="steps", schema=SCHEMA, fingerprint="table-1")
+    assert not path.exists()
+
+
+def test_spends_that_are_missing(ledger: Ledger, path: Path) -> None:
+    with pytest.raises(InputError, match="itemised"):
+        ledger.charge(approximate("1", "1e-6"), [], mechanism="steps", schema=SCHEMA, fingerprint="table-1")
+    assert not path.exists()
+
+
+def test_numbers_too_long_to_write_down(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    with pytest.raises(InputError, match="too many digits"):
+        charge(ledger, pure(Fraction(1, 10**5000)))
+    with pytest.raises(InputError, match="too many digits"):
+        ledger.set_total(Fraction(1, 10**5000))
+    assert numbers(ledger) == []
+
+
+# Whose account it is
+
+
+def test_ledger_belongs_to_one_table(ledger: Ledger, path: Path) -> None:
+    charge(ledger, pure("1/4"), fingerprint="table-1")
+    with pytest.raises(InputError, match=r"belongs to another table.*`pdips ledger adopt`") as error:
+        charge(ledger, pure("1/4"), fingerprint="table-2")
+    assert "table-2" not in message(error, path)
+    ledger.adopt("table-2")
+    ledger.adopt("table-2")
+    assert charge(ledger, pure("1/4"), fingerprint="table-2") == 2
+    assert charge(ledger, pure("1/4"), fingerprint="table-1") == 3
+    with pytest.raises(InputError, match="belongs to another table"):
+        charge(ledger, pure("1/4"), fingerprint="table-3")
+
+
+def test_adopting_before_the_first_charge_binds(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    ledger.adopt("table-1")
+    with pytest.raises(InputError, match="belongs to another table"):
+        charge(ledger, pure("1/4"), fingerprint="table-2")
+
+
+def test_fingerprint_is_kept_as_a_salted_hash_only(tmp_path: Path) -> None:
+    hashes = []
+    for name in ("a.sqlite", "b.sqlite"):
+        charge(Ledger(tmp_path / name), pure("1"), fingerprint="SECRET-FINGERPRINT")
+        assert b"SECRET-FINGERPRINT" not in (tmp_path / name).read_bytes()
+        with closing(sqlite3.connect(tmp_path / name)) as connection:
+            salt, kept = connection.execute("SELECT salt, hash FROM account, fingerprints").fetchone()
+        assert (len(salt), len(kept)) == (16, 32)
+        hashes.append(kept)
+    assert hashes[0] != hashes[1]
+
+
+# Append-only
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize(
+    "attack",
+    [
+        "UPDATE {0} SET number = 7",
+        "DELETE FROM {0}",
+        "INSERT OR REPLACE INTO {0} SELECT * FROM {0} LIMIT 1",
+        "REPLACE INTO {0} SELECT * FROM {0} LIMIT 1",
+    ],
+)
+def test_history_can_not_be_changed(ledger: Ledger, path: Path, table: str, attack: str) -> None:
+    ledger.set_total(1)
+    charge(ledger, pure("1/4"))
+    ledger.adopt("table-2")
+    before = path.read_bytes()
+    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended"):
+        connection.execute(attack.format(table))
+    assert path.read_bytes() == before
+
+
+# Files that can't serve
+
+
+@pytest.mark.parametrize("call", [Ledger.entries, Ledger.summary, lambda ledger: ledger.adopt("table-1")])
+def test_missing_file(ledger: Ledger, path: Path, call: Callable[[Ledger], object]) -> None:
+    with pytest.raises(InputError, match="doesn't exist") as error:
+        call(ledger)
+    message(error, path)
+    assert not path.exists()
+
+
+CALLS = [
+    pytest.param(lambda ledger: charge(ledger, pure("1")), id="charge"),
+    pytest.param(lambda ledger: ledger.set_total(1), id="set_total"),
+    pytest.param(lambda ledger: ledger.adopt("table-1"), id="adopt"),
+    pytest.param(Ledger.entries, id="entries"),
+    pytest.param(Ledger.summary, id="summary"),
+]
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("content", ["text", "database", "other-application", "other-program", "other-version"])
+def test_file_that_is_no_ledger(path: Path, call: Callable[[Ledger], object], content: str) -> None:
+    expected = "another version of pdips" if content == "other-version" else "isn't a pdips ledger"
+    if content == "text":
+        path.write_text("household,income\n1,2\n" * 100)
+    else:
+        statements = {
+            "database": "CREATE TABLE entries (number INTEGER PRIMARY KEY)",
+            "other-application": "PRAGMA application_id = 7",
+            "other-program": "PRAGMA user_version = 1",
+            "other-version": f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT + 1}",
+        }
+        with closing(sqlite3.connect(path)) as connection:
+            connection.executescript(statements[content])
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=expected) as error:
+        call(Ledger(path))
+    message(error, path)
+    assert path.read_bytes() == before
+
+
+def test_empty_file_is_a_ledger_not_begun(ledger: Ledger, path: Path) -> None:
+    path.touch()
+    with pytest.raises(InputError, match="is empty") as error:
+        ledger.summary()
+    message(error, path)
+    assert charge(ledger, pure("1")) == 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_damaged_file(ledger: Ledger, path: Path, call: Callable[[Ledger], object]) -> None:
+    charge(ledger, pure("1"))
+    content = path.read_bytes()
+    path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
+    with pytest.raises(InputError, match="is damaged") as error:
+        call(ledger)
+    message(error, path)
+
+
+def test_ledger_without_its_tables(ledger: Ledger, path: Path) -> None:
+    charge(ledger, pure("1"))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DROP TABLE entries")
+    with pytest.raises(InputError, match="can't be used; SQLite reports error 1") as error:
+        ledger.summary()
+    message(error, path)
+
+
+@pytest.mark.parametrize("call", CALLS[:2])
+@pytest.mark.parametrize("place", ["missing/table.sqlite", "file/table.sqlite", ""])
+def test_directory_that_can_not_hold_it(tmp_path: Path, call: Callable[[Ledger], object], place: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="can't be opened") as error:
+        call(Ledger(tmp_path / place))
+    message(error, tmp_path / place)
+
+
+@pytest.mark.parametrize("call", [*CALLS[:2], lambda ledger: ledger.adopt("table-2")])
+def test_read_only_file_is_only_read(ledger: Ledger, path: Path, call: Callable[[Ledger], object]) -> None:
+    charge(ledger, pure("1"))
+    # Write version 3 in SQLite's header means "read only" to everybody, even to root, whom file modes don't stop.
+    content = bytearray(path.read_bytes())
+    content[18] = 3
+    path.write_bytes(content)
+    with pytest.raises(InputError, match="can't be written") as error:
+        call(ledger)
+    message(error, path)
+    assert numbers(ledger) == [1]
+
+
+def break_off(ledger: Ledger, path: Path, reason: str) -> None:
+    """Begin to raise the total to 2, and come to grief on the way."""
+    with ledger._transaction() as connection:
+        if reason == "moved":
+            path.rename(path.with_suffix(".moved"))
+        connection.execute("INSERT INTO totals VALUES (2, '', '2', '0')")
+        if reason == "interrupted":
+            raise KeyboardInterrupt
+
+
+def test_file_moved_away_in_the_middle(ledger: Ledger, path: Path) -> None:
+    ledger.set_total(1)
+    with pytest.raises(InputError, match="can't be written") as error:
+        break_off(ledger, path, "moved")
+    message(error, path)
+
+
+def test_interruption_changes_nothing_and_frees_the_file(ledger: Ledger, path: Path) -> None:
+    ledger.set_total(1)
+    with pytest.raises(KeyboardInterrupt):
+        break_off(ledger, path, "interrupted")
+    assert ledger.summary().total_epsilon == 1
+    assert charge(Ledger(path, timeout=0), pure("1")) == 1
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_locked_by_another(path: Path, call: Callable[[Ledger], object]) -> None:
+    charge(Ledger(path), pure("1"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        start = time.monotonic()
+        with pytest.raises(InputError, match="is locked by another process; try again when it has finished") as error:
+            call(Ledger(path, timeout=0.1))
+        assert 0.1 <= time.monotonic() - start < 5
+    message(error, path)
+    call(Ledger(path))
+
+
+def test_commit_that_a_reader_holds_up_records_nothing(path: Path) -> None:
+    charge(Ledger(path), pure("1"))
+    with closing(sqlite3.connect(path, isolation_level=None)) as reader:
+        reader.execute("BEGIN")
+        reader.execute("SELECT * FROM entries").fetchall()
+        with pytest.raises(InputError, match="is locked"):
+            charge(Ledger(path, timeout=0.1), pure("1"))
+        assert numbers(Ledger(path)) == [1]
+    assert charge(Ledger(path), pure("1")) == 2
+
+
+def test_commits_are_as_durable_as_sqlite_makes_them(ledger: Ledger) -> None:
+    with ledger._transaction(create_for="replace-one") as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone()[0] == 3
+        assert connection.execute("PRAGMA journal_mode").fetchone()[0] == "delete"
+        assert connection.in_transaction
+
+
+# Processes that are killed, run out of disk, or race; children run these scripts with the file as their argument
+
+PREAMBLE = """
+import os, resource, signal, sys, time
+from fractions import Fraction
+import pdips.privacy.ledger as module
+from pdips.errors import InputError, RefusedError
+from pdips.privacy.ledger import Ledger
+from pdips.privacy.loss import PrivacyLoss, Spend
+
+LOSS = PrivacyLoss(epsilon=Fraction(1, 10), neighbours="replace-one", kind="pure", statement="For a test.")
+SPENDS = [Spend(step="a", epsilon=Fraction(1, 20)), Spend(step="b", epsilon=Fraction(1, 20))]
+
+class Public:  # in place of a Schema, which takes long to import
+    person, max_per_person, public_columns = None, 1, ()
+    to_dict = staticmethod(dict)
+Public.records = Public
+
+class Asked:
+    name = "m"
+    privacy_loss = staticmethod(lambda schema: LOSS)
+    spends = staticmethod(lambda schema: SPENDS)
+
+def charge(ledger):
+    return ledger.charge(LOSS, SPENDS, mechanism="m", schema=Public, fingerprint="table-1")
+
+def reserve_and_charge(ledger):
+    with ledger.reserve(Asked, Public):
+        return charge(ledger)
+"""
+
+KILLED = """
+ledger = Ledger(sys.argv[1])
+while True:
+    print(charge(ledger), flush=True)
+    print(reserve_and_charge(ledger), flush=True)
+"""
+
+# The broken twin answers as soon as a charge is in hand, and brings it to the file with the next two.
+KILLED_LATE = """
+class LateLedger(Ledger):
+    pending = []
+    def charge(self, *args, **kwargs):
+        self.pending.append((args, kwargs))
+        answer = len(self.entries()) + len(self.pending)
+        if len(self.pending) == 3:
+            for args, kwargs in self.pending:
+                super().charge(*args, **kwargs)
+            self.pending.clear()
+        return answer
+ledger = LateLedger(sys.argv[1])
+while True:
+    print(charge(ledger), flush=True)
+"""
+
+RACE = """
+print("ready", flush=True)
+sys.stdin.readline()
+ledger, n_charged = Ledger(sys.argv[1], timeout=30), 0
+try:
+    while True:
+        charge(ledger) if n_charged % 2 else reserve_and_charge(ledger)
+        n_charged += 1
+except RefusedError:
+    print(n_charged)
+"""
+
+# The broken twin looks at the balance, takes its time, and then inserts without looking again.
+RACE_UNLOCKED = (
+    """
+class UnlockedLedger(Ledger):
+    def charge(self, loss, *args, **kwargs):
+        if self.summary().remaining_epsilon < loss.epsilon:
+            raise RefusedError("overspent")
+        time.sleep(0.05)
+        return super().charge(loss, *args, **kwargs)
+    reserve = lambda self, *args: module.closing(open(os.devnull))
+    def _refuse_overspending(self, account, charged):
+        pass
+Ledger = UnlockedLedger
+"""
+    + RACE
+)
+
+# Each fork is killed just before its n-th SQL statement, until one comes through.
+KILLED_AT = """
+act, begun, connect = globals()[sys.argv[2]], sys.argv[3] == "begun", module.sqlite3.connect
+
+def traced(*args, **kwargs):
+    connection = connect(*args, **kwargs)
+    connection.set_trace_callback(trace)
+    return connection
+
+def trace(statement):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+for n_statements in range(1, 300):
+    fork = os.fork()
+    if fork == 0:
+        left, module.sqlite3.connect = n_statements, traced
+        print(act(Ledger(sys.argv[1])), flush=True)
+        os._exit(0)
+    status = os.waitpid(fork, 0)[1]
+    if status == 0:
+        break
+    assert status == signal.SIGKILL
+    if begun:
+        ledger = Ledger(sys.argv[1])
+        print(len(ledger.entries()), len(ledger.attempts()), ledger.summary().reserved_epsilon, flush=True)
+"""
+
+FULL_DISK = """
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2)
+ledger = Ledger(sys.argv[1])
+try:
+    while True:
+        print(charge(ledger), flush=True)
+except InputError as error:
+    print(error)
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PREAMBLE + script, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+
+
+def run_until_killed(script: str, path: Path, delay: float) -> list[int]:
+    """Return the numbers that a child printed until SIGKILL, sent ``delay`` seconds after the first of them."""
+    with start(script, path) as child:
+        first = child.stdout.readline()
+        time.sleep(delay)
+        child.kill()
+        rest = child.stdout.read()
+    assert child.returncode == -signal.SIGKILL
+    return [int(line) for line in (first + rest).splitlines(keepends=True) if line.endswith("\n")]
+
+
+def forgotten(script: str, path: Path) -> Counter[int]:
+    """Return the numbers that were printed before ten kills but aren't in the ledger, or were given out twice."""
+    Ledger(path).set_total(10**6)
+    delays = [0.004 * k + 0.0007 * k * k for k in range(10)]
+    printed = [number for delay in delays for number in run_until_killed(script, path, delay)]
+    assert len(printed) >= len(delays)
+    entries = Ledger(path).entries()
+    assert [entry.number for entry in entries] == list(range(1, len(entries) + 1))
+    assert all(len(entry.spends) == 2 for entry in entries)
+    return Counter(printed) - Counter(entry.number for entry in entries)
+
+
+def test_kill_never_forgets_a_spend(path: Path) -> None:
+    assert not forgotten(KILLED, path)
+
+
+def test_kill_check_catches_a_late_commit(path: Path) -> None:
+    assert forgotten(KILLED_LATE, path)
+
+
+@pytest.mark.parametrize("begun", [True, False])
+@pytest.mark.parametrize("act", ["charge", "reserve_and_charge"])
+def test_kill_before_every_statement(path: Path, act: str, begun: bool) -> None:
+    if begun:
+        Ledger(path).set_total(100)
+    with start(KILLED_AT, path, act, "begun" if begun else "new") as child:
+        *seen, printed = child.stdout.read().splitlines()
+    assert child.returncode == 0
+    ledger = Ledger(path)
+    assert numbers(ledger) == [int(printed)] == [1]
+    assert outcomes(ledger).count("charged") == 1
+    if not begun:
+        return
+    killed = [line.split() for line in seen]
+    assert len(killed) > 10, "too few moments to be the whole charge"
+    assert all(n_entries == "0" for n_entries, _, _ in killed), "a charge was recorded before its COMMIT"
+    # a reservation that was made is never forgotten, and counts until it is struck
+    assert all(Fraction(reserved) == Fraction(n_attempts) / 10 for _, n_attempts, reserved in killed)
+    n_open = int(killed[-1][1])
+    assert (n_open > 10) == (act == "reserve_and_charge")
+    assert ledger.summary().remaining_epsilon == 100 - Fraction(n_open + 1, 10)
+    for attempt in ledger.attempts():
+        if attempt.outcome is None:
+            ledger.strike(attempt.number)
+    assert ledger.summary().remaining_epsilon == 100 - Fraction(1, 10)
+
+
+def test_full_disk_loses_no_spend(path: Path) -> None:
+    charge(Ledger(path), pure("1"))
+    with start(FULL_DISK, path, path.stat().st_size) as child:
+        *printed, complaint = child.stdout.read().splitlines()
+    assert child.returncode == 0
+    assert complaint.startswith(f"ledger {path} can't ")
+    assert numbers(Ledger(path)) == [1, *map(int, printed)]
+    assert charge(Ledger(path), pure("1")) == len(printed) + 2
+
+
+def race(script: str, path: Path) -> int:
+    """Return how many charges of one tenth four processes got out of a total of one."""
+    Ledger(path).set_total(1)
+    children = [start(script, path) for _ in range(4)]
+    for child in children:
+        assert child.stdout.readline() == "ready\n"
+    for child in children:
+        child.stdin.write("go\n")
+        child.stdin.flush()
+    answers = [child.communicate(timeout=60)[0] for child in children]
+    assert [child.returncode for child in children] == [0] * 4
+    n_charged = sum(map(int, answers))
+    assert len(Ledger(path).entries()) == n_charged
+    return n_charged
+
+
+def test_four_processes_never_overspend(path: Path) -> None:
+    assert race(RACE, path) == 10
+    assert Ledger(path).summary().remaining_epsilon == 0
+
+
+def test_race_check_catches_a_ledger_that_does_not_lock(path: Path) -> None:
+    assert race(RACE_UNLOCKED, path) > 10

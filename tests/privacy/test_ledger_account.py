@@ -1,0 +1,375 @@
+"""What the ledger records beside charges: reservations, refusals, units of privacy, receipts, and older formats."""
+
+import json
+import shutil
+import sqlite3
+from contextlib import closing
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from numpy.typing import NDArray
+from test_ledger import SCHEMA, Asked, approximate, charge, numbers, outcomes, pure
+
+from pdips import LaplaceSanitizer, Steps, Table
+from pdips.data.schema import Schema
+from pdips.errors import DataError, InputError, RefusedError
+from pdips.privacy.account import Receipt
+from pdips.privacy.ledger import Ledger, Unit
+
+OLD = Path(__file__).parents[1].joinpath("ledger_format_1.sql")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table.sqlite"
+
+
+@pytest.fixture
+def ledger(path: Path) -> Ledger:
+    return Ledger(path)
+
+
+# Reservations
+
+
+def test_a_reservation_becomes_its_charge(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    with ledger.reserve(Asked(pure("3/4")), SCHEMA):
+        account = Ledger(ledger.path).summary()
+        assert (account.spent_epsilon, account.reserved_epsilon) == (0, Fraction(3, 4))
+        assert account.remaining_epsilon == Fraction(1, 4)
+        assert charge(ledger, pure("3/4")) == 1
+        assert Ledger(ledger.path).summary().reserved_epsilon == 0
+    assert ledger.summary().remaining_epsilon == Fraction(1, 4)
+    (attempt,), (entry,) = ledger.attempts(), ledger.entries()
+    assert (attempt.outcome, attempt.entry, attempt.explained) == ("charged", 1, False)
+    assert (entry.unit, entry.schema) == (Unit(), attempt.schema)
+
+
+def refused(ledger: Ledger, error: type[BaseException], *, explain: bool = False) -> None:
+    with pytest.raises(error), ledger.reserve(Asked(pure("1")), SCHEMA, explain=explain):
+        raise error("SECRET")
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [(DataError, "refused"), (InputError, "withdrawn"), (OSError, "withdrawn"), (KeyboardInterrupt, "withdrawn")],
+)
+def test_what_fails_before_the_charge_is_recorded_and_costs_nothing(
+    ledger: Ledger, error: type[BaseException], outcome: str
+) -> None:
+    ledger.set_total(1)
+    refused(ledger, error)
+    refused(ledger, error, explain=True)
+    assert [(one.outcome, one.explained) for one in ledger.attempts()] == [(outcome, False), (outcome, True)]
+    assert all(len(one.schema) == 16 and one.entry is None for one in ledger.attempts())
+    assert ledger.summary().remaining_epsilon == 1
+    assert b"SECRET" not in ledger.path.read_bytes()
+
+
+def test_what_fails_after_the_charge_stays_charged(ledger: Ledger) -> None:
+    def charge_and_fail() -> None:
+        charge(ledger, pure("1"))
+        raise DataError("chains that disagree")
+
+    with pytest.raises(DataError), ledger.reserve(Asked(pure("1")), SCHEMA):
+        charge_and_fail()
+    assert outcomes(ledger) == ["charged"]
+    assert ledger.summary().spent_epsilon == 1
+
+
+def test_a_reservation_that_isnt_used_is_withdrawn(ledger: Ledger) -> None:
+    with ledger.reserve(Asked(pure("1")), SCHEMA):
+        pass
+    assert outcomes(ledger) == ["withdrawn"]
+
+
+def test_what_is_reserved_cant_be_asked_for_again(ledger: Ledger) -> None:
+    ledger.set_total(1, delta="1e-6")
+    with ledger.reserve(Asked(approximate("3/4", "1e-6")), SCHEMA):
+        other = Ledger(ledger.path)
+        with pytest.raises(RefusedError, match=r"remaining epsilon 0\.25, .*epsilon 0\.75 .*reserved by runs"):
+            charge(other, pure("1/2"))
+        with pytest.raises(RefusedError, match="would be overspent"), other.reserve(Asked(pure("1/2")), SCHEMA):
+            pytest.fail("the body may not run: the table would be read")
+        with pytest.raises(RefusedError, match="would be overspent"):
+            charge(other, approximate("1/8", "1e-7"))
+        with pytest.raises(RefusedError, match=r"already spent epsilon 0\.75"):
+            other.set_total("1/2", delta="1e-6")
+        assert charge(other, pure("1/4")) == 1
+        with pytest.raises(InputError, match="one at a time"), ledger.reserve(Asked(pure("1/8")), SCHEMA):
+            pytest.fail("two reservations of one object")
+    assert outcomes(ledger) == ["withdrawn", "charged"]
+
+
+def test_only_what_was_reserved_is_charged(ledger: Ledger) -> None:
+    other = Schema.from_toml("[columns.a]\nlevels = [0, 1, 2]\n")
+    for asked in ({"loss": pure("2")}, {"loss": pure("1"), "schema": other}):
+        with pytest.raises(InputError, match="another price or schema"), ledger.reserve(Asked(pure("1")), SCHEMA):
+            charge(ledger, **asked)
+    assert numbers(ledger) == []
+
+
+def test_a_struck_reservation_can_no_longer_be_charged(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    with ledger.reserve(Asked(pure("1")), SCHEMA):
+        Ledger(ledger.path).strike(1)
+        assert ledger.summary().remaining_epsilon == 1
+        with pytest.raises(InputError, match="was struck"):
+            charge(ledger, pure("1"))
+    assert outcomes(ledger) == ["struck"]
+    for number in (1, 2):
+        with pytest.raises(InputError, match=f"no open reservation {number}"):
+            ledger.strike(number)
+
+
+def test_a_refused_attempt_fixes_neither_table_nor_unit(ledger: Ledger) -> None:
+    capped = Schema.from_toml("[columns.a]\nlevels = [0, 1]\n[records]\nmax_per_person = 3\n")
+    with pytest.raises(DataError), ledger.reserve(Asked(pure("1")), capped):
+        raise DataError("a bad value")
+    assert charge(ledger, pure("1"), fingerprint="table-2") == 1
+    with pytest.raises(DataError, match="another table"):
+        charge(ledger, pure("1"), fingerprint="table-1")
+
+
+def test_losses_that_bound_nothing_are_refused_before_the_table_is_read(ledger: Ledger) -> None:
+    mechanism = Steps(epsilon=1, variant="published")
+    with pytest.raises(InputError, match="bounds nothing"), ledger.reserve(mechanism, SCHEMA):
+        pytest.fail("the table would be read")
+
+
+def test_reading_and_release_under_one_reservation(tmp_path: Path, ledger: Ledger) -> None:
+    pd.DataFrame({"a": [0, 1, 1]}).to_csv(tmp_path / "t.csv", index=False)
+    mechanism = LaplaceSanitizer(epsilon=1)
+    with ledger.reserve(mechanism, SCHEMA):
+        release, _ = mechanism.release(Table.read(tmp_path / "t.csv", SCHEMA), ledger=ledger)
+    assert outcomes(ledger) == ["charged"]
+    assert release.receipt == ledger.receipt(1)
+
+
+# Units of privacy
+
+
+def schema_for(*, person: str | None = None, cap: int = 1, public: tuple[str, ...] = ()) -> Schema:
+    columns = {name: {"levels": [0, 1], "public": name in public} for name in "ab"}
+    return Schema.model_validate({"columns": columns, "records": {"person": person, "max_per_person": cap}})
+
+
+UNITS = [
+    Unit(person=person, cap=cap, public=public)
+    for person, cap, public in product((None, "id", "pid"), (1, 2), ((), ("a",), ("a", "b")))
+]
+COLUMNS = ("id", "pid", "a", "b")
+
+
+def neighbours(unit: Unit) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which of all 256 tables of two records a unit accepts, and which pairs are neighbours, replace-one."""
+    tables = np.array(list(product(product((0, 1), repeat=4), repeat=2)))  # shape (tables, records, columns)
+    accepted = np.ones(len(tables), dtype=bool)
+    changed = (tables[:, None] != tables[None]).any(axis=3)  # shape (tables, tables, records)
+    pairs = (changed.sum(axis=2) > 0) & (changed.sum(axis=2) <= unit.cap)
+    public = [COLUMNS.index(name) for name in unit.public]
+    pairs &= (tables[:, None][..., public] == tables[None][..., public]).all(axis=(2, 3))
+    if unit.person is not None:
+        same = tables[:, 0, COLUMNS.index(unit.person)] == tables[:, 1, COLUMNS.index(unit.person)]
+        accepted &= ~same | (unit.cap >= 2)
+        pairs &= ~changed.all(axis=2) | (same[:, None] & same[None])  # both records, so both of one person
+    return accepted, pairs
+
+
+def contained(account: Unit, entry: Unit) -> bool:
+    """Whether the account's neighbours, among tables that both accept, are neighbours of the entry too."""
+    (first, pairs), (second, others) = RELATIONS[account], RELATIONS[entry]
+    both = first & second
+    return not (pairs & ~others & both[:, None] & both[None]).any()
+
+
+RELATIONS = {unit: neighbours(unit) for unit in UNITS}
+
+
+def test_losses_that_add_up_are_of_guarantees_that_contain_the_accounts() -> None:
+    # docs/proofs/ledger.md, theorem 2, by enumeration
+    fitting = [(account, entry) for account, entry in product(UNITS, UNITS) if entry.fits(account)]
+    assert all(contained(account, entry) for account, entry in fitting)
+    assert {(entry.cap, account.cap) for account, entry in fitting if entry.person} == {*product((1, 2), (1, 2))}
+    assert all(entry.cap == account.cap for account, entry in fitting if entry.person is None)
+    # the broken twins: rules that forget the cap, the person column or the public columns
+    twins = {
+        "cap": lambda account, entry: entry.person == account.person and {*entry.public} <= {*account.public},
+        "person": lambda account, entry: entry.cap == account.cap and {*entry.public} <= {*account.public},
+        "public": lambda account, entry: (entry.person, entry.cap) == (account.person, account.cap),
+    }
+    for name, fits in twins.items():
+        wrong = [pair for pair in product(UNITS, UNITS) if fits(*pair) and not contained(*pair)]
+        assert wrong, name
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "adds_up"),
+    [
+        ({"person": "id", "cap": 1}, {"person": "id", "cap": 3}, True),
+        ({"public": ("a", "b")}, {"public": ("a",)}, True),
+        ({"public": ("a",)}, {"public": ("a", "b")}, False),
+        ({"person": "id"}, {"person": "pid"}, False),
+        ({"person": "id"}, {}, False),
+        ({"cap": 1}, {"cap": 3}, False),
+        ({"cap": 3}, {"cap": 1}, False),
+    ],
+)
+def test_charges_for_another_unit_are_refused(ledger: Ledger, first: dict, second: dict, adds_up: bool) -> None:
+    charge(ledger, pure("1"), schema=schema_for(**first))
+    assert ledger.summary().unit == Unit(**first)
+    if adds_up:
+        assert charge(ledger, pure("1"), schema=schema_for(**second)) == 2
+        assert [entry.unit for entry in ledger.entries()] == [Unit(**first), Unit(**second)]
+        return
+    with pytest.raises(InputError, match=r"kept for this unit of privacy.*name another ledger"):
+        charge(ledger, pure("1"), schema=schema_for(**second))
+    with pytest.raises(InputError, match="kept for this unit"), ledger.reserve(Asked(pure("1")), schema_for(**second)):
+        pytest.fail("the table would be read")
+    assert ledger.summary().spent_epsilon == 1
+
+
+def test_the_unit_may_change_between_a_reservation_and_its_charge(ledger: Ledger) -> None:
+    with ledger.reserve(Asked(pure("1")), SCHEMA):
+        charge(Ledger(ledger.path), pure("1"), schema=schema_for(cap=2))
+        with pytest.raises(InputError, match="kept for this unit"):
+            charge(ledger, pure("1"))
+    assert outcomes(ledger) == ["withdrawn", "charged"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "words"),
+    [
+        (Unit(), "up to 1 record a person, declared; no public columns"),
+        (Unit(cap=2, public=("x", "y")), "up to 2 records a person, declared; public: x, y"),
+        (Unit(person="pid", cap=2), "all records with the same 'pid'; no public columns"),
+    ],
+)
+def test_units_in_words(unit: Unit, words: str) -> None:
+    assert str(unit) == words
+
+
+# Several tables in one account
+
+
+def test_several_tables_of_the_same_persons_share_one_account(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    charge(ledger, pure("1/4"), fingerprint="2024")
+    ledger.adopt("2024, corrected")
+    ledger.adopt("2025", role="other-table")
+    ledger.adopt("2025", role="other-table")
+    for fingerprint in ("2024, corrected", "2025", "2024"):
+        charge(ledger, pure("1/4"), fingerprint=fingerprint)
+    assert ledger.summary().remaining_epsilon == 0
+    assert [role for _, role in ledger.tables()] == ["first", "version", "other-table"]
+    with pytest.raises(RefusedError):
+        charge(ledger, pure("1/4"), fingerprint="2025")
+    with pytest.raises(InputError, match="role must be one of"):
+        ledger.adopt("2026", role="friend")
+
+
+# Receipts, and ledgers put back from a backup
+
+
+def test_a_receipt_names_its_charge_and_nothing_else(ledger: Ledger) -> None:
+    charge(ledger, pure("1/4"), fingerprint="SECRET")
+    receipt = ledger.receipt(1)
+    assert receipt is not None
+    assert receipt.number == 1
+    assert (len(receipt.account), len(receipt.token)) == (16, 16)
+    with closing(sqlite3.connect(ledger.path)) as connection:
+        salt, fingerprint = connection.execute("SELECT salt, hash FROM account, fingerprints").fetchone()
+    for secret in (salt.hex(), fingerprint.hex()):
+        assert receipt.account not in secret
+        assert receipt.token not in secret
+    assert ledger.compare(receipt) is None
+    assert ledger.receipt(2) is None
+
+
+def test_an_older_copy_put_back_is_noticed(ledger: Ledger, path: Path) -> None:
+    charge(ledger, pure("1"))
+    shutil.copy(path, path.with_suffix(".backup"))
+    charge(ledger, pure("1"))
+    receipts = [ledger.receipt(1), ledger.receipt(2)]
+    assert [ledger.compare(receipt) for receipt in receipts] == [None, None]
+    shutil.copy(path.with_suffix(".backup"), path)
+    assert ledger.compare(receipts[0]) is None
+    assert "which holds 1: an older copy of the ledger was put back" in ledger.compare(receipts[1])
+    charge(ledger, pure("1"))  # of the same price, at the same number
+    assert "is another one: an older copy of the ledger was put back" in ledger.compare(receipts[1])
+    other = Ledger(path.with_name("other.sqlite"))
+    charge(other, pure("1"))
+    assert "charged to another account" in other.compare(receipts[0])
+    assert "is another one" in ledger.compare(Receipt(account=receipts[0].account, number=0, token="0" * 16))
+
+
+# Ledgers of version 0.1
+
+
+@pytest.fixture
+def old(path: Path) -> Ledger:
+    """A ledger that version 0.1 wrote: epsilon 1/2 and, for add-remove neighbours, 1/3, of a total of 3."""
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(OLD.read_text(encoding="utf-8"))
+    return Ledger(path)
+
+
+def test_an_old_ledger_keeps_its_spends_and_asks_for_its_unit(old: Ledger) -> None:
+    assert [(entry.epsilon, entry.charged_epsilon, entry.unit, entry.schema) for entry in old.entries()] == [
+        (Fraction(1, 2), Fraction(1, 2), None, None),
+        (Fraction(1, 3), Fraction(2, 3), None, None),
+    ]
+    account = old.summary()
+    assert (account.total_epsilon, account.spent_epsilon, account.unit) == (3, Fraction(7, 6), None)
+    assert (account.total_delta, account.reserved_epsilon) == (Fraction("1e-6"), 0)
+    assert [role for _, role in old.tables()] == ["first", "version"]
+    assert (old.attempts(), old.receipt(1)) == ([], None)
+    for attempt in (lambda: charge(old, pure("1")), lambda: old.reserve(Asked(pure("1")), SCHEMA).__enter__()):
+        with pytest.raises(InputError, match=r"charges of version 0\.1.*pdips ledger declare-unit"):
+            attempt()
+    assert numbers(old) == [1, 2]
+
+
+def test_an_old_ledger_goes_on_once_its_unit_is_declared(old: Ledger) -> None:
+    old.declare_unit(schema_for(person="id", cap=3))
+    account = old.summary()
+    assert (account.unit, account.unit_declared) == (Unit(person="id", cap=3), True)
+    with pytest.raises(InputError, match="on record already"):
+        old.declare_unit(SCHEMA)
+    with pytest.raises(InputError, match="kept for this unit"):
+        charge(old, pure("1"))
+    assert charge(old, pure("1"), fingerprint="table-2", schema=schema_for(person="id", cap=2)) == 3
+    assert old.summary().remaining_epsilon == 3 - Fraction(7, 6) - 1
+    with pytest.raises(RefusedError):
+        charge(old, pure("1"), schema=schema_for(person="id", cap=2))
+    with closing(sqlite3.connect(old.path)) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended"):
+        connection.execute("DELETE FROM units")
+
+
+def test_a_unit_isnt_declared_without_old_charges(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    with pytest.raises(InputError, match="no charge yet"):
+        ledger.declare_unit(SCHEMA)
+
+
+def test_a_failed_charge_leaves_an_old_ledger_as_it_was(old: Ledger, path: Path) -> None:
+    before = path.read_bytes()
+    with pytest.raises(InputError, match="declare-unit"):
+        charge(old, pure("1"))
+    assert path.read_bytes() == before
+
+
+def test_the_schema_is_recorded_by_its_digest(ledger: Ledger) -> None:
+    first, second = (
+        schema_for(cap=1),
+        Schema.model_validate({**json.loads(json.dumps(schema_for().to_dict())), "title": "x"}),
+    )
+    for schema in (first, first, second):
+        charge(ledger, pure("1"), schema=schema)
+    digests = [entry.schema for entry in ledger.entries()]
+    assert digests[0] == digests[1] != digests[2]

@@ -1,0 +1,237 @@
+"""Noise is drawn from exactly the stated law. Chi-square checks: n = 50,000 or more, seed fixed, false alarm 1e-6."""
+
+import math
+from decimal import Decimal, localcontext
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from laws import ACCEPT, REJECT, chi_square, two_samples
+from scipy import stats
+
+from pdips.errors import InputError
+from pdips.privacy import noise
+from pdips.privacy.noise import RandomBits
+
+N = 50_000
+SCALES = [Fraction(1, 3), Fraction(2), Fraction(25, 2), Fraction(97), Fraction(400), Fraction(10**6)]
+
+
+def seeded(seed: int = 0) -> RandomBits:
+    return RandomBits(np.random.default_rng(seed))
+
+
+def laplace_pmf(scale: float):
+    # beyond int32 scipy's dlaplace is not reliable, so the formula is spelt out
+    ratio = math.exp(-1 / scale)
+    return lambda z: (1 - ratio) / (1 + ratio) * np.exp(-np.abs(z) / scale)
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_discrete_laplace_has_its_law_and_no_other(scale):
+    draws = noise.discrete_laplace(scale, N, seeded())
+    divisor = max(1, int(scale // 100))  # a coarser grid for wide laws: cells of ``divisor`` neighbouring values
+
+    def p_value(claimed: float) -> float:
+        ratio = math.exp(-1 / claimed)
+
+        def cdf(z):
+            tail = np.exp(-(np.abs(np.where(z >= 0, z + 1, -z))) / claimed) / (1 + ratio)
+            return np.where(z >= 0, 1 - tail, tail)
+
+        def pmf(cell):
+            return cdf((cell + 1) * divisor - 1) - cdf(cell * divisor - 1)
+
+        return chi_square(np.floor_divide(draws, divisor), pmf)
+
+    assert p_value(float(scale)) > ACCEPT
+    if scale >= 1:
+        assert p_value(0.9 * float(scale)) < REJECT
+        assert p_value(1.1 * float(scale)) < REJECT
+
+
+def test_discrete_laplace_agrees_with_opendp():
+    import opendp.prelude as dp
+
+    dp.enable_features("contrib")
+    space = dp.atom_domain(T=int), dp.absolute_distance(T=int)
+    draw = dp.m.make_laplace(*space, scale=7.5)
+    theirs = np.array([draw(0) for _ in range(N)])
+    assert two_samples(noise.discrete_laplace(Fraction(15, 2), N, seeded()), theirs) > ACCEPT
+    assert two_samples(noise.discrete_laplace(Fraction(15, 2) * Fraction(11, 10), N, seeded()), theirs) < REJECT
+
+
+@pytest.mark.parametrize("scale", [Fraction(1, 1000), Fraction(1, 10**7)])
+def test_tiny_scales_give_no_noise_and_no_hang(scale):
+    assert not noise.discrete_laplace(scale, 1000, seeded()).any()
+
+
+@pytest.mark.parametrize("scale", [Fraction(0), Fraction(-1), Fraction(2**51)])
+def test_scale_out_of_range(scale):
+    with pytest.raises(InputError, match="scale of the noise"):
+        noise.discrete_laplace(scale, 1, seeded())
+
+
+def exact_cumulative(rate: Fraction, size: int | None, k: int) -> Decimal:
+    with localcontext() as context:
+        context.prec = 120
+
+        def survival(j: int) -> Decimal:
+            return (-Decimal(rate.numerator) * j / Decimal(rate.denominator)).exp()
+
+        whole = 1 - survival(size) if size else Decimal(1)
+        return (1 - survival(k + 1)) / whole
+
+
+@pytest.mark.parametrize(("rate", "size"), [(Fraction(1, 3), None), (Fraction(1, 50), 32), (Fraction(5), None)])
+@pytest.mark.parametrize("word_bits", [8, 64])
+def test_thresholds_enclose_the_exact_distribution_function(rate, size, word_bits):
+    digit = noise._Digit(rate, size, guide_bits=4, word_bits=word_bits)
+    for k, threshold in enumerate(digit.thresholds):
+        scaled = exact_cumulative(rate, size, k) * 2**word_bits
+        assert int(threshold) < scaled < int(threshold) + 1
+    assert len(digit.thresholds) == size - 1 if size and word_bits == 64 else len(digit.thresholds) > 0
+
+
+@pytest.mark.parametrize("size", [None, 8])
+def test_undecided_words_are_decided_by_more_bits(size):
+    # words of 5 bits leave a third of the draws undecided, so that the rare branch is a common one here
+    digit = noise._Digit(Fraction(1, 4), size, guide_bits=3, word_bits=5)
+    draws = digit.sample(N, seeded())
+    ratio = math.exp(-1 / 4)
+    whole = 1 - ratio ** (size or math.inf)
+
+    def pmf(k, r=ratio):
+        return np.where((k >= 0) & (k < (size or 10**9)), (1 - r) * r ** np.maximum(k, 0) / whole, 0)
+
+    assert chi_square(draws, pmf) > ACCEPT
+    # the twin settles undecided words at their lower end: short words, rounded laws
+    twin = np.searchsorted(digit.thresholds, seeded(1).words(N, np.uint64) >> np.uint64(59), side="left")
+    assert chi_square(twin, pmf) < REJECT
+
+
+def test_guide_and_search_agree():
+    digit = noise._Digit(Fraction(1, 30), None)
+    draws = digit.sample(4000, seeded())
+    bits = seeded()
+    heads = bits.words(4000, np.uint16)
+    decided = digit.guide[heads] >= 0
+    words = heads.astype(np.uint64) << np.uint64(48)
+    assert decided.mean() > 0.9
+    assert (draws[decided] == np.searchsorted(digit.thresholds, words[decided])).all()
+
+
+@pytest.mark.parametrize("variance", [Fraction(1, 4), Fraction(9), Fraction(200)])
+def test_discrete_gaussian_has_its_law_and_no_other(variance):
+    draws = noise.discrete_gaussian(variance, N, seeded())
+    grid = np.arange(-400, 401)
+
+    def pmf_of(claimed):
+        weights = np.exp(-(grid**2) / (2 * claimed))
+        return lambda z: np.exp(-(z**2) / (2 * claimed)) / weights.sum()
+
+    assert chi_square(draws, pmf_of(float(variance))) > ACCEPT
+    assert chi_square(draws, pmf_of(0.8 * float(variance))) < REJECT
+    assert chi_square(draws, pmf_of(1.2 * float(variance))) < REJECT
+
+
+def test_gaussian_acceptance_is_the_same_when_every_coin_is_tossed_exactly(monkeypatch):
+    usual = noise.discrete_gaussian(Fraction(30), 300, seeded())
+    monkeypatch.setattr(noise, "FILTER", 2.0)
+    assert (noise.discrete_gaussian(Fraction(30), 300, seeded()) == usual).all()
+
+
+def test_a_wide_gaussian_is_a_normal():
+    # sigma = 2^35, beyond any table of probabilities; Kolmogorov-Smirnov at 1e-6; twins 10 % off are rejected at 1e-9
+    draws = noise.discrete_gaussian(Fraction(2**70), N, seeded()) / 2**35
+    assert stats.kstest(draws, "norm").pvalue > ACCEPT
+    for wrong in (0.9, 1.1):
+        assert stats.kstest(draws * wrong, "norm").pvalue < REJECT
+
+
+@pytest.mark.parametrize("variance", [Fraction(0), Fraction(1, 10**330), Fraction(2**81)])
+def test_variance_out_of_range(variance):
+    with pytest.raises(InputError, match="variance of the noise"):
+        noise.discrete_gaussian(variance, 1, seeded())
+
+
+SCORES = np.array([0, -700, -1500, np.iinfo(np.int64).min, 40])
+
+
+def softmax(unit: float) -> np.ndarray:
+    weights = np.where(SCORES > -(10**9), np.exp(unit * np.maximum(SCORES.astype(float) - 40, -60 / unit)), 0.0)
+    return weights / weights.sum()
+
+
+def test_exponential_mechanism_has_its_law_and_no_other():
+    chosen = noise.exponential_mechanism(np.tile(SCORES, (N, 1)), Fraction(1, 500), seeded())
+    assert not (chosen == 3).any()
+    assert chi_square(chosen, lambda k: np.where((k >= 0) & (k < 5), softmax(1 / 500)[k % 5], 0)) > ACCEPT
+    assert chi_square(chosen, lambda k: np.where((k >= 0) & (k < 5), softmax(1 / 400)[k % 5], 0)) < REJECT
+
+
+def test_exponential_mechanism_is_the_same_when_every_choice_is_made_exactly(monkeypatch):
+    scores = np.random.default_rng(3).integers(-4000, 0, (400, 6))
+    usual = noise.exponential_mechanism(scores, Fraction(1, 500), seeded())
+    monkeypatch.setattr(noise, "FILTER", 2.0)
+    assert (noise.exponential_mechanism(scores, Fraction(1, 500), seeded()) == usual).all()
+
+
+def test_scores_far_below_the_best_count_as_sixty_nats_below(monkeypatch):
+    # SOUNDNESS review E8: no candidate's probability may vanish
+    monkeypatch.setattr(noise, "FLOOR_NATS", 3)
+    chosen = noise.exponential_mechanism(np.tile([[0, -(10**6)]], (N, 1)), Fraction(1), seeded())
+    rare = math.exp(-3) / (1 + math.exp(-3))
+    assert stats.binomtest(int((chosen == 1).sum()), N, rare).pvalue > ACCEPT
+
+
+def test_exponential_mechanism_needs_a_candidate():
+    with pytest.raises(InputError, match="at least one available candidate"):
+        noise.exponential_mechanism(np.full((2, 3), np.iinfo(np.int64).min), Fraction(1), seeded())
+
+
+@pytest.mark.parametrize(("scores", "unit"), [([0, 2**62], 1), ([0, -(2**62)], 1), ([0, 1], 0), ([0, 1], -1)])
+def test_exponential_mechanism_needs_sensible_scores(scores, unit):
+    with pytest.raises(InputError, match="unit above 0 and scores within"):
+        noise.exponential_mechanism(np.array([scores]), Fraction(unit), seeded())
+
+
+def test_quantise_keeps_the_distance_that_doubles_lose():
+    # SOUNDNESS review E4: 0.25 and 0.15 are one step of 0.1 apart
+    step, values = Fraction(1, 10), np.array([0.25, 0.15])
+    exact = [math.floor(Fraction(v) / step + Fraction(1, 2)) for v in values]
+    assert noise.quantise(values, step).tolist() == exact
+    assert abs(np.diff(exact)[0]) <= math.ceil((Fraction(0.25) - Fraction(0.15)) / step)
+    naive = np.floor(values / 0.1 + 0.5)
+    assert abs(np.diff(naive)[0]) == 2
+
+
+def test_quantise_equals_rational_arithmetic_on_half_way_inputs():
+    rng = np.random.default_rng(0)
+    values = (rng.integers(-(10**6), 10**6, 4000) + 0.5) / 10
+    for step in (Fraction(1, 10), Fraction(1, 3), Fraction(1)):
+        exact = [math.floor(Fraction(float(v)) / step + Fraction(1, 2)) for v in values]
+        assert noise.quantise(values, step).tolist() == exact
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e30])
+def test_quantise_refuses_what_has_no_grid_point(bad):
+    with pytest.raises(InputError, match="must be finite"):
+        noise.quantise(np.array([1.0, bad]), Fraction(1))
+
+
+def test_quantise_needs_a_step():
+    with pytest.raises(InputError, match="grid step"):
+        noise.quantise(np.array([1.0]), Fraction(0))
+
+
+def test_bits_come_from_the_operating_system_unless_seeded():
+    assert not RandomBits().reproducible
+    assert seeded().reproducible
+    assert RandomBits().integer(256) != RandomBits().integer(256)
+    assert seeded(5).integer(256) == seeded(5).integer(256)
+
+
+def test_variance_formula():
+    draws = noise.discrete_laplace(Fraction(8), 400_000, seeded())
+    assert draws.var() == pytest.approx(noise.discrete_laplace_variance(Fraction(8)), rel=0.02)

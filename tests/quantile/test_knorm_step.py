@@ -1,0 +1,192 @@
+"""The PyMC step for K-norm gradient potentials against brute force; error rates as in test_hit_and_run."""
+
+import pickle
+
+import cloudpickle
+import knorm_tables as by_hand
+import numpy as np
+import pymc as pm
+import pytest
+from laws import ACCEPT, REJECT
+from pymc.step_methods.state import equal_dataclass_values
+from pytensor.compile.mode import Mode
+
+from pdips.errors import InputError
+from pdips.posterior.nuts import converged
+from pdips.quantile.hit_and_run import NORMS, KNormGradient
+from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
+
+QUIET = {"progressbar": False, "quiet": True, "compute_convergence_checks": False, "cores": 1}
+LINES = {"floors": [[0.2, 0.5], [-0.5, 0.0]], "ceilings": [5.0, 0.4]}
+
+
+def model(density, *, prior="Uniform", others=False):
+    """Return a model of two parameters with the potential, and perhaps others that have nothing to do with it."""
+    with pm.Model() as made:
+        box = {"lower": by_hand.LOWER, "upper": by_hand.UPPER} if prior == "Uniform" else {}
+        beta = getattr(pm, prior)("beta", **box, shape=2, default_transform=None, initval="prior")
+        if others:
+            pm.Binomial("seen", 10, pm.Beta("rate", 2, 2), observed=7)
+        settings = {"floors": density.floors, "ceilings": density.ceilings, "norm": density.norm}
+        knorm_gradient("kng", beta, density.x, density.y, tau=density.tau, scale=density.scale, **settings)
+    return made
+
+
+def sampled(made, *, moves=25, **settings):
+    with made:
+        step = KNormGradientStep([made["beta"]], moves=moves)
+        return pm.sample(step=step, **{"chains": 2, "random_seed": 4, **QUIET, **settings})
+
+
+def test_chains_have_the_law_of_a_fine_grid():
+    density = by_hand.skewed()
+    tree = sampled(model(density), draws=5000, tune=200)
+    posterior = tree["posterior"]["beta"].to_numpy()
+    assert max(by_hand.lag_one(draws) for draws in posterior) < 0.06
+    draws = posterior.reshape(-1, 2)
+    assert by_hand.p_value(draws, by_hand.cells(density)) > ACCEPT
+    assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(scale=0.6))) < REJECT
+    assert by_hand.p_value(draws, by_hand.cells(by_hand.skewed(norm="l1"))) < REJECT
+    agreed = converged(tree)
+    assert agreed.passed
+    assert tree["sample_stats"]["knorm"].dtype == np.float64
+    norms = [density.norm_of_gradient(theta) for theta in posterior[0, :5]]
+    np.testing.assert_allclose(tree["sample_stats"]["knorm"][0, :5], norms)
+
+
+def test_other_variables_are_sampled_beside_it():
+    tree = sampled(model(by_hand.skewed(), others=True), draws=400, tune=200, moves=3)
+    assert set(tree["posterior"].data_vars) == {"beta", "rate"}
+    assert float(tree["posterior"]["rate"].mean()) == pytest.approx(9 / 14, abs=0.05)  # six standard errors
+    assert set(tree["observed_data"].data_vars) == {"seen"}
+
+
+def test_a_seed_gives_the_same_draws_on_one_core_and_on_two():
+    made = model(by_hand.skewed())
+    settings = {"draws": 20, "tune": 10, "moves": 1}
+    one, two, other = (
+        sampled(made, **settings, **more)["posterior"]["beta"].to_numpy()
+        for more in ({}, {"cores": 2}, {"random_seed": 5})
+    )
+    assert (one == two).all()
+    assert (one != other).any()
+    assert (one[0] != one[1]).any()
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_the_potential_is_the_log_density(norm):
+    rng = np.random.default_rng(6)
+    density = by_hand.skewed(norm=norm, **LINES)
+    made = model(density)
+    evaluate = made.compile_logp(vars=made.potentials, mode=Mode("py", "fast_compile"))
+    points = rng.uniform([0, -1], [5, 1], (40, 2))
+    direct = [density.log_density(theta) for theta in points]
+    assert 0 < np.isinf(direct).sum() < 40
+    np.testing.assert_allclose([evaluate({"beta": theta}) for theta in points], direct)
+
+
+def test_lines_are_kept_in_every_draw():
+    density = by_hand.skewed(**LINES)
+    made = model(density)
+    tree = sampled(made, draws=300, tune=10, moves=2, initvals={"beta": np.array([2.0, 0.5])})
+    assert min(density.heights(theta).min() for theta in tree["posterior"]["beta"].to_numpy().reshape(-1, 2)) >= 0
+    with made:
+        step = KNormGradientStep([made["beta"]])
+    with pytest.raises(InputError, match="start must lie"):
+        step.step({"beta": np.array([6.0, 4.0])})
+
+
+def test_a_step_survives_being_sent_to_another_process():
+    made = model(by_hand.skewed())
+    with made:
+        step = KNormGradientStep([made["beta"]], rng=1)
+    copy = pickle.loads(cloudpickle.dumps(step))
+    point = {"beta": np.array([2.0, 0.5])}
+    assert (step.step(point)[0]["beta"] == copy.step(point)[0]["beta"]).all()
+    copy.sampling_state = step.sampling_state
+    assert equal_dataclass_values(copy.sampling_state, step.sampling_state)
+    assert (step.step(point)[0]["beta"] == copy.step(point)[0]["beta"]).all()
+
+
+def test_each_chain_learns_its_directions_anew():
+    made = model(by_hand.skewed())
+    with made:
+        step = KNormGradientStep([made["beta"]], moves=5)
+    for _ in range(2):
+        step.setup_chain(np.random.default_rng(1), tune=100, draws=10)
+        assert step.shape.shape == (0, 2)
+        point = {"beta": np.array([2.0, 0.5])}
+        for _ in range(100):
+            point, _ = step.step(point)
+        step.stop_tuning()
+        assert step.shape.shape == (2, 2)
+        assert step.seen == []
+        learnt = step.shape
+        step.step(point)
+        assert (step.shape == learnt).all()
+
+
+def test_few_records_mean_many_moves():
+    rng = np.random.default_rng(0)
+    for n, moves in ((9, 2223), (4000, 10)):
+        made = model(KNormGradient(np.column_stack([np.ones(n), rng.random(n)]), rng.random(n), 0.5, 1.0))
+        with made:
+            assert KNormGradientStep([made["beta"]]).moves == moves
+
+
+def test_other_base_measures_are_refused():
+    with pytest.raises(InputError, match="draws lines of the K-norm gradient density alone"):
+        sampled(model(by_hand.skewed(), prior="Normal"))
+
+
+def with_a_transform(table):
+    beta = pm.Uniform("beta", -9, 9, shape=2)
+    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+    return beta
+
+
+def with_another_term(table):
+    beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+    pm.Normal("y", beta[0], 1, observed=0.0)
+    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+    return beta
+
+
+def with_two_potentials(table):
+    beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+    pm.Potential("more", beta.sum())
+    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+    return beta
+
+
+def with_bounds_to_sample(table):
+    beta = pm.Uniform("beta", -9, pm.HalfNormal("most"), shape=2, default_transform=None)
+    knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+    return beta
+
+
+def with_no_potential(table):
+    return pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+
+
+@pytest.mark.parametrize(
+    "build", [with_a_transform, with_another_term, with_two_potentials, with_bounds_to_sample, with_no_potential]
+)
+def test_models_whose_lines_it_cannot_draw_are_refused(build):
+    with pm.Model():
+        beta = build(by_hand.skewed())
+        with pytest.raises(InputError, match="in no other term of the model"):
+            KNormGradientStep([beta])
+
+
+def test_settings_are_checked():
+    table = by_hand.skewed()
+    with pm.Model():
+        beta = pm.Uniform("beta", -9, 9, shape=2, default_transform=None)
+        with pytest.raises(InputError, match="use shape=2"):
+            knorm_gradient("kng", pm.Uniform("more", -9, 9, shape=3), table.x, table.y, tau=0.5, scale=1)
+        knorm_gradient("kng", beta, table.x, table.y, tau=0.5, scale=1)
+        with pytest.raises(InputError, match="moves must be at least 1"):
+            KNormGradientStep([beta], moves=0)
+        with pytest.raises(InputError, match="takes one free variable"):
+            KNormGradientStep([beta, beta])

@@ -1,0 +1,385 @@
+"""Panels: who is in which part, what that costs, and that synthetic records exist in the years of their public ones."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, Ledger
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.privacy.noise import RandomBits
+from pdips.quantile import sequential
+from pdips.quantile.choosing import Exact, outcomes
+from pdips.quantile.kng import KNG
+from pdips.quantile.kng_residual import KNGResidual
+from pdips.quantile.line_search import Candidates, Fitter
+from pdips.quantile.panel import Nobody, Panel
+from pdips.quantile.spreads import Spread
+
+PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
+YEARS = (1976, 1977, 1978)
+
+
+def schema_of(years=YEARS, *, upper=1000.0, levels=True, industries=0, public=True, **column) -> Schema:
+    year = {"levels": list(years)} if levels else {"lower": min(years), "upper": max(years), "integer": True}
+    columns = {"entry": Column(**year, public=True), "exit": Column(**year, public=True)}
+    if industries:
+        columns["industry"] = Column(levels=list("abc"[:industries]), public=public)
+    number = {"lower": 1.0, "upper": upper, "scale": "log", "missing": True} | column
+    return Schema(columns=columns | {f"emp_{t}": Column(**number) for t in years})
+
+
+def firms(n=90, years=YEARS, seed=0, industries=0) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    entry, last = np.sort(rng.choice(years, (n, 2)), axis=1).T
+    frame = pd.DataFrame({"entry": entry, "exit": last})
+    if industries:
+        frame["industry"] = rng.choice(list("abc"[:industries]), n)
+    level = rng.lognormal(3, 1, n).clip(2, 300)
+    for t in years:
+        frame[f"emp_{t}"] = np.where((entry <= t) & (last >= t), level * rng.lognormal(0, 0.1, n), np.nan)
+    return frame
+
+
+class Spy:
+    """Notes every task, and draws the middle of the range."""
+
+    def __init__(self):
+        self.tasks = []
+
+    def __call__(self, task, chooser):
+        self.tasks.append(task)
+        return self
+
+    def draw(self, given, n, rng):
+        return np.full(n, 50.0)
+
+
+def spied(mechanism, table):
+    spy, columns = Spy(), mechanism.columns(table.schema)
+    sequential.fitting(columns, table, spy)(Exact(RandomBits(np.random.default_rng(1))))
+    return spy.tasks
+
+
+# Price, by exact enumeration
+
+
+LIVES = ((1976, 1977), (1977, 1977), (1976, 1976))
+"""A firm that goes on, a birth of the second year, and an exit after the first."""
+
+
+def tiny_tables(schema, values):
+    """All tables of three firms with these lives."""
+    cells = [t for life in LIVES for t in range(life[0], life[1] + 1)]
+    for filled in itertools.product(values, repeat=len(cells)):
+        rest, rows = list(filled), []
+        for first, last in LIVES:
+            rows.append([first, last, *(rest.pop(0) if first <= t <= last else np.nan for t in (1976, 1977))])
+        yield tuple(map(tuple, rows)), Table(pd.DataFrame(rows, columns=list(schema.columns)), schema)
+
+
+def law(columns, table, fit_numbers):
+    found = outcomes(sequential.fitting(columns, table, fit_numbers))
+    return {outcome.key: outcome for outcome in found}
+
+
+def worst_losses(columns, schema, fit_numbers, values=(2.0, 30.0, 900.0)):
+    """Return for each firm the largest loss over all tables and all other values of it."""
+    known = {rows: law(columns, table, fit_numbers) for rows, table in tiny_tables(schema, values)}
+    worst = [0.0] * len(LIVES)
+    for (rows, mine), (others, theirs) in itertools.permutations(known.items(), 2):
+        changed = [k for k in range(len(LIVES)) if repr(rows[k]) != repr(others[k])]
+        if len(changed) == 1:
+            worst[changed[0]] = max(worst[changed[0]], *(loss(mine[key], theirs[key]) for key in mine))
+    return worst
+
+
+def loss(mine, theirs):
+    """Return the log ratio at the outcome with these choices and the worst noisy counts."""
+    counts = zip(mine.statistics, theirs.statistics, mine.scales, strict=True)
+    noise = sum(abs(a - b) / scale for a, b, scale in counts)
+    return abs(mine.log_probability - theirs.log_probability) + float(noise)
+
+
+def test_parts_compose_in_parallel_and_years_in_sequence():
+    schema = schema_of((1976, 1977))
+    for share, expected in (("parallel", (1, 1 / 2, 1 / 2)), ("1/4", (1 / 2 + 3 / 8, 1 / 8, 1 / 2))):
+        mechanism = KNGResidual(epsilon=1, births_share=share, **PANEL)
+        found = worst_losses(mechanism.columns(schema), schema, mechanism.fit_numbers)
+        assert found == pytest.approx(expected)  # noisy counts are tight, so a firm's loss is the sum of its parts'
+
+
+class Overlapping(Panel):
+    """A broken twin: births are among the continuers too, at the whole year's price."""
+
+    def parts(self, name, values):
+        found = super().parts(name, values)
+        return found | {"continuers": found["continuers"] | found["births"]}
+
+
+def test_a_birth_that_is_counted_twice_costs_more():
+    schema = schema_of((1976, 1977))
+    mechanism = KNGResidual(epsilon=1, **PANEL)
+    columns = mechanism.columns(schema)
+    broken = Overlapping(**{field: getattr(columns.panel, field) for field in columns.panel.__dataclass_fields__})
+    object.__setattr__(columns, "panel", broken)
+
+    def fit(task, chooser):  # the birth has no value of the year before: any will do
+        task.given.update({name: np.nan_to_num(values, nan=2.0) for name, values in task.given.items()})
+        return mechanism.fit_numbers(task, chooser)
+
+    assert worst_losses(columns, schema, fit)[1] > 0.99 > 1 / 2
+
+
+def test_chosen_lines_stay_within_the_price():
+    schema = schema_of((1976, 1977))
+
+    def fit(task, chooser):
+        records = task.records()
+        slopes = np.array([[0.0], [records.span / 2]])[: 1 + task.box.n_predictors, : task.box.n_predictors]
+        spread = Spread.of(records.span, records.span / 3, 2, records.step, upwards=True)
+        around = Candidates(around=records.start(), slopes=slopes, intercepts=spread)
+        Fitter(within=False).choose(records, around, Fraction(3, 4), task.epsilon, chooser)
+        return Nobody()
+
+    columns = KNGResidual(epsilon=3, **PANEL).columns(schema)
+    found = worst_losses(columns, schema, fit, values=(2.0, 900.0))
+    assert max(found) <= 3 + 1e-9
+    assert max(found[1:]) <= 3 / 2 + 1e-9
+    assert min(found) > 0.2  # something is read of each
+
+
+# Who is where
+
+
+def test_births_are_never_among_the_continuers():
+    frame = firms()
+    table = Table(frame, schema_of())
+    tasks = spied(KNGResidual(epsilon=1, **PANEL), table)
+    assert [(task.column, task.box.names) for task in tasks] == [
+        (table.schema.columns[f"emp_{t}"], names)
+        for t, names in ((1976, ()), (1977, ()), (1977, ("emp_1976",)), (1978, ()), (1978, ("emp_1977",)))
+    ]
+    for task, t in zip(tasks, (1976, 1977, 1977, 1978, 1978), strict=True):
+        births = frame[(frame["entry"] == t)]
+        older = frame[(frame["entry"] < t) & (frame["exit"] >= t)]
+        mine = older if task.box.names else births
+        assert task.outcome.tolist() == mine[f"emp_{t}"].tolist()
+        assert task.n_public == len(mine)
+        assert task.epsilon == Fraction(1, 3)
+        for name, values in task.given.items():
+            assert values.tolist() == older[name].tolist()
+            assert len(task.pilot[name]) == len(older)
+
+
+def test_the_papers_shares_of_births_and_continuers():
+    table = Table(firms(), schema_of())
+    tasks = spied(KNG(epsilon=3, quantiles=3, births_share="1/4", **PANEL), table)
+    assert [task.epsilon for task in tasks] == [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
+
+
+def test_years_share_the_budget_equally_and_it_adds_up():
+    mechanism, schema = KNGResidual(epsilon=1, **PANEL), schema_of()
+    spends = mechanism.spends(schema)
+    assert [spend.epsilon for spend in spends] == [Fraction(1, 3)] * 3
+    assert spends[1].step == "column emp_1977, births and continuers"
+    assert "follows from public columns" in mechanism.privacy_loss(schema).statement
+    assert "follows from" not in KNG(epsilon=1).privacy_loss(schema).statement
+
+
+@pytest.mark.parametrize("levels", [True, False])
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        KNGResidual(epsilon=1, n_sets=2, **PANEL),
+        KNGResidual(epsilon=1, n_sets=2, continuers="line", **PANEL),
+        KNG(epsilon=1, n_sets=2, quantiles=5, scheme="stepwise", main=("1/2",), **PANEL),
+    ],
+)
+def test_synthetic_firms_exist_in_the_years_of_the_public_ones(mechanism, levels):
+    years = (1976, 1977, 1980)  # a year that nobody asked for lies between
+    table = Table(firms(60, years), schema_of(years, levels=levels))
+    release, _ = mechanism.release(table, rng=np.random.default_rng(2))
+    for made in release.sets:
+        assert sorted(zip(made["entry"], made["exit"], strict=True)) == sorted(
+            zip(table.frame["entry"], table.frame["exit"], strict=True)
+        )
+        for t in years:
+            there = (made["entry"] <= t) & (made["exit"] >= t)
+            assert (made[f"emp_{t}"].notna() == there).all()
+            assert made[f"emp_{t}"].dropna().between(1, 1000).all()
+
+
+def test_much_budget_gives_the_panel_back():
+    # Not a test of chance: at this epsilon nothing but the width of bins and the number of quantiles is left.
+    frame = firms(400, seed=3)
+    table = Table(frame, schema_of())
+    for mechanism in (
+        KNGResidual(epsilon=30_000, **PANEL),
+        KNG(epsilon=300_000, scheme="sandwich", slopes="varying", **PANEL),
+    ):
+        made = (
+            mechanism.release(table, rng=np.random.default_rng(3))[0].sets[0].astype({f"emp_{t}": float for t in YEARS})
+        )
+        for a, b in itertools.pairwise(YEARS):
+            change = np.log(made[f"emp_{b}"] / made[f"emp_{a}"])
+            true = np.log(frame[f"emp_{b}"] / frame[f"emp_{a}"])
+            assert abs(change.median() - true.median()) < 0.05
+            assert change.std() == pytest.approx(true.std(), rel=0.5)
+            assert np.log(made[f"emp_{b}"]).mean() == pytest.approx(np.log(frame[f"emp_{b}"]).mean(), abs=0.2)
+
+
+# Strata
+
+
+def test_one_synthesis_for_each_public_industry():
+    frame = firms(industries=2)
+    frame = frame[~((frame["industry"] == "b") & (frame["entry"] == 1977))]  # publicly no births there in that year
+    table = Table(frame.reset_index(drop=True), schema_of(industries=3))  # and nobody at all in the third
+    tasks = spied(KNGResidual(epsilon=3, by=("industry",), births_share="1/4", **PANEL), table)
+    wanted = [(("a", 1976), 1), (("b", 1976), 1)]
+    assert [task.epsilon for task in tasks[:2]] == [share for _, share in wanted]
+    assert [task.epsilon for task in tasks[2:5]] == [Fraction(1, 4), Fraction(3, 4), 1]  # births a, continuers a, b
+    assert all(task.neighbours == "replace-one" and task.n_public == len(task.outcome) for task in tasks)
+    made = KNGResidual(epsilon=3, by=("industry",), **PANEL).release(table, rng=np.random.default_rng(5))[0].sets[0]
+    assert made["industry"].value_counts().to_dict() == table.frame["industry"].value_counts().to_dict()
+    assert (made["emp_1977"].notna() == ((made["entry"] <= 1977) & (made["exit"] >= 1977))).all()
+
+
+def test_confidential_industries_halve_the_budget():
+    table = Table(firms(industries=2), schema_of(industries=3, public=False))
+    mechanism = KNGResidual(epsilon=8, by=("industry",), **PANEL)
+    tasks = spied(mechanism, table)
+    assert len(tasks) == 3 + 2 * 3 * 2  # a stratum that nobody is in costs and counts as every other
+    assert {task.epsilon for task in tasks} == {1}  # 2 of 8 for each of four columns, at half for each stratum
+    assert {(task.neighbours, task.n_public) for task in tasks} == {("add-remove", None)}
+    made = mechanism.release(table, rng=np.random.default_rng(6))[0].sets[0]
+    assert (made["emp_1977"].notna() == ((made["entry"] <= 1977) & (made["exit"] >= 1977))).all()
+
+
+# Predictors, and two numbers a year
+
+
+def test_named_predictors_are_split_by_part():
+    schema = schema_of()
+    pay = {f"pay_{t}": schema.columns[f"emp_{t}"] for t in YEARS}
+    schema = Schema(columns={**schema.columns, **pay})
+    frame = firms()
+    table = Table(frame.assign(**{f"pay_{t}": frame[f"emp_{t}"] for t in YEARS}), schema)
+    settings = {"panel": ("entry", "exit"), "panel_columns": ("emp_", "pay_")}
+    named = {"pay_1977": ("pay_1976", "emp_1977", "emp_1976")}
+    tasks = spied(KNGResidual(epsilon=1, predictors=named, **settings), table)
+    names = {task.box.names for task in tasks if task.column is schema.columns["pay_1977"]}
+    assert {("emp_1977",), ("pay_1976", "emp_1977", "emp_1976")} <= names
+    assert all(not np.isnan(values).any() for task in tasks for values in task.given.values())
+    with pytest.raises(InputError, match="'emp_1976' isn't there in every record that goes on"):
+        KNG(epsilon=1, predictors={"pay_1978": ("emp_1976",)}, **settings).columns(schema)
+
+
+def test_last_years_value_is_the_line_only_where_it_is_the_one_predictor_on_the_same_scale():
+    table = Table(firms(), schema_of())
+    growth = [task.unchanged is not None for task in spied(KNGResidual(epsilon=1, **PANEL), table)]
+    assert growth == [False, False, True, False, True]
+    other = {**table.schema.columns, "emp_1977": Column(lower=1.0, upper=2000.0, scale="log", missing=True)}
+    wider = Table(table.frame, Schema(columns=other))
+    assert not any(task.unchanged is not None for task in spied(KNGResidual(epsilon=1, **PANEL), wider))
+    task = spied(KNGResidual(epsilon=1, **PANEL), table)[2]
+    x = task.box.matrix(task.given)[:, 0]
+    assert np.exp(task.unchanged[0] + x * task.unchanged[1]) == pytest.approx(task.given["emp_1976"])
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"emp_1978": 5.0}, "column 'emp_1978' has a value outside 'entry' to 'exit'"),
+        ({"emp_1977": np.nan}, "column 'emp_1977' is missing within 'entry' to 'exit'"),
+        ({"entry": 1978}, "a record's 'exit' is before its 'entry'"),
+    ],
+)
+@pytest.mark.parametrize("mechanism", [KNGResidual(epsilon=1, **PANEL), KNG(epsilon=1, quantiles=3, **PANEL)])
+def test_a_table_against_its_public_years_is_refused_before_anything_is_spent(mechanism, change, message, tmp_path):
+    frame = firms()
+    frame.loc[0] = [1976, 1977, 3.0, 4.0, np.nan]
+    frame.loc[0, list(change)] = list(change.values())
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_total(5)
+    with pytest.raises(InputError, match=message) as refused:
+        mechanism.release(Table(frame, schema_of()), ledger=ledger)
+    assert "\n" not in str(refused.value)
+    assert ledger.summary().remaining_epsilon == 5
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"panel": ("entry", "exit")}, "panel_columns must list"),
+        ({"panel": ("entry",), "panel_columns": ("emp_",)}, "panel must name two public columns"),
+        ({"panel_columns": ("emp_",)}, "panel must name two public columns"),
+        ({**PANEL, "births_share": 1}, "births_share must be 'parallel', or above 0 and below 1"),
+        ({**PANEL, "births_share": "half"}, "births_share must be a finite number"),
+        ({"births_share": "1/4"}, "panel must name two public columns"),
+    ],
+)
+def test_settings_are_checked_before_there_is_a_schema(settings, message):
+    for mechanism in (KNGResidual, KNG):
+        with pytest.raises(InputError, match=message):
+            mechanism(epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("columns", "settings", "message"),
+    [
+        ({}, {"panel": ("start", "exit")}, "'start' is no column"),
+        ({}, {"panel_columns": ("pay_",)}, "no column of the schema is called 'pay_' and a year"),
+        ({"entry": Column(levels=[1976, 1977])}, {}, "'entry' must have public = true"),
+        ({"exit": Column(levels=["old", "new"], public=True)}, {}, "'exit' must hold years"),
+        ({"exit": Column(lower=1970, upper=1980, public=True)}, {}, "'exit' must hold years"),
+        (
+            {"exit": Column(levels=[1976], public=True, missing=True)},
+            {},
+            "'exit' must have public = true and no missing",
+        ),
+        ({"emp_1977": Column(lower=0, upper=9)}, {}, "'emp_1977' must be numeric, with missing = true"),
+        ({"emp_1977": Column(levels=[1, 2], missing=True)}, {}, "'emp_1977' must be numeric, with missing = true"),
+        ({}, {"order": ("emp_1977", "emp_1976", "emp_1978")}, "'emp_1976' doesn't come before 'emp_1977'"),
+        ({}, {"predictors": {"emp_1978": ("emp_1976",)}}, "take columns of this year or the year before"),
+        ({}, {"n_records": 100}, "public columns show the number of records"),
+    ],
+)
+def test_schemas_that_are_no_panel_are_refused(columns, settings, message):
+    schema = Schema(columns={**schema_of().columns, **columns})
+    neighbours = "add-remove" if "n_records" in settings else "replace-one"
+    with pytest.raises(InputError, match=message):
+        KNG(epsilon=1, neighbours=neighbours, **{**PANEL, **settings}).columns(schema)
+
+
+def test_public_years_of_numbers_are_given_not_made():
+    schema = schema_of()
+    first = schema.columns["emp_1976"].model_copy(update={"public": True})
+    table = Table(firms(), Schema(columns={**schema.columns, "emp_1976": first}))
+    mechanism = KNGResidual(epsilon=1, **PANEL)
+    assert [spend.step for spend in mechanism.spends(table.schema)] == [
+        f"column emp_{t}, births and continuers" for t in (1977, 1978)
+    ]
+    made = mechanism.release(table, rng=np.random.default_rng(8))[0].sets[0]
+    assert sorted(made["emp_1976"].dropna()) == sorted(table.frame["emp_1976"].dropna())
+
+
+def test_the_exact_law_of_a_panel_year():
+    # One free column: the law that audits read. Choices of two parts multiply.
+    schema = schema_of((1976, 1977))
+    public = schema.columns["emp_1976"].model_copy(update={"public": True})
+    schema = Schema(columns={**schema.columns, "emp_1976": public})
+    _, table = next(tiny_tables(schema, (2.0, 30.0)))
+    found = KNGResidual(epsilon=1, **PANEL).law(table).outcomes
+    assert sum(math.exp(outcome.log_probability) for outcome in found) == pytest.approx(1)
+    assert sum(found[0].statistics) == 2  # one birth and one that goes on
+    runs = KNGResidual(epsilon=1, **PANEL).observe(table, 5, RandomBits(np.random.default_rng(9)))
+    assert runs.shape == (5, len(found[0].statistics))

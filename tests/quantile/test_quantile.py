@@ -1,0 +1,318 @@
+"""Quantile lines and residuals as releases: the law of a draw, tables of all kinds, and input that is refused."""
+
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from laws import ACCEPT, REJECT, chi_square
+
+from pdips import KNG, InputError, KNGResidual, Ledger, Schema, Table
+from pdips.privacy.noise import RandomBits
+from pdips.quantile import sequential
+from pdips.quantile.choosing import Exact
+from pdips.quantile.line_search import Fitter, Records
+
+WAGE = Schema.from_toml("[columns.wage]\nlower = 0\nupper = 1000\n")
+FEW = ("1/4", "1/2", "3/4")
+
+
+def wages(values, schema=WAGE) -> Table:
+    return Table(pd.DataFrame({"wage": np.asarray(values, dtype=float)}), schema)
+
+
+# The law of one quantile.
+
+
+def softmax(values, tau: float, epsilon: float, grid: np.ndarray) -> np.ndarray:
+    """The mechanism's formula, written down again: Delta is 1 under replace-one."""
+    below = (np.asarray(values)[:, None] <= grid).sum(axis=0)
+    weights = np.exp(-epsilon / 2 * np.abs(below - tau * len(values)))
+    return weights / weights.sum()
+
+
+VALUES = (3.0, 40.0, 40.0, 700.0, 950.0)
+
+
+def grid_of(n: int) -> np.ndarray:
+    none = np.zeros((0, 0))
+    records = Records(outcome=np.zeros(0), predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=1000.0)
+    return Fitter(n_intercepts=n).beside(records, records.start(), upwards=True).intercepts.offsets
+
+
+def test_the_law_of_a_quantile_is_the_printed_formula():
+    made = KNG(epsilon=2, quantiles=("3/4",), scheme="plain", slopes="varying", n_candidates=60)
+    law = np.exp([each.log_probability for each in sorted(made.law(wages(VALUES)).outcomes, key=lambda o: o.key)])
+    assert law == pytest.approx(softmax(VALUES, 0.75, 2, grid_of(60)), rel=1e-9)
+
+
+def test_on_many_even_candidates_the_law_is_that_of_quadrature():
+    # probabilities of intervals by integration of the density, which is constant between records (SOUNDNESS 3.6)
+    made = KNG(epsilon=2, quantiles=("1/2",), scheme="stepwise", base="uniform", n_candidates=4_000)
+    edges = np.array([0, *sorted(set(VALUES)), 1000.0])
+    below = (np.asarray(VALUES)[:, None] <= edges[:-1]).sum(axis=0)
+    weights = np.exp(-np.abs(below - 2.5)) * np.diff(edges)
+    drawn = made.observe(wages(VALUES), 20_000, RandomBits(np.random.default_rng(0)))[:, 0]
+    shares = np.histogram(grid_of(4_000)[drawn], edges)[0] / 20_000
+    error = np.sqrt(0.25 / 20_000)
+    assert np.abs(shares - weights / weights.sum()).max() < 5 * error  # wrong with probability 1e-5 at most
+    twin = np.exp(-2 * np.abs(below - 2.5)) * np.diff(edges)  # the broken twin forgets the 2 of epsilon / 2
+    assert np.abs(shares - twin / twin.sum()).max() > 10 * error
+
+
+def test_draws_follow_the_law():
+    # 40,000 draws, seed fixed: the true law fails with probability 1e-6; the twin at 1.2 times epsilon must fail
+    made = KNG(epsilon=2, quantiles=("1/2",), scheme="stepwise", n_candidates=30)
+    drawn = made.observe(wages(VALUES), 40_000, RandomBits(np.random.default_rng(1)))[:, 0]
+
+    def pmf(epsilon):
+        law = softmax(VALUES, 0.5, epsilon, grid_of(30))
+        return lambda places: np.where((places >= 0) & (places < len(law)), law[np.clip(places, 0, len(law) - 1)], 0.0)
+
+    assert chi_square(drawn, pmf(2)) > ACCEPT
+    assert chi_square(drawn, pmf(2.6)) < REJECT
+
+
+def test_runs_of_audits_have_the_law_of_single_runs():
+    # the first choice of 300 separate runs and of 20,000 at once: 6 standard errors
+    made = KNGResidual(epsilon=2, bins=2)
+    fit = sequential.fitting(made.columns(WAGE), wages(VALUES), made.fit_numbers)
+    from pdips.quantile.choosing import Recording
+
+    bits, separate = RandomBits(np.random.default_rng(2)), []
+    for _ in range(300):
+        recording = Recording(Exact(bits))
+        fit(recording)
+        separate.append(recording.seen)
+    together = made.observe(wages(VALUES), 20_000, bits)
+    assert together.shape == (20_000, len(separate[0]))
+    error = together.std(axis=0) / np.sqrt(300)
+    assert (np.abs(np.mean(separate, axis=0) - together.mean(axis=0)) < 6 * error).all()
+    assert together.std(axis=0).min() > 0.5
+
+
+# Tables of all kinds.
+
+MIXED = Schema.from_toml("""
+[columns.region]
+levels = ["n", "s"]
+public = true
+[columns.sector]
+levels = ["a", "b", "c"]
+missing = true
+[columns.size]
+lower = 1
+upper = 5000
+integer = true
+scale = "log"
+[columns.pay]
+lower = 0
+upper = 100
+missing = true
+""")
+
+
+def mixed_table(n: int = 120, schema: Schema = MIXED) -> Table:
+    rng = np.random.default_rng(3)
+    frame = pd.DataFrame(
+        {
+            "region": rng.choice(["n", "s"], n),
+            "sector": rng.choice(["a", "b", "c", None], n),
+            "size": np.exp(rng.uniform(0, 8.5, n)).astype(int).clip(1, 5000),
+            "pay": np.where(rng.random(n) < 0.2, np.nan, rng.uniform(0, 100, n)),
+        }
+    )
+    return Table(frame[list(schema.columns)], schema)
+
+
+QUICK = {"epsilon": 4, "n_candidates": 40}
+SETTINGS = [
+    KNG(**QUICK, quantiles=FEW, scheme="stepwise"),
+    KNG(**QUICK, quantiles=FEW, scheme="stepwise", slopes="varying", between="quantile"),
+    KNG(**QUICK, quantiles=FEW),
+    KNGResidual(**QUICK),
+]
+
+
+@pytest.mark.parametrize("made", SETTINGS, ids=lambda m: f"{m.name}-{getattr(m, 'scheme', '')}")
+def test_tables_of_all_kinds_go_in_and_come_out(made):
+    made = made.__class__(**{**made.__dict__, "n_sets": 2})
+    release, _ = made.release(mixed_table(), rng=np.random.default_rng(4))
+    for frame in release.sets:
+        again = Table(frame, MIXED)  # every value is one that the schema allows
+        assert again.n_records == 120
+        assert frame["region"].value_counts().to_dict() == mixed_table().frame["region"].value_counts().to_dict()
+        assert frame["pay"].isna().any()
+    assert not release.sets[0].equals(release.sets[1])
+
+
+@pytest.mark.parametrize("made", SETTINGS, ids=lambda m: f"{m.name}-{getattr(m, 'scheme', '')}")
+def test_under_add_remove_the_public_number_of_records_comes_out(made):
+    schema = MIXED.model_copy(update={"columns": {n: c for n, c in MIXED.columns.items() if not c.public}})
+    made = made.__class__(**{**made.__dict__, "neighbours": "add-remove", "n_records": 17})
+    release, _ = made.release(mixed_table(60, schema), rng=np.random.default_rng(5))
+    assert [len(frame) for frame in release.sets] == [17]
+
+
+@pytest.mark.parametrize("made", SETTINGS, ids=lambda m: f"{m.name}-{getattr(m, 'scheme', '')}")
+@pytest.mark.parametrize("by", [("region",), ("sector",)])
+def test_a_stratum_without_records_costs_and_releases_like_any_other(made, by):
+    made = made.__class__(**{**made.__dict__, "by": by})
+    frame = mixed_table().frame.copy()
+    frame.loc[frame["sector"] == "b", "sector"] = "a"
+    empty = Table(frame.assign(region="n") if by == ("region",) else frame, MIXED)
+    assert made.spends(MIXED) == made.__class__(**made.__dict__).spends(empty.schema)
+    draws = sequential.fitting(made.columns(MIXED), empty, made.fit_numbers)(
+        Exact(RandomBits(np.random.default_rng(6)))
+    )
+    values = {"region": np.ones(50), "sector": np.ones(50), "size": np.full(50, 7.0)}
+    drawn = draws["pay"].draw(values, 50, np.random.default_rng(0))
+    assert ((drawn >= 0) & (drawn <= 100) | np.isnan(drawn)).all()
+    released, _ = made.release(empty, rng=np.random.default_rng(7))
+    assert len(released.sets[0]) == 120
+
+
+def test_a_person_with_more_records_makes_more_noise():
+    records = "[records]\nmax_per_person = 5\n"
+    capped = Schema.from_toml("[columns.wage]\nlower = 0\nupper = 1000\n" + records)
+    one, five = (KNGResidual(epsilon=2, bins=3).law(wages(VALUES, s)).outcomes[0].scales for s in (WAGE, capped))
+    assert [5 * scale for scale in one] == list(five)
+    made = KNG(epsilon=2, quantiles=("1/2",), scheme="stepwise", n_candidates=30)
+    law = np.exp([e.log_probability for e in sorted(made.law(wages(VALUES, capped)).outcomes, key=lambda o: o.key)])
+    assert law == pytest.approx(softmax(VALUES, 0.5, 2 / 5, grid_of(30)), rel=1e-9)
+
+
+def test_an_outcome_with_one_distinct_value_is_like_any_other():
+    for made in (KNG(epsilon=50, quantiles=FEW), KNGResidual(epsilon=50)):
+        release, _ = made.release(wages([250.0] * 200), rng=np.random.default_rng(8))
+        assert release.sets[0]["wage"].median() == pytest.approx(250, abs=30)
+
+
+# Input that is refused: before anything is charged, in words that hold no record.
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"quantiles": ("1/2", 1)}, "quantiles must be above 0 and below 1"),
+        ({"quantiles": (0, "1/2")}, "quantiles must be above 0 and below 1"),
+        ({"quantiles": ("1/2", "1/2")}, "quantiles must increase: sort them, and give each once"),
+        ({"quantiles": ("1/2", "1/4")}, "quantiles must increase: sort them, and give each once"),
+        ({"quantiles": ()}, "quantiles must name at least one"),
+        ({"quantiles": 0}, "quantiles must be a number from 1 to 499"),
+        ({"quantiles": ("0.12345", "1/2")}, "whole thousandths"),
+        ({"quantiles": ("1/4", "3/4"), "scheme": "stepwise"}, "starts at the median: quantiles need 0.5"),
+        ({"quantiles": ("1/4", "3/4"), "scheme": "sandwich"}, "starts at the median: quantiles need 0.5"),
+        ({"scheme": "sandwich", "main": ("1/4", "3/4")}, "main needs 0.5"),
+        ({"scheme": "sideways"}, "scheme must be"),
+        ({"slopes": "steep"}, "slopes must be"),
+        ({"norm": "l3"}, "norm must be"),
+        ({"base": "flat"}, "base must be"),
+        ({"between": "lines"}, "between must be"),
+        ({"scheme": "joint", "slopes": "varying"}, "take slopes = fixed"),
+        ({"variant": "published", "scheme": "joint"}, "variant = published follows paper 002"),
+        ({"median_share": 1}, "median_share must be above 0 and below 1"),
+        ({"main_share": 0}, "main_share must be above 0 and below 1"),
+        ({"n_candidates": 1}, "n_candidates must be"),
+        ({"caps": ("size",)}, "caps is a list of column=value"),
+    ],
+)
+def test_kng_checks_its_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        KNG(epsilon=1, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"line_share": 1}, "line_share must be above 0 and below 1"),
+        ({"bins": 1}, "bins must be"),
+        ({"n_candidates": True}, "n_candidates must be"),
+        ({"neighbours": "add-remove"}, "n_records"),
+    ],
+)
+def test_kng_residual_checks_its_settings(settings, message):
+    with pytest.raises(InputError, match=message):
+        KNGResidual(epsilon=1, **settings)
+
+
+@pytest.mark.parametrize("mechanism", [KNG, KNGResidual])
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"caps": {"size": 1}}, "predictors need a range of some width"),
+        ({"caps": {"size": 6000}}, "predictors need a range of some width"),
+        ({"caps": {"sector": 2}}, "has levels, not bounds"),
+        ({"by": ("pay",)}, "strata are made by columns with levels"),
+        ({"by": ("sector", "sector")}, "by names a column twice"),
+        ({"by": ("zone",)}, "'zone' is no column"),
+        ({"order": ("size", "pay")}, "order leaves out 'sector'"),
+        ({"order": ("size", "size", "sector", "pay")}, "order names a column twice"),
+        ({"predictors": {"size": "pay"}}, "'pay' doesn't come before 'size'"),
+        ({"budget": {"size": 1}}, "budget needs a share above 0 for 'sector'"),
+        ({"n_records": 5}, "public columns show the number of records"),
+        ({"epsilon": "1e-9"}, "epsilon is too small"),
+    ],
+)
+def test_settings_that_do_not_fit_the_schema_are_refused_before_the_charge(mechanism, settings, message, tmp_path):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    with pytest.raises(InputError, match=message):
+        mechanism(**{"epsilon": 1, **settings}).release(mixed_table(), ledger=ledger)
+    assert not ledger.path.exists()
+
+
+def test_bounds_and_their_width_are_the_schemas_business():
+    with pytest.raises(InputError, match="size"):
+        Schema.from_toml("[columns.size]\nlower = 0\n[columns.pay]\nlower = 0\nupper = 1\n")
+    with pytest.raises(InputError, match="size"):
+        Schema.from_toml("[columns.size]\nlower = 3\nupper = 3\n")
+
+
+def test_fewer_records_than_quantiles_are_refused_where_their_number_is_public(tmp_path):
+    ledger = Ledger(tmp_path / "l.sqlite")
+    with pytest.raises(InputError, match=r"^there are fewer records than quantiles: take fewer quantiles$"):
+        KNG(epsilon=1, quantiles=9).release(wages([1.0] * 8), ledger=ledger)
+    assert not ledger.path.exists()
+    many = KNG(epsilon=1, quantiles=9, neighbours="add-remove", n_records=8)
+    assert len(many.release(wages([1.0] * 8))[0].sets[0]) == 8
+
+
+def test_shares_of_the_budget_are_as_asked_for():
+    schema = MIXED
+    spent = KNGResidual(epsilon=1, budget={"sector": 1, "size": 2, "pay": 5}).spends(schema)
+    assert [item.epsilon for item in spent] == [Fraction(1, 8), Fraction(2, 8), Fraction(5, 8)]
+
+
+def test_a_record_more_changes_nothing_of_what_the_others_add():
+    # centred predictors are worked out record by record: a library's matrix product may round by place and number
+    from pdips.quantile.column_plan import Task
+    from pdips.quantile.kng_residual import instrumented
+
+    made, table = KNGResidual(epsilon=1), mixed_table(301)
+    columns, seen = made.columns(MIXED), []
+
+    def keep(task: Task, chooser):
+        seen.append(task)
+        return made.fit_numbers(task, chooser)
+
+    sequential.fitting(columns, table, keep)(Exact(RandomBits(np.random.default_rng(9))))
+    task = seen[-1]
+    whole, _ = instrumented(task.records(), task)
+    for gone in (0, 1, 7, 100):
+        fewer = {name: np.delete(each, gone) for name, each in task.given.items()}
+        part = Task(**{**task.__dict__, "given": fewer, "outcome": np.delete(task.outcome, gone)})
+        found, _ = instrumented(part.records(), part)
+        assert (found.predictors == np.delete(whole.predictors, gone, axis=0)).all()
+        assert (found.instruments == np.delete(whole.instruments, gone, axis=0)).all()
+
+
+def test_a_column_by_itself_has_the_bins_of_the_schema():
+    edges = [20, 30, 40, 50, 65]
+    schema = Schema.model_validate(
+        {"columns": {"age": {"lower": 20, "upper": 65, "integer": True, "bin_edges": edges}}}
+    )
+    ages = np.repeat([22, 34, 47, 60], [100, 300, 200, 400])
+    release, _ = KNGResidual(epsilon=50).release(Table(pd.DataFrame({"age": ages}), schema))
+    found = np.histogram(release.sets[0]["age"], [20, 30, 40, 50, 66])[0]
+    assert found == pytest.approx([100, 300, 200, 400], abs=20)
+    assert release.sets[0]["age"].between(20, 65).all()

@@ -1,0 +1,279 @@
+"""The card: what an attacker gains, which errors are known, how sets are combined, and a paid evaluation."""
+
+import json
+import math
+import re
+import shutil
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import norm
+from test_report import facts_of
+
+from pdips import LaplaceSanitizer, Schema, Steps, Table
+from pdips.errors import InputError
+from pdips.inference import Combined
+from pdips.registry import MECHANISMS
+from pdips.release.release import write_json
+from pdips.report.advice import DEFAULT, WHY_NONE, combining, formula, standard_errors
+from pdips.report.facts import PublicFacts
+from pdips.report.meaning import detection_bound, detection_bound_zcdp, power_bound
+from pdips.report.pages import write_card
+
+RHO = "\N{GREEK SMALL LETTER RHO}"
+LEVELS = (0.0005, 0.001, 0.01, 0.05, 0.1, 0.3, 0.5, 0.9)
+SCHEMA = Schema.from_toml("""
+[columns."home colour"]
+levels = ["blue", "red"]
+[columns.wage]
+lower = 0
+upper = 100
+bins = 10
+[columns.class]
+levels = [1, 2, 3]
+""")
+
+
+def gaussian_power(rho: float, level: float) -> float:
+    """The largest power against the Gaussian mechanism, which is rho-zCDP and attains it: Phi(Phi^-1(a) + mu)."""
+    return float(norm.cdf(norm.ppf(level) + math.sqrt(2 * rho)))
+
+
+def card_of(folder: Path, facts: dict[str, Any]) -> str:
+    folder.mkdir(exist_ok=True)
+    write_json(folder / "privacy.json", facts)
+    return write_card(folder).read_text(encoding="utf-8")
+
+
+def words_of(page: str) -> str:
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", page)).split())
+
+
+@pytest.mark.parametrize("rho", [0.001, 0.02, 0.3, 1.0, 5.0])
+def test_no_test_of_a_gaussian_release_beats_the_zcdp_bound(rho: float) -> None:
+    for level in LEVELS:
+        assert gaussian_power(rho, level) <= detection_bound_zcdp(rho, level) <= 1
+
+
+def test_the_zcdp_bound_is_not_far_above_a_gaussian_release() -> None:
+    for rho in (0.01, 0.1, 0.5, 2.0):
+        for level in (0.01, 0.05, 0.1):
+            assert detection_bound_zcdp(rho, level) < 1.5 * gaussian_power(rho, level)
+    assert [detection_bound_zcdp(0.5, level) for level in (0.0, 1.0)] == [0.0, 1.0]
+    assert detection_bound_zcdp(1e6, 0.01) == pytest.approx(1)
+
+
+def test_a_zcdp_bound_at_a_quarter_of_rho_is_caught() -> None:
+    # the broken twin
+    assert any(gaussian_power(0.3, level) > detection_bound_zcdp(0.3 / 4, level) for level in LEVELS)
+
+
+def test_rho_tightens_what_epsilon_and_delta_say() -> None:
+    rho, delta = 0.05, 1e-6
+    epsilon = rho + 2 * math.sqrt(rho * math.log(1 / delta))
+    assert power_bound(epsilon, delta, 0.05, rho=rho) < 0.8 * detection_bound(epsilon, delta, 0.05)
+    assert all(power_bound(epsilon, delta, a, rho=rho) <= detection_bound(epsilon, delta, a) for a in LEVELS)
+
+
+def test_replacing_is_removing_and_adding() -> None:
+    for level in LEVELS:
+        assert power_bound(0.7, 0, level, replacing=True) == detection_bound(1.4, 0, level)
+        far = detection_bound(1.4, (1 + math.exp(0.7)) * 1e-5, level)
+        assert power_bound(0.7, 1e-5, level, replacing=True) == pytest.approx(far)
+        assert power_bound(50, 1e-6, level, rho=0.1, replacing=True) == detection_bound_zcdp(0.4, level)
+    assert power_bound(1000, 0.5, 0.1, replacing=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "never"),
+    [
+        ({}, ["0.1 % 0.272 %", "1 % 2.72 %", "5 % 13.6 %", "10 % 27.2 %", "Bayes factor."], "which version"),
+        ({"neighbours": "add-remove"}, ["which version", "0.1 % 0.272 % 0.739 %", "5 % 13.6 % 37.0 %"], "strict limit"),
+        ({"kind": "approximate", "delta": 1e-3}, ["0.1 % 0.372 %", "no strict limit to the Bayes factor"], "belief in"),
+        (
+            {"kind": "zcdp", "delta": 1e-6, "rho": 0.0175},
+            [f"come from {RHO} itself", f"zero-concentrated, with {RHO}"],
+            "belief in",
+        ),
+        ({"kind": "asymptotic"}, ["no bound"], "true positives"),
+    ],
+)
+def test_what_an_attacker_gains(tmp_path: Path, changes: Any, words: list[str], never: str) -> None:
+    card = words_of(card_of(tmp_path / "public", facts_of(**changes)).replace("\N{NARROW NO-BREAK SPACE}", " "))
+    for each in words:
+        assert each in card
+    assert never not in card
+
+
+def test_card_of_a_zcdp_release_has_its_rho(tmp_path: Path) -> None:
+    from pdips.privacy.loss import zcdp
+    from pdips.release.release import Release
+
+    loss = zcdp("0.02", "1e-6", "replace-one", "For a test.")
+    release = Release(
+        mechanism="modips", settings={"split": "once"}, schema=SCHEMA, loss=loss, spends=(), sets=(pd.DataFrame(),)
+    )
+    facts = json.loads(json.dumps(release.describe()))
+    assert facts["privacy"]["rho"] == 0.02
+    assert "rho" not in facts_of()["privacy"]
+    assert f"{RHO} = 0.0200" in words_of(card_of(tmp_path / "public", facts))
+
+
+def test_every_mechanism_without_noise_has_its_reason() -> None:
+    facts = PublicFacts.model_validate(facts_of())
+    silent = {name for name in MECHANISMS if standard_errors(facts.model_copy(update={"mechanism": name})) == DEFAULT}
+    # these list their noise, as test_sentinel.py sees on their cards
+    assert silent == {"laplace-sanitizer", "modips", "perturbed-histogram", "privbayes", "steps", "universal-histogram"}
+    assert set(WHY_NONE) | silent == set(MECHANISMS)
+
+
+def test_card_says_that_no_standard_error_is_known(tmp_path: Path) -> None:
+    card = words_of(card_of(tmp_path / "public", {**facts_of(), "mechanism": "kng"}))
+    assert "None are known. Lines through the data were drawn" in card
+
+
+def published(folder: Path, mechanism: Any) -> Path:
+    rng = np.random.default_rng(8)
+    n = 300
+    frame = pd.DataFrame(
+        {
+            "home colour": rng.choice(["blue", "red"], n),
+            "wage": rng.uniform(0, 100, n),
+            "class": rng.choice([1, 2, 3], n),
+        }
+    )
+    release, _ = mechanism.release(Table(frame, SCHEMA))
+    release.publish(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    "mechanism",
+    [
+        LaplaceSanitizer(epsilon=20, n_sets=3, split="per-set"),
+        Steps(epsilon=20, n_sets=3, split="per-set"),
+    ],
+)
+def test_the_three_lines_of_the_card_run(tmp_path: Path, mechanism: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = published(tmp_path / "public", mechanism)
+    card = write_card(folder).read_text(encoding="utf-8")
+    blocks = [unescape(code) for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)]
+    reading, combined = blocks[-2:]
+    assert combined.count("\n") == 3
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {}
+    exec(reading, names)
+    *imports, last = combined.strip().splitlines()
+    exec("\n".join(imports), names)
+    assert len(eval(last, names)) == 2
+    found = eval(last.removesuffix(".summary()"), names)
+    assert isinstance(found, Combined)
+    assert found.rule == "sanitized"
+    assert np.all(np.isfinite(found.interval))
+
+
+def test_the_three_lines_run_for_modips_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from pdips import Modips
+
+    parts = "cells_of as statistics, shares_of_cells as build_model, draw_cells as draw_records"
+    text = f"from small_models import {parts}\n"
+    (tmp_path / "model.py").write_text(text, encoding="utf-8")
+    folder = published(tmp_path / "public", Modips(epsilon=20, n_sets=3, model=str(tmp_path / "model.py")))
+    card = write_card(folder).read_text(encoding="utf-8")
+    reading, combined = [unescape(code) for code in re.findall(r"<pre><code>(.*?)</code>", card, re.DOTALL)][-2:]
+    monkeypatch.chdir(folder)
+    names: dict[str, Any] = {}
+    exec(reading + combined, names)
+    assert names["rule_for"]("privacy.json") == "posterior-predictive"
+
+
+def test_an_analysis_for_any_schema() -> None:
+    assert formula(SCHEMA) == "wage ~ C(Q('home colour'))"
+    two = {"a b": {"levels": ["x", "it's"]}, "p": {"levels": ["y", "n"], "public": True}}
+    assert formula(Schema.model_validate({"columns": two})) == "I((Q('a b') == \"it's\") * 1.0) ~ C(p)"
+    numbers = {name: {"lower": 0, "upper": 1} for name in ("lambda", "y")}
+    assert formula(Schema.model_validate({"columns": numbers})) == "Q('lambda') ~ y"
+
+
+@pytest.mark.parametrize(
+    ("settings", "n_sets", "words"),
+    [
+        ({"split": "once"}, 5, "share their noise"),
+        ({"split": "once"}, 1, "one synthetic set can't show"),
+        ({}, 5, "don't say how the sets share their noise"),
+    ],
+)
+def test_card_says_plainly_what_cannot_be_had(tmp_path: Path, settings: Any, n_sets: int, words: str) -> None:
+    facts = {**facts_of(), "settings": settings, "n_sets": n_sets}
+    card = words_of(card_of(tmp_path / "public", facts))
+    assert "No valid interval can be had from these sets alone." in card
+    assert words in card
+    assert "smf" not in card
+    assert combining(PublicFacts.model_validate(facts)).rule is None
+
+
+EVALUATION = {
+    "mechanism": "evaluate",
+    "release": {"mechanism": "steps", "epsilon": 1.0, "kind": "pure", "n_sets": 2},
+    "measures": [
+        {
+            "measure": "SPECKS, public classifier",
+            "reading": "0 equal",
+            "value": 0.0417,
+            "standard_deviation_of_noise": 0.00222,
+            "reference": 0.0133,
+        }
+    ],
+    "privacy": {
+        "epsilon": 0.25,
+        "delta": 0.0,
+        "neighbours": "replace-one",
+        "kind": "pure",
+        "sampling": "exact",
+        "statement": "Of the evaluation.",
+    },
+    "spends": [{"step": "SPECKS, public classifier", "epsilon": 0.25, "composition": "sequential"}],
+}
+
+
+def test_a_paid_evaluation_is_on_the_card_and_adds_to_its_price(tmp_path: Path) -> None:
+    before = words_of(card_of(tmp_path / "public", facts_of()))
+    write_json(tmp_path / "public" / "evaluation.json", EVALUATION)
+    after = words_of(card_of(tmp_path / "public", facts_of()))
+    for words in ("0.0417", "0.00222", "0.0133", "Together, ε 1.25", "figures are for ε = 1.25", "Of the evaluation."):
+        assert words in after
+        assert words not in before
+    assert "at most 2.72 (e ε )" in before
+    assert "at most 3.50 (e ε )" in after  # e^1.25 = 3.4903..., rounded up
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (("measures",), [], "is damaged: measures"),
+        (("measures", 0, "value"), "sentinel", "is damaged: measures.0.value"),
+        (("privacy", "epsilon"), -1, "is damaged: privacy.epsilon"),
+        (("release", "epsilon"), 2.0, "is of another release"),
+        (("release", "mechanism"), "kng", "is of another release"),
+    ],
+)
+def test_a_damaged_evaluation_is_one_line(tmp_path: Path, path: Any, value: Any, words: str) -> None:
+    public = tmp_path / "public"
+    card_of(public, facts_of())
+    shutil.rmtree(public)
+    public.mkdir()
+    broken = json.loads(json.dumps(EVALUATION))
+    place = broken
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    write_json(public / "evaluation.json", broken)
+    with pytest.raises(InputError, match=words) as caught:
+        card_of(public, facts_of())
+    assert "\n" not in str(caught.value)
+    assert "sentinel" not in str(caught.value)
+    assert not (public / "card.html").exists()

@@ -1,0 +1,225 @@
+"""The curator's price section, account, checklist and verdicts: each rule fires, and only where it should."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_card import EVALUATION, words_of
+from test_report import COLUMNS, facts_of, pages, run_of, write_folder
+
+from pdips.release.release import write_json
+from pdips.report import checklist, drawings, price
+from pdips.report.drawings import Part
+from pdips.report.facts import Account, PaidFacts, PublicFacts, Run
+from pdips.report.verdicts import SIGNS, WORDS, Verdict, worst
+
+NO_TOTAL = {"total_epsilon": None, "spent_epsilon": 1.0, "remaining_epsilon": None, "neighbours": "replace-one"}
+RUN = run_of(facts_of())
+
+
+def checked(facts: dict[str, Any], **changes: Any) -> tuple[PublicFacts, Run]:
+    return PublicFacts.model_validate(facts), Run.model_validate({**RUN, **changes})
+
+
+def states(facts: dict[str, Any], **changes: Any) -> dict[str, str]:
+    groups = checklist.section(*checked(facts, **changes))["groups"]
+    return {check.question: check.state for group in groups.values() for check in group}
+
+
+@pytest.mark.parametrize(
+    ("facts", "changes", "level", "words"),
+    [
+        (facts_of(), {}, "good", "charged before any noise"),
+        (facts_of(kind="asymptotic"), {}, "bad", "No bound holds"),
+        (facts_of(kind="none"), {"ledger": None}, "bad", "No ledger was named"),
+        ({**facts_of(), "reproducible": True}, {}, "bad", "Made from a seed"),
+        (facts_of(), {"ledger": None}, "watch", "No ledger was named"),
+        (facts_of(), {"ledger": NO_TOTAL}, "watch", "no total"),
+        (facts_of(epsilon=10.5), {}, "watch", "says little"),
+        (facts_of(kind="approximate", delta=0.01), {"n_records": 100}, "bad", "in full"),
+        (facts_of(kind="approximate", delta=0.001), {"n_records": 100}, "watch", "square"),
+        (facts_of(kind="approximate", delta=0.00009), {"n_records": 100}, "good", "bounded"),
+        (facts_of(kind="approximate", delta=0.01), {}, "good", "bounded"),
+    ],
+)
+def test_rules_of_the_price(facts: Any, changes: Any, level: str, words: str) -> None:
+    found = price.verdict(*checked(facts, **changes))
+    assert found.level == level
+    assert words in found.line
+
+
+def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
+    facts, run = checked(facts_of(epsilon=9.9))
+    paid = PaidFacts.model_validate(EVALUATION)  # at 0.25
+    assert (price.verdict(facts, run).level, price.verdict(facts, run, paid).level) == ("good", "watch")
+    alone, together = checklist.promised(facts, run), checklist.promised(facts, run, paid)
+    assert [check.state for check in alone[:2]] == ["yes", "person"]
+    assert [check.state for check in together[:2]] == ["yes", "watch"]
+    assert "10.15 in total" in together[0].found
+    assert "paid evaluation" in together[0].found
+
+
+def test_the_worst_comes_first() -> None:
+    levels: Any = ("good", "open", "bad", "watch")
+    found = worst([Verdict(level=level, line=f"{level}.") for level in levels], Verdict(level="good", line="none"))
+    assert (found.level, found.line) == ("bad", "bad. watch. open. good.")
+    assert worst([], found) is found
+    assert len(set(WORDS.values())) == len(set(SIGNS.values())) == 4
+
+
+def ledger(**changes: Any) -> Account:
+    full = {"total_epsilon": 10.0, "spent_epsilon": 4.0, "remaining_epsilon": 6.0, "neighbours": "replace-one"}
+    return Account.model_validate({**full, **changes})
+
+
+def test_where_the_account_stands() -> None:
+    facts, paid = PublicFacts.model_validate(facts_of()), PaidFacts.model_validate(EVALUATION)
+    found = price.account(facts, ledger(), paid)
+    assert (found["earlier"], found["this"], found["later"], found["left"], found["more"]) == (3, 1, 0.25, 5.75, 5)
+    assert price.account(facts, ledger(), None)["more"] == 6
+    assert price.account(facts, ledger(remaining_epsilon=0.3 - 0.2, charged_epsilon=0.1), None)["more"] == 1
+    assert price.account(facts, ledger(total_epsilon=None, remaining_epsilon=None), None)["more"] is None
+    tight = {"charged_epsilon": 1.0, "charged_delta": 1e-6, "total_delta": 3e-6, "spent_delta": 1e-6}
+    assert price.account(facts, ledger(**tight), None)["more"] == 2
+    removed = PublicFacts.model_validate(facts_of(neighbours="add-remove"))
+    assert price.account(removed, ledger(), None)["this"] == 2
+    unknown = PublicFacts.model_validate(facts_of(neighbours="add-remove", kind="zcdp", delta=1e-6))
+    assert price.account(unknown, ledger(), None)["bar"] is None
+
+
+def test_the_bar_is_drawn_to_scale() -> None:
+    parts = [Part(size=size, kind=kind, words=f"{size} {kind}") for size, kind in ((1, "a"), (0, "b"), (3, "c"))]
+    drawn = drawings.stacked_bar(parts, "Account")
+    assert [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', drawn)] == [250, 750]
+    assert 'aria-label="Account; 1 a; 3 c"' in drawn
+    tiny = drawings.stacked_bar([Part(size=1e-9, kind="a", words="a"), Part(size=1, kind="c", words="c")], "Account")
+    widths = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', tiny)]
+    assert widths[0] > 3
+    assert sum(widths) == pytest.approx(1000, abs=0.02)
+
+
+def test_the_curve_passes_through_its_points() -> None:
+    drawn = drawings.roc_bound(lambda level: min(1.0, 2 * level), (0.25,), "Bound")
+    points = re.search(r'class="line" points="([^"]+)"', drawn)
+    assert points
+    numbers = [float(number) for number in points[1].split()]
+    places = list(zip(numbers[::2], numbers[1::2], strict=True))
+    top, bottom, side = drawings.TOP, drawings.TOP + drawings.SIDE, drawings.SIDE
+    assert places[0] == (drawings.LEFT, bottom)
+    assert places[-1] == (drawings.LEFT + side, top)
+    dot = re.search(r'class="dot" cx="([\d.]+)" cy="([\d.]+)"', drawn)
+    assert dot
+    assert (float(dot[1]), float(dot[2])) == pytest.approx((drawings.LEFT + side / 4, bottom - side / 2), abs=0.1)
+
+
+def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(tmp_path: Path) -> None:
+    facts = facts_of()
+    entry = {"number": 1, "time": "2026-01-02T03:04:05+00:00", "mechanism": "kng", "epsilon": 0.75, "delta": 0.0}
+    account = {**RUN["ledger"], "spent_epsilon": 1.75, "remaining_epsilon": 1.25, "entries": [entry]}
+    folder = write_folder(tmp_path / "out", facts, {**RUN, "ledger": account})
+    write_json(folder / "public" / "evaluation.json", EVALUATION)
+    report = words_of(pages(folder)[1])
+    for words in ("0.75 spent before", "1 by this release", "0.25 by its paid evaluation", "1 left of 3"):
+        assert words in report
+    assert "2026-01-02 kng 0.75" in report
+    assert "Room for 1 more release of this price." in report
+    assert "together cost ε = 1.25" in report
+
+
+QUESTIONS = {
+    "bounded": "Is the loss bounded, over all that is published?",
+    "epsilon": "Is epsilon small enough for what is at stake?",
+    "delta": "Is delta far below one over the number of records?",
+    "unit": "Is all that one person contributed protected together?",
+    "n": "Is the number of records protected, or no secret?",
+    "proof": "Is there a proof, and is it of what was run?",
+    "law": "Was the output drawn from exactly the law of the proof, without floating-point gaps?",
+    "seed": "Were the random bits unpredictable, and were they not kept?",
+    "public": "Are columns that were copied known to everyone already?",
+    "account": "Is this release charged to an account with a limit?",
+    "errors": "Are the sizes of the errors published?",
+    "intervals": "Can users get honest intervals from the sets?",
+    "time": "Is it hidden how long the run took?",
+}
+
+
+def with_schema(**changes: Any) -> dict[str, Any]:
+    facts = facts_of()
+    facts["schema"].update(changes)
+    return facts
+
+
+NOISE = [{"statistics": "counts", "scale": 2.0, "standard_deviation": 2.8}]
+
+
+@pytest.mark.parametrize(
+    ("name", "facts", "changes", "state"),
+    [
+        ("bounded", facts_of(), {}, "yes"),
+        ("bounded", facts_of(kind="asymptotic"), {}, "no"),
+        ("epsilon", facts_of(), {}, "yes"),
+        ("epsilon", facts_of(epsilon=4.0), {}, "person"),
+        ("epsilon", facts_of(epsilon=11.0), {}, "watch"),
+        ("epsilon", facts_of(kind="none"), {}, "no"),
+        ("delta", facts_of(), {}, "yes"),
+        ("delta", facts_of(kind="zcdp", delta=1e-6), {}, "person"),
+        ("delta", facts_of(kind="zcdp", delta=1e-6), {"n_records": 100}, "yes"),
+        ("delta", facts_of(kind="zcdp", delta=1e-3), {"n_records": 100}, "watch"),
+        ("delta", facts_of(kind="zcdp", delta=0.01), {"n_records": 100}, "no"),
+        ("unit", facts_of(), {}, "person"),
+        ("unit", with_schema(records={"person": "id", "max_per_person": 3}), {}, "yes"),
+        ("n", facts_of(), {}, "person"),
+        ("n", facts_of(neighbours="add-remove"), {}, "yes"),
+        ("proof", facts_of(), {}, "yes"),
+        ("proof", {**facts_of(), "settings": {"variant": "published"}}, {}, "no"),
+        ("law", facts_of(), {}, "yes"),
+        ("law", facts_of(sampling="mcmc"), {}, "watch"),
+        ("seed", facts_of(), {}, "yes"),
+        ("seed", {**facts_of(), "reproducible": True}, {}, "no"),
+        ("public", facts_of(), {}, "person"),
+        ("public", facts_of({"voted": COLUMNS["voted"]}, ()), {}, "yes"),
+        ("account", facts_of(), {}, "yes"),
+        ("account", facts_of(), {"ledger": NO_TOTAL}, "watch"),
+        ("account", facts_of(), {"ledger": None}, "watch"),
+        ("errors", facts_of(), {}, "watch"),
+        ("errors", {**facts_of(), "noise": NOISE}, {}, "yes"),
+        ("intervals", facts_of(), {}, "watch"),
+        ("intervals", {**facts_of(), "settings": {"split": "per-set"}}, {}, "yes"),
+        ("time", facts_of(), {}, "yes"),
+        ("time", {**facts_of(), "settings": {"sampler": "rejection"}}, {}, "watch"),
+    ],
+)
+def test_answers_that_the_files_hold(name: str, facts: Any, changes: Any, state: str) -> None:
+    assert states(facts, **changes)[QUESTIONS[name]] == state
+
+
+def test_what_only_persons_know_is_never_answered_for_them() -> None:
+    found = states({**with_schema(records={"person": "id"}), "noise": NOISE})
+    assert sum(state == "person" for state in found.values()) == 9
+    assert set(QUESTIONS.values()) <= set(found)
+    assert len(found) == 20
+    assert all(question.endswith("?") for question in found)
+
+
+def test_verdict_of_the_checklist() -> None:
+    def given(*found: Any) -> Verdict:
+        one = {"question": "Q?", "found": "F.", "why": "W.", "topic": "2: t"}
+        return checklist.verdict([checklist.Check(state=state, **one) for state in found])
+
+    assert given("yes", "yes").level == "good"
+    assert given("yes", "person").level == "open"
+    assert given("person", "watch").level == "watch"
+    assert given("person", "watch", "no").level == "bad"
+    assert "1 question of 3 is answered by no; 1 question waits for a person." in given("person", "watch", "no").line
+    assert "2 questions wait for a person." in given("person", "person").line
+
+
+def test_the_checklist_can_be_filled_in_on_paper(tmp_path: Path) -> None:
+    report = pages(write_folder(tmp_path / "out", facts_of(), RUN))[1]
+    found = states(facts_of())
+    asked = sum(state != "yes" for state in found.values())
+    assert report.count('<i class="box"></i>yes') == report.count('<i class="box"></i>no') == asked
+    text = words_of(report)
+    for words in ("Name and office", "Date", "Signature", "SP 800-226, chapter 2: unit of privacy", "do not publish"):
+        assert words in text

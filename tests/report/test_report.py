@@ -1,0 +1,477 @@
+"""The pages: what is on them, what must never be, and what they do with hostile names and damaged files."""
+
+import copy
+import json
+import math
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
+from html import unescape
+from html.parser import HTMLParser
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError, RefusedError
+from pdips.evaluation.margins import compare
+from pdips.privacy.loss import PrivacyLoss, Spend
+from pdips.release.release import Release, write_json
+from pdips.report import pictures
+from pdips.report.facts import Margin
+from pdips.report.formats import ABSENT, MINUS, number, percent, plural, price
+from pdips.report.meaning import belief_bound, detection_bound, odds_factor, round_up
+from pdips.report.pages import rewrite, write_card, write_report
+
+STATEMENT = 'For a test: "x" < y & z, e^epsilon.'
+COLUMNS: dict[str, Any] = {
+    "voted": {"levels": ["no", "yes"]},
+    "registered": {"levels": ["no", "yes"]},
+    "age": {"lower": 18, "upper": 97, "integer": True, "bins": 40, "unit": "years"},
+    "region": {"levels": ["north", "south", "$5-$10"], "public": True},
+}
+IMPOSSIBLE = ({"voted": "yes", "registered": "no"},)
+VOID = {"meta", "br", "col", "hr", "img", "input", "link"}
+
+
+def facts_of(columns: Mapping[str, Any] = COLUMNS, impossible: Any = IMPOSSIBLE, **changes: Any) -> dict[str, Any]:
+    """Return the contents of ``privacy.json`` as the library writes them; ``changes`` go into ``privacy``."""
+    loss = PrivacyLoss(epsilon=Fraction(1), neighbours="replace-one", kind="pure", statement=STATEMENT)
+    release = Release(
+        mechanism="steps",
+        settings={"epsilon": 1.0, "n_sets": 2, "split": "once", "order": None},
+        schema=Schema.model_validate({"columns": columns, "impossible": impossible, "title": "Voters"}),
+        loss=loss,
+        spends=(Spend(step="layer 1", epsilon=Fraction(1, 4)), Spend(step="all cells", epsilon=Fraction(3, 4))),
+        sets=(pd.DataFrame(), pd.DataFrame()),
+    )
+    facts: dict[str, Any] = json.loads(json.dumps(release.describe()))
+    facts["privacy"].update(changes)
+    return facts
+
+
+def run_of(facts: Mapping[str, Any], n_sets: int = 2) -> dict[str, Any]:
+    """Return the contents of ``run.json`` for a small table and sets drawn like it."""
+    rng = np.random.default_rng(5)
+    schema = Schema.model_validate({**facts["schema"], "impossible": ()})
+    frames = [
+        pd.DataFrame(
+            {
+                name: rng.choice(list(column.levels), 60) if column.levels else rng.integers(18, 97, 60)
+                for name, column in schema.columns.items()
+            }
+        )
+        for _ in range(n_sets + 1)
+    ]
+    comparison = compare(Table(frames[0], schema), frames[1:], rng)
+    ledger = {"total_epsilon": 3.0, "spent_epsilon": 1.0, "remaining_epsilon": 2.0, "neighbours": "replace-one"}
+    return {
+        "seconds": {"counting": 0.5},
+        "peak_memory_mib": 300.0,
+        "ledger": ledger,
+        "published": True,
+        "comparison": comparison,
+    }
+
+
+def write_folder(folder: Path, facts: Any, run: Any, *, published: bool = True) -> Path:
+    (folder / "confidential").mkdir(parents=True)
+    home = folder / ("public" if published else "confidential")
+    home.mkdir(exist_ok=True)
+    write_json(home / "privacy.json", facts)
+    write_json(folder / "confidential" / "run.json", run)
+    return folder
+
+
+def pages(folder: Path) -> tuple[str, str]:
+    card, report = (path.read_text(encoding="utf-8") for path in rewrite(folder))
+    return card, report
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    facts = facts_of()
+    return write_folder(tmp_path / "release", facts, run_of(facts))
+
+
+class Reader(HTMLParser):
+    """Checks that tags are closed in order, and collects what the tests ask about."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def parse(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def test_both_pages_are_whole_accessible_and_load_nothing(folder: Path) -> None:
+    for page in pages(folder):
+        reader = parse(page)
+        assert not re.search(r"https?://|//[a-z]|url\(|@import|<script|<link|src=", page, re.IGNORECASE)
+        assert reader.all("html") == [{"lang": "en"}]
+        assert len(reader.all("table")) == len(reader.all("caption")) > 0
+        assert all(cell.get("scope") in ("row", "col") for cell in reader.all("th"))
+        assert all(svg["role"] == "img" and svg["aria-label"] for svg in reader.all("svg"))
+        headings = [int(tag[1]) for tag, _ in reader.tags if re.fullmatch("h[1-6]", tag)]
+        assert headings[0] == 1
+        assert headings.count(1) == 1
+        assert max(b - a for a, b in pairwise(headings)) <= 1
+        ids = Counter(attributes["id"] for _, attributes in reader.tags if "id" in attributes)
+        assert set(ids.values()) <= {1}
+
+
+def test_card_says_what_was_released(folder: Path) -> None:
+    card = pages(folder)[0]
+    text = " ".join(unescape(re.sub(r"<[^>]+>", " ", card)).split())
+    assert STATEMENT in text
+    assert "whole numbers from 18 to 97 years, in 40 bins of about equal width" in text
+    assert "1 rule (structural zeros)" in text
+    assert "voted yes together with registered no" in text
+    assert "public: copied as it is" in text
+    assert "Sum: the total over all sets 1 " in text
+    assert "the variance between sets does not show the noise of the mechanism" in text
+    assert 'pd.read_parquet(f"synthetic_{i}.parquet") for i in range(1, 3)' in text
+    assert "at most 2.72 (e ε )" in text
+    assert "detects at most 13.6 % of the true cases" in text
+    assert "Made from a seed" not in text
+
+
+def test_nothing_of_the_run_is_on_the_card(folder: Path, tmp_path: Path) -> None:
+    path = folder / "confidential" / "run.json"
+    run = json.loads(path.read_text())
+    run["seconds"] = {"sentinel step": 741.0}
+    run["peak_memory_mib"] = 98765.0
+    run["ledger"].update(total_epsilon=91.75, remaining_epsilon=90.75)
+    run["comparison"]["l1"].update(mean=1.89, by_set=[1.87, 1.91], reference=0.777)
+    run["comparison"]["one_way"][0]["distance"] = 0.6789
+    run["comparison"]["two_way"]["distance"][0][1] = 0.8642
+    write_json(path, run)
+    card, report = pages(folder)
+    for sentinel in ("sentinel", "741", "98,765", "91.75", "90.75", "1.89", "1.87", "0.777", "0.679", "0.864"):
+        assert sentinel in report
+        assert sentinel not in card
+    alone = tmp_path / "alone"
+    alone.mkdir()
+    (alone / "privacy.json").write_bytes((folder / "public" / "privacy.json").read_bytes())
+    assert write_card(alone).read_text(encoding="utf-8") == card
+
+
+def test_report_shows_overview_pictures_and_tables(folder: Path) -> None:
+    report = pages(folder)[1]
+    assert "Inside only: computed from the confidential table; not paid for." in report
+    assert "&epsilon; = 2 left" in report
+    reader = parse(report)
+    assert [svg["class"] for svg in reader.all("svg")].count("picture") == len(COLUMNS) + 1
+    assert "The 5 pairs furthest apart" in report
+    assert "<text" in report
+    assert "var(--accent)" in report
+    assert not re.search(r"#01020\d|matplotlib|metadata", report, re.IGNORECASE)
+
+
+@pytest.mark.parametrize(
+    ("ledger", "words"),
+    [
+        (None, "no ledger was named: this spend is on no record"),
+        (
+            {"total_epsilon": None, "spent_epsilon": 1.5, "remaining_epsilon": None, "neighbours": "replace-one"},
+            "&epsilon; = 1.5 spent",
+        ),
+    ],
+)
+def test_report_says_when_nobody_watches_the_total(tmp_path: Path, ledger: Any, words: str) -> None:
+    facts = facts_of()
+    folder = write_folder(tmp_path / "release", facts, {**run_of(facts), "ledger": ledger})
+    assert words in pages(folder)[1]
+
+
+def test_names_and_levels_are_escaped(tmp_path: Path) -> None:
+    nasty = "<b>bold</b>"
+    facts = facts_of({nasty: {"levels": ["<i>&", 'a"b\n</svg>'], "label": "<u>x"}, "b": COLUMNS["voted"]}, ())
+    facts["schema"]["title"] = "<script>"
+    folder = write_folder(tmp_path / "release", facts, run_of(facts))
+    for page in pages(folder):
+        parse(page)
+        assert not re.search(r"<b>|<i>|<u>|<script>|\n</svg>&", page)
+        assert "&lt;b&gt;bold&lt;/b&gt;" in page
+
+
+def test_seeded_release_has_a_loud_banner(tmp_path: Path) -> None:
+    facts = {**facts_of(), "reproducible": True}
+    for page in pages(write_folder(tmp_path / "release", facts, run_of(facts))):
+        assert "Made from a seed: not fit for publication" in page
+
+
+def test_release_without_guarantee_gets_only_the_report(tmp_path: Path) -> None:
+    facts = facts_of(kind="none")
+    folder = write_folder(tmp_path / "release", facts, {**run_of(facts), "published": False}, published=False)
+    assert rewrite(folder) == [folder / "confidential" / "report.html"]
+    assert sorted(path.name for path in folder.rglob("*.html")) == ["report.html"]
+    assert "no guarantee" in (folder / "confidential" / "report.html").read_text(encoding="utf-8")
+    with pytest.raises(RefusedError, match="never published"):
+        write_card(folder / "confidential")
+
+
+def test_public_folder_alone_gets_only_the_card(folder: Path) -> None:
+    for path in (folder / "confidential").iterdir():
+        path.unlink()
+    (folder / "confidential").rmdir()
+    assert rewrite(folder) == [folder / "public" / "card.html"]
+
+
+def remove(content: dict[str, Any], *keys: str) -> None:
+    for key in keys[:-1]:
+        content = content[key]
+    del content[keys[-1]]
+
+
+@pytest.mark.parametrize(
+    ("file", "keys"),
+    [
+        ("public/privacy.json", ("mechanism",)),
+        ("public/privacy.json", ("privacy", "epsilon")),
+        ("public/privacy.json", ("schema", "columns")),
+        ("confidential/run.json", ("ledger",)),
+        ("confidential/run.json", ("comparison", "l1", "reference")),
+        ("confidential/run.json", ("comparison", "two_way")),
+    ],
+)
+def test_missing_key_is_named(folder: Path, file: str, keys: tuple[str, ...]) -> None:
+    path = folder / file
+    content = json.loads(path.read_text())
+    remove(content, *keys)
+    write_json(path, content)
+    with pytest.raises(InputError, match=rf"is damaged: {'.'.join(keys)}") as caught:
+        rewrite(folder)
+    assert "\n" not in str(caught.value)
+    assert not list(folder.rglob("*.html"))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\udcff"])
+def test_damaged_json(folder: Path, text: str) -> None:
+    for file in ("public/privacy.json", "confidential/run.json"):
+        path = folder / file
+        before = path.read_bytes()
+        path.write_bytes(text.encode("utf-8", "surrogateescape"))
+        with pytest.raises(InputError, match="is damaged: it"):
+            rewrite(folder)
+        path.write_bytes(before)
+
+
+def test_shares_and_distances_of_the_wrong_shape(folder: Path) -> None:
+    facts, run = (json.loads((folder / file).read_text()) for file in ("public/privacy.json", "confidential/run.json"))
+    for key, value in (("table", [1.0]), ("synthetic", [1.0]), ("levels", [])):
+        broken = copy.deepcopy(run)
+        broken["comparison"]["one_way"][0][key] = value
+        write_json(folder / "confidential" / "run.json", broken)
+        with pytest.raises(InputError, match="same length"):
+            write_report(folder / "confidential", facts)
+    run["comparison"]["two_way"]["distance"].pop()
+    write_json(folder / "confidential" / "run.json", run)
+    with pytest.raises(InputError, match="a row and a column for each"):
+        write_report(folder / "confidential", facts)
+
+
+def test_message_about_a_damaged_run_shows_no_value(folder: Path) -> None:
+    path = folder / "confidential" / "run.json"
+    write_json(path, {**json.loads(path.read_text()), "peak_memory_mib": "sentinel"})
+    with pytest.raises(InputError) as caught:
+        rewrite(folder)
+    assert "sentinel" not in str(caught.value)
+
+
+def test_no_release_folder(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "nowhere"):
+        with pytest.raises(InputError, match="no folder of a pdips release"):
+            rewrite(folder)
+    with pytest.raises(InputError, match="can't read"):
+        write_card(tmp_path)
+
+
+def test_page_that_cannot_be_written(folder: Path) -> None:
+    (folder / "public" / "card.html").mkdir()
+    with pytest.raises(InputError, match="can't write"):
+        rewrite(folder)
+
+
+def test_one_column(tmp_path: Path) -> None:
+    facts = facts_of({"voted": COLUMNS["voted"]}, ())
+    _, report = pages(write_folder(tmp_path / "release", facts, run_of(facts)))
+    assert "There are no two columns to compare." in report
+    assert [svg["class"] for svg in parse(report).all("svg")].count("picture") == 1
+
+
+def test_two_columns_have_one_pair(tmp_path: Path) -> None:
+    facts = facts_of({name: COLUMNS[name] for name in ("voted", "registered")}, ())
+    _, report = pages(write_folder(tmp_path / "release", facts, run_of(facts)))
+    assert "The pair furthest apart" in report
+
+
+def test_equal_tables_divide_by_nothing(tmp_path: Path) -> None:
+    facts = facts_of({name: COLUMNS[name] for name in ("voted", "registered")}, ())
+    run = run_of(facts)
+    run["comparison"]["two_way"].update(distance=[[0.0, 0.0]] * 2, reference=[[0.0, 0.0]] * 2)
+    run["comparison"]["l1"].update(mean=0.0, reference=0.0)
+    report = pages(write_folder(tmp_path / "release", facts, run))[1]
+    parse(report)
+    assert not re.search(r"\b(nan|inf)\b", report.lower())
+
+
+@pytest.mark.parametrize("as_null", [False, True])
+def test_empty_sets(tmp_path: Path, as_null: bool) -> None:
+    facts = facts_of()
+    run = run_of(facts, n_sets=0)
+    if as_null:
+        two_way = run["comparison"]["two_way"]
+        two_way["distance"] = [[None if math.isnan(d) else d for d in row] for row in two_way["distance"]]
+    _, report = pages(write_folder(tmp_path / "release", facts, run))
+    parse(report)
+    assert "No synthetic set has records, so there is nothing to compare." in report
+    assert "nan" not in report.lower()
+
+
+@pytest.mark.parametrize(
+    ("split", "n_sets", "words"),
+    [
+        ("once", 5, "does not show the\nnoise of the mechanism"),
+        ("per-set", 5, "between sets does show the noise"),
+        ("once", 1, "There is only one set"),
+        (None, 5, "do not say whether"),
+    ],
+)
+def test_warning_on_inference(tmp_path: Path, split: str | None, n_sets: int, words: str) -> None:
+    facts = facts_of()
+    facts["n_sets"] = n_sets
+    facts["settings"] = {} if split is None else {"split": split}
+    write_json(tmp_path / "privacy.json", facts)
+    assert words in write_card(tmp_path).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "never"),
+    [
+        ({"neighbours": "add-remove"}, ["took part at all", "7.39"], "is public."),
+        ({"kind": "approximate", "delta": 1e-6}, ["no strict limit", "&delta; = 10⁻⁶"], "before the release"),
+        ({"kind": "zcdp", "delta": 1e-6}, ["zero-concentrated", "no strict limit"], "before the release"),
+        ({"kind": "asymptotic"}, ["it bounds nothing", "only asymptotic"], "What an attacker can gain"),
+        ({"sampling": "mcmc"}, ["The Markov chain had converged"], "from exactly the law"),
+    ],
+)
+def test_guarantee_in_words(tmp_path: Path, changes: Any, words: list[str], never: str) -> None:
+    write_json(tmp_path / "privacy.json", facts_of(**changes))
+    card = write_card(tmp_path).read_text(encoding="utf-8")
+    assert all(word in card for word in words)
+    assert never not in card.replace(STATEMENT, "")
+
+
+def test_price_that_is_not_the_plain_sum(tmp_path: Path) -> None:
+    facts = facts_of()
+    facts["spends"][0]["epsilon"] = 0.75
+    write_json(tmp_path / "privacy.json", facts)
+    assert "do not add up to the total" in write_card(tmp_path).read_text(encoding="utf-8")
+    facts["spends"][0]["composition"] = "parallel"
+    write_json(tmp_path / "privacy.json", facts)
+    assert "sequentially add up by a rule of their own" in write_card(tmp_path).read_text(encoding="utf-8")
+
+
+def test_code_for_csv_reads_levels_back_as_they_are(tmp_path: Path) -> None:
+    columns = {"zip": {"levels": ["01", "02"]}, "answer": {"levels": ["NA", "yes"], "missing": True}}
+    write_json(tmp_path / "privacy.json", facts_of(columns, ()))
+    frame = pd.DataFrame({"zip": ["01", "02", "01"], "answer": ["NA", "yes", None]})
+    for i in (1, 2):
+        frame.to_csv(tmp_path / f"synthetic_{i}.csv", index=False)
+    card = write_card(tmp_path).read_text(encoding="utf-8")
+    found = re.search(r"<pre><code>(.*?)</code>", card, re.DOTALL)
+    assert found
+    code = unescape(found[1]).replace('f"synthetic', f'f"{tmp_path}/synthetic')
+    names: dict[str, Any] = {}
+    exec(code, names)
+    pd.testing.assert_frame_equal(names["sets"][1], frame)
+    assert len(names["together"]) == 6
+
+
+def test_a_test_detects_no_more_than_the_bound() -> None:
+    assert detection_bound(1, 0, 0.05) == pytest.approx(0.05 * math.e)
+    assert detection_bound(5, 0, 0.05) == pytest.approx(1 - 0.95 * math.exp(-5))
+    assert detection_bound(1, 1e-3, 0.05) == pytest.approx(0.05 * math.e + 1e-3)
+    assert detection_bound(1, 0.01, 0.9) == pytest.approx(1 - math.exp(-1) * (1 - 0.01 - 0.9))
+    assert detection_bound(1000, 0, 0.05) == 1
+    assert detection_bound(1e-9, 0, 0.05) == pytest.approx(0.05)
+    assert detection_bound(1, 0.5, 0.99) == 1
+
+
+def test_randomized_response_attains_the_bound() -> None:
+    epsilon = 1.3
+    keep = math.exp(epsilon) / (1 + math.exp(epsilon))
+    assert detection_bound(epsilon, 0, 1 - keep) == pytest.approx(keep)
+    assert belief_bound(epsilon, 0.5) == pytest.approx(keep)
+    assert odds_factor(epsilon) == pytest.approx(keep / (1 - keep))
+    assert odds_factor(5000) == math.inf
+    assert belief_bound(5000, 0.01) == 1
+
+
+@pytest.mark.parametrize(("value", "up"), [(2.7182818, 2.72), (0.13501, 0.136), (0.135, 0.135), (9.991, 10.0), (0, 0)])
+def test_bounds_are_rounded_up(value: float, up: float) -> None:
+    assert round_up(value) == pytest.approx(up, rel=1e-12)
+
+
+def test_numbers_have_three_digits() -> None:
+    shown = [number(value) for value in (1.7, 0.00123456, 327.98, 48371, 9.996, 0, None, math.nan, math.inf, -1.5)]
+    assert shown == ["1.70", "0.00123", "328", "48,371", "10.0", "0", ABSENT, ABSENT, "∞", f"{MINUS}1.50"]
+    assert number(5.38e-05).split("\N{NO-BREAK SPACE}") == ["5.38", "\N{MULTIPLICATION SIGN}", "10⁻⁵"]
+    assert percent(0.5, short=True) == "50\N{NARROW NO-BREAK SPACE}%"
+    assert (percent(None), price(None), price(0.25), price(1e-6)) == (ABSENT, ABSENT, "0.25", "10⁻⁶")
+    assert (plural(1, "set"), plural(1200, "set")) == ("1 set", "1,200 sets")
+
+
+def test_panel_of_many_levels_draws_those_that_differ_most() -> None:
+    levels = [f"level {i}" for i in range(100)]
+    table, synthetic = [0.01] * 100, [0.01] * 98 + [0.0, 0.02]
+    margin = Margin(column="a", label="a", unit="kg", levels=levels, table=table, synthetic=synthetic, distance=0.01)
+    drawn = pictures.one_way(margin, "key")
+    assert drawn.count(">level ") == pictures.MOST_ROWS
+    assert ">level 98<" in drawn
+    assert 'aria-label="a (kg): shares of 100 levels' in drawn
+
+
+def test_pictures_are_the_same_every_time_and_warn_of_no_letter() -> None:
+    margin = Margin(
+        column="a", label="a", unit=None, levels=["水" * 40, "$x$\x00"], table=[0.5, 0.5], synthetic=[], distance=None
+    )
+    drawn = pictures.one_way(margin, "key")
+    assert drawn == pictures.one_way(margin, "key")
+    assert "水…水" in drawn
+    assert "$x$ <" in drawn
+
+
+def test_importing_the_pages_does_not_import_matplotlib() -> None:
+    code = "import sys, pdips.report.pages; sys.exit('matplotlib' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

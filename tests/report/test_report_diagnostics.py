@@ -1,0 +1,435 @@
+"""The diagnostics of the curator's report: each rule with a twin that breaks it, and the page of a small release."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import xarray as xr
+from scipy import stats
+from small_models import WIDE, normal
+from test_report import facts_of, pages, run_of, write_folder
+
+from pdips.convergence import BFMI, ESS, RHAT, Convergence
+from pdips.data.schema import Column, Schema
+from pdips.errors import InputError
+from pdips.posterior import predicted_records
+from pdips.posterior.closer import stored_name
+from pdips.posterior.columns import Columns
+from pdips.posterior.inspection import Posterior, Records, inspect
+from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.predicted_records import bin_edges, check_records, compare
+from pdips.report import chains, noise
+from pdips.report.facts import PublicFacts, Run
+from pdips.report.judging import CHANCE, EDGE, MOST_CENSORED, NOISE_FACTOR, OFF, Agreement, judge
+from pdips.report.posterior import read_tree, write_tree
+
+CHAINS, DRAWS = 4, 200
+SENTINEL = 7.654321987654
+BOUNDS = {"draws": 800, "bound": 2.5, "rhat": 1.001, "certifies": "Something."}
+WINDOW = {"limit": 0.5, "any": 9, "any_share": 0.15, "released": [6], "released_share": [0.1]}
+COLUMN = {"name": "age", "distance": 0.04, "typical": 0.03, "p": 0.3}
+
+
+def line_of(rhat: float = 1.001, ess: float = 900, divergences: int = 0) -> str:
+    return Convergence({"a": rhat}, {"a": ess}, {"a": ess + 50}, divergences).describe()
+
+
+def posterior_of(**changes: Any) -> dict[str, Any]:
+    rows = [
+        {"name": f"b[{i}]", "mean": 0.0, "sd": 1.0, "rhat": 1.0, "ess_bulk": 400.0, "released": [0.5]} for i in (0, 1)
+    ]
+    known = {"sampler": "nuts", "draws": DRAWS, "chains": CHAINS, "convergence": line_of(), "parameters": rows}
+    return known | {"bounds": BOUNDS | {"window": WINDOW}, "records": {"draws": 20, "columns": [COLUMN]}} | changes
+
+
+def exact_of(edge: float) -> dict[str, Any]:
+    return posterior_of(sampler="grid", chains=1, convergence=None, edge=edge)
+
+
+def judged(diagnostics: Any, bfmi: tuple[float, ...] = (), sampling: str = "mcmc", compared: Any = None) -> Any:
+    """Return the level of the verdict, and the names of the rules that were broken."""
+    facts = PublicFacts.model_validate(facts_of(sampling=sampling))
+    run = Run.model_validate(run_of(facts_of()) | {"diagnostics": diagnostics})
+    verdict, found = judge(facts, run, bfmi, compared)
+    broken = {check.name for check in found if check.level != "good"}
+    for name in broken:
+        assert name in f"{verdict.line[:1].lower()}{verdict.line[1:]}" or name in verdict.line
+    return verdict.level, broken
+
+
+GOOD = [
+    ({"posterior": posterior_of()}, (1.0, 0.9)),
+    ({"posterior": posterior_of(convergence=line_of(RHAT - 1e-4, ESS + 1))}, (BFMI,)),
+    ({"posterior": posterior_of(convergence=line_of(RHAT - 1e-6))}, ()),  # reads 1.0100, and passed all the same
+    ({"posterior": exact_of(EDGE)}, ()),
+    ({"posterior": posterior_of(sampler="moves", bounds=None, records=None)}, ()),
+    ({"convergence": [line_of(), line_of(1.009)]}, ()),  # a line for each fit
+    ({"convergence": {"chains": line_of()}}, ()),  # as pseudo-posterior says it
+]
+
+
+@pytest.mark.parametrize(("diagnostics", "bfmi"), GOOD)
+def test_what_keeps_every_rule_is_in_order(diagnostics, bfmi):
+    assert judged(diagnostics, bfmi) == ("good", set())
+
+
+def test_exact_draws_have_no_chain_that_could_fail():
+    assert judged({}, sampling="exact") == ("good", set())  # trees, histograms, urns, networks
+    assert judged({"convergence": "independent draws"}, sampling="exact") == ("good", set())
+    assert judged({"sampler": "rejection"}, sampling="exact") == ("good", set())
+
+
+BROKEN = [
+    ({"posterior": posterior_of(convergence=line_of(RHAT))}, (1.0,), "bad", "R-hat, largest"),
+    ({"posterior": posterior_of(convergence=line_of(RHAT + 1e-4))}, (1.0,), "bad", "R-hat, largest"),
+    ({"posterior": posterior_of(convergence=line_of(np.inf))}, (1.0,), "bad", "R-hat, largest"),
+    ({"posterior": posterior_of(convergence=line_of(ess=ESS))}, (1.0,), "bad", "effective draws, fewest"),
+    ({"posterior": posterior_of(convergence=line_of(divergences=1))}, (1.0,), "bad", "divergences"),
+    ({"convergence": [line_of(), line_of(RHAT + 1e-4)]}, (), "bad", "R-hat, largest"),
+    ({"posterior": posterior_of()}, (1.0, BFMI - 0.001), "watch", "BFMI, smallest"),
+    ({}, (), "open", "the draw"),
+    ({"convergence": "something else"}, (), "open", "the draw"),
+    ({"posterior": posterior_of(convergence=None)}, (), "open", "the draw"),
+    ({"posterior": exact_of(EDGE + 0.001)}, (), "watch", "posterior on the outermost cells of the grid"),
+    (
+        {"posterior": posterior_of(records={"columns": [COLUMN | {"distance": 0.03 + OFF + 0.001}]})},
+        (),
+        "watch",
+        "posterior predictive check of records",
+    ),
+    (
+        {"posterior": posterior_of(records={"failed": "ValueError"})},
+        (),
+        "open",
+        "posterior predictive check of records",
+    ),
+    (
+        {
+            "posterior": posterior_of(
+                bounds=BOUNDS | {"window": WINDOW | {"released_share": [0.1, MOST_CENSORED + 0.01]}}
+            )
+        },
+        (),
+        "watch",
+        "records cut off at a released draw",
+    ),
+    ({"posterior": posterior_of(bounds=BOUNDS | {"rhat": RHAT})}, (), "watch", "R-hat of the bound of records' terms"),
+]
+
+
+@pytest.mark.parametrize(("diagnostics", "bfmi", "level", "name"), BROKEN)
+def test_each_broken_rule_is_named(diagnostics, bfmi, level, name):
+    assert judged(diagnostics, bfmi) == (level, {name})
+
+
+def test_the_worst_rule_comes_first():
+    level, broken = judged({"posterior": posterior_of(convergence=line_of(divergences=3))}, (0.1,))
+    assert level == "bad"
+    assert broken == {"divergences", "BFMI, smallest"}
+
+
+@pytest.mark.parametrize("entries", [1, 9, 40, 500, 5_000])
+def test_noisy_statistics_outside_are_counted_against_chance(entries):
+    allowed = int(stats.binom.isf(CHANCE, entries, 0.05))  # more than so many have a probability of at most CHANCE
+    for outside, level in ((allowed, "good"), (allowed + 1, "watch")):
+        known = {"counts": {"entries": entries, "outside": min(outside, entries) / entries, "smallest_p": 0.01}}
+        if outside <= entries:
+            assert judged({"posterior": posterior_of(predictive=known, records=None)})[0] == level
+
+
+def test_one_noisy_number_far_off_is_enough():
+    for furthest, level in ((3.0, "good"), (9.0, "watch")):
+        known = {"counts": {"entries": 9, "outside": 1 / 9, "smallest_p": 0.02, "furthest": furthest}}
+        assert judged({"posterior": posterior_of(predictive=known, records=None)})[0] == level
+
+
+def test_lines_of_the_gate_are_read_back():
+    found = Agreement.of([line_of(1.002, 700), "independent draws", line_of(1.004, 600, 2)])
+    assert found == Agreement(passed=False, rhat=1.004, ess_bulk=600, ess_tail=650, divergences=2)
+    assert Agreement.of([Convergence({}, {}, {}, 0).describe()]).ess_bulk == np.inf
+    assert Agreement.of(["independent draws"]) is None
+
+
+def compared_of(tmp_path: Path, error: float) -> Any:
+    content = facts_of(impossible=())
+    content["margin_errors"] = [
+        {"columns": ["voted"], "standard_error": error},
+        {"columns": ["voted", "age"], "standard_error": 2 * error},
+        {"columns": ["region"], "standard_error": 0.0},
+    ]
+    (tmp_path / "synthetic_1.csv").write_text("voted\n" + 'no\n"y\nes"\n' * 500)
+    facts = PublicFacts.model_validate(content)
+    run = Run.model_validate(run_of(content))
+    return noise.compare(tmp_path, facts, run), run
+
+
+def test_expected_distances_are_those_by_simulation(tmp_path):
+    """Monte Carlo error of the mean of 20,000 draws is below 1 %."""
+    found, run = compared_of(tmp_path, 30.0)
+    assert found.n_records == 1000
+    row = {row.column: row for row in found.one_way}["voted"]
+    shares = np.array(next(margin.table for margin in run.comparison.one_way if margin.column == "voted"))
+    rng = np.random.default_rng(2)
+    spread = np.sqrt(0.03**2 + shares * (1 - shares) / 1000)
+    simulated = np.abs(rng.normal(0, spread, (20_000, 2))).sum(axis=1).mean() / 2
+    assert row.expected == pytest.approx(simulated, rel=0.03)
+    assert row.expected != pytest.approx(simulated / 2, rel=0.03)  # what a forgotten cell would give
+    assert row.share == 0.03
+    assert found.two_way.largest == "voted and age"
+    assert found.two_way.largest_error == 60
+    assert found.two_way.expected > row.expected
+
+
+def test_margins_far_beyond_their_noise_are_watched():
+    rows = [
+        noise.Row(column="x", standard_error=1.0, share=0.1, expected=0.01, found=0.01 * NOISE_FACTOR * c)
+        for c in (0.99, 1.01)
+    ]
+    for row, level in zip(rows, ("good", "watch"), strict=True):
+        made = noise.Compared(n_records=9, one_way=[row], two_way=None)
+        assert judged({}, sampling="exact", compared=made)[0] == level
+
+
+def test_releases_without_stated_errors_or_sets_have_no_comparison(tmp_path):
+    facts = facts_of()
+    run = Run.model_validate(run_of(facts))
+    assert noise.compare(tmp_path, PublicFacts.model_validate(facts), run) is None
+    facts["margin_errors"] = [{"columns": ["voted"], "standard_error": 3.0}]
+    assert noise.compare(tmp_path, PublicFacts.model_validate(facts), run) is None
+    (tmp_path / "synthetic_1.parquet").write_bytes(b"no parquet")
+    assert noise.compare(tmp_path, PublicFacts.model_validate(facts), run) is None
+
+
+# Records drawn from the model
+
+
+def check_of(theta: float, y: np.ndarray, draws: int = 40) -> tuple[Any, Any]:
+    blueprint = Blueprint(Source(normal, "normal"), WIDE)
+    posterior = xr.Dataset({"theta": (("chain", "draw"), np.full((1, draws), theta))})
+    return check_records(blueprint, posterior, {"y": y}, np.ones(len(y), dtype=np.int64))
+
+
+def test_records_like_the_models_are_near_and_others_are_not():
+    """Seeded. p of a right model is uniform on 1/21 ... 1, so a right one is called far with probability 5 %."""
+    y = np.random.default_rng(8).normal(0, 1, 600)
+    near, groups = check_of(0.0, y)
+    column = near["columns"][0]
+    assert (near["draws"], near["records"]) == (20, 600)
+    assert column["p"] > 1 / 21
+    assert column["distance"] - column["typical"] < OFF
+    assert groups["posterior_predictive"]["column_0"].shape == (1, 20, 30)
+    assert float(groups["observed_data"]["column_0"].sum()) == pytest.approx(1)
+    far, _ = check_of(1.0, y)
+    assert far["columns"][0]["p"] == 1 / 21
+    assert far["columns"][0]["distance"] - far["columns"][0]["typical"] > OFF
+
+
+def test_the_check_keeps_to_its_time_and_its_records(monkeypatch):
+    monkeypatch.setattr(predicted_records, "MOST_SECONDS", 0.0)
+    monkeypatch.setattr(predicted_records, "MOST_RECORDS", 50)
+    found, _ = check_of(0.0, np.zeros(200))
+    assert (found["draws"], found["records"]) == (predicted_records.AT_ONCE, 50)
+
+
+def test_distances_are_those_by_hand():
+    found = compare(np.array([1.0, 0.0]), np.array([[0.5, 0.5], [0.7, 0.3]]))
+    assert found == {"distance": pytest.approx(0.4), "typical": pytest.approx(0.1), "p": 1 / 3}
+
+
+@pytest.mark.parametrize(
+    ("column", "edges"),
+    [
+        ({"levels": ["a", "b"]}, [-0.5, 0.5, 1.5]),
+        ({"lower": 3, "upper": 5, "integer": True}, [2.5, 3.5, 4.5, 5.5]),
+        ({"lower": 1, "upper": 100, "scale": "log"}, np.geomspace(1, 100, 31)),
+        ({"lower": 0, "upper": 90, "integer": True}, np.linspace(0, 90, 31)),
+    ],
+)
+def test_bins_are_public(column, edges):
+    np.testing.assert_allclose(bin_edges(Column.model_validate(column)), edges)
+
+
+@pytest.mark.parametrize(("lower", "upper"), [(1, 1000), (1, 50), (100, 300_000), (3, 300)])
+def test_what_lies_at_a_bound_is_in_a_bin(lower, upper):
+    # through the logarithm and back these bounds come out too small, or too large
+    column = Column(lower=lower, upper=upper, scale="log")
+    edges = bin_edges(column)
+    assert (edges[0], edges[-1]) == (lower, upper)
+    assert predicted_records._shares(np.array([lower, upper], dtype=float), column, edges).sum() == 1
+
+
+def test_a_check_that_fails_stops_nothing_and_tells_no_value():
+    def fragile(data: Columns, schema: Schema) -> Any:
+        if data.n_records == 7:  # as many as the table has
+            raise ValueError(f"value {SENTINEL}")
+        return normal(data, schema)
+
+    blueprint = Blueprint(Source(fragile, "fragile"), WIDE)
+    held = {"model": blueprint.model, "values": {"y": np.zeros(7)}, "counts": np.ones(7, dtype=np.int64)}
+    records = Records(**held, terms=lambda _: (None, None), limit=None, blueprint=blueprint)
+    tree = xr.DataTree.from_dict({"posterior": xr.Dataset({"theta": (("chain", "draw"), np.zeros((1, 30)))})})
+    posterior = Posterior(tree=tree, released=[{"theta": np.zeros(())}], facts={"sampler": "grid"}, independent=True)
+    facts, _ = inspect(records, posterior)
+    assert facts["posterior"]["records"] == {"failed": "InputError"}
+    assert str(SENTINEL) not in json.dumps(facts)
+
+
+# Pages
+
+
+def tree_of(slow: float = 0.0) -> xr.DataTree:
+    """Return a tree as a release by NUTS stores it; ``slow``: how much an energy depends on the one before."""
+    rng = np.random.default_rng(4)
+    energy = rng.normal(0, 1, (CHAINS, DRAWS))
+    for draw in range(1, DRAWS):
+        energy[:, draw] = slow * energy[:, draw - 1] + np.sqrt(1 - slow**2) * energy[:, draw]
+    edges = np.linspace(17.5, 97.5, 11)
+    shares = rng.dirichlet(np.ones(10), 20)
+    stored = {
+        "posterior": xr.Dataset({"b": (("chain", "draw", "k"), rng.normal(0, 1, (CHAINS, DRAWS, 2)) + SENTINEL)}),
+        "sample_stats": xr.Dataset(
+            {"energy": (("chain", "draw"), energy), "diverging": (("chain", "draw"), energy > 9)}
+        ),
+        "posterior_predictive": xr.Dataset({"column_0": (("chain", "draw", "bin_0"), shares[None])}),
+        "observed_data": xr.Dataset({"column_0": (("bin_0",), shares[0]), "edges_0": (("edge_0",), edges)}),
+    }
+    return xr.DataTree.from_dict(stored)
+
+
+def folder_of(tmp_path: Path, tree: xr.DataTree | None = None, **changes: Any) -> Path:
+    facts = facts_of(sampling="mcmc")
+    run = run_of(facts) | {"diagnostics": {"posterior": posterior_of(**changes)}}
+    folder = write_folder(tmp_path / "release", facts, run)
+    write_tree(tree_of() if tree is None else tree, folder / "confidential" / "diagnostics")
+    return folder
+
+
+def section_of(report: str) -> str:
+    return report[report.index('<section id="diagnostics"') : report.index('<section id="utility"')]
+
+
+def test_the_page_shows_energy_ranks_and_prediction_and_keeps_them_inside(tmp_path):
+    folder = folder_of(tmp_path)
+    card, report = pages(folder)
+    section = section_of(report)
+    for phrase in (
+        "BFMI, smallest",
+        "Do the chains agree?",
+        "Ranks of b[0]",
+        "Ranks of b[1]",
+        "How energies and their",
+    ):
+        assert phrase in section
+        assert phrase not in card
+    for phrase in ("All 10 checks passed.", "Could the model have given these records?", "Shares of age in the table"):
+        assert phrase in section
+    assert {path.name for path in (folder / "public").iterdir()} == {"privacy.json", "card.html"}
+    assert "7.65" not in card
+    pictures = section.split("<svg ")[1:]
+    assert len(pictures) == 2 + 2 + 1 + 1  # draws and ranks of two parameters, energies, one column
+    assert max(len(picture.partition("</svg>")[0]) for picture in pictures) < 60_000
+    assert "#0201" not in section  # no stand-in colour is left, so that dark pages have their own
+
+
+def test_energies_that_hardly_move_are_seen_on_the_page(tmp_path):
+    report = pages(folder_of(tmp_path, tree_of(slow=0.95)))[1]
+    assert "BFMI, smallest: 0.0" in section_of(report)
+    assert "Needs review." in section_of(report)
+
+
+def test_energies_are_weighed_as_by_hand():
+    kept = chains.energies(tree_of()["sample_stats"].to_dataset())
+    energy = kept["energy"].to_numpy()
+    by_hand = (np.diff(energy, axis=1) ** 2).mean(axis=1) / energy.var(axis=1)
+    assert chains.bfmi(kept) == pytest.approx(by_hand, rel=0.02)  # ArviZ divides by other numbers of draws
+    assert chains.energies(kept.assign(energy=kept["energy"] * 0)) is None
+    assert chains.energies(None) is None
+
+
+def test_chains_that_agree_stay_in_the_band_and_one_elsewhere_leaves_it():
+    """The band holds all chains with probability 0.99; seeded. The twin's fourth chain is half a deviation away."""
+    lower, upper = chains._band(200, CHAINS)
+    x = np.linspace(0, 1, len(lower))
+    draws = np.random.default_rng(6).normal(0, 1, (CHAINS, 200))
+    for shift, stays in ((0.0, True), (0.5, False)):
+        lines = chains._differences(draws + shift * np.array([0, 0, 0, 1])[:, None], x)
+        assert bool(((lines >= lower - 1e-9) & (lines <= upper + 1e-9)).all()) is stays
+
+
+@pytest.mark.parametrize(
+    ("shape", "effective", "stride"),
+    [((4, 500), 2000, 2), ((4, 200), 800, 1), ((4, 500), 400, 5), ((4, 500), None, 250), ((4, 500), 1e9, 2)],
+)
+def test_chains_are_thinned_to_their_effective_draws(shape, effective, stride):
+    assert chains.stride(shape, effective) == stride
+
+
+def test_a_folder_of_an_earlier_version_still_has_its_report(tmp_path):
+    old = xr.DataTree.from_dict({"posterior": tree_of()["posterior"].to_dataset()})
+    section = section_of(pages(folder_of(tmp_path, old, records=None))[1])
+    assert section.count("not kept by the version that made") == 2  # energies, and the check of records
+    assert "Ranks of b[0]" in section
+    assert "BFMI, smallest" not in section
+
+
+@pytest.mark.parametrize("name", ["posterior", "sample_stats", "posterior_predictive", "observed_data"])
+def test_a_damaged_file_is_one_line(tmp_path, name):
+    folder = folder_of(tmp_path)
+    (folder / "confidential" / "diagnostics" / f"{name}.nc").write_bytes(b"no netCDF")
+    with pytest.raises(InputError, match=r"diagnostics is damaged$") as caught:
+        pages(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_tree_of_other_columns_is_damaged(tmp_path):
+    tree = copy.deepcopy(tree_of())
+    tree["observed_data"] = xr.DataTree(xr.Dataset({"column_9": (("x",), np.zeros(3))}))
+    with pytest.raises(InputError, match="is damaged"):
+        pages(folder_of(tmp_path, tree))
+
+
+def test_noisy_statistics_are_drawn_and_stay_inside(tmp_path):
+    tree = xr.DataTree.from_dict(
+        {
+            "posterior": tree_of()["posterior"].to_dataset(),
+            "posterior_predictive": xr.Dataset(
+                {"counts": (("chain", "draw", "e"), np.random.default_rng(1).normal(0, 1, (1, 100, 3)))}
+            ),
+            "observed_data": xr.Dataset({"counts": (("e",), np.array([0.0, 1.0, 9.0]))}),
+        }
+    )
+    known = {"counts": {"entries": 3, "outside": 1 / 3, "smallest_p": 0.02, "furthest": 9.0}}
+    changes = {"bounds": None, "records": None, "predictive": known, "sampler": "moves"}
+    card, report = pages(folder_of(tmp_path, tree, **changes))
+    assert "3 noisy numbers against the middle 95 % of simulated ones; 1 lie outside" in section_of(report)
+    assert "have no energies" in section_of(report)
+    assert "middle 95" not in card
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "\N{GREEK SMALL LETTER ALPHA}", "\N{CJK UNIFIED IDEOGRAPH-5E74}", "50%25", " x", "x y"]
+)
+def test_columns_of_any_name_can_be_stored(tmp_path, name):
+    stored = stored_name(f"value_{name}")
+    tree = xr.DataTree.from_dict({"pdips": xr.Dataset({stored: (f"{stored} entry", np.arange(3.0))})})
+    write_tree(tree, tmp_path / "d")
+    found = read_tree(tmp_path / "d")["pdips"].to_dataset()
+    assert list(found.data_vars) == [stored]
+    assert found[stored].dims == (f"{stored} entry",)
+
+
+def test_an_exact_release_loads_no_library_of_chains(tmp_path):
+    import subprocess
+    import sys
+
+    facts = facts_of()
+    folder = write_folder(tmp_path / "release", facts, run_of(facts))
+    code = (
+        "import sys; from pathlib import Path; from pdips.report.pages import rewrite; rewrite(Path(sys.argv[1]));"
+        "print([name for name in ('arviz_stats', 'arviz_plots', 'pymc', 'numba') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

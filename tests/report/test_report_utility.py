@@ -1,0 +1,562 @@
+"""An evaluation on the curator's report: what pictures are drawn from, the verdict, damaged and foreign files."""
+
+import copy
+import json
+import math
+import re
+import shutil
+import sys
+from contextlib import suppress
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from pdips import InputError, Schema, Table, cli
+from pdips.evaluation.evaluate import general_utility
+from pdips.evaluation.inside import evaluate
+from pdips.evaluation.pictured import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictured
+from pdips.evaluation.propensity import CELLS, specks
+from pdips.release.release import write_json
+from pdips.report import evaluation_pictures as drawing
+from pdips.report.evaluated import MARGINS, READINGS, SPECKS, verdict
+from pdips.report.evaluation_facts import Analysed, Density, Evaluation, Pair, Propensity
+from pdips.report.facts import check
+from pdips.report.formats import MINUS
+from pdips.report.pages import rewrite, rewrite_report
+
+SCHEMA = Schema.from_toml("""
+[columns.sex]
+levels = ["f", "m"]
+[columns.job]
+levels = ["none", "part", "full"]
+missing = true
+[columns.age]
+lower = 20
+upper = 59
+integer = true
+bins = 4
+[columns.pay]
+lower = 1
+upper = 1000
+scale = "log"
+""")
+FORMULA = "pay ~ age + sex"
+
+
+def people(n: int = 300, seed: int = 1) -> pd.DataFrame:
+    rng = np.random.default_rng(seed)
+    age = rng.integers(20, 60, n)
+    job = pd.Series(rng.choice(["none", "part", "full"], n, p=[0.2, 0.3, 0.5]), dtype=object)
+    return pd.DataFrame(
+        {
+            "sex": rng.choice(["f", "m"], n),
+            "job": job.mask(rng.random(n) < 0.1),
+            "age": age,
+            "pay": np.exp(3 + 0.02 * age + rng.normal(0, 0.5, n)).clip(1, 1000),
+        }
+    )
+
+
+# ---- what pictures are drawn from ----
+
+
+def test_density_by_hand():
+    schema = Schema.from_toml(
+        '[columns.x]\nlower = 0\nupper = 9\ninteger = true\nbins = 2\nmissing = true\nunit = "kg"'
+    )
+    table = Table(pd.DataFrame({"x": [0, 4, 5, None]}), schema)
+    sets = [pd.DataFrame({"x": [0, 9]}), pd.DataFrame({"x": [9, None]})]
+    found = density(table, sets, "x")
+    assert found["edges"] == [0, 5, 10]
+    assert (found["table"], found["sets"], found["missing"]) == ([0.5, 0.25], [0.25, 0.5], [0.25, 0.25])
+    assert check(Density, found, "x").distance == 0.25
+    assert check(Density, found, "x").title == "x (kg)"
+    assert density(table, [], "x")["sets"] == []
+
+
+def test_weighted_density_and_difference_by_hand():
+    text = '[columns.a]\nlevels = ["x", "y"]\n[columns.w]\nlower = 0\nupper = 4\nbins = 2\n'
+    weighed = Schema.from_toml(text + '[records]\nweight = "w"')
+    frame, made = pd.DataFrame({"a": ["x", "y"], "w": [1.0, 3.0]}), pd.DataFrame({"a": ["x", "x"], "w": [1.0, 1.0]})
+    for schema, ours, yx in ((weighed, [0.25, 0.75], -0.75), (Schema.from_toml(text), [0.5, 0.5], -0.5)):
+        table = Table(frame, schema)
+        assert density(table, [made], "w")["table"] == ours
+        found = difference(table, [made], schema, ["a", "w"])
+        assert found["difference"] == [[pytest.approx(-yx), 0], [0, yx]]  # all of the sets in x with a low w
+        assert found["levels"] == [["x", "y"], ["0 to 2", "2 to 4"]]
+
+
+def test_differences_are_the_sets_minus_the_table_and_add_up():
+    table, made = Table(people(), SCHEMA), people(200, 2)
+    found = difference(table, [made, people(100, 3)], SCHEMA, ["job", "age"])
+    cells_of = [
+        pd.crosstab(frame["job"].fillna("missing"), (frame["age"] - 20) // 10, normalize="all").reindex(
+            ["none", "part", "full", "missing"]
+        )
+        for frame in (table.frame, made, people(100, 3))
+    ]
+    wanted = (cells_of[1] + cells_of[2]) / 2 - cells_of[0]
+    np.testing.assert_allclose(found["difference"], wanted, atol=1e-12)
+    assert found["levels"] == [["none", "part", "full", "missing"], ["20-29", "30-39", "40-49", "50-59"]]
+    other = difference(Table(made, SCHEMA), [table.frame], SCHEMA, ["job", "age"])
+    twin = difference(table, [made], SCHEMA, ["job", "age"])
+    np.testing.assert_allclose(other["difference"], -np.array(twin["difference"]), atol=1e-12)
+    assert np.abs(twin["difference"]).max() > 0.01
+
+
+def test_scores_are_spread_and_marked_where_the_distance_is():
+    schema = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]')
+    table = Table(pd.DataFrame({"a": ["x"] * 30 + ["y"] * 10}), schema)
+    made = pd.DataFrame({"a": ["x"] * 10 + ["y"] * 30})
+    found = specks(table, [made, made.iloc[:0]], rng=np.random.default_rng(0))
+    assert len(found.scores) == 1
+    assert found.by_set == (found.scores[0].distance, 1.0)
+    one = found.scores[0]
+    # P(synthetic | x) = 10/40 and P(synthetic | y) = 30/40, drawn together a little by the ridge
+    low, high = (int(np.flatnonzero(one.table)[place]) for place in (0, 1))
+    assert (low, high) == (25, 74)
+    assert (one.table[low], one.table[high], one.synthetic[low], one.synthetic[high]) == (0.75, 0.25, 0.25, 0.75)
+    assert one.distance == 0.5
+    assert one.at == pytest.approx(0.25, abs=0.01)
+    assert len(one.table) == CELLS
+
+
+def test_scores_of_tables_wholly_apart_lie_at_the_ends():
+    schema = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]')
+    found = specks(Table(pd.DataFrame({"a": ["x"] * 40}), schema), [pd.DataFrame({"a": ["y"] * 40})])
+    assert found.by_set == (1.0,)
+    assert np.flatnonzero(found.scores[0].table).max() < CELLS / 2 < np.flatnonzero(found.scores[0].synthetic).min()
+
+
+def test_cells_come_from_the_schema_and_are_few():
+    def edges(text: str) -> list[float]:
+        return cells(Schema.from_toml("[columns.x]\n" + text).columns["x"]).tolist()
+
+    assert edges("lower = 0\nupper = 6") == pytest.approx(np.arange(61) / 10)
+    assert edges("lower = 0\nupper = 3\ninteger = true") == [0, 1, 2, 3, 4]
+    assert edges("lower = 1\nupper = 100\nbin_edges = [1, 5, 100]") == [1, 5, 100]
+    log = np.array(edges('lower = 1\nupper = 1e6\nscale = "log"'))
+    np.testing.assert_allclose(np.diff(np.log(log)), math.log(1e6) / MOST_CELLS)
+    for text in ("lower = 0\nupper = 100000\ninteger = true\nbins = 5000", "lower = 0\nupper = 9\nbins = 61"):
+        found = edges(text)
+        assert len(found) == MOST_CELLS + 1
+        assert (found[0], found[-1]) in ((0, 100001), (0, 9))
+        assert found == sorted(found)
+    whole = np.array(edges("lower = 7\nupper = 1000\ninteger = true"))
+    assert np.all(whole == np.round(whole))
+    assert len(np.unique(whole)) == MOST_CELLS + 1
+
+
+def test_a_heat_map_of_many_levels_keeps_those_that_differ_most_and_the_sum():
+    levels = [f"level {i}" for i in range(40)]
+    schema = Schema.model_validate(
+        {"columns": {"a": {"levels": levels, "missing": True}, "b": {"lower": 0, "upper": 1, "bins": 1000}}}
+    )
+    rng = np.random.default_rng(0)
+    frame = pd.DataFrame({"a": rng.choice(levels, 2000), "b": rng.random(2000)})
+    made = frame.assign(a=frame["a"].where(frame["a"] != "level 7", "level 33"))
+    found = check(Pair, {**difference(Table(frame, schema), [made], schema, ["a", "b"]), "distance": 0.1}, "pair")
+    rows, across = found.levels
+    assert (len(rows), len(across)) == (MOST_LEVELS, MOST_LEVELS)
+    assert {"level 7", "level 33", "28 others", "missing"} <= {*rows}
+    assert across[0] == "0 to 0.071"
+    gaps = np.array(found.difference).sum(axis=1)
+    share = (frame["a"] == "level 7").mean()
+    np.testing.assert_allclose([gaps[rows.index("level 7")], gaps[rows.index("level 33")]], [-share, share])
+    assert abs(gaps.sum()) < 1e-12
+
+
+def test_pictures_hold_what_the_measures_found():
+    table, sets = Table(people(), SCHEMA), [people(seed=2), people(seed=3), people().iloc[:0]]
+    measures = {measure.name: measure for measure in general_utility(table, sets[:2])}
+    found = pictured(table, sets, list(measures.values()))
+    assert [one["column"] for one in found["densities"]] == ["age", "pay"]
+    furthest = measures[MARGINS[0]].detail["furthest"]
+    assert [(pair["columns"], pair["distance"]) for pair in found["pairs"]] == [
+        (one["columns"], one["distance"]) for one in furthest[:4]
+    ]
+    assert found["propensity"]["distance"] == list(measures[SPECKS].by_set)
+    assert "picture" not in measures[SPECKS].describe()
+    assert measures[SPECKS].detail == {"classifier": "logistic"}
+    assert pictured(table, [], [])["pairs"] == []
+
+
+# ---- the verdict ----
+
+
+def measure(name: str, mean: float | None, reference: float | None) -> dict[str, Any]:
+    reason = None if mean is not None else "no figure"
+    by_set = [] if mean is None else [mean]
+    return {
+        "name": name, "reading": "", "by_set": by_set, "mean": mean, "reference": reference, "weighted": False,
+        "reason": reason,
+    }  # fmt: skip
+
+
+def analysed(difference: float | None, coverage: float | None) -> dict[str, Any]:
+    summary = {"standardised difference": difference, "coverage": coverage}
+    return {
+        "formula": "y ~ x", "family": "linear", "level": 0.95, "rule": "sanitized", "note": None, "coefficients": [],
+        "summary": summary, "reference": summary,
+    }  # fmt: skip
+
+
+def found_of(general: list[dict[str, Any]], specific: Any = None) -> Evaluation:
+    release = {"mechanism": "steps", "epsilon": 1.0, "kind": "pure", "n_sets": 2}
+    return check(Evaluation, {"release": release, "weight": None, "general": general, "specific": specific}, "x")
+
+
+PAIRS, SINGLES = MARGINS
+NEAR = [measure(PAIRS, 0.02, 0.01), measure(SPECKS, 0.1, 0.01)]
+
+
+@pytest.mark.parametrize(
+    ("general", "specific", "level"),
+    [
+        (NEAR, None, "good"),
+        ([measure(PAIRS, 0.01, 1e-6), NEAR[1]], None, "good"),
+        ([measure(PAIRS, 0.021, 0.01), NEAR[1]], None, "watch"),
+        ([measure(PAIRS, 0.049, 0.001), NEAR[1]], None, "watch"),
+        ([measure(PAIRS, 0.051, 0.011), NEAR[1]], None, "watch"),
+        ([measure(PAIRS, 0.051, 0.01), NEAR[1]], None, "bad"),
+        ([NEAR[0], measure(SPECKS, 0.11, 0.05)], None, "watch"),
+        ([NEAR[0], measure(SPECKS, 0.31, 0.06)], None, "bad"),
+        ([NEAR[0], measure(SPECKS, 0.31, 0.16)], None, "good"),
+        (NEAR, analysed(2.0, 0.8), "good"),
+        (NEAR, analysed(2.1, 0.8), "watch"),
+        (NEAR, analysed(2.0, 0.4), "watch"),
+        (NEAR, analysed(2.1, 0.49), "bad"),
+        (NEAR, analysed(None, 0.0), "bad"),
+        (NEAR, analysed(None, None), "good"),
+        ([measure(SINGLES, 0.5, 0.01)], None, "bad"),
+        ([measure(PAIRS, None, None), measure(SINGLES, 0.001, 0.001)], None, "good"),
+        ([measure(PAIRS, 0.0, 0.0), measure(SPECKS, 0.0, 0.0)], None, "good"),
+        ([measure(PAIRS, None, None)], None, "open"),
+        ([], analysed(0.5, 1.0), "good"),
+    ],
+)
+def test_the_verdict_follows_its_rule(general, specific, level):
+    given = verdict(found_of(general, specific))
+    assert given.level == level
+    if level != "open":
+        assert "not fit for every use" in given.line
+
+
+def test_no_evaluation_is_open_and_the_line_names_what_is_off():
+    assert verdict(None).level == "open"
+    line = verdict(found_of([measure(PAIRS, 0.2, 0.01), NEAR[1]], analysed(0.5, 0.9))).line
+    assert line.startswith("Two-way margins are far off (0.200, a resample 0.0100); SPECKS is near (0.100")
+    assert "the analysis is near (estimates 0.500 standard errors off on average, 90.0" in line
+
+
+def test_times_as_far_counts_from_what_equal_tables_score():
+    score, other = {**measure("3-marginal score", 982, 994), "best": 1000.0}, measure(PAIRS, 0.03, 0.01)
+    found = found_of([score, other, measure(SPECKS, 0.1, 0.0), measure("x", None, None)])
+    assert [one.times for one in found.general] == [pytest.approx(3), pytest.approx(3), None, None]
+
+
+# ---- pictures ----
+
+
+def test_each_picture_says_its_result():
+    spread = {
+        "classifier": "logistic", "table": [0.5, 0.5, 0, 0], "sets": [0, 0.5, 0.5, 0], "distance": [0.5], "at": [0.25],
+    }  # fmt: skip
+    drawn = drawing.propensity(check(Propensity, spread, "x"), "a")
+    assert "their distribution functions are 0.500 apart on average over 1 set, at a score of 0.25" in drawn
+    line = {"column": "x", "label": "<Pay>", "unit": "USD", "log": True, "edges": [1, 10, 1000], "missing": [0.5, 0.1]}
+    one = check(Density, {**line, "table": [0.2, 0.3], "sets": [0.5, 0.4]}, "x")
+    assert one.distance == pytest.approx(0.4)
+    words = unescape(drawing.density(one, "b"))
+    assert (
+        "<Pay> (USD): share of log width in 2 cells; total variation distance 0.400; furthest apart: 1.00 to 10.0"
+        in words
+    )
+    pair = {"columns": ["a", "b"], "labels": ["a", "b"], "levels": [["x", "y"], ["u"]], "distance": 0.02}
+    heat = drawing.difference(check(Pair, {**pair, "difference": [[0.012], [-0.0123]]}, "x"), "c")
+    assert ">+1.2<" in heat
+    assert f">{MINUS}1.2<" in heat
+    assert f"furthest apart: y with u, {MINUS}1.2 percentage points in the synthetic sets" in heat
+    level = drawing.difference(check(Pair, {**pair, "difference": [[0.0], [0.0]]}, "x"), "d")
+    assert level.count(">0<") == 2
+
+
+def row(name: str, original: float | None, combined: float | None, half: float = 1.0) -> dict[str, Any]:
+    def ends(middle: float | None) -> tuple[float | None, float | None]:
+        return (None, None) if middle is None else (middle - half, middle + half)
+
+    return {
+        "coefficient": name, "original": original, "original_lower": ends(original)[0],
+        "original_upper": ends(original)[1], "combined": combined, "combined_lower": ends(combined)[0],
+        "combined_upper": ends(combined)[1], "ci_overlap": 0.5, "same_sign": True, "covered": name == "a",
+        "standardized_difference": None if None in (original, combined) else (combined - original) / half * 1.96,
+    }  # fmt: skip
+
+
+def test_the_forest_draws_coefficients_that_the_table_tells():
+    rows = [row("a", 1.0, 1.5), row("b", 2.0, 90.0), row("c", 0.5, None), row("d", None, 1.0)]
+    found = check(Analysed, {**analysed(1, 1), "coefficients": rows}, "x")
+    drawn = drawing.forest(found, "x")
+    assert "for 1 of 3 the table's estimate lies inside" in unescape(drawn)
+    assert "furthest apart: b, 2.00 from the table, 90.0 from the sets" in drawn
+    assert [f">{name}<" in drawn for name in "abcd"] == [True, True, True, False]
+    assert "▸" in drawn
+    assert "◂" not in drawn
+    assert ">+12<" in drawn
+    many = check(Analysed, {**analysed(1, 1), "coefficients": [row(f"x{i}", 1.0, i) for i in range(90)]}, "x")
+    kept = drawing.coefficients(many)
+    assert len(kept) == drawing.MOST_COEFFICIENTS
+    assert [one.coefficient for one in kept] == [f"x{i}" for i in range(50, 90)]
+    constant = check(Analysed, {**analysed(1, 1), "coefficients": [row("a", 1.0, 1.0, 0.0 + 1e-300)]}, "x")
+    assert "<svg" in drawing.forest(constant, "x")
+
+
+# ---- the page ----
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A release with its run and its evaluation, and the words that the evaluation ended with."""
+    folder = tmp_path_factory.mktemp("made")
+    binned = Schema.from_toml(SCHEMA.to_toml().replace('scale = "log"', 'scale = "log"\nbins = 5'))
+    people().to_parquet(folder / "t.parquet")
+    (folder / "s.toml").write_text(binned.to_toml())
+    words = ["--schema", folder / "s.toml", "--mechanism", "steps", "--epsilon", "3", "--sets", "2"]
+    with pytest.MonkeyPatch.context() as patch:
+        for line in (
+            ["synthesize", folder / "t.parquet", *words, "--out", folder / "out"],
+            ["evaluate", folder / "t.parquet", folder / "out", "--analysis", FORMULA],
+        ):
+            patch.setattr(sys, "argv", ["pdips", *map(str, line)])
+            with suppress(SystemExit):
+                cli.main()
+    assert (folder / "out" / "confidential" / "evaluation.json").is_file()
+    return folder
+
+
+@pytest.fixture
+def here(made, tmp_path):
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+def stored(here: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((here / "out" / "confidential" / "evaluation.json").read_text())
+    return found
+
+
+def store(here: Path, found: Any) -> None:
+    write_json(here / "out" / "confidential" / "evaluation.json", found)
+
+
+def test_the_report_shows_the_evaluation_with_its_pictures(here):
+    report = (here / "out" / "confidential" / "report.html").read_text()
+    found = stored(here)
+    for measured in found["general"]:
+        assert f'<th scope="row">{measured["name"]}' in report
+    for words in (
+        "Propensity scores of the table and of the synthetic sets",
+        "share of log width in 5 cells",
+        "age: share of width in 4 cells",
+        "Coefficients of pay ~ age + sex",
+        "Distribution functions, column by column",
+        "percentage points in the synthetic sets",
+        *READINGS,
+    ):
+        assert words in report, words
+    assert len(re.findall(r'aria-label="[^"]*percentage points', report)) == 4
+    assert not re.search(r"#0[12]0[12]0\d", report)
+    assert "No evaluation was made" not in report
+    assert report == rewrite(here / "out")[1].read_text()
+    (here / "out" / "confidential" / "evaluation.json").unlink()
+    assert "No evaluation was made" in rewrite(here / "out")[1].read_text()
+
+
+def test_evaluate_names_the_report_and_leaves_the_public_part_alone(here, pdips):
+    def public() -> dict[str, bytes]:
+        return {path.name: path.read_bytes() for path in (here / "out" / "public").iterdir()}
+
+    before = public()
+    (here / "out" / "confidential" / "report.html").unlink()
+    code, out, err = pdips("evaluate", here / "t.parquet", here / "out")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1].endswith("report.html")
+    assert (here / "out" / "confidential" / "report.html").is_file()
+    assert public() == before
+
+
+def test_a_folder_with_its_public_part_alone_gets_no_report(here, pdips):
+    shutil.rmtree(here / "out" / "confidential")
+    code, out, _ = pdips("evaluate", here / "t.parquet", here / "out")
+    assert code == 0
+    assert "report.html" not in out
+    assert [path.name for path in (here / "out" / "confidential").iterdir()] == ["evaluation.json"]
+    assert rewrite(here / "out") == [here / "out" / "public" / "card.html"]
+    assert rewrite_report(here / "out") is None
+
+
+def test_nothing_of_an_evaluation_is_in_the_public_part(here):
+    found = stored(here)
+    found["general"][0].update(mean=0.74123, reading="sentinel reading")
+    found["specific"]["formula"] = "sentinel ~ formula"
+    found["pictures"]["pairs"][0]["levels"][0][0] = "sentinel level"
+    found["pictures"]["densities"][0]["label"] = "sentinel label"
+    store(here, found)
+    card, report = (path.read_text() for path in rewrite(here / "out"))
+    for words in ("0.741", "sentinel reading", "sentinel ~ formula", "sentinel level", "sentinel label"):
+        assert words in report, words
+        assert words not in card
+    for path in (here / "out" / "public").iterdir():
+        assert b"sentinel" not in path.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("keys", "value", "message"),
+    [
+        (("release",), None, "release"),
+        (("general",), 5, "general"),
+        (("general", 0, "mean"), "much", "general.0.mean"),
+        (("general", 0, "reference"), ..., "general.0.reference"),
+        (("specific", "coefficients", 0, "original"), "x", "specific.coefficients.0.original"),
+        (("specific", "level"), 1.5, "specific.level"),
+        (("pictures", "propensity", "sets"), [0.5], "pictures.propensity: .* same length"),
+        (("pictures", "propensity", "table"), [], "pictures.propensity.table"),
+        (("pictures", "densities", 0, "table"), [0.5], "pictures.densities.0: .* each cell"),
+        (("pictures", "densities", 0, "edges", 0), 1e9, "pictures.densities.0: .* must increase"),
+        (("pictures", "densities", 1, "edges", 0), 0, "pictures.densities.1: .* above 0"),
+        (("pictures", "densities", 0, "table", 0), -1, "pictures.densities.0.table.0"),
+        (("pictures", "pairs", 0, "difference"), [[0.5]], "pictures.pairs.0: .* a row and a column"),
+        (("pictures", "pairs", 0, "difference", 0, 0), 7, "pictures.pairs.0.difference.0.0"),
+        (("pictures", "pairs", 0, "levels"), [[], []], "pictures.pairs.0: .* from 1 to 100"),
+    ],
+)
+def test_a_damaged_evaluation_is_refused_by_key_without_its_value(here, keys, value, message):
+    found = stored(here)
+    part = found
+    for key in keys[:-1]:
+        part = part[key]
+    if value is ...:
+        del part[keys[-1]]
+    else:
+        part[keys[-1]] = value
+    store(here, found)
+    before = (here / "out" / "confidential" / "report.html").read_bytes()
+    with pytest.raises(InputError, match=rf"evaluation.json is damaged: {message}") as caught:
+        rewrite(here / "out")
+    assert "\n" not in str(caught.value)
+    assert "much" not in str(caught.value)
+    assert (here / "out" / "confidential" / "report.html").read_bytes() == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "\udcff"])
+def test_an_evaluation_that_is_no_json(here, text):
+    path = here / "out" / "confidential" / "evaluation.json"
+    path.write_bytes(text.encode("utf-8", "surrogateescape"))
+    with pytest.raises(InputError, match="is damaged: it"):
+        rewrite_report(here / "out")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"mechanism": "privbayes"}, "its mechanism differs"),
+        ({"epsilon": 2.0, "n_sets": 3}, "its epsilon and n_sets differ"),
+        ({"kind": "none"}, "its kind differs"),
+    ],
+)
+def test_an_evaluation_of_another_release_is_marked_and_not_shown(here, changes, words):
+    found = stored(here)
+    found["release"].update(changes)
+    found["general"][0]["mean"] = 0.74123
+    store(here, found)
+    report = rewrite(here / "out")[1].read_text()
+    assert f"evaluation.json is of another release ({words})" in report
+    assert "Nothing of it is shown" in report
+    assert "0.741" not in report
+    assert "Coefficients of" not in report
+
+
+def test_overwriting_a_release_takes_its_evaluation_away(here, pdips):
+    words = ["--schema", here / "s.toml", "--mechanism", "laplace-sanitizer", "--epsilon", "3", "--overwrite"]
+    assert pdips("synthesize", here / "t.parquet", *words, "--out", here / "out")[0] == 0
+    assert not (here / "out" / "confidential" / "evaluation.json").exists()
+    assert "No evaluation was made" in (here / "out" / "confidential" / "report.html").read_text()
+
+
+def test_an_evaluation_of_an_earlier_version_is_shown_without_pictures(here):
+    found = stored(here)
+    del found["pictures"]
+    for measured in found["general"]:
+        del measured["best"]
+    store(here, found)
+    report = rewrite(here / "out")[1].read_text()
+    assert "evaluate again to see them" in report
+    assert "3-marginal score" in report
+    assert "Propensity scores of the table" not in report
+
+
+def test_the_paid_evaluation_is_on_the_report(here, pdips):
+    words = ["--paid-epsilon", "0.5"]
+    assert pdips("evaluate", here / "t.parquet", here / "out", *words)[0] == 0
+    report = (here / "out" / "confidential" / "report.html").read_text()
+    assert "The paid evaluation" in report
+    assert "Published in <code>public/evaluation.json</code> at &epsilon; = 0.5" in report
+    path = here / "out" / "public" / "evaluation.json"
+    paid = json.loads(path.read_text())
+    for one in paid["measures"]:
+        assert one["measure"] in unescape(report)
+    broken = copy.deepcopy(paid)
+    del broken["measures"][0]["value"]
+    write_json(path, broken)
+    with pytest.raises(InputError, match=r"public/evaluation.json is damaged: measures.0.value"):
+        rewrite_report(here / "out")
+    write_json(path, {**paid, "release": {**paid["release"], "epsilon": 9.0}})
+    with pytest.raises(InputError, match=r"public/evaluation.json is of another release"):
+        rewrite_report(here / "out")
+
+
+def test_hostile_names_and_many_columns_stay_escaped_and_bounded(here):
+    found = stored(here)
+    nasty = "<i>&\"'</svg>"
+    found["general"][0].update(name=nasty, reading=nasty)
+    found["specific"]["coefficients"][0]["coefficient"] = nasty
+    found["specific"]["formula"] = nasty
+    one = found["pictures"]["densities"][0]
+    found["pictures"]["densities"] = [{**one, "label": f"{nasty} {i}"} for i in range(80)]
+    pair = found["pictures"]["pairs"][0]
+    pair["levels"][0][0] = pair["columns"][0] = nasty
+    store(here, found)
+    report = rewrite(here / "out")[1].read_text()
+    assert "<i>&" not in report
+    assert "The 24 of 80 numeric columns that are furthest apart." in report
+    assert report.count("</svg>") == report.count("<svg")
+
+
+def test_a_set_without_records_has_no_propensity_scores(here):
+    for number in (1, 2):
+        path = here / "out" / "public" / f"synthetic_{number}.parquet"
+        pd.read_parquet(path).iloc[:0].to_parquet(path)
+    found = evaluate(here / "t.parquet", here / "out")
+    assert found["pictures"]["propensity"] is None
+    assert found["pictures"]["pairs"] == []
+    store(here, found)
+    report = rewrite(here / "out")[1].read_text()
+    assert "no synthetic set has records" in report
+    assert "not worked out: a set has no records" in report
+
+
+def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
+    rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
+    drawn = drawing.forest(check(Analysed, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
+    style = r'<path d="M (\S+) \S+ \nL (\S+) \S+ \n"[^>]*var\(--(bar|accent)\)'
+    found = [(kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)]
+    assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2
+    (_, low, high), (_, first, last), (_, again, _), (_, down, up) = found
+    assert again == low  # both bands reach 1.96 standard errors to both sides
+    half = (high - low) / 2
+    assert (first - low, last - high) == (pytest.approx(half / 2), pytest.approx(half / 2))
+    assert (down - low, up - high) == (pytest.approx(-2 * half), pytest.approx(-2 * half))

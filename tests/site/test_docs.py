@@ -1,0 +1,168 @@
+"""Every block of code in the pages runs, or says why not; the pages and the site hold together."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pages
+import pytest
+
+from benchmarks import pictures_choosing
+from pdips import registry
+from pdips.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+PAGES = {path.relative_to(ROOT).as_posix(): path for path in pages.pages()}
+LONG = (
+    "README.md",
+    "docs/audit.md",
+    "docs/diagnostics.md",
+    "docs/index.md",
+    "docs/mechanisms/kng.md",
+    "docs/models.md",
+    "docs/studies.md",
+)
+
+
+def parsed(name: str) -> list[pages.Block]:
+    return list(pages.blocks(PAGES[name].read_text(encoding="utf-8")))
+
+
+WITH_CODE = [name for name in PAGES if any(pages.is_code(block) for block in parsed(name))]
+
+
+@pytest.fixture
+def scratch(tmp_path, monkeypatch):
+    shutil.copytree(ROOT / "examples", tmp_path / "examples")
+    shutil.copytree(ROOT / "models", tmp_path / "models", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    monkeypatch.setattr(registry, "AUDITS", dict(registry.AUDITS))
+    return tmp_path
+
+
+def run_page(text: str) -> int:
+    """Check the blocks of a page, run those that are to be run, and return how many there are."""
+    names, found = {"__name__": "page"}, list(pages.blocks(text))
+    for block in found:
+        pages.check(block)
+        if pages.is_code(block) and not block.not_run:
+            pages.run(block, names)
+    return len(found)
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (n in LONG)) for n in WITH_CODE])
+def test_code_on_the_page_runs(name, scratch):
+    assert run_page(PAGES[name].read_text(encoding="utf-8")) > 0
+
+
+NOT_RUN = {"README.md": 3, "docs/audit.md": 1, "docs/studies.md": 6}
+"""Blocks that aren't run, by page; each says why, in a comment above it."""
+
+
+def test_few_blocks_are_not_run_and_each_says_why():
+    reasons = {name: [block.not_run for block in parsed(name) if block.not_run] for name in WITH_CODE}
+    assert {name: len(said) for name, said in reasons.items() if said} == NOT_RUN
+    assert min(len(reason.split()) for said in reasons.values() for reason in said) >= 4
+    assert not [name for name in WITH_CODE for block in parsed(name) if block.not_run and block.language == "python"]
+
+
+@pytest.mark.parametrize(
+    ("flaw", "error"),
+    [
+        ("```python\nnothing_of_this_name\n```", NameError),
+        ("```python\nx = 1\n```\n\n```python\nassert x == 2\n```", AssertionError),
+        ("<!-- setup\nimport warnings\n\nwarnings.warn('a warning')\n-->", UserWarning),
+        ("```\npdips --help\n```", AssertionError),
+        ("Text\n\n    pdips --help\n", AssertionError),
+        ("```bash\npdips synthesize --no-such-option\n```", AssertionError),
+        ("<!-- not run: it would fail -->\n```bash\npdips report --no-such-option\n```", AssertionError),
+        ("```bash\npdips schema check gone.toml\n```", InputError),
+        ("```bash\nmake gone\n```", AssertionError),
+        ("```bash\nmake test\n```", AssertionError),
+        ("```bash\nrm -r x\n```", AssertionError),
+        ('```toml\n[columns.x]\nlevel = ["misspelt"]\n```', InputError),
+        ("<!-- file: x.py -->", AssertionError),
+    ],
+)
+def test_a_block_that_fails_is_seen(scratch, flaw, error):
+    # the broken twins of the test above
+    with pytest.raises(error):
+        run_page(f"# Page\n\n{flaw}\n")
+
+
+def test_hidden_blocks_prepare_and_write_files(scratch):
+    run_page("<!-- setup\nx = 1\n-->\n\n<!-- file: s.toml -->\n```toml\n[columns.x]\nlevels = [1]\n```\n")
+    run_page("```bash\npdips schema check examples/hours.toml  # a comment\n```\n\n```text\nnot code\n```\n")
+    assert (scratch / "s.toml").read_text() == "[columns.x]\nlevels = [1]\n"
+
+
+def documented() -> set[str]:
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "api").glob("*.md"))
+    return set(re.findall(r"(?m)^\.\. auto\w+:: (\S+)$", text))
+
+
+def test_all_public_names_are_in_the_reference():
+    import pdips
+    import pdips.audit
+    import pdips.inference
+
+    elsewhere = {"pdips.audit.Case", "pdips.audit.Pair", "pdips.audit.AUDITS", "pdips.inference.Rule"}
+    public = {f"{m.__name__}.{name}" for m in (pdips, pdips.audit, pdips.inference) for name in m.__all__}
+    assert len(public) > 35
+    assert public - documented() == elsewhere
+    assert {"pdips.audit.neighbour_pairs.Case", "pdips.audit.neighbour_pairs.Pair"} <= documented()
+
+
+def terms() -> dict[str, str]:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    lists = "\n\n".join(re.findall(r"(?s)```\{glossary\}\n(.*?)```", text))
+    return {entry.split("\n", 1)[0]: entry.split("\n", 1)[1] for entry in re.split(r"\n\n+(?=\S)", lists.strip())}
+
+
+def test_the_glossary_says_where_each_term_is_explained():
+    found = terms()
+    assert len(found) >= 60
+    links = {term: re.findall(r"\]\(([^)#]+)", text) for term, text in found.items()}
+    assert [term for term, there in links.items() if not there] == []
+    gone = [link for there in links.values() for link in there if not (ROOT / "docs" / link).exists()]
+    assert [link for link in gone if link != "README.md"] == []
+    wanted = {
+        "epsilon",
+        "sensitivity",
+        "structural zeros",
+        "R-hat",
+        "pseudo posterior",
+        "SPECKS",
+        "suppression",
+        "PUMS",
+    }
+    assert wanted <= set(found)
+
+
+def test_decisions_are_whole_and_listed():
+    folder = ROOT / "docs" / "decisions"
+    listed = re.findall(r"\]\((\d\d-[^)]+)\)", (folder / "index.md").read_text(encoding="utf-8"))
+    assert listed == [path.name for path in sorted(folder.glob("[0-9]*.md"))]
+    assert len(listed) >= 10
+    for name in listed:
+        heads = re.findall(r"(?m)^(?:## (.*)|(\d{4}-\d\d), in force\.)$", (folder / name).read_text(encoding="utf-8"))
+        assert [head or "date" for head, _ in heads] == ["date", "Context", "Decision", "Consequences"], name
+
+
+def test_each_version_in_the_changelog_begins_with_privacy():
+    text = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    versions = re.split(r"(?m)^## ", text)[1:]
+    assert len(versions) >= 2
+    assert [re.search(r"(?m)^### (.*)$", version)[1] for version in versions] == ["Privacy"] * len(versions)
+
+
+def test_the_decision_picture_is_drawn_from_its_questions():
+    drawn = (ROOT / "docs" / "choosing.svg").read_text(encoding="utf-8")
+    assert drawn == pictures_choosing.picture()
+    assert "<title" in drawn
+    assert "<desc" in drawn
+    page = (ROOT / "docs" / "choosing.md").read_text(encoding="utf-8")
+    answers = {name.split()[0] for _, name in pictures_choosing.QUESTIONS}
+    assert answers <= set(registry.MECHANISMS)
+    assert [name for name in answers if f"](mechanisms/{name}.md)" not in page] == []

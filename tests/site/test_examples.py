@@ -1,0 +1,112 @@
+"""The example tables: they pass their schemas, they are as large as their README says, and every rule on them bites."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = ("youth", "hours", "earnings")
+RECORDS = {"youth": 48_371, "hours": 48_842, "earnings": 7_675}
+CELLS = {"youth": 1_492_992, "hours": 2_830_464, "earnings": 5_616}
+LARGEST = {"youth": 200_000, "hours": 250_000, "earnings": 50_000}
+
+
+def schema_of(name: str) -> Schema:
+    return Schema.load(EXAMPLES / f"{name}.toml")
+
+
+def table_of(name: str) -> Table:
+    return Table.read(EXAMPLES / f"{name}.parquet", schema_of(name))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_table_passes_its_schema(name: str) -> None:
+    table = table_of(name)
+    assert table.n_records == RECORDS[name]
+    assert list(table.codes) == list(table.schema.columns) == list(table.frame.columns)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_number_of_cells(name: str) -> None:
+    assert math.prod(column.n_levels for column in schema_of(name).columns.values()) == CELLS[name] < 3_000_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schema_survives_the_way_through_toml(name: str) -> None:
+    schema = schema_of(name)
+    assert Schema.from_toml(schema.to_toml()) == schema
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_schema_speaks_to_people(name: str) -> None:
+    schema = schema_of(name)
+    assert schema.title
+    assert all(column.label for column in schema.columns.values())
+    assert all(column.unit for column in schema.columns.values() if not column.is_categorical)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_file_is_plain_and_small(name: str) -> None:
+    path = EXAMPLES / f"{name}.parquet"
+    found = pq.read_schema(path)
+    assert not found.metadata  # no index of pandas, no trace of where it was made
+    assert set(found.types) <= {pa.string(), pa.int64(), pa.float64()}
+    assert path.stat().st_size < LARGEST[name]
+
+
+def test_all_examples_together_are_small() -> None:
+    assert sum(path.stat().st_size for path in EXAMPLES.rglob("*") if path.is_file()) < 600_000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_readme_states_the_numbers(name: str) -> None:
+    readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    row = next(line for line in readme.splitlines() if line.startswith(f"| `{name}.parquet`"))
+    assert f"| {RECORDS[name]:,} |" in row
+    assert f"| {CELLS[name]:,}" in row
+
+
+def test_youth_has_as_many_possible_cells_as_stated() -> None:
+    schema = schema_of("youth")
+    possible = np.ones([column.n_levels for column in schema.columns.values()], dtype=bool)
+    for rule in schema.impossible:
+        codes = schema.rule_codes(rule)
+        every = (codes.get(name, range(column.n_levels)) for name, column in schema.columns.items())
+        possible[np.ix_(*map(list, every))] = False
+    assert possible.sum() == 921_600
+
+
+@pytest.mark.parametrize("rule", range(3))
+def test_each_structural_zero_bites(rule: int) -> None:
+    schema = schema_of("youth")
+    frame = table_of("youth").frame.head(100).copy()
+    for name, levels in schema.impossible[rule].items():
+        frame.loc[0, name] = levels[0]
+    with pytest.raises(InputError, match="impossible"):
+        Table(frame, schema)
+
+
+def test_youth_counts_a_person_in_both_years() -> None:
+    assert schema_of("youth").records.max_per_person == 2
+
+
+def test_zero_gains_and_the_standard_week_have_bins_of_their_own() -> None:
+    columns = schema_of("hours").columns
+    assert columns["capital_gain"].names()[0] == "0"
+    assert "40" in columns["hours_per_week"].names()
+
+
+def test_unknown_class_of_worker_is_missing() -> None:
+    table = table_of("hours")
+    column = table.schema.columns["workclass"]
+    unknown = (table.frame["workclass"] == "?").to_numpy()
+    assert unknown.any()
+    assert (table.codes["workclass"][unknown] == column.n_values).all()

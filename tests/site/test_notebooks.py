@@ -1,0 +1,130 @@
+"""The notebooks as they are stored: run in order, no errors, no trace of a machine. `make notebooks` runs them."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PATHS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+
+
+def _tool() -> Any:
+    spec = importlib.util.spec_from_file_location("run_notebooks", ROOT / "tools" / "run_notebooks.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+TOOL = _tool()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.stem)
+def test_stored_notebook_is_clean(path: Path) -> None:
+    notebook = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    assert TOOL.faults(notebook) == []
+    assert path.stat().st_size < TOOL.MOST_BYTES
+
+
+def test_readme_lists_every_notebook() -> None:
+    readme = (ROOT / "notebooks" / "README.md").read_text(encoding="utf-8")
+    assert PATHS
+    assert [path.name for path in PATHS if f"]({path.name})" not in readme] == []
+
+
+def _good() -> Any:
+    """A notebook with nothing wrong, to spoil one thing at a time."""
+    new = nbformat.v4
+    picture = new.new_output("display_data", data={"image/png": "aGVsbG8="}, metadata={})
+    table = new.new_output("execute_result", data={"text/html": "<table></table>"}, execution_count=1)
+    printed = new.new_output("stream", name="stdout", text="5 sets\n")
+    code = "# alt: Two bars, the left one\n#      higher than the right.\ndraw(seed=1)"
+    cells = [
+        new.new_markdown_cell("# A title"),
+        new.new_code_cell(code, execution_count=1, outputs=[printed, picture, table]),
+        new.new_markdown_cell("A seeded release must not be published. More: [docs](../docs/choosing.md)."),
+    ]
+    notebook = new.new_notebook(cells=cells, metadata={"kernelspec": {"name": "python3", "display_name": "x"}})
+    TOOL.normalise(notebook)
+    return notebook
+
+
+def _spoil(notebook: Any, what: str) -> None:
+    title, code, last = notebook.cells
+    new = nbformat.v4
+    spoil = {
+        "stderr": lambda: code.outputs.append(new.new_output("stream", name="stderr", text="UserWarning: x")),
+        "ValueError": lambda: code.outputs.append(
+            new.new_output("error", ename="ValueError", evalue="x", traceback=[])
+        ),
+        "folder of a machine: /home": lambda: code.outputs[0].update(text="written to /home/someone/x.csv"),
+        "cell 2 names a folder": lambda: code.update(source=code.source + "\nread('/tmp/x')"),
+        "address": lambda: code.outputs[0].update(text="<Axes at 0x7f12ab34cd>"),
+        "top to bottom": lambda: code.update(execution_count=2),
+        "kernel": lambda: notebook.metadata.kernelspec.update(name="ir"),
+        "format 4.5": lambda: notebook.update(nbformat_minor=4),
+        "title": lambda: title.update(source="Some words"),
+        "pointer to the docs": lambda: last.update(source="A seed: never publish. The end."),
+        "alt text": lambda: code.metadata.clear(),
+        "no picture": lambda: code.outputs.pop(1),
+        "no table": lambda: code.outputs.pop(2),
+        "formulas": lambda: last.update(source="As $x^2$. " + last.source),
+        "seeded release": lambda: last.update(source="[docs](../docs/choosing.md)"),
+    }
+    spoil[what]()
+
+
+def test_a_clean_notebook_passes() -> None:
+    notebook = _good()
+    nbformat.validate(notebook)
+    assert TOOL.faults(notebook) == []
+    alt = "Two bars, the left one higher than the right."
+    assert notebook.cells[1].metadata.mystnb.image.alt == alt
+    assert notebook.cells[1].outputs[1].metadata["image/png"].alt == alt
+
+
+@pytest.mark.parametrize(
+    "what",
+    [
+        "stderr",
+        "ValueError",
+        "folder of a machine: /home",
+        "cell 2 names a folder",
+        "address",
+        "top to bottom",
+        "kernel",
+        "format 4.5",
+        "title",
+        "pointer to the docs",
+        "alt text",
+        "no picture",
+        "no table",
+        "formulas",
+        "seeded release",
+    ],
+)
+def test_each_fault_is_found(what: str) -> None:
+    notebook = _good()
+    _spoil(notebook, what)
+    found = TOOL.faults(notebook)
+    assert len(found) == 1
+    assert what in found[0]
+
+
+def test_a_name_of_this_machine_is_found() -> None:
+    notebook = _good()
+    notebook.cells[1].outputs[0].text = "from bigserver17"
+    assert TOOL.output_faults(notebook, ["bigserver17"])
+    assert not TOOL.output_faults(notebook, ["localhost", "otherserver"])
+
+
+def test_unknown_name_is_refused() -> None:
+    with pytest.raises(SystemExit, match="no notebook named nonesuch"):
+        TOOL.find("nonesuch")

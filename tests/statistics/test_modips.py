@@ -1,0 +1,233 @@
+"""modips as a mechanism: what a release holds, more sets from it, what is refused before anything is spent."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import xarray as xr
+from small_models import OF_STATISTICS
+from tables import random_table, schema_of
+
+from pdips import InputError, Ledger, Modips, RefusedError, Schema, Table
+from pdips.convergence import Convergence
+from pdips.inference import rule_for
+from pdips.privacy.noise import RandomBits
+from pdips.statistics import fit as statistic_fit
+from pdips.statistics import samplers
+from pdips.statistics.model import StatisticModel
+from pdips.statistics.statistic import Counts, Products, Sums
+
+CELLS = schema_of(2, 3)
+NUMBER = Schema.model_validate({"columns": {"y": {"lower": -3.0, "upper": 5.0}}})
+
+
+def table(n: int = 60) -> Table:
+    return random_table(CELLS, n, seed=2)
+
+
+def numbers(n: int = 40, seed: int = 3) -> Table:
+    return Table(pd.DataFrame({"y": np.random.default_rng(seed).uniform(-3, 5, n)}), NUMBER)
+
+
+def made(**settings) -> Modips:
+    return Modips(**({"epsilon": 1, "model": OF_STATISTICS} | settings))
+
+
+def rng(seed: int = 1) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def moments(schema):
+    return {"total": Sums(of="y"), "squares": Products(of=("y", "y"))}
+
+
+def mean_of(given, schema):
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 0, 1)
+        given.normal("total", given.n * mean, 0.5, times=given.n)
+    return model
+
+
+def draw_numbers(draw, records, schema, rng):
+    return {"y": 1 + 4 * np.clip(draw["mean"] + rng.normal(0, 0.5, records.n), -1, 1)}
+
+
+OF_MOMENTS = StatisticModel(moments, mean_of, draw_numbers, "moments")
+
+
+@pytest.fixture
+def no_chains(monkeypatch):
+    """Draws near the start in place of chains, which agree."""
+
+    def near(kept, watch, *, draws, start, **_):
+        mean = np.broadcast_to(0.1 * np.random.default_rng(0).standard_normal(draws), (2, draws))
+        stats = {"diverging": np.zeros((2, draws), dtype=bool)}
+        groups = {"posterior": {"mean": mean}, "sample_stats": stats}
+        tree = {
+            name: xr.Dataset({key: (("chain", "draw"), each) for key, each in group.items()})
+            for name, group in groups.items()
+        }
+        return xr.DataTree.from_dict(tree), Convergence({}, {}, {}, 0)
+
+    monkeypatch.setattr(statistic_fit, "agreeing", near)
+
+
+def test_a_release_publishes_statistics_noise_and_posterior(tmp_path):
+    release, record = made(n_sets=3, epsilon=2).release(table(), rng=rng())
+    release.write(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "posterior.parquet",
+        "privacy.json",
+        "statistics.parquet",
+        *[f"synthetic_{number}.parquet" for number in (1, 2, 3)],
+    ]
+    told = pd.read_parquet(tmp_path / "statistics.parquet")
+    assert list(told.columns) == ["statistic", "cell", "noisy", "used", "noise", "scale", "standard_deviation"]
+    assert told["statistic"].tolist() == ["n", *["cells"] * 6]
+    assert told["cell"].tolist()[1:3] == ["a = 0; b = 0", "a = 0; b = 1"]
+    assert told["noisy"].tolist()[0] == 60
+    assert told["scale"].tolist() == [0, *[1.0] * 6]  # sensitivity 2 at epsilon 2
+    assert told["used"][1:].sum() == pytest.approx(60)
+    assert (told["used"] >= 0).all()
+    assert [item.scale for item in release.noise] == [1.0]
+    assert record.diagnostics["convergence"] == "independent draws"
+    assert rule_for(release) == "posterior-predictive"
+
+
+def test_sets_come_from_draws_of_their_own():
+    release, _ = made(n_sets=4).release(table(400), rng=rng())
+    shares = [frame["a"].eq(0).mean() for frame in release.sets]
+    assert len(set(shares)) == 4
+    assert {len(frame) for frame in release.sets} == {400}
+
+
+def test_per_set_sanitizes_each_set():
+    release, _ = made(n_sets=3, split="per-set", epsilon=3).release(table(), rng=rng())
+    told = release.tables["statistics"]
+    assert told.groupby("set").size().tolist() == [7, 7, 7]
+    assert (told.loc[told["statistic"] == "cells", "scale"] == 2).all()  # sensitivity 2 at epsilon 1 a set
+    assert told.pivot(index="cell", columns="set", values="noisy").nunique(axis=1).max() > 1
+    assert release.spends[0].step == "noise on cells, 3 times"
+    assert rule_for(release) == "sanitized"
+
+
+def test_more_sets_come_from_the_same_noise_at_no_cost(tmp_path):
+    mechanism = made(n_sets=2)
+    first, _ = mechanism.release(table(), rng=rng())
+    more, _ = mechanism.again(first, n_sets=7, rng=rng(2))
+    assert (len(more.sets), more.loss, more.spends) == (7, first.loss, first.spends)
+    pd.testing.assert_frame_equal(more.tables["statistics"], first.tables["statistics"])
+    plug_in, _ = replace(mechanism, likelihood="plug-in").again(first, n_sets=1, rng=rng(2))
+    assert len(plug_in.sets[0]) == 60
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"split": "per-set"}, "split = once"),
+        ({"epsilon": 2}, "epsilon, neighbours, kind, delta and budget"),
+        ({"budget": "equal"}, "epsilon, neighbours, kind, delta and budget"),
+        ({"model": replace(OF_STATISTICS, statistics=lambda schema: {"a": Counts(by=("a",))})}, "other statistics"),
+    ],
+)
+def test_more_sets_need_the_same_statistics(settings, message):
+    first, _ = made().release(table(), rng=rng())
+    with pytest.raises(InputError, match=message):
+        made(**settings).again(first, n_sets=1)
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_gaussian_noise_is_read_at_delta():
+    mechanism = made(kind="zcdp", delta="1/1000000", model=OF_MOMENTS)
+    release, _ = mechanism.release(numbers(), rng=rng())
+    assert (release.loss.kind, float(release.loss.delta)) == ("zcdp", 1e-6)
+    assert release.loss.epsilon <= 1
+    told = release.tables["statistics"].set_index("statistic")
+    # rho = sum over statistics of sensitivity^2 / (2 sigma^2): 2 for the sum, 1 for the sum of squares
+    rho = (2 / told.loc["total", "scale"]) ** 2 / 2 + (1 / told.loc["squares", "scale"]) ** 2 / 2
+    assert rho == pytest.approx(float(release.loss.rho))
+    assert (told.loc[["total", "squares"], "noise"] == "discrete gaussian").all()
+
+
+@pytest.mark.usefixtures("no_chains")
+def test_under_add_remove_the_number_of_records_is_noisy():
+    mechanism = made(neighbours="add-remove", model=OF_MOMENTS, n_records=25)
+    release, _ = mechanism.release(numbers(), rng=rng())
+    told = release.tables["statistics"]
+    assert told["statistic"].tolist() == ["total", "squares", "records"]
+    assert (told["scale"] > 0).all()
+    assert len(release.sets[0]) == 25
+
+
+def test_the_budget_is_divided_as_told():
+    plan = made(model=OF_MOMENTS, budget="total=2/3,squares=1/3").plan(NUMBER)
+    assert [float(share) for share in plan.shares.values()] == pytest.approx([2 / 3, 1 / 3])
+    assert [spend.epsilon for spend in plan.spends(plan.amount, 1)] == list(plan.shares.values())
+    assert [float(share) for share in made(model=OF_MOMENTS, budget="equal").plan(NUMBER).shares.values()] == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("budget", ["most", "total=1", "total=1/2,squares=1/3", {"total": 1, "squares": 0}])
+def test_budgets_that_are_none(budget):
+    with pytest.raises(InputError, match=r"budget|share"):
+        made(model=OF_MOMENTS, budget=budget).plan(NUMBER)
+
+
+def test_predictive_check_sees_a_model_that_could_not_have_given_the_statistics(monkeypatch):
+    _, right = made(epsilon=20).release(table(500), rng=rng())
+    far_off = np.array([0.95, 0.01, 0.01, 0.01, 0.01, 0.01])
+    monkeypatch.setattr(samplers, "draw_shares", lambda given, name, alpha, n, rng: np.tile(far_off, (n, 1)))
+    _, wrong = made(epsilon=20).release(table(500), rng=rng())
+    found = {
+        name: record.look_closer()[0]["posterior"]["predictive"]
+        for name, record in (("right", right), ("wrong", wrong))
+    }
+    assert found["right"]["cells"]["smallest_p"] > 0.001
+    assert found["wrong"]["cells"]["smallest_p"] < 0.05
+    assert found["wrong"]["cells"]["outside"] > 0.5
+    _, tree = right.look_closer()
+    assert set(tree.children) == {"posterior", "posterior_predictive", "observed_data"}
+
+
+def test_chains_that_disagree_withhold_the_release_and_stay_charged(tmp_path, monkeypatch):
+    def disagree(*arguments, **settings):
+        raise RefusedError(Convergence.__name__)
+
+    monkeypatch.setattr(statistic_fit, "agreeing", disagree)
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_total(5)
+    mechanism = made(model=OF_MOMENTS)
+    with pytest.raises(RefusedError):
+        mechanism.release(numbers(), ledger=ledger)
+    assert ledger.summary().spent_epsilon == 1
+
+
+def test_a_broken_model_is_found_before_the_charge(tmp_path):
+    def fails(given, schema):
+        raise ValueError("no such thing")
+
+    ledger = Ledger(tmp_path / "ledger.sqlite")
+    ledger.set_total(5)
+    with pytest.raises(InputError, match="build_model failed: ValueError: no such thing"):
+        made(model=replace(OF_MOMENTS, build_model=fails)).release(numbers(), ledger=ledger)
+    assert ledger.summary().spent_epsilon == 0
+
+
+def test_what_a_model_sees_of_public_columns_has_none_of_the_tables_order():
+    schema = Schema.model_validate({"columns": {"x": {"levels": [0, 1, 2], "public": True}, "v": {"levels": [0, 1]}}})
+    frame = pd.DataFrame({"x": [2, 0, 1, 2, 0, 1, 1], "v": [0, 1, 1, 0, 1, 0, 0]})
+    plan = made(model=replace(OF_STATISTICS, statistics=lambda schema: {"v": Counts(by=("v",))})).plan(schema)
+    seen = [
+        plan.sanitize(Table(rows, schema), RandomBits(rng())).public["x"].tolist() for rows in (frame, frame.iloc[::-1])
+    ]
+    assert seen[0] == seen[1] == sorted(frame["x"])
+
+
+def test_a_model_with_public_columns_is_checked_like_any_other():
+    schema = Schema.model_validate({"columns": {"x": {"levels": ["a", "b"], "public": True}, "v": {"levels": [0, 1]}}})
+    frame = pd.DataFrame({"x": list("abbab" * 8), "v": [0, 1, 1, 0] * 10})
+    model = replace(OF_STATISTICS, statistics=lambda schema: {"cells": Counts(by=("v",))})
+    release, record = made(model=model, epsilon=5).release(Table(frame, schema), rng=rng())
+    assert sorted(release.sets[0]["x"]) == sorted(frame["x"])
+    assert 0 <= record.look_closer()[0]["posterior"]["predictive"]["cells"]["smallest_p"] <= 1

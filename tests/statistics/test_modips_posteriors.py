@@ -1,0 +1,379 @@
+"""Noise-aware posteriors against quadrature, against NUTS on the same model, and by simulation-based calibration.
+
+Each check of laws accepts a true one but once in a million (seeds are fixed) and comes with a broken twin.
+"""
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+import simuk
+import xarray as xr
+from laws import ACCEPT, REJECT
+from scipy import stats
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.privacy.noise import RandomBits
+from pdips.statistics import regression_draws
+from pdips.statistics.exact_moments import noise_aware, plug_in
+from pdips.statistics.fit import Options, fit
+from pdips.statistics.model import StatisticModel, Wanted, as_statistic_model
+from pdips.statistics.noisy_model import Given
+from pdips.statistics.plan import Plan
+from pdips.statistics.samplers import Lengths, recognise
+from pdips.statistics.statistic import Sums
+from pdips_papers.modips import normal_modips
+from pdips_papers.modips.proportions_modips import Posteriors, inverted
+
+COIN = Schema.model_validate({"columns": {"a": {"levels": ["heads", "tails"]}}})
+NUMBER = Schema.model_validate({"columns": {"y": {"lower": -5, "upper": 5}}})
+PRIORS = np.array([0.5, 0.5])
+SHARE = "share of the first level"
+
+
+def plan_of(model, schema, epsilon):
+    return Plan(
+        schema=schema,
+        neighbours="replace-one",
+        statistics=model.declared(schema, "replace-one"),
+        budget="optimal",
+        amount=Fraction(epsilon),
+        law="laplace",
+    )
+
+
+def measured_of(plan, n, **values):
+    return replace(plan.made_up(), n_records=n, values={name: np.array(each) for name, each in values.items()})
+
+
+def by_nuts(draws=1000):
+    """Options under which NUTS draws, whatever sampler there is for a model."""
+    return Options(nuts="nutpie", draws=draws)
+
+
+def own_draws(model, given, n_draws, seed=0):
+    """Draws of the sampler made for a model, by variable."""
+    sampler = recognise(model.built(given), given)
+    return sampler.draw(given, Lengths(draws=n_draws), np.random.default_rng(seed)).values
+
+
+def errors(draws, grid, density):
+    """Return how far the shares of draws below nine quantiles are off, in standard errors of independent draws."""
+    cdf = np.cumsum(density) / density.sum()
+    ends = np.interp(np.arange(1, 10) / 10, cdf, grid)
+    p = np.arange(1, 10) / 10
+    return np.abs((draws[:, None] < ends).mean(axis=0) - p) / np.sqrt(p * (1 - p) / len(draws))
+
+
+def coin_density(n, noisy, epsilon):
+    """The posterior mass of a share on a grid that is fine at both ends, by brute force."""
+    even = (np.arange(20_001) / 20_000) ** 3
+    edges = even / (even + even[::-1])
+    shares = (edges[1:] + edges[:-1]) / 2
+    known = np.arange(n + 1)
+    terms = stats.binom.pmf(known[:, None], n, shares) * np.exp(-epsilon * np.abs(noisy - known))[:, None]
+    return shares, terms.sum(axis=0) * np.diff(stats.beta.cdf(edges, 1 / 3, 1 / 3))
+
+
+@pytest.mark.parametrize(("n", "noisy", "epsilon"), [(40, 4, 0.25), (40, -9, 0.1), (100, 61, 0.125)])
+def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
+    grid, density = coin_density(n, noisy, epsilon)
+    cdf = np.cumsum(density) / density.sum()
+    posteriors = Posteriors(n, Fraction(epsilon))
+    mean, low, high = posteriors.interval(np.array([noisy]))
+    assert mean[0] == pytest.approx(np.average(grid, weights=density), abs=2e-3)
+    assert np.interp([low[0], high[0]], grid, cdf) == pytest.approx([0.025, 0.975], abs=2e-3)
+    model = as_statistic_model("bernoulli")
+    given = Given(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
+    drawn = own_draws(model, given, 20_000)[SHARE]
+    again = posteriors.draw(np.full(20_000, noisy), 1, np.random.default_rng(1))[:, 0]
+    for each in (drawn, again):
+        assert errors(each, grid, density).max() < 5.2  # 2 x 9 checks, one in a million
+    wrong = coin_density(n, noisy, 4 * epsilon)[1]  # the broken twin: a quarter of the noise
+    assert errors(drawn, grid, wrong).max() > 7
+
+
+@pytest.mark.long
+def test_a_coin_has_the_posterior_of_nuts():
+    model = as_statistic_model("bernoulli")
+    given = measured_of(plan_of(model, COIN, "1/4"), 40, counts=[4, 36])
+    found = fit(model, given, "noise-aware", n_draws=5, rng=np.random.default_rng(0), options=by_nuts())
+    drawn = found.tree["posterior"][SHARE].to_numpy().ravel()
+    grid, density = coin_density(40, 4, 0.25)
+    assert errors(drawn, grid, density).max() < 5.2 * 3  # chains' draws are worth a tenth at least
+    assert errors(drawn, grid, coin_density(40, 4, 1)[1]).max() > 25  # the broken twin
+
+
+def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
+    model = as_statistic_model("bernoulli")
+    given = Given(measured_of(plan_of(model, COIN, 1), 40, counts=[-3, 43]), "plug-in")
+    drawn = own_draws(model, given, 20_000)[SHARE]
+    assert stats.kstest(drawn, stats.beta(1 / 3, 40 + 1 / 3).cdf).pvalue > ACCEPT
+    assert stats.kstest(drawn, stats.beta(1 / 3, 30 + 1 / 3).cdf).pvalue < REJECT
+
+
+def normal_density(noisy, scales, n):
+    """The posterior density of the standard deviation on a grid, by brute force over sums and sums of squares."""
+    sd = (np.arange(400) + 0.5) / 200
+    t = np.linspace(-1.5 * n, 1.5 * n, 401)[:, None]
+    edges = 3 * n * (np.arange(1001) / 1000) ** 3  # fine near 0
+    q = (edges[1:] + edges[:-1]) / 2
+    of_t = np.exp(-np.abs(np.atleast_1d(noisy[0]) - t).sum(axis=1, keepdims=True) / scales[0])
+    of_q = of_t * np.exp(-np.abs(noisy[1] - q - t**2 / n) / scales[1])
+    density = []
+    for s in sd:
+        law = stats.norm.pdf(t[:, 0], 0, np.sqrt(n * s**2 + n**2 / 4))
+        density.append(law @ of_q @ np.diff(stats.chi2.cdf(edges / s**2, n - 1)) * np.exp(-2 * s**2))
+    return sd, np.array(density)
+
+
+@pytest.mark.parametrize(("noisy", "scales"), [((3.0, 2.5), (5.0, 2.0)), ((-14.0, -1.0), (9.0, 4.0))])
+def test_a_normal_law_has_the_posterior_of_brute_force(noisy, scales):
+    grid, density = normal_density(noisy, scales, 20)
+    many = np.tile(noisy, (20, 1))
+    rng = np.random.default_rng(0)
+    draws, worth = noise_aware(many, np.array(scales), 20.0, PRIORS, 1000, 64_000, 2000.0, rng)
+    assert worth.min() > 2000
+    assert errors(draws[..., 1].ravel(), grid, density).max() < 5.2
+    wrong = normal_density(noisy, (scales[0], scales[1] / 2), 20)[1]  # the broken twin: half the noise
+    assert errors(draws[..., 1].ravel(), grid, wrong).max() > 7
+
+
+@pytest.mark.parametrize(("sums", "squares", "scales"), [((3.0,), 2.5, (5.0, 2.0)), ((-14.0, 6.0), -1.0, (9.0, 4.0))])
+def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales):
+    # the mean alone, seen through one noisy sum or two of the same
+    grid, density = normal_density((np.array(sums), squares), scales, 20)
+    gram = np.full((1, 1), 20.0)
+    model = regression_draws.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
+    noisy = {"sums": np.array(sums), "squares": np.array([squares])}
+    of_noise = {"sums": np.full(len(sums), scales[0]), "squares": np.array([scales[1]])}
+    loads = np.full((len(sums), 1), 20.0)
+    _, drawn = regression_draws.noise_aware(model, loads, noisy, of_noise, 4000, np.random.default_rng(0))
+    assert errors(drawn, grid, density).max() < 5.2
+    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20)[1]  # a quarter of the noise
+    assert errors(drawn, grid, wrong).max() > 7
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("likelihood", ["noise-aware", "plug-in"])
+def test_a_regression_has_the_posterior_of_nuts(likelihood):
+    rng, n = np.random.default_rng(0), 500
+    columns = {"g": {"levels": ["a", "b", "c"], "public": True}, "x": {"lower": -1, "upper": 1, "public": True}}
+    schema = Schema.model_validate({"columns": columns | {"y": {"lower": -5, "upper": 5}}})
+    frame = pd.DataFrame({"g": rng.choice(["a", "b", "c"], n), "x": rng.uniform(-1, 1, n)})
+    frame["y"] = np.clip(1 + frame["x"] - 2 * (frame["g"] == "b") + rng.standard_normal(n), -5, 5)
+    model = as_statistic_model("linear_regression")
+    plan = plan_of(model, schema, 1)
+    measured = plan.sanitize(Table(frame, schema), RandomBits(rng))
+    chains = fit(model, measured, likelihood, n_draws=5, rng=rng, options=by_nuts(2000))
+    own = fit(model, measured, likelihood, n_draws=8000, rng=rng)
+    assert own.convergence is None
+    nuts = chains.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    pairs = [
+        (nuts["sd"].to_numpy(), own.draws["sd"]),
+        *zip(nuts["beta"].to_numpy().T, own.draws["beta"].T, strict=True),
+    ]
+    for a, b in pairs:
+        assert stats.ks_2samp(a, b).statistic < 0.09  # 8,000 draws, worth an eighth at least
+        assert stats.ks_2samp(a, b + 0.5 * b.std()).statistic > 0.15  # the broken twin
+
+
+@pytest.mark.long
+def test_a_normal_law_has_the_posterior_of_nuts():
+    model = as_statistic_model("normal_moments")
+    plan = plan_of(model, NUMBER, "1/2")
+    for place, (total, squares) in enumerate([(50_000, 100_000_000), (-700_000, 260_000_000)]):
+        measured, rng = measured_of(plan, 1000, total=[total], squares=[squares]), np.random.default_rng(place)
+        chains = fit(model, measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000))
+        own = fit(model, measured, "noise-aware", n_draws=8000, rng=rng)
+        assert own.convergence is None
+        for name in ("mu", "sigma"):
+            a, b = chains.tree["posterior"][name].to_numpy().ravel(), own.draws[name]
+            # Kolmogorov-Smirnov distance of 8,000 draws, worth an eighth at least
+            assert stats.ks_2samp(a, b).statistic < 0.09
+        plain = fit(model, measured, "plug-in", n_draws=8000, rng=rng)  # the broken twin
+        assert (
+            stats.ks_2samp(chains.tree["posterior"]["sigma"].to_numpy().ravel(), plain.draws["sigma"]).statistic > 0.15
+        )
+
+
+def test_plug_in_normal_draws_have_their_exact_law():
+    rng, n, total, scatter = np.random.default_rng(0), 12, -8.0, 9.0
+    drawn = plug_in(np.full(20, total), np.full(20, scatter), float(n), PRIORS, 1000, rng)[..., 1].ravel()
+    grid = (np.arange(4000) + 0.5) / 1000
+
+    def density(widest):
+        law = stats.norm.pdf(total, 0, np.sqrt(n * grid**2 + (n / 2) ** 2)) * np.exp(-(grid**2) / (2 * widest**2))
+        return law * stats.chi2.pdf(scatter / grid**2, n - 1) / grid**2
+
+    assert errors(drawn, grid, density(0.5)).max() < 5.2
+    assert errors(drawn, grid, density(5)).max() > 7  # the broken twin: another prior
+
+
+HALF, KNOWN = 5, 1.0
+
+
+def known_sd():
+    """A normal mean whose standard deviation is known."""
+
+    def build_model(given, schema):
+        with pm.Model() as model:
+            mean = pm.Normal("mean", 0, 0.5)
+            given.normal("total", given.n * mean, KNOWN / HALF, times=given.n)
+        return model
+
+    def draw_records(draw, records, schema, rng):
+        return {"y": np.clip(HALF * draw["mean"] + KNOWN * rng.standard_normal(records.n), -HALF, HALF)}
+
+    return StatisticModel(lambda schema: {"total": Sums(of="y")}, build_model, draw_records, "known_sd")
+
+
+def mean_densities(noisy, scale, n):
+    """Posterior densities of the mean on a grid, one a row, by brute force over the exact sum."""
+    means = np.linspace(-2, 2, 801)
+    noise = np.arange(-4000, 4001) * 0.05
+    law = np.convolve(stats.norm.pdf(noise, 0, np.sqrt(n) * KNOWN / HALF), np.exp(-np.abs(noise) / scale), "same")
+    likelihood = np.interp(noisy[:, None] - n * means, noise, law, left=0, right=0)
+    return means, likelihood * stats.norm.pdf(means, 0, 0.5)
+
+
+@pytest.mark.long
+def test_a_mean_by_nuts_has_the_posterior_of_brute_force():
+    plan, rng = plan_of(known_sd(), NUMBER, "1/5"), np.random.default_rng(0)
+    measured = measured_of(plan, 200, total=[120_000])
+    drawn = fit(known_sd(), measured, "noise-aware", n_draws=5, rng=rng, options=by_nuts(2000)).tree["posterior"][
+        "mean"
+    ]
+    scale = measured.scale("total")
+    assert scale == pytest.approx(10)
+    grid, [density] = mean_densities(measured.value("total"), scale, 200)
+    assert errors(drawn.to_numpy().ravel(), grid, density).max() < 5.2 * 3
+    _, [wrong] = mean_densities(measured.value("total"), scale / 2, 200)
+    assert errors(drawn.to_numpy().ravel(), grid, wrong).max() > 25
+
+
+def test_plug_in_covers_40_percent_where_noise_aware_covers_95():
+    # n = 200, epsilon = 0.2, a standard normal within five standard deviations: noise of scale 50, sums of deviation 14
+    rng, n, runs = np.random.default_rng(1), 200, 4000
+    [part] = plan_of(known_sd(), NUMBER, "1/5").parts
+    exact = np.rint(np.sqrt(n) * rng.standard_normal(runs) / HALF * 4096).astype(np.int64)
+    noisy = (exact + part.noise(runs, RandomBits(rng))[:, 0]) / 4096
+    _, densities = mean_densities(noisy, float(part.scale) / 4096, n)
+    cdf = np.cumsum(densities, axis=1) / densities.sum(axis=1, keepdims=True)
+    at_truth = cdf[:, 400]
+    aware = np.mean((at_truth > 0.025) & (at_truth < 0.975))
+    plain = np.mean(np.abs(noisy / n) < 1.96 * KNOWN / HALF / np.sqrt(n))
+    assert 0.935 < aware < 0.975  # five standard errors are 0.017
+    assert 0.36 < plain < 0.45
+
+
+@pytest.mark.parametrize(("n", "share", "epsilon"), [(40, 0.1, "1/8"), (40, 0.5, "1/3"), (100, 0.25, "1/4")])
+def test_an_inverted_test_covers_as_it_should(n, share, epsilon):
+    rng = np.random.default_rng(0)
+    ones = rng.binomial(n, share, 20_000)
+    rate = float(Fraction(epsilon))
+    noise = rng.geometric(1 - np.exp(-rate), (2, 20_000))
+    _, low, high = inverted(ones + noise[0] - noise[1], n, Fraction(epsilon))
+    assert 0.935 < np.mean((low <= share) & (share <= high)) < 0.965
+    _, low, high = inverted(ones + noise[0] - noise[1], n, Fraction(10))  # the broken twin: noise ignored
+    assert np.mean((low <= share) & (share <= high)) < 0.9
+
+
+class Calibration(simuk.SBC):
+    """simuk's simulation-based calibration, with posteriors from ``fit``: noisy statistics are no PyMC variables."""
+
+    def __init__(self, model, schema, n, epsilon, likelihood="noise-aware", factor=1, draws=31, **settings):
+        self.plan, self.n, self.fitted, self.draws = plan_of(model, schema, epsilon), n, model, draws
+        self.likelihood, self.factor = likelihood, factor
+        made_up = replace(self.plan.made_up(), n_records=n)
+        given = Given(made_up, likelihood)
+        self.sampler = recognise(model.built(given), given)
+        super().__init__(
+            model.built(Given(made_up, "plug-in")), simulator=self.simulate, progress_bar=False, **settings
+        )
+
+    def simulate(self, seed, **parameters):
+        """Draw noisy statistics at one draw from the prior."""
+        rng = np.random.default_rng(seed)
+        exact = self.exact(parameters, rng)
+        bits = RandomBits(rng)
+        noisy = {part.name: exact[part.name].copy() for part in self.plan.parts}
+        for part in self.plan.parts:
+            noisy[part.name][: part.n_noised] += self.factor * part.noise(1, bits)[0]
+        return noisy
+
+    def exact(self, parameters, rng):
+        """Return statistics of records from ``draw_records``."""
+        schema = self.plan.schema
+        columns = self.fitted.records(parameters, Wanted(self.n), schema, rng)
+        frame = pd.DataFrame({name: np.array(schema.columns[name].names())[each] for name, each in columns.items()})
+        return self.plan.exact(Table(frame, schema))
+
+    def _get_posterior_samples(self, replicated):
+        values = {name: np.asarray(each) for name, each in replicated.items()}
+        if "counts" in values:
+            values["counts"][1] = self.n - values["counts"][0]
+        measured = replace(self.plan.made_up(), n_records=self.n, values=values)
+        rng = np.random.default_rng(int(self._seeds[self._simulations_complete]) + 1)
+        found = self.sampler.draw(Given(measured, self.likelihood), Lengths(draws=self.draws), rng).values
+        found = {**found, **self.sampler.completed(found)}
+        return xr.Dataset({name: ("sample", found[name]) for name in self.var_names})
+
+
+class NormalCalibration(Calibration):
+    """The same for normal sums that bounds don't touch: the model knows of none."""
+
+    def exact(self, parameters, rng):
+        """Return sums and sums of squares of normal values in whole steps."""
+        u = parameters["mean"] + parameters["sd"] * rng.standard_normal(self.n)
+        whole = np.rint(u * 4096).astype(np.int64)
+        return {"total": np.array([whole.sum()]), "squares": np.array([(whole**2).sum()])}
+
+
+def uniform(ranks, draws=31, cells=16):
+    """Return the p-value of ranks being uniform on 0..draws."""
+    return stats.chisquare(np.bincount(np.ravel(ranks) * cells // (draws + 1), minlength=cells)).pvalue
+
+
+CALIBRATIONS = [
+    ("bernoulli", Calibration, COIN, 60, "1/5", 200, (SHARE,)),
+    ("normal_moments", NormalCalibration, NUMBER, 50, 1, 200, ("mean", "sd")),
+]
+
+
+@pytest.mark.filterwarnings("ignore:The effect of Potentials")
+@pytest.mark.parametrize(("name", "kind", "schema", "n", "epsilon", "runs", "watched"), CALIBRATIONS)
+def test_posteriors_are_calibrated(name, kind, schema, n, epsilon, runs, watched):
+    model = as_statistic_model(name)
+    found = kind(model, schema, n, epsilon, num_simulations=runs, seed=1)
+    found.run_simulations()
+    for each in watched:
+        assert uniform(found.simulations["prior_sbc"][each].to_numpy()) > ACCEPT
+    for twin in ({"likelihood": "plug-in"}, {"factor": 4}):  # broken twins: noise ignored, and four times the noise
+        wrong = kind(model, schema, n, epsilon, num_simulations=runs, seed=1, **twin)
+        wrong.run_simulations()
+        assert min(uniform(wrong.simulations["prior_sbc"][each].to_numpy()) for each in watched) < REJECT
+
+
+def test_the_study_measures_as_releases_do():
+    # one table: the study's noisy statistics and those of Plan.sanitize have one law, and settling is the same
+    rng = np.random.default_rng(0)
+    x = np.clip(rng.standard_normal(30), -5, 5)
+    noisy = normal_modips.sanitize(np.tile(x, (3000, 1)), -5, 5, Fraction(1), RandomBits(rng))
+    plan = plan_of(as_statistic_model("normal_moments"), NUMBER, 1)
+    table = Table(pd.DataFrame({"y": x}), NUMBER)
+    released = [plan.sanitize(table, RandomBits(rng)) for _ in range(3000)]
+    for place, name in enumerate(("total", "squares")):
+        values = np.array([each.value(name)[0] for each in released])
+        assert stats.ks_2samp(noisy.values[:, place], values).pvalue > ACCEPT
+        assert stats.ks_2samp(noisy.values[:, place], values * 2 - values.mean()).pvalue < REJECT
+        assert noisy.scales[place] == pytest.approx(released[0].scale(name))
+    for place, each in enumerate(released[:20]):
+        noisy.values[place] = [each.value("total")[0], each.value("squares")[0]]
+        used, (total, scatter) = Given(each, "plug-in"), normal_modips.settled(noisy)
+        assert total[place] == pytest.approx(used["total"][0])
+        assert scatter[place] == pytest.approx(used["squares"][0] - used["total"][0] ** 2 / 30)

@@ -1,0 +1,262 @@
+"""Counts given noisy ones: against enumeration of all tables, at sizes that count, and what is refused.
+
+Each statistical test has a fixed seed and fails a right sampler with probability 1e-6; its twin must fail at 1e-9.
+"""
+
+import itertools
+import time
+from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from scipy import stats
+from scipy.special import gammaln
+
+from pdips import InputError
+from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace
+from pdips.statistics import count_trees, unknown_total
+from pdips.statistics import exact_counts as noisy_counts
+from pdips.statistics.exact_counts import draw_counts, draw_first_of_two, draw_proportions
+from pdips.statistics.noise_laws import GaussianLaw, LaplaceLaw
+
+
+def tables(n_cells, n):
+    return np.array([c for c in itertools.product(range(n + 1), repeat=n_cells) if sum(c) == n])
+
+
+def exact(noisy, log_noise, n, alpha):
+    """Return all tables and the probability of each, from the formula."""
+    alpha = np.broadcast_to(np.asarray(alpha, dtype=float), len(noisy))
+    every = tables(len(noisy), n)
+    logs = (gammaln(alpha + every) - gammaln(every + 1.0)).sum(axis=1) + log_noise(np.asarray(noisy) - every).sum(
+        axis=1
+    )
+    weights = np.exp(logs - logs.max())
+    return every, weights / weights.sum()
+
+
+def p_value(drawn, every, probabilities):
+    places = {tuple(table): place for place, table in enumerate(every.tolist())}
+    seen = np.bincount([places[tuple(table)] for table in drawn.tolist()], minlength=len(every))
+    expected = probabilities * len(drawn)
+    rare = expected < 5
+    seen, expected = (np.append(each[~rare], each[rare].sum()) for each in (seen, expected))
+    return stats.chisquare(seen[expected > 0], expected[expected > 0]).pvalue
+
+
+CASES = [
+    ([3, -1, 2], 1.0, 5),
+    ([9, 9, -4], 0.3, 4),
+    ([-3, 3, -2], 2.5, 6),
+    ([0, 1, 1, 1], [0.2, 1.0, 3.0, 1.0], 4),
+    ([2, 2, 0, 5, -6], 0.01, 3),
+]
+
+
+@pytest.mark.parametrize(("noisy", "alpha", "n"), CASES)
+@pytest.mark.parametrize("law", [LaplaceLaw(Fraction(3, 2)), GaussianLaw(Fraction(3))])
+def test_the_law_is_that_of_all_tables(noisy, alpha, n, law):
+    def log_noise(factor):
+        if isinstance(law, LaplaceLaw):
+            return lambda noise: -np.abs(noise) / (1.5 * factor)
+        return lambda noise: -(noise**2) / (6.0 * factor)
+
+    drawn = draw_counts(noisy, law, n, alpha, 40_000, np.random.default_rng(5))
+    assert p_value(drawn, *exact(noisy, log_noise(1.0), n, alpha)) > 1e-6
+    assert p_value(drawn, *exact(noisy, log_noise(1.5), n, alpha)) < 1e-9  # the wrong scale
+    if n != 4 or np.ndim(alpha):
+        assert p_value(drawn, *exact(noisy, log_noise(1.0), n, np.asarray(alpha) + 0.7)) < 1e-9  # another prior
+
+
+def test_large_counts_against_a_sum_over_all_tables():
+    noisy, n, scale, alpha = np.array([700, 180, -40]), 900, 60.0, 0.4
+    first, second = np.meshgrid(np.arange(n + 1), np.arange(n + 1), indexing="ij")
+    third = n - first - second
+    inside = third >= 0
+    cells = (first, second, np.maximum(third, 0))
+    logs = sum(gammaln(alpha + c) - gammaln(c + 1.0) - np.abs(z - c) / scale for c, z in zip(cells, noisy, strict=True))
+    weights = np.where(inside, np.exp(logs - logs[inside].max()), 0.0)
+    weights /= weights.sum()
+    drawn = draw_counts(noisy, LaplaceLaw(Fraction(60)), n, alpha, 50_000, np.random.default_rng(1))
+    for place, cell in enumerate(cells):
+        law = np.bincount(cell.ravel(), weights=weights.ravel(), minlength=n + 1)
+        cuts = np.searchsorted(np.cumsum(law), np.arange(0.05, 1, 0.05))
+        seen = np.histogram(drawn[:, place], bins=[-1, *cuts, n + 1])[0]
+        expected = np.histogram(np.arange(n + 1), bins=[-1, *cuts, n + 1], weights=law)[0] * len(drawn)
+        kept = expected > 5
+        scale_up = seen[kept].sum() / expected[kept].sum()
+        assert stats.chisquare(seen[kept], expected[kept] * scale_up).pvalue > 1e-6
+
+
+def test_fourier_transforms_give_the_same_draws(monkeypatch):
+    rng = np.random.default_rng(2)
+    noisy = rng.integers(-50, 300, size=13)
+    arguments = (noisy, LaplaceLaw(Fraction(40)), 1500, 0.5, 2_000)
+    direct = draw_counts(*arguments, np.random.default_rng(3))
+    monkeypatch.setattr(count_trees, "DIRECT", 0)
+    by_transform = draw_counts(*arguments, np.random.default_rng(3))
+    assert (direct == by_transform).mean() > 0.999  # a draw may fall on the other side of a rounded threshold
+
+
+def ranks(broken, rng):
+    """Return the rank of the true count among draws, for counts from the prior."""
+    bits, law = RandomBits(rng), LaplaceLaw(Fraction(1, 2) if broken else Fraction(3))
+    found = []
+    for _ in range(200):
+        counts = rng.multinomial(30, rng.dirichlet(np.full(5, 0.6)))
+        noisy = counts + discrete_laplace(Fraction(3), 5, bits)
+        drawn = draw_counts(noisy, law, 30, 0.6, 19, rng)[:, 0]
+        below, equal = (drawn < counts[0]).sum(), (drawn == counts[0]).sum()
+        found.append(below + rng.integers(equal + 1))
+    return np.bincount(found, minlength=20)
+
+
+def test_ranks_of_the_truth_are_even():
+    assert stats.chisquare(ranks(False, np.random.default_rng(7))).pvalue > 1e-6
+    assert stats.chisquare(ranks(True, np.random.default_rng(7))).pvalue < 1e-9
+
+
+@pytest.mark.parametrize(("noisy", "alpha"), [([3, -1, 4], 0.7), ([-5, -8, -4], 0.2), ([10, 2], [1.0, 2.5])])
+def test_an_unknown_number_of_records(noisy, alpha):
+    """Flat on the number of records: against all tables with counts below 50, of which the rest is 1e-12."""
+    priors = np.broadcast_to(np.asarray(alpha, dtype=float), len(noisy))
+    every = np.stack([each.ravel() for each in np.meshgrid(*[np.arange(50)] * len(noisy), indexing="ij")], axis=1)
+    n, total = every.sum(axis=1), priors.sum()
+    logs = (gammaln(priors + every) - gammaln(every + 1.0)).sum(axis=1) - np.abs(np.asarray(noisy) - every).sum(axis=1)
+    logs = logs + gammaln(n + 1.0) - gammaln(total + n)
+    weights = np.exp(logs - logs.max())
+    drawn = draw_counts(noisy, LaplaceLaw(Fraction(1)), None, alpha, 30_000, np.random.default_rng(8))
+    assert p_value(drawn, every, weights / weights.sum()) > 1e-6
+    wrong = weights * np.exp(
+        gammaln(total + n) - gammaln(n + 1.0)
+    )  # as if the number's law were in the counts' weights
+    assert p_value(drawn, every, wrong / wrong.sum()) < 1e-9
+
+
+def test_trees_of_other_tilts_say_the_same_of_the_number_of_records():
+    rng = np.random.default_rng(9)
+    noisy = rng.integers(-3, 9, size=200)
+    values, inverse = np.unique(noisy, return_inverse=True)
+    kinds = count_trees.Kinds(
+        values, np.full(len(values), 0.5), np.bincount(inverse), LaplaceLaw(Fraction(2)), int(noisy.clip(0).sum()) + 900
+    )
+    here, there = (unknown_total._stretch(kinds, inverse, aim, 0, kinds.n) for aim in (600, 640))
+    low, high = max(here.low, there.low), min(here.high, there.high)
+    assert high - low > 20
+    both = [each.logs[low - each.low : high + 1 - each.low] for each in (here, there)]
+    assert np.abs(both[0] - both[1]).max() < 1e-6
+    joined = unknown_total._followed(kinds, inverse)
+    assert all(a.high + 1 == b.low for a, b in pairwise(joined))
+    step = np.diff(np.concatenate([each.logs for each in joined]))
+    assert np.abs(np.diff(step)).max() < 0.1  # no jump where stretches meet
+
+
+def test_an_unknown_large_number_is_quick():
+    rng = np.random.default_rng(4)
+    draw_counts([1], LaplaceLaw(Fraction(1)), None, 1.0, 1, rng)
+    for n_cells, n in ((24, 10**7), (50_000, 80)):
+        counts = rng.multinomial(n, rng.dirichlet(np.full(n_cells, 0.5)))
+        noisy = counts + discrete_laplace(Fraction(1, 2), n_cells, RandomBits(rng))
+        start = time.process_time()
+        drawn = draw_counts(noisy, LaplaceLaw(Fraction(1, 2)), None, 0.5, 50, rng)
+        assert time.process_time() - start < 4
+        assert abs(drawn.sum(axis=1).mean() - n) < 6 * max(drawn.sum(axis=1).std(), 1)
+
+
+def test_cells_alike_are_drawn_alike_and_in_their_places():
+    noisy = np.array([40, 0, 0, 7, 0, 40])
+    drawn = draw_counts(noisy, LaplaceLaw(Fraction(1)), 90, 1.0, 4_000, np.random.default_rng(0))
+    mean, error = drawn.mean(axis=0), drawn.std(axis=0) / np.sqrt(4_000)
+    assert (drawn.sum(axis=1) == 90).all()
+    assert abs(mean[0] - mean[5]) < 7 * error[0]
+    assert np.ptp(mean[[1, 2, 4]]) < 7 * error[1]
+    assert abs(mean[3] - 7) < 2
+    assert len(np.unique(drawn, axis=0)) > 300  # independent draws, not one repeated
+
+
+@pytest.mark.parametrize("law", [LaplaceLaw(Fraction(5)), GaussianLaw(Fraction(20))])
+def test_two_cells_agree_with_the_general_sampler(law):
+    for noisy in ([12, 9], [-5, 40], [25, 25]):
+        both = draw_first_of_two([noisy] * 2, law, 20, (0.3, 2.0), 10_000, np.random.default_rng(1)).ravel()
+        general = draw_counts(noisy, law, 20, [0.3, 2.0], 20_000, np.random.default_rng(2))[:, 0]
+        seen = np.array([np.bincount(each, minlength=21) for each in (both, general)])
+        assert stats.chi2_contingency(seen[:, seen.sum(axis=0) > 10]).pvalue > 1e-6
+
+
+def test_one_noisy_count_of_two():
+    n, scale, (a, b) = 50, 4.0, (1 / 3, 1 / 3)
+    values = np.arange(n + 1)
+    for noisy in (-7, 20, 61):
+        logs = gammaln(a + values) - gammaln(values + 1.0) + gammaln(b + n - values) - gammaln(n - values + 1.0)
+        logs = logs - np.abs(noisy - values) / scale
+        law = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+        drawn = draw_first_of_two([noisy], LaplaceLaw(Fraction(4)), n, (a, b), 20_000, np.random.default_rng(3))
+        assert p_value(drawn.reshape(-1, 1), values[:, None], law) > 1e-6
+        flat = np.exp(-np.abs(noisy - values) / scale)
+        assert p_value(drawn.reshape(-1, 1), values[:, None], flat / flat.sum()) < 1e-9  # the prior left out
+
+
+def test_chunks_change_nothing_but_the_order_of_the_random_numbers(monkeypatch):
+    monkeypatch.setattr(noisy_counts, "CHUNK", 100)
+    drawn = draw_first_of_two(np.arange(40), LaplaceLaw(Fraction(1, 10)), 39, (1, 1), 3, np.random.default_rng(0))
+    assert drawn.shape == (40, 3)
+    assert (drawn == np.arange(40)[:, None]).mean() > 0.99  # hardly any noise
+
+
+@pytest.mark.parametrize(
+    ("n_cells", "n", "scale", "seconds"), [(50_000, 80, Fraction(3, 4), 3), (24, 10**7, Fraction(2), 1)]
+)
+def test_many_cells_and_many_records_are_quick(n_cells, n, scale, seconds):
+    rng = np.random.default_rng(4)
+    counts = rng.multinomial(n, rng.dirichlet(np.full(n_cells, 0.5)))
+    noisy = counts + discrete_laplace(scale, n_cells, RandomBits(rng))
+    draw_counts([1], LaplaceLaw(scale), 1, 1.0, 1, rng)  # compiled
+    start = time.process_time()
+    drawn = draw_counts(noisy, LaplaceLaw(scale), n, 0.5, 20, rng)
+    assert time.process_time() - start < seconds
+    assert (drawn.sum(axis=1) == n).all()
+    assert (drawn >= 0).all()
+    error = np.sqrt(((drawn.mean(axis=0) - counts) ** 2).mean())
+    assert error < 1.05 * np.sqrt(((noisy - counts) ** 2).mean())
+
+
+def test_gaussian_noise_on_many_records():
+    rng = np.random.default_rng(6)
+    counts = rng.multinomial(10**6, rng.dirichlet(np.full(24, 0.5)))
+    noisy = counts + discrete_gaussian(Fraction(100), 24, RandomBits(rng))
+    drawn = draw_counts(noisy, GaussianLaw(Fraction(100)), 10**6, 0.5, 500, rng)
+    assert (np.abs(drawn - noisy).max(axis=1) < 70).all()
+    assert np.abs(drawn.std(axis=0)[counts > 100] / 10 - 1).max() < 0.25
+
+
+def test_trivial_tables():
+    rng = np.random.default_rng(0)
+    assert draw_counts([7], LaplaceLaw(Fraction(1)), 3, 1.0, 2, rng).tolist() == [[3], [3]]
+    assert draw_counts([7, -2], LaplaceLaw(Fraction(1)), 0, 1.0, 1, rng).tolist() == [[0, 0]]
+    assert draw_counts([900, -900], LaplaceLaw(Fraction(1, 50)), 3, 1.0, 1, rng).sum() == 3
+    proportions = draw_proportions(np.array([[5, 0], [0, 5]]), 0.5, rng)
+    assert np.allclose(proportions.sum(axis=1), 1)
+    many = draw_proportions(np.full((20_000, 2), [3, 1]), [1.0, 2.0], rng)
+    assert abs(many[:, 0].mean() - 4 / 7) < 0.01
+
+
+def test_refusals():
+    rng, law = np.random.default_rng(0), LaplaceLaw(Fraction(1))
+    for arguments, message in (
+        (([1.5, 2.0], law, 3, 1.0, 1, rng), "whole numbers"),
+        (([[1, 2]], law, 3, 1.0, 1, rng), "one count for each cell"),
+        (([1, 2], law, -1, 1.0, 1, rng), "n must be"),
+        (([1, 2], law, 3, 1.0, 0, rng), "n_draws must be"),
+        (([1, 2], law, 3, 0.0, 1, rng), "alpha must be"),
+        (([1, 2], law, 3, [1.0, 1.0, 1.0], 1, rng), "alpha must be"),
+        (([1, 2], LaplaceLaw(Fraction(10**9)), 10**9, 1.0, 1, rng), "too wide"),
+    ):
+        with pytest.raises(InputError, match=message):
+            draw_counts(*arguments)
+    with pytest.raises(InputError, match="scale of the noise"):
+        LaplaceLaw(Fraction(0))
+    with pytest.raises(InputError, match="variance of the noise"):
+        GaussianLaw(2.0)
+    with pytest.raises(InputError, match="shape"):
+        draw_first_of_two([[1, 2, 3]], law, 3, (1, 1), 1, rng)
