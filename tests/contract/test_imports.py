@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pdips"
 
 RANKS = [
-    ["errors", "convergence"],
+    ["errors", "convergence", "arrays"],
     ["data"],
     ["privacy"],
     ["release", "registry"],
