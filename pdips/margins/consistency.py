@@ -8,9 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pdips.arrays import BoolArray
-from pdips.arrays import FloatArray as FloatArray
-from pdips.arrays import IntArray as IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 
 
 def consistent(

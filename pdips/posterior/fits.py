@@ -8,14 +8,13 @@ import xarray as xr
 from numpy.typing import NDArray
 from pymc.model.transform.conditioning import remove_value_transforms
 
+from pdips.arrays import FloatArray
 from pdips.posterior import lattice
 from pdips.posterior.columns import Values, distinct
 from pdips.posterior.model import Blueprint
 from pdips.posterior.pointwise import Likelihoods
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.record_likelihood import inputs_of
-
-FloatArray = NDArray[np.float64]
 
 COMPILED = 200_000
 """Distinct records from which on it pays to compile the log-likelihood for speed."""
@@ -106,8 +105,8 @@ class Chains:
         tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
         found = sampling.converged(tree, self._watch)
         sampling.require(found)
-        self.convergence = {"chains": found.describe()}
-        self.facts = {"sampler": self.name, "convergence": found.describe(), "passed": found.passed}
+        self.convergence = {"chains": found}
+        self.facts = {"sampler": self.name, "convergence": found, "passed": found.passed}
         self._held: xr.DataTree = tree
         posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         self._draws = {str(name): posterior[name].to_numpy() for name in posterior.data_vars}
