@@ -36,7 +36,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.calibration.smallest": ("pdips.calibration.calibrate",),
     "pdips.evaluation.analysis": ("pdips.evaluation.formula",),
     "pdips.evaluation.general": ("pdips.evaluation.evaluate",),
-    "pdips.inference.choosing": ("pdips.inference.combining_rule",),
+    "pdips.inference.choosing": ("pdips.inference.rules",),
     "pdips.inference.combining": ("pdips.inference.combine",),
     "pdips.ledger": ("pdips.privacy.ledger",),
     "pdips.mechanisms.consistency": ("pdips.margins.consistency",),
@@ -44,7 +44,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.mechanisms.elections": ("pdips.margins.elections",),
     "pdips.mechanisms.histograms": ("pdips.histogram.histograms",),
     "pdips.mechanisms.layers": ("pdips.margins.domain",),
-    "pdips.mechanisms.planning": ("pdips.margins.planning", "pdips.margins.accuracy"),
+    "pdips.mechanisms.planning": ("pdips.margins.planning",),
     "pdips.mechanisms.privbayes": ("pdips.bayes_net.privbayes",),
     "pdips.mechanisms.quantile": ("pdips.quantile.kng",),
     "pdips.mechanisms.residual": ("pdips.quantile.kng_residual",),
@@ -79,7 +79,7 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 """By old module, the modules in which its names are now."""
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {"pdips.mechanisms.views.margin_errors": "pdips.margins.margin_error.view_errors"}
 """By old dotted name, the new one, for names that are called otherwise now."""
 
 GONE = ("pdips.bayes", "pdips.mechanisms", "pdips.studies", "pdips.utility")
