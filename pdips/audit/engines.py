@@ -12,8 +12,8 @@ from scipy import stats
 from pdips.audit.neighbour_pairs import Event, Pair
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Law
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 
 Rows = NDArray[Any]
 Observe = Callable[[Table, int, RandomBits], Rows]

@@ -15,10 +15,12 @@ from pdips.margins import counts as hierarchy
 from pdips.margins import laws, synthesis
 from pdips.margins.consistency import IntArray
 from pdips.margins.counts import Measured, Plan
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 
 
@@ -164,7 +166,7 @@ def _draw(table: Table, plan: Plan, n_sets: int, bits: RandomBits, clock: Clock)
         for _ in range(n_sets // plan.n_trees):
             with clock.step("drawing records"):
                 cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
-                sets.append(synthesis.records(measured, table, cell, rng))
+                sets.append(synthesis.records(measured, table.schema, cell, rng, public=public))
     return Drawn(sets=sets, statistics=statistics, noise=plan.noise())
 
 

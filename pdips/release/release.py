@@ -15,19 +15,11 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import PrivacyLoss, Spend, as_float, spell
+from pdips.privacy.plan import Noise
 from pdips.release.large_set import LargeSet
 
 Format = Literal["parquet", "csv"]
 Closer = Callable[[], tuple[Mapping[str, Any], Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
-
-    statistics: str
-    scale: float
-    standard_deviation: float
 
 
 @dataclass(frozen=True, kw_only=True)

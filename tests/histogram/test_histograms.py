@@ -25,8 +25,9 @@ from pdips.histogram import urns
 from pdips.histogram.histograms import draw_from_noisy
 from pdips.margins import counts as hierarchy
 from pdips.margins.domain import domain_of
-from pdips.mechanism import Law, Outcome
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9

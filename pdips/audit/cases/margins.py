@@ -12,7 +12,8 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.margins.steps import Steps
-from pdips.mechanism import Law, Mechanism
+from pdips.mechanism import Mechanism
+from pdips.privacy.replay import ExactLaw as Law
 
 Build = Callable[..., Mechanism]
 
