@@ -55,6 +55,9 @@ class LaplaceSanitizer(PlannedMechanism):
     name: ClassVar[str] = "laplace-sanitizer"
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     weighs_records: ClassVar[bool] = True
+    law: ClassVar[str] = (
+        "Every cell of the full cross-tabulation that can occur has exact discrete Laplace noise on its count."
+    )
 
     split: Split = "once"
 
@@ -65,7 +68,7 @@ class LaplaceSanitizer(PlannedMechanism):
         cells = Step(
             name="noisy counts of all cells",
             counts="each cell",
-            sensitivity=Sensitivity.of_counts(schema, self.neighbours),
+            sensitivity=self.sensitivity(schema),
             price=self.share(rounds),
         )
         check_noise(schema, self.neighbours, [cells.scale])
@@ -76,9 +79,13 @@ class LaplaceSanitizer(PlannedMechanism):
             steps=(cells,),
             repeats=rounds,
             n_sets=self.n_sets,
-            law="Every cell of the full cross-tabulation that can occur has exact discrete Laplace noise on its count.",
+            law=self.law,
             design=Tree(domain=domain_of(schema), layers=(cells,)),
         )
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how far one person moves the counts of all cells."""
+        return Sensitivity.of_counts(schema, self.neighbours)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Count the cells, make the counts consistent, and draw records."""

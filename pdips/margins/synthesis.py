@@ -8,10 +8,11 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.accuracy import tree_margin_errors
-from pdips.margins.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
+from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.counts import Given, Measured, Plan, measure, noise_variance
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
@@ -19,9 +20,8 @@ from pdips.margins.tree import Tree
 from pdips.margins.tree import measure as measure_tree
 from pdips.margins.views import margin_errors, one_way_margins
 from pdips.mechanism import Drawn, Mechanism
-from pdips.privacy.curator import Clock
 from pdips.privacy import plan as privacy_plan
-from pdips.privacy.curator import Curator
+from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.noise import RandomBits
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.release.release import MarginError

@@ -11,10 +11,9 @@ from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.consistency import FloatArray, IntArray
 from pdips.margins.counts import SMALLEST_VARIANCE, Measured
 from pdips.margins.domain import STOP, Domain, Layer, cells, descend, split_by, top_layer, top_node
 from pdips.margins.views import View
@@ -163,9 +162,7 @@ def measure(tree: Tree, curator: Curator, rng: np.random.Generator) -> Measured:
         counts, variance = _counted(layers[-1], step, position, curator)
         observed.append(counts)
         variances.append(variance)
-    grown = Measured(
-        tree.domain, layers, chosen, [each[None] for each in observed], variances, scales=tree.scales
-    )
+    grown = Measured(tree.domain, layers, chosen, [each[None] for each in observed], variances, scales=tree.scales)
     return _with_views(grown, tree, position, curator) if tree.views else _with_cells(grown, tree, position, curator)
 
 
@@ -185,7 +182,7 @@ def _top_variance(top: Layer, curator: Curator) -> FloatArray:
     return np.full(top.n_nodes, 0.0 if curator.n_public else np.inf)
 
 
-def _stopped(tree: Tree, number: int, above: Layer, counts: IntArray, curator: Curator) -> NDArray[np.bool_]:
+def _stopped(tree: Tree, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
     """Return which nodes are cut no further. A group of columns is stopped as a whole, at its first column."""
     stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
     limit = tree.limit(number)
@@ -235,6 +232,6 @@ def _with_views(grown: Measured, tree: Tree, position: Position, curator: Curato
     return replace(grown, views=tuple(counted))
 
 
-def variance_of(possible: NDArray[np.bool_], step: Step) -> FloatArray:
+def variance_of(possible: BoolArray, step: Step) -> FloatArray:
     """Return the variance of each noisy count; 0 for structural zeros, which are exact."""
     return np.where(possible, max(step.standard_deviation**2, SMALLEST_VARIANCE), 0.0)

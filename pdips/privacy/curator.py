@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import PlanError
 from pdips.privacy.noise import (
@@ -25,8 +26,6 @@ from pdips.privacy.noise import (
 )
 from pdips.privacy.plan import AnswerLaw, Plan, Step
 
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 Progress = Callable[[str], None]
 Statistic = Callable[[Table], IntArray]
 """Whole numbers of a table, shape (numbers,); for a choice its scores, shape (choices, candidates)."""

@@ -1,7 +1,6 @@
 """What will be asked of a table, priced before it is read: steps, and the plan that they make up."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
@@ -197,20 +196,9 @@ class Plan:
         """Return the step of a name."""
         return {step.name: step for step in self.steps}[name]
 
-    def printed(self, sensitivities: Mapping[str, Sensitivity], *, claim: Fraction, flaw: str) -> "Plan":
-        """Return the plan of a paper that works with other sensitivities: the noise changes, and the guarantee goes.
-
-        Parameters
-        ----------
-        sensitivities : mapping of str to Sensitivity
-            By the names of steps; the others stay.
-        claim : Fraction
-            The epsilon that the paper claims.
-        flaw : str
-            What is wrong, for whoever reads the release.
-        """
-        steps = tuple(replace(step, sensitivity=sensitivities.get(step.name, step.sensitivity)) for step in self.steps)
-        return replace(self, steps=steps, kind="none", claim=claim, law=flaw)
+    def without_guarantee(self, flaw: str) -> "Plan":
+        """Return the plan of a form as printed, whose steps cost more than they claim; ``flaw`` says why."""
+        return replace(self, kind="none", law=flaw)
 
     def _sum(self) -> Fraction:
         return self.repeats * sum((step.price for step in self.steps), Fraction(0))

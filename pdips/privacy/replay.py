@@ -15,9 +15,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import InputError, PlanError
-from pdips.privacy.curator import BoolArray, Curator, Distribution, IntArray, Rule, Statistic, noisy_counts
+from pdips.privacy.curator import Curator, Distribution, Rule, Statistic, noisy_counts
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.privacy.plan import Plan, Step
 
