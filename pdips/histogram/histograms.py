@@ -63,7 +63,7 @@ class PerturbedHistogram(LaplaceSanitizer):
 
     name: ClassVar[str] = "perturbed-histogram"
     weighs_records: ClassVar[bool] = False
-    law: ClassVar[str] = (
+    description: ClassVar[str] = (
         "Every cell of the histogram over public levels and bins has exact discrete Laplace noise on its count; "
         "synthetic records are independent draws from the noisy histogram."
     )

@@ -55,7 +55,7 @@ class LaplaceSanitizer(PlannedMechanism):
     name: ClassVar[str] = "laplace-sanitizer"
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     weighs_records: ClassVar[bool] = True
-    law: ClassVar[str] = (
+    description: ClassVar[str] = (
         "Every cell of the full cross-tabulation that can occur has exact discrete Laplace noise on its count."
     )
 
@@ -79,7 +79,7 @@ class LaplaceSanitizer(PlannedMechanism):
             steps=(cells,),
             repeats=rounds,
             n_sets=self.n_sets,
-            law=self.law,
+            law=self.description,
             design=Tree(domain=domain_of(schema), layers=(cells,)),
         )
 

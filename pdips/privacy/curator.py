@@ -170,7 +170,8 @@ class Curator(ABC):
 
         Choices that go on to steer questions must pass through here, so that audits can follow them.
         """
-        return np.asarray(rule(noisy))
+        found: NDArray[Any] = rule(noisy)
+        return found
 
     @abstractmethod
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray: ...
@@ -219,7 +220,8 @@ class Drawing(Curator):
             yield
 
     def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
-        return noisy_counts(statistic(self._table), possible, step, self._bits)[0]
+        noisy: IntArray = noisy_counts(statistic(self._table), possible, step, self._bits)[0]
+        return noisy
 
     def _choose(self, step: Step, scores: Statistic) -> IntArray:
         return exponential_mechanism(scores(self._table), 1 / step.scale, self._bits)

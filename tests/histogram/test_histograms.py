@@ -28,6 +28,7 @@ from pdips.margins.domain import domain_of
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome
+from pdips.registry import published
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -125,10 +126,10 @@ def test_structural_zeros_are_no_cells():
 
 def test_perturbed_has_the_noise_of_the_sanitizer():
     schema = schema_of(2, 3, records={"max_per_person": 2})
-    assert PerturbedHistogram(epsilon="1/2").scale(schema) == 8
-    assert PerturbedHistogram(epsilon="1/2", neighbours="add-remove").scale(schema) == 4
-    assert PerturbedHistogram(epsilon="1/2", n_sets=3, split="per-set").scale(schema) == 24
-    assert PerturbedHistogram(epsilon="1/2", variant="published").scale(schema) == 4
+    assert PerturbedHistogram(epsilon="1/2").plan(schema).steps[0].scale == 8
+    assert PerturbedHistogram(epsilon="1/2", neighbours="add-remove").plan(schema).steps[0].scale == 4
+    assert PerturbedHistogram(epsilon="1/2", n_sets=3, split="per-set").plan(schema).steps[0].scale == 24
+    assert published("perturbed-histogram")(epsilon="1/2").plan(schema).steps[0].scale == 4
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -138,7 +139,7 @@ def test_perturbed_costs_exactly_epsilon(relation):
 
 
 def test_perturbed_as_published_costs_twice_what_it_says():
-    found = worst_loss(PerturbedHistogram(epsilon=EPSILON, variant="published"), schema_of(3), (2,))
+    found = worst_loss(published("perturbed-histogram")(epsilon=EPSILON), schema_of(3), (2,))
     assert found == pytest.approx(float(2 * EPSILON), abs=ROUNDING)
 
 

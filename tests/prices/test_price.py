@@ -17,6 +17,7 @@ from pdips import LaplaceSanitizer, Steps
 from pdips.margins import counts as hierarchy
 from pdips.margins.elections import election_scores
 from pdips.privacy.noise import RandomBits
+from pdips.registry import published
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -75,7 +76,7 @@ def test_sanitizer_costs_exactly_epsilon(relation):
 @pytest.mark.usefixtures("silence")
 def test_published_sanitizer_costs_twice_what_it_says():
     # the broken twin: sensitivity 1 with a public number of records
-    assert sanitizer_loss(LaplaceSanitizer(epsilon=EPSILON, variant="published"), schema_of(2, 3)) == 2 * EPSILON
+    assert sanitizer_loss(published("laplace-sanitizer")(epsilon=EPSILON), schema_of(2, 3)) == 2 * EPSILON
 
 
 @pytest.mark.usefixtures("silence")
