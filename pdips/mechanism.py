@@ -237,7 +237,7 @@ class PlannedMechanism(ABC):
     splits: ClassVar[tuple[Split, ...]] = ("once",)
     most_sets: ClassVar[int] = MOST_SETS
     weighs_records: ClassVar[bool] = False
-    kind: ClassVar[Kind] = "pure"
+    loss_kind: ClassVar[Kind] = "pure"
 
     epsilon: Number
     n_sets: int = 1
@@ -290,7 +290,7 @@ class PlannedMechanism(ABC):
             return self.plan(schema).loss
         epsilon = exact(self.epsilon, "epsilon")
         text = paragraph(self.name, None, self.neighbours, self.n_sets, UNPLANNED, epsilon=epsilon, delta=Fraction(0))
-        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind=self.kind, statement=text)
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind=self.loss_kind, statement=text)
 
     @final
     def spends(self, schema: Schema) -> tuple[Spend, ...]:

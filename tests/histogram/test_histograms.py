@@ -23,8 +23,9 @@ from pdips.audit.neighbour_pairs import Pair, small_pairs
 from pdips.evaluation.codes import Rows
 from pdips.histogram import urns
 from pdips.histogram.histograms import draw_from_noisy
-from pdips.margins import counts as hierarchy
 from pdips.margins.domain import domain_of
+from pdips.margins.tree import measure
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome
@@ -210,7 +211,7 @@ def test_numbers_are_spread_inside_public_bins():
 def measured(noisy, schema, relation="replace-one", records=((0, 0),) * 10):
     """The tree of a perturbed histogram whose noisy counts are given."""
     plan = PerturbedHistogram(epsilon=1, neighbours=relation).plan(schema)
-    tree = hierarchy.measure(table_of(records, schema), plan, seeded())
+    tree = measure(plan.design, Drawing(plan, table_of(records, schema), seeded()), np.random.default_rng(0))
     tree.observed[-1][0] = noisy
     return tree
 
@@ -453,7 +454,8 @@ def test_counts_too_large_to_add_up_still_give_records():
     noisy = np.full(4096, 2**54, dtype=np.int64)
     schema = schema_of(64, 64)
     plan = PerturbedHistogram(epsilon=1).plan(schema)
-    measured = hierarchy.measure(random_table(schema, 50, 1), plan, seeded())
+    curator = Drawing(plan, random_table(schema, 50, 1), seeded())
+    measured = measure(plan.design, curator, np.random.default_rng(0))
     huge = replace(measured, observed=[measured.observed[0], noisy[None]])
     drawn = draw_from_noisy(huge, n_public=True, rng=np.random.default_rng(1))
     assert len(drawn) == 50
