@@ -2,18 +2,18 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pdips.arrays import BoolArray
+from pdips.audit.engines import law_of
 from pdips.audit.neighbour_pairs import Case, Event, Pair, file_pairs, small_pairs, table_of, where_allowed, worst_pairs
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.margins.steps import Steps
-from pdips.mechanism import Law, Mechanism
+from pdips.mechanism import Mechanism
 
 Build = Callable[..., Mechanism]
 
@@ -29,18 +29,12 @@ TINY = Schema.model_validate(
 """A table of 12 cells with a numeric column, on which everything can be enumerated."""
 
 
-class Lawful(Protocol):
-    """A mechanism whose exact law can be spelt out."""
-
-    def law(self, table: Table) -> Law: ...
-
-
-def toward(mechanism: Lawful, pair: Pair) -> Pair:
+def toward(mechanism: Mechanism, pair: Pair) -> Pair:
     """Return the pair with the event that no noisy count is on the far side of the first table's true count.
 
     For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.
     """
-    (first,), (second,) = (mechanism.law(table).outcomes for table in (pair.first, pair.second))
+    (first,), (second,) = (law_of(mechanism, table).outcomes for table in (pair.first, pair.second))
     a, b = np.array(first.statistics), np.array(second.statistics)
 
     def event(rows: NDArray[Any]) -> BoolArray:
