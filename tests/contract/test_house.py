@@ -116,7 +116,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "pdips/audit/cases/quantile.py",
         "pdips/audit/cases/statistics.py",
         "pdips/histogram/dirichlet.py",
-        "pdips/histogram/histograms.py",
         "pdips/histogram/laplace.py",
         "pdips/margins/accuracy.py",
         "pdips/margins/consistency.py",

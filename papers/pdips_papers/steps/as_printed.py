@@ -4,8 +4,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pdips.data.schema import Schema
-from pdips.histogram.histograms import PerturbedHistogram
-from pdips.histogram.laplace import LaplaceSanitizer
+from pdips.histogram.laplace import LaplaceSanitizer, PerturbedHistogram
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity

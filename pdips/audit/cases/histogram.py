@@ -9,8 +9,8 @@ from pdips.arrays import BoolArray
 from pdips.audit.cases.margins import TINY, sanitizer, with_event
 from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, worst_pairs
 from pdips.data.schema import Schema
-from pdips.histogram.dirichlet import McClureReiter, MultinomialDirichlet
-from pdips.histogram.histograms import PerturbedHistogram, SmoothedHistogram
+from pdips.histogram.laplace import PerturbedHistogram
+from pdips.histogram.urns import McClureReiter, MultinomialDirichlet, SmoothedHistogram
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Neighbours
 
@@ -74,5 +74,5 @@ def alone(neighbours: Neighbours) -> Pair:
 
 
 def _all_in_second_cell(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = (rows[:, 0::2] == 0).all(axis=1)
+    found: BoolArray = (rows == 1).all(axis=1)
     return found
