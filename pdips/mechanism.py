@@ -365,7 +365,7 @@ class PlannedMechanism(ABC):
             sets=tuple(drawn.sets),
             large_sets=tuple(drawn.large_sets),
             statistics=drawn.statistics,
-            noise=plan.noise,
+            noise=tuple(drawn.noise) or plan.noise,
             margin_errors=tuple(drawn.margin_errors),
             tables=drawn.tables,
             reproducible=bits.reproducible,

@@ -7,14 +7,11 @@ from typing import Any
 from pdips.calibration.margins import Columns, Request, label, margin_of
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.counts import Given, Plan
-from pdips.margins.domain import Domain, columns_of
-from pdips.margins.intervals import IntervalPlan, interval_counts, interval_parents
+from pdips.margins.intervals import IntervalTree, interval_parents
 from pdips.margins.margin_error import ColumnTree, OrderedTree, view_error
-from pdips.margins.synthesis import tree_plan
-from pdips.margins.tree import Tree as CountTree
+from pdips.margins.synthesis import views_of
+from pdips.margins.tree import GivenColumns, Tree
 from pdips.mechanism import Mechanism
-from pdips.privacy import plan as privacy_plan
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
 Form = Callable[[Mechanism], dict[str, NoiseSum]]
@@ -55,62 +52,62 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[st
     if not callable(plan_of) or mechanism.name in REDRAWN:
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = plan_of(schema)
-    if isinstance(plan, privacy_plan.Plan) and isinstance(plan.design, CountTree):
-        plan = tree_plan(plan.design, plan)
+    design = getattr(plan, "design", None)
     if hasattr(plan, "parts"):
         found = _of_statistics(plan, request)
         n_averaged = int(getattr(mechanism, "n_sanitizations", 1))
-    elif isinstance(plan, (Plan, IntervalPlan)):
-        margins, domain = request.margins(schema), columns_of(schema)
-        form = _intervals(plan, domain) if isinstance(plan, IntervalPlan) else _counts(plan, domain)
-        found = {label(columns): form([domain.names.index(name) for name in columns]) for columns in margins}
-        n_averaged = plan.n_trees
+    elif isinstance(design, (Tree, IntervalTree)):
+        names = design.domain.names
+        form = _intervals(design, plan.n_public) if isinstance(design, IntervalTree) else _counts(design, plan.n_public)
+        found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
+        n_averaged = plan.repeats
     else:
         raise NoFormError(f"what {mechanism.name} counts isn't known to be a tree or margins")
     return found if n_averaged == 1 else {name: each.averaged(n_averaged) for name, each in found.items()}
 
 
-def _counts(plan: Plan, domain: Domain) -> Callable[[list[int]], NoiseSum]:
-    if plan.views:
-        return lambda columns: _on_views(plan, domain, columns)
-    if plan.groups is not None or not isinstance(plan.chooser, Given):
+def _counts(tree: Tree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    if tree.views:
+        return lambda columns: _on_views(tree, columns)
+    if tree.groups is not None or not isinstance(tree.splitter, GivenColumns):
         raise NoFormError(
             "which columns split is elected, or drawn, for each release: no margin's error is known before"
         )
-    last = len(plan.scales)
-    split = {column: number for number, column in enumerate(plan.chooser.columns[: last - 1], start=1)}
-    known = split | dict.fromkeys(domain.public.tolist(), 0)
-    tree = ColumnTree(domain, tuple(known.get(j, last) for j in range(len(domain.names))), plan.n_public)
-    return lambda columns: tree.margin(columns, plan.scales)
+    last = len(tree.layers)
+    split = {column: number for number, column in enumerate(tree.splitter.order[: last - 1], start=1)}
+    known = split | dict.fromkeys(tree.domain.public.tolist(), 0)
+    depth = tuple(known.get(j, last) for j in range(len(tree.domain.names)))
+    columns_alike = ColumnTree(tree.domain, depth, n_public)
+    return lambda columns: columns_alike.margin(columns, tree.scales)
 
 
-def _on_views(plan: Plan, domain: Domain, columns: list[int]) -> NoiseSum:
-    found = view_error(domain, plan.views, columns)
+def _on_views(tree: Tree, columns: list[int]) -> NoiseSum:
+    found = view_error(tree.domain, views_of(tree), columns)
     if found is None:
-        names = label(tuple(domain.names[j] for j in columns))
+        names = label(tuple(tree.domain.names[j] for j in columns))
         raise NoFormError(f"no margin that is counted holds {names}: it follows from others by maximum entropy")
     return found
 
 
-def _intervals(plan: IntervalPlan, domain: Domain) -> Callable[[list[int]], NoiseSum]:
-    ordered, public = domain.names.index(plan.attribute), domain.public.tolist()
-    below = [j for j in range(len(domain.names)) if j != ordered and j not in public]
+def _intervals(tree: IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    domain, public = tree.domain, tree.domain.public.tolist()
+    below = [j for j in range(len(domain.names)) if j != tree.column and j not in public]
 
     def product(columns: list[int]) -> int:
         return math.prod(int(domain.sizes[j]) for j in columns)
 
-    tree = OrderedTree(
-        parents=tuple(interval_parents(interval_counts(int(domain.sizes[ordered]), plan.fan_out))),
+    ordered = OrderedTree(
+        parents=tuple(interval_parents(tree.counts)),
         n_below=product(below),
-        has_cells=bool(below),
+        has_cells=tree.has_cells,
         n_trees=product(public),
-        scale=plan.scales[0],
-        n_public=plan.n_public,
+        scale=tree.steps[0].scale,
+        n_public=n_public,
     )
 
     def margin(columns: list[int]) -> NoiseSum:
         inside = [j for j in columns if j in below]
-        return tree.margin(ordered in columns, product(inside), product([j for j in columns if j in public]))
+        return ordered.margin(tree.column in columns, product(inside), product([j for j in columns if j in public]))
 
     return margin
 

@@ -9,9 +9,8 @@ import pandas as pd
 from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.margins import synthesis
-from pdips.margins.counts import Measured
 from pdips.margins.domain import check_domain, check_noise, domain_of
-from pdips.margins.tree import Tree, measure
+from pdips.margins.tree import NoisyTree, Tree, measure
 from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
@@ -146,8 +145,9 @@ class PerturbedHistogram(LaplaceSanitizer):
         for number in range(1, plan.repeats + 1):
             with curator.timed("counting and adding noise"):
                 measured = measure(plan.design, curator, rng)
-            seen = synthesis.tree_plan(plan.design, plan)
-            statistics |= synthesis.noisy_statistics(measured, seen, f"set {number}, " if plan.repeats > 1 else "")
+            statistics |= synthesis.noisy_statistics(
+                measured, plan.design, f"set {number}, " if plan.repeats > 1 else ""
+            )
             for _ in range(plan.n_sets // plan.repeats):
                 with curator.timed("drawing records"):
                     cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
@@ -155,7 +155,7 @@ class PerturbedHistogram(LaplaceSanitizer):
         return Drawn(sets=sets, statistics=statistics)
 
 
-def draw_from_noisy(measured: Measured, *, n_public: bool, rng: np.random.Generator) -> IntArray:
+def draw_from_noisy(measured: NoisyTree, *, n_public: bool, rng: np.random.Generator) -> IntArray:
     """Draw cells from a noisy histogram, or one histogram for each combination of the public columns.
 
     Post-processing: it reads noisy counts and, under replace-one, the public number of records (of each combination).
@@ -163,7 +163,7 @@ def draw_from_noisy(measured: Measured, *, n_public: bool, rng: np.random.Genera
 
     Parameters
     ----------
-    measured : Measured
+    measured : NoisyTree
         A tree without layers in between.
     n_public : bool
         Whether the number of records is public; if not, it is the sum of the noisy counts.
@@ -175,7 +175,7 @@ def draw_from_noisy(measured: Measured, *, n_public: bool, rng: np.random.Genera
     ndarray of int64, shape (synthetic records,)
         Numbers of cells.
     """
-    (exact_counts,), (noisy,) = measured.observed
+    exact_counts, noisy = measured.observed
     group, possible = measured.parents[0], measured.layers[-1].possible
     n_records = exact_counts if n_public else np.array([max(int(noisy.sum()), 0)])
     weight = np.maximum(noisy, 0)
