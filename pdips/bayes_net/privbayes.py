@@ -108,7 +108,7 @@ class PrivBayes(PlannedMechanism):
             Step(
                 name="noisy joint tables",
                 counts="each cell of a joint table",
-                sensitivity=Sensitivity.of_counts(schema, self.neighbours),
+                sensitivity=self.table_sensitivity(schema),
                 price=tables / rounds,
             )
         ]
@@ -140,6 +140,14 @@ class PrivBayes(PlannedMechanism):
     def choice_sensitivity(self, schema: Schema) -> Sensitivity:
         """Return how far one person moves two scores apart, in units of what a record moves one of them by."""
         return Sensitivity.of_record(schema, l1=2)
+
+    def table_units(self, n_tables: int, n_records: int) -> int | Fraction:
+        """Return how far one person moves so many joint tables together, in units of one table."""
+        return n_tables
+
+    def table_sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how far one person moves a joint table."""
+        return Sensitivity.of_counts(schema, self.neighbours)
 
     def _checked_families(self, schema: Schema) -> Families:
         families = Families(columns_of(schema), self.degree, networks.MOST_TABLE_CELLS)
@@ -189,8 +197,10 @@ class PrivBayes(PlannedMechanism):
             with curator.timed("choosing the network"):
                 network = networks.choose_network(families, self.score, step, records, curator, rng)
             with curator.timed("counting and adding noise"):
-                noisy = _joint_tables(network, families, plan.steps[-1], records, curator)
-            noise[len(noisy)] = _noise(plan.steps[-1], len(noisy))
+                n_tables = len(networks.tables_of(network))
+                units = self.table_units(n_tables, curator.n_records)
+                noisy = _joint_tables(network, families, plan.steps[-1], records, curator, units)
+            noise[n_tables] = _noise(plan.steps[-1].enlarged(units), n_tables)
             prefix = f"set {number}, " if plan.repeats > 1 else ""
             statistics |= _statistics(network, noisy, families.domain.names, families.domain.sizes, prefix)
             with curator.timed("drawing synthetic sets"):
@@ -199,7 +209,7 @@ class PrivBayes(PlannedMechanism):
 
 
 def _joint_tables(
-    network: Network, families: Families, step: Step, records: Records, curator: Curator
+    network: Network, families: Families, step: Step, records: Records, curator: Curator, units: int | Fraction
 ) -> dict[Columns, IntArray]:
     """Return the noisy joint tables of a network, shape (cells,) each."""
     columns = networks.tables_of(network)
@@ -208,14 +218,14 @@ def _joint_tables(
     def exact_counts(table: Table) -> IntArray:
         return np.concatenate([records.counts(table).joint(one).ravel() for one in columns])
 
-    noisy = curator.count(step, exact_counts, np.concatenate(possible), units=len(columns))
+    noisy = curator.count(step, exact_counts, np.concatenate(possible), units=units)
     ends = np.cumsum([len(mask) for mask in possible])[:-1]
     return dict(zip(columns, np.split(noisy, ends), strict=True))
 
 
 def _noise(step: Step, n_tables: int) -> Noise:
     tables = f"the {n_tables} joint tables" if n_tables > 1 else "the joint table"
-    return replace(step.enlarged(n_tables), counts=f"each cell of {tables}").noise
+    return replace(step, counts=f"each cell of {tables}").noise
 
 
 def _statistics(

@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -113,7 +114,9 @@ class Curator(ABC):
         """Time a part of the work under this name."""
         yield
 
-    def count(self, step: Step, statistic: Statistic, possible: BoolArray | None = None, *, units: int = 1) -> IntArray:
+    def count(
+        self, step: Step, statistic: Statistic, possible: BoolArray | None = None, *, units: int | Fraction = 1
+    ) -> IntArray:
         """Return whole numbers of the table with the noise of the step's price.
 
         Parameters
@@ -125,7 +128,7 @@ class Curator(ABC):
             sensitivity at most.
         possible : ndarray of bool, shape (numbers,), optional
             Which numbers can differ from 0; the others are 0 and have no noise. Public.
-        units : int
+        units : int or Fraction
             The statistic's sensitivity in units of the step's, where it follows from public facts that no plan knows:
             the number of records, or earlier answers.
 
@@ -136,7 +139,7 @@ class Curator(ABC):
         self._take(step, "laplace", "gaussian")
         return self._count(step.enlarged(units), statistic, possible)
 
-    def choose(self, step: Step, scores: Statistic, *, units: int = 1) -> IntArray:
+    def choose(self, step: Step, scores: Statistic, *, units: int | Fraction = 1) -> IntArray:
         """Return one candidate for each row of scores, by exponential mechanisms.
 
         Parameters
@@ -146,7 +149,7 @@ class Curator(ABC):
         scores : callable
             Takes the table; returns scores in whole steps, shape (choices, candidates); the smallest int64 marks a
             candidate that isn't available.
-        units : int
+        units : int or Fraction
             The sensitivity of the scores in units of the step's, as for :meth:`count`.
 
         Returns
