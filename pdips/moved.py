@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 MOVED: dict[str, tuple[str, ...]] = {
-    "pdips.bayes.audit_modips": ("pdips.audit.cases.statistics",),
+    "pdips.bayes.audit_modips": ("pdips_papers.modips.as_printed",),
     "pdips.bayes.columns": ("pdips.posterior.columns",),
     "pdips.bayes.correlations": ("pdips.statistics.correlations",),
     "pdips.bayes.diagnostics": ("pdips.posterior.diagnostics",),
