@@ -16,7 +16,6 @@ from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four,
 from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
 from pdips.audit.cases.posterior import pseudo
-from pdips.mechanism import Clock
 from pdips.posterior import fits
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.quadrature import Quadrature

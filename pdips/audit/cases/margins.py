@@ -18,6 +18,7 @@ from pdips.data.schema import Schema
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.margins.steps import Steps
 from pdips.margins.universal_histogram import UniversalHistogram
+from pdips.mechanism import Mechanism
 
 TINY = Schema.model_validate(
     {
