@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 MOVED: dict[str, tuple[str, ...]] = {
-    "pdips.bayes.audit_modips": ("pdips.audit.cases.statistics",),
+    "pdips.bayes.audit_modips": ("pdips_papers.modips.as_printed",),
     "pdips.bayes.columns": ("pdips.posterior.columns",),
     "pdips.bayes.correlations": ("pdips.statistics.correlations",),
     "pdips.bayes.diagnostics": ("pdips.posterior.diagnostics",),
@@ -54,7 +54,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.mechanisms.sanitizer": ("pdips.histogram.laplace",),
     "pdips.mechanisms.tree": ("pdips.margins.steps",),
     "pdips.mechanisms.universal": ("pdips.margins.universal_histogram",),
-    "pdips.mechanisms.views": ("pdips.margins.views",),
+    "pdips.mechanisms.views": ("pdips.margins.margin_error",),
     "pdips.noise": ("pdips.privacy.noise",),
     "pdips.pairs": ("pdips.audit.neighbour_pairs",),
     "pdips.schema": ("pdips.data.schema",),
