@@ -91,13 +91,13 @@ class ElectedColumns:
                 penalty=penalty,
                 observed_levels=self.observed_levels,
             )
-            return _together(of_nodes, layer) if self.by_layer else of_nodes
+            return together(of_nodes, layer) if self.by_layer else of_nodes
 
         chosen = curator.choose(self.steps[number - 1], scores)
         return np.broadcast_to(chosen, layer.n_nodes)
 
 
-def _together(scores: IntArray, layer: Layer) -> IntArray:
+def together(scores: IntArray, layer: Layer) -> IntArray:
     """Add up the scores of the nodes of a layer that are still open."""
     open_ = layer.counted if layer.counted.any() else np.ones(layer.n_nodes, dtype=bool)
     total: IntArray = scores[open_].sum(axis=0, keepdims=True)

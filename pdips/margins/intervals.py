@@ -208,11 +208,11 @@ def release_of(tree: IntervalTree, plan: Plan, curator: Curator, rng: np.random.
         with curator.timed("making the counts consistent"):
             found = synthesis.estimate_on_tree(measured, n_public=plan.n_public)
         sets += synthesis.draw_sets(found, plan, curator, rng, part=part)
-        statistics |= _statistics(measured, tree, f"set {part}, " if plan.repeats > 1 else "")
+        statistics |= noisy_statistics(measured, tree, f"set {part}, " if plan.repeats > 1 else "")
     return Drawn.of(sets, statistics=statistics)
 
 
-def _statistics(measured: NoisyTree, tree: IntervalTree, prefix: str) -> dict[str, pd.DataFrame]:
+def noisy_statistics(measured: NoisyTree, tree: IntervalTree, prefix: str) -> dict[str, pd.DataFrame]:
     """Return the noisy counts as tables: public levels, first and last level of the interval, and the count."""
     domain, found = tree.domain, {}
     public, name = [domain.names[column] for column in domain.public], domain.names[tree.column]
