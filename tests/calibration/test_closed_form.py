@@ -10,9 +10,8 @@ from scipy import stats
 from tables import bits, grown, random_table, schema_of
 
 from pdips import InputError, LaplaceSanitizer, Steps, UniversalHistogram
-from pdips.calibration.closed_form import errors_of
-from pdips.calibration.grid import Found, Grid, search
-from pdips.calibration.margins import label, read
+from pdips.calibration.closed_form import errors_of, label, read
+from pdips.calibration.search import EpsilonGrid, Reached, search
 from pdips.calibration.simulation import Simulation, stand_in_table
 from pdips.margins import intervals, planning
 from pdips.margins.consistency import consistent
@@ -206,7 +205,7 @@ def test_releases_have_the_errors_that_were_told(made):
 
 
 def test_the_grid():
-    grid = Grid(3)
+    grid = EpsilonGrid(3)
     for number in (Fraction(1), Fraction(999, 1000), Fraction(1, 10_000), Fraction(10), Fraction("0.0123")):
         assert grid.at(grid.place_above(number)) == grid.at(grid.place_below(number)) == number
     assert grid.at(grid.place_above(Fraction("0.98301"))) == Fraction("0.984")
@@ -214,14 +213,14 @@ def test_the_grid():
     assert grid.at(grid.place_above(Fraction("9.991"))) == 10
     numbers = [grid.at(place) for place in range(-1000, 1900)]
     assert numbers == sorted(set(numbers))
-    assert Grid(2).at(5) == Fraction("1.5")
+    assert EpsilonGrid(2).at(5) == Fraction("1.5")
 
 
 @pytest.mark.parametrize("target", [0.013, 0.9, 1.0, 77.0, 9_999.0])
 @pytest.mark.parametrize("law", [lambda e: 1 / e, lambda e: 1 / e**2 + 0.001, lambda e: math.exp(-e) * 1e3])
 def test_search_finds_the_smallest(law, target):
-    grid = Grid(3)
-    epsilon, found = search(lambda e: Found(law(float(e)), 0.0, {"x": law(float(e))}), target, Fraction(1000), grid)
+    grid = EpsilonGrid(3)
+    epsilon, found = search(lambda e: Reached(law(float(e)), 0.0, {"x": law(float(e))}), target, Fraction(1000), grid)
     place = grid.place_above(epsilon)
     assert law(float(epsilon)) <= target
     assert epsilon == Fraction(1, 10_000) or law(float(grid.at(place - 1))) > target
@@ -230,7 +229,7 @@ def test_search_finds_the_smallest(law, target):
 
 def test_search_refuses_an_error_that_rises():
     with pytest.raises(InputError, match="rises"):
-        search(lambda e: Found(float(e), 0.0, {"x": float(e)}), 50, Fraction(10), Grid(3))
+        search(lambda e: Reached(float(e), 0.0, {"x": float(e)}), 50, Fraction(10), EpsilonGrid(3))
 
 
 def test_records_of_nobody_are_possible_ones():

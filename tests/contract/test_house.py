@@ -76,7 +76,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "papers/pdips_papers/modips/mixed_words.py",
         "papers/pdips_papers/modips/modips_words.py",
         "papers/pdips_papers/modips/words.py",
-        "pdips/calibration/words.py",
         "pdips/evaluation/opened.py",
         "pdips/evaluation/pictured.py",
         "pdips/posterior/closer.py",
