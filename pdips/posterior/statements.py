@@ -7,12 +7,8 @@ from typing import Any
 
 from pdips.convergence import ROUNDS
 from pdips.data.schema import Schema
+from pdips.posterior.model import UNRECORDED
 from pdips.privacy.loss import as_float, exact, spell
-
-UNRECORDED = (
-    "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
-    "that is described."
-)
 
 PLAIN = ("n_sets", "neighbours", "split", "variant", "weights", "clip", "kind", "sampler", "n_records")
 
@@ -28,8 +24,6 @@ SAMPLING = {
     "about, and a point inside the cell that depends on no record.",
     "rejection": "Parameters are exact draws by rejection from the prior; how long that takes depends on the records, "
     "so the running time must not be shown.",
-    "atoms": "Parameters are exact draws from the posterior with an atom beside it, for which a draw from the prior is "
-    "given.",
     "nuts": "ASSUMPTION THAT NOTHING CERTIFIES: Markov chains (NUTS) have converged, so that a draw of theirs is one "
     "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
     "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agree is "

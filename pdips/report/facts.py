@@ -278,7 +278,7 @@ class RecordColumn(BaseModel):
 
 
 class RecordsFacts(BaseModel):
-    """What :func:`pdips.posterior.predicted_records.check_records` found."""
+    """What :func:`pdips.posterior.inspection.check_records` found."""
 
     failed: str | None = None
     draws: int = 0

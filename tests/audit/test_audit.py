@@ -24,7 +24,7 @@ from pdips.audit.membership import attack, permitted
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 from pdips.margins.elections import one_way_aic
 from pdips.mechanism import Law, Outcome
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.privacy.noise import RandomBits, discrete_laplace
 
 RUNS = 40_000

@@ -10,9 +10,9 @@ from scipy import stats
 
 from pdips import InputError, RefusedError, Schema, Table
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import linear_weights
 from pdips_papers import find
 from pdips_papers.harness.execution import measure
@@ -24,6 +24,7 @@ from pdips_papers.pseudo.censored_findings import findings
 from pdips_papers.pseudo.censored_forms import Made, Published, censored_count, ecdf_distances, row_of, sound_row
 from pdips_papers.pseudo.censored_layout import BOUND, BOUNDS, COUNT
 from pdips_papers.pseudo.censored_paper import COUNTED, COUNTS, SALARY, SALARY_ROWS
+from pdips_papers.pseudo.quadrature import Quadrature
 from pdips_papers.pseudo.salary import Salary, schema_beside, subsample
 from pdips_papers.pseudo.salary_forms import Answer, confidential_column
 

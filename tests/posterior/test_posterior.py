@@ -10,7 +10,7 @@ import pytest
 from small_models import PAIRS, UNIT, beta, beta_records, four, line, normal
 
 from pdips import CensoredPosterior, InputError, Ledger, RefusedError, Schema, Table
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.posterior.weights import check_weights
 from pdips.privacy.loss import zcdp
 from pdips.privacy.noise import RandomBits

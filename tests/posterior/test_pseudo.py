@@ -17,12 +17,12 @@ from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
 from pdips.audit.cases.pseudo_posterior import pseudo_posterior
 from pdips.mechanism import Clock
-from pdips.posterior import fits
+from pdips.posterior import pseudo_posterior as module
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.records import synthetic_sets, to_frame
 from pdips.posterior.weights import ratio_weights
 from pdips.privacy.noise import RandomBits
+from pdips_papers.pseudo.quadrature import Quadrature
 
 CLAIM = 5
 
@@ -275,10 +275,16 @@ def test_each_set_may_have_parameters_of_its_own():
 
 
 class Chains:
-    """Stands for ``likelihood`` and ``sampling``: remembers the weights, and draws about fixed parameters."""
+    """Stands for NUTS and its model: remembers the weights, and draws about fixed parameters."""
 
     def __init__(self, passes=True):
         self.weights, self.passes = [], passes
+
+    n_records = 60
+
+    def stand_in(self, monkeypatch):
+        for name in ("censor_records", "sample", "converged", "require"):
+            monkeypatch.setattr(module, name, getattr(self, name))
 
     def censor_records(self, model, columns, *, window):
         assert (columns, window) == (("x", "y"), np.inf)
@@ -313,7 +319,7 @@ def pairs_table(n=60):
 
 def test_many_parameters_go_through_chains(monkeypatch):
     chains = Chains()
-    monkeypatch.setattr(fits, "_module", lambda name: chains)
+    chains.stand_in(monkeypatch)
     made, record = release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
     assert chains.weights[0] == 1
     assert chains.weights[1].shape == (60,)
@@ -326,7 +332,7 @@ def test_many_parameters_go_through_chains(monkeypatch):
 
 
 def test_chains_that_do_not_converge_release_nothing(monkeypatch):
-    monkeypatch.setattr(fits, "_module", lambda name: Chains(passes=False))
+    Chains(passes=False).stand_in(monkeypatch)
     with pytest.raises(RefusedError, match="converge"):
         release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
 

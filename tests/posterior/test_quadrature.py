@@ -12,8 +12,8 @@ from scipy import special, stats
 from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, line, normal
 
 from pdips import InputError
-from pdips.posterior import lattice, pointwise
-from pdips.posterior.quadrature import Quadrature, Target
+from pdips_papers.pseudo import lattice, pointwise
+from pdips_papers.pseudo.quadrature import Quadrature, Target
 
 Y = np.array([1.0, 2.5, 3.0, -0.5, 4.0])
 RNG_SEED = 20261121
@@ -198,9 +198,9 @@ def test_new_records_drop_the_weights_of_old_ones(on_normal):
 
 
 def test_the_same_fit_again_is_the_same_to_the_last_bit(on_normal):
-    first = on_normal.update(values={"y": Y}).lattice.density
+    first = on_normal.update(values={"y": Y}).lattice.likelihood
     on_normal.update(values={"y": Y + 400}).draws(1, np.random.default_rng(0))
-    np.testing.assert_array_equal(on_normal.update(values={"y": Y}).lattice.density, first)
+    np.testing.assert_array_equal(on_normal.update(values={"y": Y}).lattice.likelihood, first)
 
 
 # The lattice

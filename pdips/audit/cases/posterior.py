@@ -18,12 +18,12 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Law, Outcome
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
-from pdips.posterior.drawing import Scored
+from pdips.posterior.grid import Scored
+from pdips.posterior.model import ONE_AT_A_TIME
 from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_of
-from pdips.posterior.workspace import ONE_AT_A_TIME
 from pdips.privacy.noise import RandomBits, discrete_laplace
 
 __all__ = ["Staged", "censored", "pseudo"]

@@ -1,9 +1,10 @@
-"""Log-likelihoods of blocks of records at chunks of draws, compiled once: never all records at all draws."""
+"""Any model's log-likelihoods, record by record, piece by piece: never all records at all draws."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numba
 import numpy as np
 import pymc as pm
 import pytensor
@@ -18,7 +19,7 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
 from pytensor.tensor.basic import Alloc
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX, Values
 from pdips.posterior.record_likelihood import on_first_axis
@@ -31,46 +32,36 @@ BLOCK, CHUNK = 4096, 16
 MOST_AT_ONCE = 1 << 20
 """Log-likelihoods held at once where records can't be taken block by block."""
 
+TILE = 512
+"""Records whose running extremes stay in a core's innermost cache while the draws of a piece pass over them."""
 
-@dataclass(frozen=True, eq=False)
+SMALL = 20_000_000
+"""Log-likelihoods in all, up to which it takes longer to compile what is below than to do without."""
+
+CENTRES = "centre must be one finite number a record: a reference must not give a record density 0"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Stream:
-    """The log-likelihood of every record at every draw, piece by piece.
+    """The log-likelihood of every record at every draw, piece by piece."""
 
-    Parameters
-    ----------
-    columns : tuple of ndarray, shape (records, ...)
-        What the model reads of each record.
-    draws : tuple of ndarray, shape (draws, ...)
-        What it reads of each draw.
-    of_records, of_draws, joint : callable
-        Compiled: what can be worked out from records alone, from draws alone, and the log-likelihoods from both,
-        shape (draws, records).
-    names : tuple of str
-        What the draws are called.
-    n_records, n_draws : int
-        How many there are.
-    block, chunk : int
-        How many are taken at once.
-    """
+    columns: tuple[NDArray[Any], ...]  # what the model reads of each record, shape (records, ...)
+    draws: tuple[NDArray[Any], ...]  # what it reads of each draw, shape (draws, ...)
+    of_records: Any  # compiled: what can be worked out from records alone
+    of_draws: Any  # from draws alone
+    joint: Any  # and the log-likelihoods from both, shape (draws, records)
+    block: int  # how many records are taken at once
+    chunk: int  # and how many draws
 
-    columns: tuple[NDArray[Any], ...]
-    draws: tuple[NDArray[Any], ...]
-    of_records: Any
-    of_draws: Any
-    joint: Any
-    names: tuple[str, ...]
-    n_records: int
-    n_draws: int
-    block: int
-    chunk: int
+    @property
+    def n_records(self) -> int:
+        """Number of records."""
+        return len(self.columns[0])
 
-    def __repr__(self) -> str:
-        return "Stream()"
-
-    def at(self, draws: Mapping[str, Any]) -> "Stream":
-        """Return the same log-likelihoods at other draws, shape (draws, ...) by name; nothing is compiled again."""
-        arrays = tuple(np.asarray(draws[name], old.dtype) for name, old in zip(self.names, self.draws, strict=True))
-        return replace(self, draws=arrays, n_draws=_common_length(arrays, "draws"))
+    @property
+    def n_draws(self) -> int:
+        """Number of draws."""
+        return len(self.draws[0])
 
     def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:
         """Yield records, draws and their log-likelihoods, shape (draws, records); all draws of a block in a row."""
@@ -150,19 +141,11 @@ def stream(
     columns = _columns_of(model, graph, values)
     n_records = _common_length(columns.values(), "columns")
     known = [_drawn(variable, parameters[name]) for name, variable in symbols.items()]
-    n_draws = _common_length(parameters.values(), "draws")
+    _common_length(parameters.values(), "draws")
     by_draw = dict(zip(symbols.values(), known, strict=True))
     functions = _compile(graph, list(columns), list(by_draw), mode)
-    arrays = tuple(columns.values()), tuple(by_draw.values())
-    whole = Stream(
-        *arrays,
-        *functions,
-        tuple(symbols),
-        n_records,
-        n_draws,
-        n_records,
-        max(1, min(chunk, MOST_AT_ONCE // n_records)),
-    )
+    at_once = max(1, min(chunk, MOST_AT_ONCE // n_records))
+    whole = Stream(tuple(columns.values()), tuple(by_draw.values()), *functions, n_records, at_once)
     blocked = replace(whole, block=block, chunk=chunk)
     return blocked if n_records <= block or _same_at_one_draw(blocked, whole) else whole
 
@@ -323,3 +306,131 @@ def _same_at_one_draw(blocked: Stream, whole: Stream) -> bool:
         if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
             return False
     return True
+
+
+class Tally:
+    """What is kept of log-likelihoods while they come by: extremes, sums and counts, by record and by draw.
+
+    Parameters
+    ----------
+    n : int
+        Number of records.
+    n_draws : int
+        Number of draws.
+    weights, centre : ndarray, shape (records,), or None
+        ``alpha``, by default 1, and ``c``, nats, by default 0.
+    limit : float or None
+        Nats; None for no limit.
+    counts : ndarray of int, shape (records,), optional
+        How many records each stands for.
+
+    Raises
+    ------
+    InputError
+        If weights, centre or limit are not what they should be.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        n_draws: int,
+        weights: FloatArray | None,
+        centre: FloatArray | None,
+        limit: float | None,
+        counts: IntArray | None = None,
+    ) -> None:
+        self.counts = np.ones(n, np.int64) if counts is None else counts
+        self.weights = _each(weights, n, 1.0, "weights must be one finite number a record, none below 0", least=0.0)
+        self.centre, self.limit = _each(centre, n, 0.0, CENTRES), _limit(limit)
+        self.weighted = weights is not None
+        self.compiled = n * n_draws > SMALL
+        self.lowest, self.highest, self.total = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
+        self.draws_beyond = np.zeros(n)
+        self.largest_by_draw, self.records_beyond = np.zeros(n_draws), np.zeros(n_draws, np.int64)
+
+    def add(self, records: slice, draws: slice, found: FloatArray) -> None:
+        """Take in the log-likelihoods of some records at some draws, shape (draws, records), which are overwritten."""
+        limit = np.inf if self.limit is None else self.limit
+        if not self.compiled:
+            self._add_plainly(records, draws, found, limit)
+            return
+        by_record = (self.lowest, self.highest, self.total, self.draws_beyond)
+        _by_record(found, self.centre[records], self.weights[records], limit, *(kept[records] for kept in by_record))
+        _by_draw(found, self.counts[records], limit, self.largest_by_draw[draws], self.records_beyond[draws])
+
+    def _add_plainly(self, records: slice, draws: slice, found: FloatArray, limit: float) -> None:
+        weights = self.weights[records]
+        with np.errstate(all="ignore"):
+            terms = (np.where(np.isnan(found), -np.inf, found) - self.centre[records]) * weights
+        terms[:, weights == 0] = 0.0
+        sizes = np.abs(terms)
+        beyond = sizes > limit
+        self.lowest[records] = np.minimum(self.lowest[records], terms.min(axis=0))
+        self.highest[records] = np.maximum(self.highest[records], terms.max(axis=0))
+        self.total[records] += terms.sum(axis=0)
+        self.draws_beyond[records] += beyond.sum(axis=0)
+        self.largest_by_draw[draws] = np.maximum(self.largest_by_draw[draws], sizes.max(axis=1))
+        self.records_beyond[draws] += beyond @ self.counts[records]
+
+
+def _each(values: Any, n: int, usual: float, refusal: str, least: float = -np.inf) -> FloatArray:
+    """Return one finite number a record, shape (n,); ``usual`` where there are none."""
+    found = np.full(n, usual) if values is None else np.asarray(values, np.float64)
+    if found.shape != (n,) or not np.all(np.isfinite(found)) or np.any(found < least):
+        raise InputError(refusal)
+    return found
+
+
+def _limit(limit: float | None) -> float | None:
+    if limit is not None and not (np.isfinite(limit) and limit > 0):
+        raise InputError("limit must be a finite number of nats above 0")
+    return None if limit is None else float(limit)
+
+
+# compiled
+
+
+@numba.njit(error_model="numpy")
+def _by_record(terms, centre, weights, limit, lowest, highest, total, beyond):  # type: ignore[no-untyped-def]
+    """Turn log-likelihoods into terms in place, and update what is kept by record.
+
+    Weights of 0 come last and what is no number before them, so that 0 times minus infinity is nothing.
+    """
+    n_draws, n = terms.shape
+    for start in range(0, n, TILE):
+        stop = min(start + TILE, n)
+        c, w = centre[start:stop], weights[start:stop]
+        low, high, sums, count = lowest[start:stop], highest[start:stop], total[start:stop], beyond[start:stop]
+        for draw in range(n_draws):
+            row = terms[draw, start:stop]
+            for i in range(stop - start):
+                value = row[i]
+                value = value if value == value else -np.inf
+                value = (value - c[i]) * w[i]
+                value = value if w[i] != 0 else 0.0
+                row[i] = value
+                low[i] = value if value < low[i] else low[i]
+                high[i] = value if value > high[i] else high[i]
+                sums[i] += value
+                count[i] += 1.0 if abs(value) > limit else 0.0
+
+
+@numba.njit(error_model="numpy")
+def _by_draw(terms, counts, limit, largest, beyond):  # type: ignore[no-untyped-def]
+    """Update what is kept by draw. Eight running maxima, since the processor can't reorder one."""
+    n_draws, n = terms.shape
+    lanes = np.empty(8)
+    for draw in range(n_draws):
+        row = terms[draw]
+        lanes[:] = largest[draw]
+        for start in range(0, n - 7, 8):
+            for lane in range(8):
+                size = abs(row[start + lane])
+                lanes[lane] = size if size > lanes[lane] else lanes[lane]
+        for i in range(n - n % 8, n):
+            lanes[0] = max(lanes[0], abs(row[i]))
+        largest[draw] = lanes.max()
+        count = 0
+        for i in range(n):
+            count += counts[i] * (abs(row[i]) > limit)
+        beyond[draw] += count

@@ -9,12 +9,12 @@ from numpy.typing import NDArray
 from pymc.model.transform.conditioning import remove_value_transforms
 
 from pdips.arrays import FloatArray
-from pdips.posterior import lattice
 from pdips.posterior.columns import Values, distinct
 from pdips.posterior.model import Blueprint
-from pdips.posterior.pointwise import Likelihoods
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.record_likelihood import inputs_of
+from pdips_papers.pseudo import lattice
+from pdips_papers.pseudo.pointwise import Likelihoods
+from pdips_papers.pseudo.quadrature import Quadrature
 
 COMPILED = 200_000
 """Distinct records from which on it pays to compile the log-likelihood for speed."""

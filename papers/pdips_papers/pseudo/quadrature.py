@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.posterior import lattice
 from pdips.posterior.columns import Values
-from pdips.posterior.pointwise import Likelihoods
 from pdips.posterior.weights import check_weights
 from pdips.privacy.loss import choice
+from pdips_papers.pseudo import lattice
+from pdips_papers.pseudo.pointwise import Likelihoods
 
 Clip = Literal["hard", "tanh", "algebraic"]
 CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
