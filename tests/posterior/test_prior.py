@@ -13,6 +13,7 @@ from laws import ACCEPT, REJECT
 from pytensor.tensor.random.utils import custom_rng_deepcopy
 from scipy import stats
 from small_models import WIDE, blueprint
+from tables import bits
 
 from pdips import CensoredPosterior, Table
 from pdips.errors import InputError
@@ -21,11 +22,6 @@ from pdips.posterior.model import Blueprint, Workspace
 from pdips.posterior.model_file import Source, as_source
 from pdips.posterior.rejection import generator_of, prior_of, reject
 from pdips.posterior.target import Target
-from pdips.privacy.noise import RandomBits
-
-
-def bits(seed: int = 0) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 def test_a_generator_hands_out_the_words_of_its_bits_and_none_twice():
