@@ -8,13 +8,14 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import stats
 from tables import bits
 
 from pdips import InputError, Schema, Table
 from pdips.posterior import private_reference as reference
-from pdips.posterior.censoring import STEPS, Terms, squash
+from pdips.posterior.censoring import CLIPS, STEPS, Terms, clip_graph, clip_values
 from pdips.posterior.columns import collapse, distinct, record_values, stand_ins
 from pdips.posterior.grid import Grid, score_grid
 from pdips.posterior.model import Blueprint, Workspace
@@ -116,7 +117,7 @@ def _data(schema):
 )
 def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
-    terms = Terms(density=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
+    terms = Terms(likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
     u = stats.norm.logpdf(y[:, None], points[0], 2) - stats.norm.logpdf(y[:, None], 0.5, 2)
     expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
     assert np.abs(terms.total({"y": y}, counts) - expected).max() <= counts.sum()  # a last bit at a rounding edge
@@ -129,12 +130,23 @@ def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
 def test_no_term_leaves_the_window(clip):
     hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
     with np.errstate(all="ignore"):
-        np.testing.assert_allclose(squash(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
+        np.testing.assert_allclose(clip_values(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_the_clip_function_is_the_same_in_numbers_and_as_a_graph(clip):
+    u = np.append(np.random.default_rng(0).normal(0, 3, 400), [np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
+    for window in (0.2, 1.0, 7.0):
+        found = clip_graph(pt.as_tensor(u), pt.as_tensor(window), clip).eval(mode="FAST_COMPILE")
+        np.testing.assert_allclose(found, window * clip_values(u / window, clip), rtol=1e-12, atol=1e-12)
+        assert np.abs(found).max() <= window
 
 
 def test_weights_scale_a_term_into_the_window_over_public_points(one):
     points, far = [np.array([0.0, 1.0])], np.array([-4.0, 4.0])
-    terms = Terms(density=one.likelihood, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far])
+    terms = Terms(
+        likelihood=one.likelihood, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far]
+    )
     u = stats.norm.logpdf(3.0, points[0], 2) - stats.norm.logpdf(3.0, 0, 2)
     largest = np.abs(stats.norm.logpdf(3.0, far, 2) - stats.norm.logpdf(3.0, 0, 2)).max()
     expected = np.floor(STEPS * np.clip(u * 0.5 / largest / 0.5, -1, 1) + 0.5)
