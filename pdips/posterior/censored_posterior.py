@@ -46,7 +46,6 @@ from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.release.release import Closer, Release, RunRecord
-from pdips_papers.pseudo import as_printed as published
 
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection"]
@@ -86,8 +85,7 @@ class CensoredPosterior:
         Share of the budget that the private reference gets: at least half of it is well spent there, more if records
         are few or the budget is small (``docs/mechanisms/censored-posterior.md``).
     weights : {"none", "public"}
-        Whether terms that could leave the window are scaled down first, by weights from public parameter values. The
-        published form also has "confidential": the paper's weights.
+        Whether terms that could leave the window are scaled down first, by weights from public parameter values.
     clip : {"hard", "tanh", "algebraic"}
         How terms are kept inside: cut off, w tanh(u / w), or w u / (w + abs(u)).
     kind : {"pure", "zcdp"}
@@ -103,8 +101,6 @@ class CensoredPosterior:
         Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
         Of NUTS.
-    variant : {"sound", "published"}
-        ``"published"`` follows the paper's formula: window epsilon / 2, no centre, kind "none", for studies only.
 
     Raises
     ------
@@ -123,20 +119,21 @@ class CensoredPosterior:
 
     name: ClassVar[str] = "censored-posterior"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
+    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     most_sets: ClassVar[int] = MOST_SETS
+    centres: ClassVar[tuple[str, ...]] = ("staged", "reference", "zero")
+    weightings: ClassVar[tuple[str, ...]] = ("none", "public")
 
     epsilon: Number
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
     model: str | Path | BuildModel | Source | None = None
     split: Split = "once"
-    variant: Variant = "sound"
     centre: Centre | None = None
     reference: str | Path | Mapping[str, Any] | None = None
     share: Number = "3/4"
-    weights: Literal["none", "public", "confidential"] = "none"
+    weights: str = "none"
     clip: Clip = "hard"
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
@@ -148,17 +145,16 @@ class CensoredPosterior:
     n_chains: int = 4
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variant, split=self.split)
+        check_settings(self, split=self.split)
         check_n_records(self.n_records, self.neighbours)
-        sound = self.variant == "sound"
-        choice(self.weights, ("none", "public") if sound else ("none", "confidential"), "weights")
+        choice(self.weights, self.weightings, "weights")
         choice(self.clip, CLIPS, "clip")
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection"), "sampler")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         prices.check_share(self.share)
         if self.centre is not None:
-            choice(self.centre, ("staged", "reference", "zero") if sound else ("zero",), "centre")
+            choice(self.centre, self.centres, "centre")
         if (self.centre == "reference") != (self.reference is not None) and self.centre is not None:
             raise InputError("centre = reference and reference go together: name a public table, 'prior' or parameters")
         if not 0 < positive(self.delta, "delta") < 1:
@@ -174,8 +170,6 @@ class CensoredPosterior:
     @property
     def centred_on(self) -> Centre:
         """What terms are centred on."""
-        if self.variant == "published":
-            return "zero"
         return self.centre or ("staged" if self.reference is None else "reference")
 
     @property
@@ -194,10 +188,6 @@ class CensoredPosterior:
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
-        if self.variant == "published":
-            text = statements.published(epsilon, self.weights)
-            loss = PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=text)
-            return replace(loss, sampling="mcmc")
         sampler = self._sampler(schema)
         delta = exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0)
         text = statement(self, schema, statements.law(self, sampler, schema), delta=delta)
@@ -257,8 +247,6 @@ class CensoredPosterior:
 
     def window(self, schema: Schema) -> Fraction:
         """Return the half-width of the window of one draw, in nats."""
-        if self.variant == "published":
-            return exact(self.epsilon, "epsilon") / 2
         return self.price.window(self.neighbours, schema.records.max_per_person)
 
     def target(self, schema: Schema, stage: Stage) -> Target:
@@ -294,20 +282,14 @@ class CensoredPosterior:
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
         """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.
 
-        The published form gives parameters, shape (runs, numbers); centre staged is audited by ``audits.Staged``.
+        Centre staged is audited by ``audit.cases.posterior.Staged``.
         """
         with ONE_AT_A_TIME:
-            if self.variant == "published":
-                blueprint, window = self._space(table.schema).blueprint, self.window(table.schema)
-                return published.observe(blueprint, table, window, self.weights, n=n_runs, rng=bits.generator())
             scored = self.scored(table, self._fixed(table, bits))
         return scored.observe(n_runs * self.n_draws, bits).reshape(n_runs, self.n_draws)
 
     def law(self, table: Table) -> Law:
-        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged.
-
-        That of the published form without weights is the paper's formula on the grid.
-        """
+        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged."""
         with ONE_AT_A_TIME:
             scored = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0))))
         found = scored.log_probabilities()
@@ -317,8 +299,6 @@ class CensoredPosterior:
     def _fixed(self, table: Table, bits: RandomBits) -> Stage:
         if self.centred_on == "staged":
             raise InputError("the second stage is audited at a fixed outcome of the first")
-        if self.weights == "confidential":
-            raise InputError("weights from a fit to the table leave no law that could be spelt out")
         return self.stage(table, bits)
 
     def settings(self) -> dict[str, Any]:
@@ -379,7 +359,7 @@ class CensoredPosterior:
             if self.neighbours == "add-remove":
                 raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
             check_proposals(table.n_records, self.window(table.schema), n_draws=self.n_draws)
-        if self.variant == "sound" and self._n_public(table) * self.window(table.schema) < USELESS:
+        if self._n_public(table) * self.window(table.schema) < USELESS:
             warnings.warn(
                 f"epsilon is so small that all records together move the log density by less than {USELESS} nats: what "
                 "is released says next to nothing beyond the prior or the reference",
@@ -390,10 +370,6 @@ class CensoredPosterior:
     def _draw(self, target: Target, table: Table, bits: RandomBits) -> Drawing:
         """Return the parameters of each draw, what the curator may see, and what looks closer."""
         space, sampler = target.space, self._sampler(table.schema)
-        if self.variant == "published":
-            window, rng = target.window, bits.generator()
-            drawn, facts = published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
-            return drawn, facts, None
         if sampler == "nuts":
             return self._draw_chains(target, table, bits)
         values, counts = distinct(record_values(table), table.counts)

@@ -19,6 +19,7 @@ from pdips_papers.harness.execution import measure
 from pdips_papers.harness.framework import COLUMNS, Options, Task
 from pdips_papers.harness.pages import write
 from pdips_papers.pseudo import censored_forms, salary, salary_forms
+from pdips_papers.pseudo.as_printed import PrintedPosterior
 from pdips_papers.pseudo.censored_beta import CensoredBeta, measured, summaries
 from pdips_papers.pseudo.censored_findings import findings
 from pdips_papers.pseudo.censored_forms import Made, Published, censored_count, ecdf_distances, row_of, sound_row
@@ -101,7 +102,7 @@ def test_bounds_after_censoring_stop_at_the_window():
 
 
 def test_the_published_window_costs_twice_what_it_claims():
-    claimed = CensoredPosterior(epsilon=5, model="beta", variant="published")
+    claimed = PrintedPosterior(epsilon=5, model="beta")
     assert claimed.window(censored_forms.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
         censored_forms.SCHEMA
     )

@@ -81,9 +81,3 @@ def test_the_statement_of_a_concentrated_price_promises_no_pure_epsilon():
     pure = CensoredPosterior(epsilon=1, model=tight).privacy_loss(SPAN)
     assert "any output by a factor of at most e^epsilon; the number" in pure.statement
     assert "delta" not in pure.statement
-
-
-def test_the_published_form_promises_nothing():
-    text = CensoredPosterior(epsilon=1, model=tight, variant="published").privacy_loss(SPAN).statement
-    assert text.startswith("NO GUARANTEE")
-    assert "by a factor" not in text

@@ -1,4 +1,4 @@
-"""The pairs and events on which posterior mechanisms are audited (SOUNDNESS section 8)."""
+"""The pairs and events on which posterior mechanisms are audited."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
-from scipy.stats import beta
 
 from pdips.arrays import BoolArray, IntArray
 from pdips.audit.cases.pseudo_posterior import pseudo_posterior
@@ -33,7 +32,6 @@ Build = Callable[..., CensoredPosterior]
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
 NUMBER = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4}}})
 SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
-FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
 
 STEEP = 1_000.0
 """Makes every cell of a coin's grid one that is sure of its side."""
@@ -78,14 +76,6 @@ def shares(data: Columns, schema: Schema) -> pm.Model:
         phi = pm.Uniform("phi", 0, 1)
         lam = pm.Pareto("lam", alpha=1.5, m=0.1)
         pm.Beta("y", lam * phi, lam * (1 - phi), observed=data["y"])
-    return model
-
-
-def narrow(data: Columns, schema: Schema) -> pm.Model:
-    """Return numbers of known, small deviation about an unknown mean."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 3)
-        pm.Normal("y", theta, 0.3, observed=data["y"])
     return model
 
 
@@ -143,9 +133,6 @@ def censored(build: Build) -> Iterator[Case]:
         raise InputError("the audit of censored-posterior has models of its own; leave model out")
     if made.sampler not in ("auto", "grid"):
         raise InputError(f"the exact grid can be audited, and sampler = {made.sampler} can't")
-    if made.variant == "published":
-        yield from _published(made, build)
-        return
     if made.kind == "pure":
         yield from _of_a_draw(build)
         staged = _staged(build, share="1/2")
@@ -170,18 +157,7 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
             yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), "exact")
     zero = where_allowed(partial(build, model=shares), centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
-        yield Case(zero, _shares(), "exact")
-
-
-def _published(made: CensoredPosterior, build: Build) -> Iterator[Case]:
-    """Yield the cases of the published form: Censor_uw, or Censor_w beside it unless weights were chosen."""
-    unweighted = where_allowed(partial(build, model=shares), weights="none")
-    if unweighted is not None:
-        yield Case(unweighted, _shares(_far_apart))
-        yield Case(unweighted, _shares(), "exact")
-    weighted = where_allowed(partial(build, model=narrow), weights="confidential")
-    if weighted is not None:
-        yield Case(weighted, _outlier())
+        yield Case(zero, three_shares(), "exact")
 
 
 def _sized(build: Build, **usual: Any) -> CensoredPosterior:
@@ -241,28 +217,8 @@ def _toward(mechanism: Staged, pair: Pair) -> Pair:
     return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, "every changed count on its side")
 
 
-def _shares(event: Event | None = None) -> Pair:
-    """Return the pair of Censor_uw: a share goes from .7 to nearly 0."""
+def three_shares(event: Event | None = None) -> Pair:
+    """Return the pair on which a posterior without a centre loses most: a share goes from .7 to nearly 0."""
     first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
     event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
-
-
-def _far_apart(rows: NDArray[Any]) -> BoolArray:
-    phi, lam = rows.T
-    a, b = lam * phi, lam * (1 - phi)
-    found: BoolArray = (beta.logpdf(0.7, a, b) >= 0.5) & (beta.logpdf(1e-6, a, b) <= -0.5)
-    return found
-
-
-def _outlier() -> Pair:
-    """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
-    rest = [0.0] * 19 + [1.5] * 19
-    first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (100.0, 0.0))
-    event = "the mean is nearer to the second crowd"
-    return Pair("an outlier beside two crowds", first, second, "replace-one", _second_crowd, event)
-
-
-def _second_crowd(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = np.abs(rows[:, 0] - 1.5) < 0.75
-    return found
