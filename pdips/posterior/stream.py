@@ -1,6 +1,6 @@
 """Any model's log-likelihoods, record by record, piece by piece: never all records at all draws."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,14 +15,13 @@ from pymc.logprob.basic import transformed_conditional_logp
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
 from pytensor.graph.replace import graph_replace, vectorize_graph
-from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
 from pytensor.tensor.basic import Alloc
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX, Values
-from pdips.posterior.record_likelihood import on_first_axis
+from pdips.posterior.record_likelihood import constant_parts, on_first_axis
 
 Draws = Mapping[str, Any] | xr.DataTree
 
@@ -48,8 +47,7 @@ class Stream:
     columns: tuple[NDArray[Any], ...]  # what the model reads of each record, shape (records, ...)
     draws: tuple[NDArray[Any], ...]  # what it reads of each draw, shape (draws, ...)
     of_records: Any  # compiled: what can be worked out from records alone
-    of_draws: Any  # from draws alone
-    joint: Any  # and the log-likelihoods from both, shape (draws, records)
+    joint: Any  # compiled: the log-likelihoods, shape (draws, records), from that and draws
     block: int  # how many records are taken at once
     chunk: int  # and how many draws
 
@@ -65,30 +63,35 @@ class Stream:
 
     def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:
         """Yield records, draws and their log-likelihoods, shape (draws, records); all draws of a block in a row."""
-        # What draws alone give is kept for the next block of records, if there is one.
-        chunks: Iterable[Any] = self._chunks() if self.block >= self.n_records else list(self._chunks())
-        for start in range(0, self.n_records, self.block):
-            records = slice(start, min(start + self.block, self.n_records))
-            known = _quietly(self.of_records, [column[records] for column in self.columns])
-            for draws, parameters in chunks:
-                found = np.require(_quietly(self.joint, [*known, *parameters]), np.float64, ["C", "W"])
-                if found.shape != (draws.stop - draws.start, records.stop - records.start):
-                    raise InputError(ONE_EACH)
-                yield records, draws, found
+        for records in _slices(self.n_records, self.block):
+            known = self.known(records)
+            for draws in _slices(self.n_draws, self.chunk):
+                yield records, draws, self.piece(known, records, draws)
 
-    def _chunks(self) -> Iterator[tuple[slice, Any]]:
-        for start in range(0, self.n_draws, self.chunk):
-            draws = slice(start, min(start + self.chunk, self.n_draws))
-            yield draws, _quietly(self.of_draws, [array[draws] for array in self.draws])
+    def known(self, records: slice) -> list[Any]:
+        """Return what can be worked out from some records alone."""
+        return list(_quietly(self.of_records, [each[records] for each in self.columns]))
+
+    def piece(self, known: list[Any], records: slice, draws: slice) -> FloatArray:
+        """Return the log-likelihoods of some records, given what is known of them, at some draws."""
+        found = _quietly(self.joint, [*known, *(each[draws] for each in self.draws)])
+        found = np.require(found, np.float64, ["C", "W"])
+        if found.shape != (len(self.draws[0][draws]), len(self.columns[0][records])):
+            raise InputError(ONE_EACH)
+        return found
 
 
-def _quietly(function: Any, arguments: Iterable[Any]) -> Any:
+def _quietly(function: Any, arguments: list[Any]) -> Any:
     """Call a compiled function: its records may have density 0, and what it says of failures shows lengths."""
     try:
         with np.errstate(all="ignore"):
             return function(*arguments)
     except Exception:  # noqa: BLE001 - whatever a model's graph raises
         raise InputError(ONE_EACH) from None
+
+
+def _slices(n: int, size: int) -> Iterator[slice]:
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
 
 
 ONE_EACH = (
@@ -248,26 +251,19 @@ def _drawn(variable: Any, array: NDArray[Any]) -> NDArray[Any]:
     return np.ascontiguousarray(array, variable.type.dtype)
 
 
-def _compile(graph: Any, columns: list[Any], draws: list[Any], mode: str | None) -> tuple[Any, Any, Any]:
-    """Return functions of records, of draws, and of what those two return."""
-    inputs = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
-    single = _rebuilt(graph, inputs)
+def _compile(graph: Any, columns: list[Any], draws: list[Any], mode: str | None) -> tuple[Any, Any]:
+    """Return a function of records, and one of what it returns and of draws; of any number each."""
+    records = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
     batched = {v: v.type.clone(shape=(None, *v.type.shape), dtype=v.dtype)() for v in draws}
-    both = vectorize_graph(single, batched)
-    both = rewrite_graph(both, include=("canonicalize", "stabilize", "local_remove_check_parameter"))
-    records, parameters = list(inputs.values()), list(batched.values())
-    by_record, by_draw = _front(both, records, parameters), _front(both, parameters, records)
-    inside = {v: v.type() for v in [*by_record, *by_draw]}
-    [joint] = graph_replace([both], inside, strict=False)
-    settings: dict[str, Any] = {"mode": mode, "on_unused_input": "ignore"}
-    functions = (
-        pytensor.function(records, by_record, **settings),
-        pytensor.function(parameters, by_draw, **settings),
-        pytensor.function([inside[v] for v in [*by_record, *by_draw]], joint, **settings),
+    both = vectorize_graph(_rebuilt(graph, records), batched)
+    both, front = constant_parts(both, list(batched.values()), leaves=True)
+    held = {each: each.type() for each in front}
+    [joint] = graph_replace([both], held, strict=False)
+    settings: dict[str, Any] = {"mode": mode, "on_unused_input": "ignore", "trust_input": True}
+    return (
+        pytensor.function(list(records.values()), front, **settings),
+        pytensor.function([*held.values(), *batched.values()], joint, **settings),
     )
-    for function in functions:
-        function.trust_input = True
-    return functions
 
 
 def _rebuilt(graph: Any, replaced: Mapping[Any, Any]) -> Any:
@@ -280,30 +276,17 @@ def _rebuilt(graph: Any, replaced: Mapping[Any, Any]) -> Any:
     return known[graph]
 
 
-def _front(graph: Any, own: list[Any], others: list[Any]) -> list[Any]:
-    """Return the last variables of a graph that depend on ``own`` and not on ``others``."""
-    nodes = list(toposort([graph]))
-    alone, mixed = set(own), set(others)
-    for node in nodes:
-        for reached in (alone, mixed):
-            if reached & set(node.inputs):
-                reached |= set(node.outputs)
-    alone -= mixed
-    return list({v: None for node in nodes if not set(node.outputs) <= alone for v in node.inputs if v in alone})
-
-
 def _same_at_one_draw(blocked: Stream, whole: Stream) -> bool:
     """Tell whether blocks of records give what all records at once give, at the first draw."""
-    parameters = _quietly(whole.of_draws, [array[:1] for array in whole.draws])
-    together = _quietly(whole.joint, [*_quietly(whole.of_records, whole.columns), *parameters])
-    for start in range(0, whole.n_records, blocked.block):
-        part = [column[start : start + blocked.block] for column in blocked.columns]
+    first = slice(0, 1)
+    everything = slice(0, whole.n_records)
+    together = whole.piece(whole.known(everything), everything, first)
+    for records in _slices(whole.n_records, blocked.block):
         try:
-            found = _quietly(blocked.joint, [*_quietly(blocked.of_records, part), *parameters])
+            found = blocked.piece(blocked.known(records), records, first)
         except InputError:
             return False
-        wanted = together[:, start : start + blocked.block]
-        if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=1e-9, atol=1e-12, equal_nan=True):
+        if not np.allclose(found, together[:, records], rtol=1e-9, atol=1e-12, equal_nan=True):
             return False
     return True
 
