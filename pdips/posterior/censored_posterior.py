@@ -396,4 +396,4 @@ class CensoredPosterior:
 
             return inspect_chains(target, values, table.counts, drawn, tree, found)
 
-        return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
+        return drawn, {"sampler": "nuts", "convergence": found}, closer

@@ -84,7 +84,7 @@ def inspect_chains(
     convergence: Convergence,
 ) -> Found:
     """Look closer at a posterior that was drawn from by NUTS; ``values`` has all records."""
-    facts = {"sampler": "nuts", "convergence": convergence.describe(), "passed": convergence.passed}
+    facts = {"sampler": "nuts", "convergence": convergence, "passed": convergence.passed}
     posterior = Posterior(tree=tree, released=released, facts=facts, independent=False)
     return inspect(censored_records(target, *distinct(values, counts)), posterior)
 

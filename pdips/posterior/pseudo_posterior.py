@@ -360,8 +360,8 @@ class ChainFit:
         self.tree = sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
         found = converged(self.tree, self._space.blueprint.source.watch)
         require(found)
-        self.convergence: dict[str, Any] = {"chains": found.describe()}
-        self.facts = {"sampler": self.name, "convergence": found.describe(), "passed": found.passed}
+        self.convergence: dict[str, Any] = {"chains": found}
+        self.facts = {"sampler": self.name, "convergence": found, "passed": found.passed}
         self._draws = flat_draws(self.tree)
 
     def several(self, n: int) -> list[dict[str, NDArray[Any]]]:
