@@ -83,7 +83,7 @@ class PseudoPosterior:
     Paper 004, section 2: fit the model, f_i = max over draws of abs(log p(x_i | theta)); alpha_i falls linearly from 1
     at the least f to 0 at the greatest; fit prior(theta) prod_i p(x_i | theta)^alpha_i; ``weighted-e`` puts alpha_i = 0
     where alpha_i f_i > epsilon / 2. The paper calls this asymptotically differentially private with
-    epsilon_x = 2 max_i alpha_i f_i of the second fit. SOUNDNESS 2.6: with log-likelihoods that the parameters leave
+    epsilon_x = 2 max_i alpha_i f_i of the second fit. With log-likelihoods that the parameters leave
     unbounded (normal, beta, Bernoulli, ...) no finite epsilon holds at any number of records; and the weights depend on
     all records, so each record moves the weights of all others. ``docs/mechanisms/pseudo-posterior.md`` has an example.
     """
@@ -267,7 +267,7 @@ class GridFit:
     def largest(self, weights: FloatArray | None) -> FloatArray:
         """Fit with some weights, and return the largest absolute log-likelihood of each row over draws."""
         self.fit(weights)
-        return _largest(self._space.likelihood.blocks(self.values, self._points(self._flat(self._n_draws)), self._mode))
+        return largest(self._space.likelihood.blocks(self.values, self._points(self._flat(self._n_draws)), self._mode))
 
     def fit(self, weights: FloatArray | None) -> None:
         """Fit with some weights, one a row; without, all are 1."""
@@ -352,7 +352,7 @@ class ChainFit:
         self.fit(weights)
         places = np.linspace(0, CHAINS * self._n_each - 1, self._n_draws).astype(np.int64)
         points = unconstrained(self._space.model, {name: value[places] for name, value in self._draws.items()})
-        return _largest(self._space.likelihood.blocks(self.values, points))
+        return largest(self._space.likelihood.blocks(self.values, points))
 
     def fit(self, weights: FloatArray | None, window: float = np.inf) -> None:
         """Fit with some weights, one a record, or with 1; weighted log-likelihoods are kept within the window, nats."""
@@ -370,7 +370,7 @@ class ChainFit:
         return [{name: value[place] for name, value in self._draws.items()} for place in places]
 
 
-def _largest(blocks: Iterable[tuple[slice, FloatArray]]) -> FloatArray:
+def largest(blocks: Iterable[tuple[slice, FloatArray]]) -> FloatArray:
     """Return max over draws of abs(log-likelihood) of each row, shape (rows,); NaN counts as infinite."""
     found = reduce(np.maximum, (np.abs(terms).max(axis=0) for _, terms in blocks))
     return np.where(np.isnan(found), np.inf, found)

@@ -51,6 +51,9 @@ class Stream:
     block: int  # how many records are taken at once
     chunk: int  # and how many draws
 
+    def __repr__(self) -> str:
+        return "Stream()"
+
     @property
     def n_records(self) -> int:
         """Number of records."""

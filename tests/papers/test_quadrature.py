@@ -12,7 +12,8 @@ from scipy import special, stats
 from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, line, normal
 
 from pdips import InputError
-from pdips_papers.pseudo import lattice, pointwise
+from pdips.posterior import record_likelihood
+from pdips_papers.pseudo import lattice, quadrature
 from pdips_papers.pseudo.quadrature import Quadrature, Target
 
 Y = np.array([1.0, 2.5, 3.0, -0.5, 4.0])
@@ -139,14 +140,14 @@ def test_draws_are_in_the_models_own_units(on_beta):
 
 
 def test_log_likelihoods_are_those_of_scipy(on_beta, monkeypatch):
-    monkeypatch.setattr(pointwise, "BLOCK", 1000)
+    monkeypatch.setattr(record_likelihood, "BLOCK", 1000)
     on_beta.update(window=np.inf)
     draws = on_beta.draws(17, np.random.default_rng(0))
     a, b = draws["lam"] * draws["phi"], draws["lam"] * (1 - draws["phi"])
     expected = stats.beta.logpdf(beta_records(200), a[:, None], b[:, None])
     np.testing.assert_allclose(on_beta.log_likelihoods(draws), expected, rtol=1e-9)
     np.testing.assert_allclose(on_beta.largest(draws), np.abs(expected).max(axis=0), rtol=1e-9)
-    monkeypatch.setattr(pointwise, "HELD", 1000)
+    monkeypatch.setattr(quadrature, "HELD", 1000)
     with pytest.raises(InputError, match="largest of each record"):
         on_beta.log_likelihoods(draws)
 

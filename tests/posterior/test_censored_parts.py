@@ -138,7 +138,8 @@ def test_the_clip_function_is_the_same_in_numbers_and_as_a_graph(clip):
     u = np.append(np.random.default_rng(0).normal(0, 3, 400), [np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
     for window in (0.2, 1.0, 7.0):
         found = clip_graph(pt.as_tensor(u), pt.as_tensor(window), clip).eval(mode="FAST_COMPILE")
-        np.testing.assert_allclose(found, window * clip_values(u / window, clip), rtol=1e-12, atol=1e-12)
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(found, window * clip_values(u / window, clip), rtol=1e-12, atol=1e-12)
         assert np.abs(found).max() <= window
 
 

@@ -264,7 +264,7 @@ def exceeds(chains: np.ndarray, further: np.ndarray) -> tuple[bool, Bounds]:
     """Tell whether a further draw goes beyond the bound; chains of shape (draws, records), one further row."""
     tally = Tally(chains.shape[1], len(chains), None, None, None)
     tally.add(slice(0, chains.shape[1]), slice(0, len(chains)), chains.copy())
-    bounds = tally.bounds(1, independent=True)
+    bounds = Bounds.of(tally, 1, independent=True)
     return bool(np.abs(further).max() > bounds.overall), bounds
 
 

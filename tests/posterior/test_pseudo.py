@@ -258,7 +258,7 @@ def test_what_a_model_draws_is_brought_within_the_schema():
 
 def sets_of(table, parameters, n_sets=2, n_records=120):
     model = blueprint(mixed, MIXED)
-    return synthetic_sets(model, table, parameters, n_sets, n_records, RandomBits(np.random.default_rng(0)), Clock())
+    return synthetic_sets(model.draw, table, parameters, n_sets, n_records, RandomBits(np.random.default_rng(0)), Clock())
 
 
 def test_each_set_may_have_parameters_of_its_own():

@@ -1,4 +1,4 @@
-"""The pairs and events on which the pseudo posterior is audited: it is caught on all of them (SOUNDNESS section 8)."""
+"""The pairs and events on which the pseudo posterior is audited: it is caught on all of them."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
