@@ -7,14 +7,13 @@ from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
-import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
 from scipy.stats import beta
 
 from pdips.arrays import BoolArray, FloatArray
-from pdips.audit.cases.posterior import shares, three_shares
-from pdips.audit.neighbour_pairs import Case, Pair, where_allowed
+from pdips.audit.cases.posterior import beside, shares, three_shares
+from pdips.audit.neighbour_pairs import Case, Pair, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -31,8 +30,6 @@ from pdips_papers.pseudo.fits import ByLattice
 
 N_DRAWS = 1_000
 """Draws of the unweighted fit over which a record's largest log-likelihood is taken: the paper's S."""
-
-FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,12 +142,5 @@ def _far_apart(rows: NDArray[Any]) -> BoolArray:
 
 def _outlier() -> Pair:
     """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
-    rest = [0.0] * 19 + [1.5] * 19
-    first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (100.0, 0.0))
-    event = "the mean is nearer to the second crowd"
-    return Pair("an outlier beside two crowds", first, second, "replace-one", _second_crowd, event)
-
-
-def _second_crowd(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = np.abs(rows[:, 0] - 1.5) < 0.75
-    return found
+    pair = beside("an outlier beside two crowds", 100.0, [0.0] * 19 + [1.5] * 19)
+    return with_event(pair, lambda rows: np.abs(rows[:, 0] - 1.5) < 0.75, "the mean is nearer to the second crowd")
