@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 LIBRARY = "pdips"
 CODE = (LIBRARY, "papers/pdips_papers")
 MOST_FILES, MOST_LINES = 15, 520
-TOTALS = {"pdips lines": 30_000, "pdips files": 140, "papers lines": 12_400, "tests lines": 20_000}
+TOTALS = {"pdips lines": 30_000, "pdips files": 140, "papers lines": 10_000, "tests lines": 20_000}
 NO_NOUN = set(
     re.findall(
         r"\w+",
@@ -25,6 +25,9 @@ NO_NOUN = set(
 """Participles, pronouns and the like, which say mood rather than matter: no module, and no class alone."""
 
 EXCEPTIONS: dict[str, set[str]] = {
+    "long_files": {
+        "pdips/release/documents.py",
+    },
     "crowded_folders": {
         "papers/pdips_papers/kng",
         "papers/pdips_papers/modips",
@@ -84,15 +87,6 @@ EXCEPTIONS: dict[str, set[str]] = {
     },
     "unknown_documents": {
         "docs/changelog.md",
-        "docs/mechanisms/kng.md",
-        "docs/proofs/index.md",
-        "docs/proofs/kng.md",
-        "docs/proofs/modips.md",
-        "docs/proofs/noise.md",
-        "docs/proofs/perturbed-histogram.md",
-        "docs/proofs/steps.md",
-        "docs/proofs/universal-histogram.md",
-        "docs/proofs/urns.md",
         "papers/pdips_papers/kng/as_printed.py",
         "papers/pdips_papers/kng/heavy_paper.py",
         "papers/pdips_papers/modips/mixed_moments.py",
@@ -104,7 +98,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "pdips/margins/consistency.py",
         "pdips/margins/elections.py",
         "pdips/margins/steps.py",
-        "pdips/privacy/noise.py",
         "pdips/quantile/column_plan.py",
         "pdips/quantile/gradient.py",
         "pdips/quantile/kng.py",
