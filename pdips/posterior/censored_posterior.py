@@ -14,19 +14,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import (
-    MOST_SETS,
-    Clock,
-    Drawn,
-    Law,
-    Outcome,
-    Progress,
-    Split,
-    Variant,
-    check_settings,
-    run,
-    statement,
-)
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior import private_reference as stages
@@ -42,9 +30,12 @@ from pdips.posterior.records import synthetic_sets
 from pdips.posterior.rehearsal import check_unused, on_stand_ins
 from pdips.posterior.rejection import check_prior, check_proposals, draw_by_rejection
 from pdips.posterior.target import Target
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 from pdips.release.release import Closer, Release, RunRecord
 
 Centre = Literal["staged", "reference", "zero"]

@@ -14,7 +14,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.grid import NODES, Grid
@@ -25,6 +25,7 @@ from pdips.posterior.parameters import split, unconstrained
 from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.records import synthetic_sets
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
 from pdips.privacy.noise import RandomBits

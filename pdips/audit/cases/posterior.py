@@ -14,7 +14,6 @@ from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Law, Outcome
 from pdips.posterior import private_reference as stages
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
@@ -23,6 +22,8 @@ from pdips.posterior.model import ONE_AT_A_TIME
 from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_of
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 
 Build = Callable[..., CensoredPosterior]
 
