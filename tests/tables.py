@@ -11,7 +11,7 @@ from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.margins.domain import domain_of
-from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, Tree, measure
+from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign, measure
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
@@ -81,7 +81,7 @@ def plan_of_tree(schema: Schema, scales, splitter: Splitter | None = None, relat
         None if scale is None else Step(name=f"layer {i}", sensitivity=sensitivity, price=sensitivity.l1 / scale)
         for i, scale in enumerate(scales, start=1)
     ]
-    tree = Tree(domain=domain_of(schema), layers=tuple(layers), splitter=splitter or GivenColumns())
+    tree = TreeDesign(domain=domain_of(schema), layers=tuple(layers), splitter=splitter or GivenColumns())
     steps = tuple(step for step in layers if step is not None)
     return Plan(mechanism="tree", schema=schema, neighbours=relation, steps=steps, law="Counts.", design=tree)
 

@@ -11,7 +11,7 @@ from pdips.errors import InputError
 from pdips.margins.intervals import IntervalTree, interval_parents
 from pdips.margins.margin_error import ColumnTree, OrderedTree, view_error
 from pdips.margins.synthesis import views_of
-from pdips.margins.tree import GivenColumns, Tree
+from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.mechanism import Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
@@ -137,7 +137,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     if hasattr(plan, "parts"):
         found = _of_statistics(plan, request)
         n_averaged = int(getattr(mechanism, "n_sanitizations", 1))
-    elif isinstance(design, (Tree, IntervalTree)):
+    elif isinstance(design, (TreeDesign, IntervalTree)):
         names = design.domain.names
         form = _intervals(design, plan.n_public) if isinstance(design, IntervalTree) else _counts(design, plan.n_public)
         found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
@@ -147,7 +147,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     return found if n_averaged == 1 else {name: each.averaged(n_averaged) for name, each in found.items()}
 
 
-def _counts(tree: Tree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]:
     if tree.views:
         return lambda columns: _on_views(tree, columns)
     if tree.groups is not None or not isinstance(tree.splitter, GivenColumns):
@@ -162,7 +162,7 @@ def _counts(tree: Tree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
     return lambda columns: columns_alike.margin(columns, tree.scales)
 
 
-def _on_views(tree: Tree, columns: list[int]) -> NoiseSum:
+def _on_views(tree: TreeDesign, columns: list[int]) -> NoiseSum:
     found = view_error(tree.domain, views_of(tree), columns)
     if found is None:
         names = label(tuple(tree.domain.names[j] for j in columns))

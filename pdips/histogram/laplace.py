@@ -10,7 +10,7 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
-from pdips.margins.tree import NoisyTree, Tree, measure
+from pdips.margins.tree import NoisyTree, TreeDesign, measure
 from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
@@ -82,7 +82,7 @@ class LaplaceSanitizer(PlannedMechanism):
             repeats=rounds,
             n_sets=self.n_sets,
             law=self.description,
-            design=Tree(domain=domain_of(schema), layers=(cells,)),
+            design=TreeDesign(domain=domain_of(schema), layers=(cells,)),
         )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:

@@ -21,7 +21,7 @@ from pdips.margins.elections import (
     node_width,
 )
 from pdips.margins.maximum_entropy import MOST_DENSE
-from pdips.margins.tree import GivenColumns, Tree
+from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.margins.tree_shape import (
     Below,
     TreeShape,
@@ -344,7 +344,7 @@ class Steps(PlannedMechanism):
         elections: tuple[Step, ...],
         layers: Sequence[Step | None],
         views: tuple[tuple[View, Step], ...],
-    ) -> Tree:
+    ) -> TreeDesign:
         domain = domain_of(schema)
         splitter: GivenColumns | ElectedColumns = GivenColumns()
         groups = GroupElection(domain=domain, step=elections[0]) if self.elect == "groups" else None
@@ -359,7 +359,7 @@ class Steps(PlannedMechanism):
                 observed_levels=self.observed_levels,
             )
         stop = None if self.stop is None else exact(self.stop, "stop")
-        return Tree(domain=domain, layers=tuple(layers), splitter=splitter, views=views, stop=stop, groups=groups)
+        return TreeDesign(domain=domain, layers=tuple(layers), splitter=splitter, views=views, stop=stop, groups=groups)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Grow the tree, make its counts consistent, and draw records."""

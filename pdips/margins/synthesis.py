@@ -15,7 +15,7 @@ from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
-from pdips.margins.tree import NoisyTree, Tree, measure, variance_of
+from pdips.margins.tree import NoisyTree, TreeDesign, measure, variance_of
 from pdips.margins.views import View, one_way_margins
 from pdips.mechanism import Drawn
 from pdips.privacy.curator import Curator
@@ -54,14 +54,14 @@ class Estimate:
     n_records: int
 
 
-def estimate(measured: NoisyTree, tree: Tree, *, n_public: bool) -> Estimate:
+def estimate(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
     """Return one consistent table from all noisy counts.
 
     Parameters
     ----------
     measured : NoisyTree
         The counts.
-    tree : Tree
+    tree : TreeDesign
         What was counted.
     n_public : bool
         Whether the number of records is public.
@@ -79,7 +79,7 @@ def estimate_on_tree(measured: NoisyTree, *, n_public: bool) -> Estimate:
     return Estimate(measured, measured.parents, values, n_records)
 
 
-def _estimate_from_views(measured: NoisyTree, tree: Tree, *, n_public: bool) -> Estimate:
+def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
     domain = measured.domain
     grid = Grid(domain)
     counts = tuple(view.astype(np.float64) for view in measured.views)
@@ -201,7 +201,7 @@ def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
     return cell[np.lexsort([measured.levels(cell, int(column)) for column in reversed(measured.domain.public)])]
 
 
-def release_of(tree: Tree, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+def release_of(tree: TreeDesign, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     """Measure one tree for all sets, or one for each, and draw the sets from it."""
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
@@ -216,19 +216,19 @@ def release_of(tree: Tree, plan: Plan, curator: Curator, rng: np.random.Generato
     return Drawn.of(sets, statistics=statistics, margin_errors=errors)
 
 
-def views_of(tree: Tree) -> tuple[View, ...]:
+def views_of(tree: TreeDesign) -> tuple[View, ...]:
     """Return the margins that are counted below a tree."""
     return tuple(view for view, _ in tree.views)
 
 
-def margin_errors(measured: NoisyTree, tree: Tree, *, n_public: bool) -> tuple[MarginError, ...]:
+def margin_errors(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> tuple[MarginError, ...]:
     """Return what the noise comes to in margins; trees of a release have the same noise, and nearly the same errors."""
     if tree.views:
         return view_errors(measured.domain, views_of(tree))
     return tree_errors(measured.domain, measured.layers, measured.scales, n_public=n_public)
 
 
-def noisy_statistics(measured: NoisyTree, tree: Tree, prefix: str) -> dict[str, pd.DataFrame]:
+def noisy_statistics(measured: NoisyTree, tree: TreeDesign, prefix: str) -> dict[str, pd.DataFrame]:
     """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
     domain, names = measured.domain, list(measured.domain.names)
     found: dict[str, pd.DataFrame] = {}

@@ -79,7 +79,7 @@ class GivenColumns:
         return np.full(layer.n_nodes, self.order[number - 1], dtype=np.int64)
 
 
-class Groups(Protocol):
+class GroupSplitter(Protocol):
     """An election of the columns that split first."""
 
     def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
@@ -88,7 +88,7 @@ class Groups(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tree:
+class TreeDesign:
     """What is counted of tables of one schema.
 
     Parameters
@@ -104,7 +104,7 @@ class Tree:
         Margins to be counted in place of the cells.
     stop : Fraction, optional
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
-    groups : Groups, optional
+    groups : GroupSplitter, optional
         Elects the columns that split first, in place of the splitter.
     """
 
@@ -113,7 +113,7 @@ class Tree:
     splitter: Splitter = GivenColumns()
     views: tuple[tuple[View, Step], ...] = ()
     stop: Fraction | None = None
-    groups: Groups | None = None
+    groups: GroupSplitter | None = None
 
     @property
     def n_split(self) -> int:
@@ -125,7 +125,7 @@ class Tree:
         """Scale of the noise of each layer but layer 0."""
         return tuple(None if step is None else step.scale for step in self.layers)
 
-    def with_first(self, first: tuple[int, ...]) -> "Tree":
+    def with_first(self, first: tuple[int, ...]) -> "TreeDesign":
         """Return the tree once an election has said which columns are on top; only the last of them is counted."""
         layers = (*(None,) * (len(first) - 1), *self.layers)
         return replace(self, layers=layers, splitter=GivenColumns(first), groups=None)
@@ -183,12 +183,12 @@ class NoisyTree:
         return self.cells.levels(cell, column)
 
 
-def measure(tree: Tree, curator: Curator, rng: np.random.Generator) -> NoisyTree:
+def measure(tree: TreeDesign, curator: Curator, rng: np.random.Generator) -> NoisyTree:
     """Ask for one tree: elections and noisy counts, layer by layer, and then the views.
 
     Parameters
     ----------
-    tree : Tree
+    tree : TreeDesign
         What is counted.
     curator : Curator
         Answers.
@@ -230,7 +230,7 @@ def _top_variance(top: Layer, curator: Curator) -> FloatArray:
     return np.full(top.n_nodes, 0.0 if curator.n_public else np.inf)
 
 
-def _stopped(tree: Tree, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
+def _stopped(tree: TreeDesign, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
     """Return which nodes are cut no further. A group of columns is stopped as a whole, at its first column."""
     stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
     limit = tree.limit(number)
@@ -248,7 +248,7 @@ def _counted(layer: Layer, step: Step | None, position: Position, curator: Curat
     return counts, np.where(layer.counted, variance_of(layer.possible, step), unknown)
 
 
-def _with_cells(grown: NoisyTree, tree: Tree, position: Position, curator: Curator) -> NoisyTree:
+def _with_cells(grown: NoisyTree, tree: TreeDesign, position: Position, curator: Curator) -> NoisyTree:
     bottom, step = cells(tree.domain, grown.layers[-1]), tree.layers[-1]
     if step is None:
         raise AssertionError("the cells are always counted")
@@ -269,7 +269,7 @@ def _with_cells(grown: NoisyTree, tree: Tree, position: Position, curator: Curat
     )
 
 
-def _with_views(grown: NoisyTree, tree: Tree, position: Position, curator: Curator) -> NoisyTree:
+def _with_views(grown: NoisyTree, tree: TreeDesign, position: Position, curator: Curator) -> NoisyTree:
     counted = []
     for view, step in tree.views:
 

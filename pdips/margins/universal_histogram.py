@@ -12,7 +12,7 @@ from pdips.errors import InputError
 from pdips.margins import intervals, synthesis
 from pdips.margins.domain import Layer, check_domain, check_noise, domain_of
 from pdips.margins.intervals import IntervalTree
-from pdips.margins.tree import Position, Tree
+from pdips.margins.tree import Position, TreeDesign
 from pdips.margins.tree_shape import deepest, splittable
 from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.privacy.curator import Curator
@@ -153,7 +153,7 @@ class UniversalHistogram(PlannedMechanism):
             for name, counts in [*names, ("all cells", "each cell")]
         )
         check_noise(schema, self.neighbours, [step.scale for step in steps])
-        design: Tree | IntervalTree = Tree(domain=domain, layers=steps, splitter=ShuffledColumns())
+        design: TreeDesign | IntervalTree = TreeDesign(domain=domain, layers=steps, splitter=ShuffledColumns())
         if attribute is not None:
             column, fan_out = domain.names.index(attribute), self.interval_fan_out(schema)
             design = IntervalTree(domain=domain, column=column, fan_out=fan_out, steps=steps)
