@@ -15,7 +15,7 @@ from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign, me
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
-from pdips.privacy.replay import record
+from pdips.privacy.replay import joined, record
 from pdips.privacy.sensitivity import Sensitivity
 
 RELATIONS = ("replace-one", "add-remove")
@@ -67,6 +67,14 @@ def worst_loss(mechanism, schema, sizes) -> float:
 def runs_of(mechanism, table: Table, n_runs: int, from_bits: RandomBits | None = None) -> np.ndarray:
     """What runs of a mechanism show, one a row: choices and noisy numbers, before post-processing."""
     return np.concatenate(record(mechanism, table, n_runs, from_bits or bits()), axis=1)
+
+
+def runs_and_releases(mechanism, other, table: Table, n_runs: int, n_releases: int) -> list[np.ndarray]:
+    """Many runs of a mechanism together, as many of another one, and runs of the first one by one."""
+    from_bits = bits()
+    blocks = [record(each, table, n_runs, from_bits) for each in (mechanism, other)]
+    together, others, *alone = joined(*blocks, *(record(mechanism, table, 1, from_bits) for _ in range(n_releases)))
+    return [together, others, np.concatenate(alone)]
 
 
 def scales_of(mechanism, schema: Schema) -> tuple:

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, chi_square, two_samples
 from scipy import stats
-from tables import grown, plan_of_tree, random_table, runs_of, schema_of, table_of
+from tables import grown, plan_of_tree, random_table, runs_and_releases, runs_of, schema_of, table_of
 
 from pdips import InputError, LaplaceSanitizer, Schema, Steps, Table
 from pdips.margins import domain as layers
@@ -286,15 +286,12 @@ def test_elections_follow_the_scores():
 def test_observed_runs_are_those_of_releases():
     # the law of many runs at once and of releases one by one is the same: choices and counts, two-sample tests
     table = random_table(schema_of(2, 3), 20)
-    mechanism = Steps(epsilon=2, layers=1)
-    rng = np.random.default_rng(0)
-    together = runs_of(mechanism, table, 4000, RandomBits(rng))
-    alone = np.concatenate([runs_of(mechanism, table, 1, RandomBits(rng)) for _ in range(4000)])
-    assert together.shape == alone.shape
+    mechanisms = [Steps(epsilon=epsilon, layers=1) for epsilon in (2, 1)]
+    together, other, alone = runs_and_releases(*mechanisms, table, 4000, 400)
+    assert len(alone) == 400
     for column in range(together.shape[1]):
         if len(np.unique(together[:, column])) > 1:
             assert two_samples(together[:, column], alone[:, column], 8) > ACCEPT
-    other = runs_of(Steps(epsilon=1, layers=1), table, 4000, RandomBits(rng))
     assert two_samples(together[:, -1], other[:, -1], 8) < REJECT
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, two_samples
-from tables import grown, random_table, runs_of, scales_of, schema_of, table_of
+from tables import grown, random_table, runs_and_releases, scales_of, schema_of, table_of
 
 from pdips import InputError, LaplaceSanitizer, PrivBayes, Schema, Steps, Table, cli
 from pdips.evaluation.margins import k_way
 from pdips.margins import synthesis
 from pdips.margins.tree import GivenColumns
 from pdips.privacy import curator
-from pdips.privacy.noise import RandomBits, discrete_laplace_variance
+from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
 
@@ -88,11 +88,9 @@ def test_stopping_reads_noisy_counts_alone(monkeypatch):
 def test_many_stopping_runs_follow_the_law_of_single_ones(options):
     # two-sample tests of every number at 1e-6 false alarms; twin: another epsilon
     table = random_table(SCHEMA, 40)
-    mechanism, rng = Steps(epsilon=2, stop=2, **options), np.random.default_rng(0)
-    together = runs_of(mechanism, table, 1000, RandomBits(rng))
-    alone = np.concatenate([runs_of(mechanism, table, 1, RandomBits(rng)) for _ in range(1000)])
-    other = runs_of(Steps(epsilon=1, stop=2, **options), table, 1000, RandomBits(rng))
-    assert together.shape == alone.shape == other.shape
+    mechanisms = [Steps(epsilon=epsilon, stop=2, **options) for epsilon in (2, 1)]
+    together, other, alone = runs_and_releases(*mechanisms, table, 1000, 200)
+    assert len(alone) == 200
     varied = [j for j in range(together.shape[1]) if len(np.unique(together[:, j])) > 1]
     assert len(varied) > 10
     assert min(two_samples(together[:, j], alone[:, j], 8) for j in varied) > ACCEPT
