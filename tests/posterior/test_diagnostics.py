@@ -17,7 +17,7 @@ from pdips.posterior.diagnostics import Bounds, from_log_likelihood, log_likelih
 from pdips.posterior.model import Blueprint, Source
 from pdips.posterior.streaming import stream
 from pdips.posterior.tally import Tally
-from pdips.report.bounds import bound_against_value, censored_by_draw, weights_against_value
+from pdips.report.posterior_figures import bound_against_value, censored_by_draw, weights_against_value
 
 FAST = "FAST_COMPILE"
 N, DRAWS = 50, 24
