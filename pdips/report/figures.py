@@ -121,7 +121,7 @@ def sheet(width: float, height: float) -> tuple["Figure", "Axes"]:
     return figure, axes
 
 
-def as_svg(figure: "Figure", label: str, key: str) -> str:
+def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str:
     """Return an SVG element for the inside of a page: what only a file of its own needs is taken off.
 
     Parameters
@@ -132,17 +132,24 @@ def as_svg(figure: "Figure", label: str, key: str) -> str:
         For those who can't see it.
     key : str
         Unlike that of any other figure on the page.
+    clip : bool
+        Cut off what lies beyond the axes: for figures whose limits leave out some of their data.
     """
     from matplotlib import rc_context
 
     out = StringIO()
+    for artist in () if clip else figure.findobj():
+        artist.set_clip_on(False)
     with rc_context(STYLE | {"svg.hashsalt": f"pdips {key}"}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     body = out.getvalue()
     body = body[body.index("<svg") :]
     body = re.sub(
-        r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id=\"\w+\"", "", body, flags=re.DOTALL
+        r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id=\"[\w.]+\"",
+        "",
+        body,
+        flags=re.DOTALL,
     )
     body = re.sub(r"font-family: [^;\"]*;? ?|transform=\"rotate\(-0 [^\"]*\"", "", body)
     for stand_in, variable in VARIABLES.items():
@@ -174,7 +181,7 @@ def one_way(margin: Margin, key: str) -> str:
     if margin.synthetic:
         synthetic = [margin.synthetic[row] for row in rows]
         axes.hlines(places, table, synthetic, color=ACCENT, linewidth=1.25)
-        axes.plot(synthetic, places, "o", color=ACCENT, markersize=step * 0.36, clip_on=False)
+        axes.plot(synthetic, places, "o", color=ACCENT, markersize=step * 0.36)
     limit = next((limit for limit in LIMITS if limit >= max(margin.table + margin.synthetic) - 1e-9), 1.0)
     axes.set(xlim=(0, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks([0, limit / 2, limit], [percent(share, short=True) for share in (0, limit / 2, limit)])
@@ -200,7 +207,6 @@ def two_way(pairs: TwoWay, key: str) -> str:
         facecolors=[(ACCENT, value / (furthest or 1.0)) for _, _, value in known],
         edgecolors=RULE,
         linewidths=0.75,
-        clip_on=False,
     )
     for place, name in enumerate(names):
         axes.text(cell * place + 5, cell * (place + 0.5), name, va="center_baseline", fontsize=size)
@@ -249,7 +255,7 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
     axes.fill_between(levels, levels, bound, color=ACCENT, alpha=0.14, linewidth=0)
     axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--")
     axes.plot(levels, bound, color=ACCENT, linewidth=2)
-    axes.plot(marked, [power(level) for level in marked], "o", color=ACCENT, markersize=7, clip_on=False)
+    axes.plot(marked, [power(level) for level in marked], "o", color=ACCENT, markersize=7)
     ticks, names = (0, 0.25, 0.5, 0.75, 1), [percent(share, short=True) for share in (0, 0.5, 1)]
     spelt = [names[0], "", names[1], "", names[2]]
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=ticks, yticks=ticks, xticklabels=spelt, yticklabels=spelt)
@@ -309,7 +315,7 @@ def _steps(edges: Any, ours: Sequence[float], theirs: Sequence[float]) -> tuple[
     widths = np.diff(edges)
     axes.stairs(ours / widths, edges, fill=True, color=BAR)
     if theirs:
-        axes.stairs(theirs / widths, edges, color=ACCENT, linewidth=1.5, clip_on=False)
+        axes.stairs(theirs / widths, edges, color=ACCENT, linewidth=1.5)
     top = max([*(ours / widths), *(theirs / widths if theirs else ())]) or 1.0
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0, top), yticks=[])
     axes.spines["left"].set_visible(False)

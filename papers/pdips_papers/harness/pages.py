@@ -100,7 +100,7 @@ def _panels(picture: Picture, place: int) -> list[Any]:
     from markupsafe import Markup
 
     return [
-        Markup(panel if isinstance(panel, str) else as_svg(panel, picture.title, f"study {place} {number}"))
+        Markup(panel if isinstance(panel, str) else as_svg(panel, picture.title, f"study {place} {number}", clip=True))
         for number, panel in enumerate(picture.panels)
     ]
 
