@@ -145,12 +145,8 @@ def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     body = out.getvalue()
     body = body[body.index("<svg") :]
-    body = re.sub(
-        r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id=\"[\w.]+\"",
-        "",
-        body,
-        flags=re.DOTALL,
-    )
+    only_for_files = r"<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>|(?<=<g) id=\"[\w.]+\""
+    body = re.sub(only_for_files, "", body, flags=re.DOTALL)
     body = re.sub(r"font-family: [^;\"]*;? ?|transform=\"rotate\(-0 [^\"]*\"", "", body)
     for stand_in, variable in VARIABLES.items():
         body = body.replace(stand_in, f"var({variable})")
