@@ -131,7 +131,7 @@ def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | No
     listed = "The card lists the standard deviations of the noise."
     yield "errors", ("yes", listed) if release.noise else ("watch", "The card says that none are known, and why.")
     yield "intervals", _intervals(release)
-    yield "time", _time(hidden=settings.get("sampler") not in ("rejection", "atoms"))
+    yield "time", _time(hidden=settings.get("sampler") not in ("rejection", "atoms"))  # atoms: up to 0.2.0
     yield "collected", ("person", f"{plural(len(release.table_schema.columns), 'column')} are synthesized.")
 
 

@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.posterior.closer import stored_name
+from pdips.posterior.model_file import stored_name
 from pdips.release.documents import PosteriorSummary
 from pdips.report.figures import ACCENT, BAR, INK, QUIET, SERIES, as_svg, panel, styled
 
