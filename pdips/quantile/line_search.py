@@ -18,7 +18,7 @@ from pdips.data.encoding import UNITS
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.choosing import Chooser
-from pdips.quantile.gradient import Entry, Gradient, Norm
+from pdips.quantile.gradient import Gradient, Norm
 from pdips.quantile.spreads import Round, Spread, around_slopes, rounds
 
 IntArray = NDArray[np.int64]
@@ -193,8 +193,8 @@ class Fitter:
         if entry is None:
             steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
         else:
-            alone = Entry(tau, slope=entry > 0)
-            steps = alone.steps(below[..., entry], int(records.total[entry]))
+            alone = Gradient(tau, min(entry, 1), "linf")
+            steps = alone.steps(below[..., [entry]], records.total[[entry]])
             unit = alone.unit(epsilon / self.cap, self.neighbours)
         scores = self.base_steps(candidates, unit) - steps
         allowed = self.allowed(records, candidates, floor, ceiling)
