@@ -11,16 +11,16 @@ import click
 
 from pdips.cli.common import (
     EXPLAIN,
+    chosen,
     ledger_line,
     notes_in_a_line,
     one_refusal,
-    settings_of,
     show_progress,
     show_verdicts,
     warn_of_older_copy,
 )
 from pdips.privacy.loss import spell
-from pdips.registry import MECHANISMS, find
+from pdips.registry import MECHANISMS
 from pdips.release.folder import staging
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ def synthesize(
     from pdips.privacy.ledger import Ledger
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
-    build = find(mechanism_name)
     if model is not None:
         options = (f"model={model}", *options)
-    mechanism: Mechanism = build(**settings_of(build, options, common))
+    build, settings = chosen(mechanism_name, options, common)
+    mechanism: Mechanism = build(**settings)
     schema = Schema.load(schema_path)
     ledger = None if ledger_path is None else Ledger(ledger_path)
     if ledger is None:

@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 
 def factors(chol: Any, d: int, times: Any, between: Any = None) -> list[list[Any]]:

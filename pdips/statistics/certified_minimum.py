@@ -9,10 +9,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from pdips.arrays import FloatArray, IntArray
 
 MOST_RECORDS = 2**25
 """Larger tables are outside the universe of the guarantee."""

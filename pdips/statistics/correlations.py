@@ -3,8 +3,9 @@
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pytensor.tensor import TensorVariable
+
+from pdips.arrays import FloatArray
 
 
 def correlation_factor(name: str, d: int) -> TensorVariable:
@@ -33,7 +34,7 @@ def correlation_factor(name: str, d: int) -> TensorVariable:
     return factor_of(pm.Beta(name, shape, shape), d)
 
 
-def evenly(d: int) -> NDArray[np.float64]:
+def evenly(d: int) -> FloatArray:
     """Return both parameters of the beta law of each partial correlation, shape (d (d - 1) / 2,)."""
     _, columns = np.tril_indices(d, -1)
     return np.asarray(1 + (d - 2 - columns) / 2)
@@ -53,7 +54,7 @@ def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
     return pt.stack(rows)
 
 
-def shares_of(factor: NDArray[np.float64]) -> NDArray[np.float64]:
+def shares_of(factor: FloatArray) -> FloatArray:
     """Return what :func:`factor_of` takes, shape (..., d (d - 1) / 2), of lower factors of correlation matrices."""
     found = []
     for i in range(factor.shape[-1]):

@@ -4,13 +4,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.statistics.noise_laws import NoiseLaw
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NATS = 50.0
 """How far below a cell's largest weight, in nats, its values are left out: e^-50 = 2e-22."""

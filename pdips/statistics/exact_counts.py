@@ -5,15 +5,13 @@ from collections.abc import Iterator
 from typing import cast
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.statistics.count_trees import Kinds, Tree, log_prior, nats_of
 from pdips.statistics.noise_laws import NoiseLaw
 from pdips.statistics.unknown_total import draw_unknown
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 CHUNK = 1 << 21
 

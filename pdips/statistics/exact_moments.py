@@ -7,9 +7,8 @@ import math
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray, IntArray
 
 PROPOSALS = 2**18
 """Most proposals for one pair of noisy statistics."""
@@ -139,7 +138,7 @@ def propose(
 
 
 @numba.njit(cache=True, error_model="numpy")
-def resample(weight: FloatArray, n_draws: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def resample(weight: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
     """Draw places by weight, systematically, in random order."""
     places = np.empty(n_draws, dtype=np.int64)
     step = weight.sum() / n_draws

@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
@@ -16,9 +16,6 @@ from pdips.posterior.columns import Values, check_column, record_values
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import quantise
 from pdips.statistics.certified_minimum import MOST_RECORDS, Accuracy, Logits, minimum, root_above
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 GRID_BITS = 12
 """The grid's step is between 2^-12 and 2^-13 of what one record can do."""
@@ -209,7 +206,7 @@ def _scale(n_predictors: int) -> float:
     return found
 
 
-def _encoded(column: Column, values: NDArray[np.float64] | IntArray) -> list[FloatArray]:
+def _encoded(column: Column, values: FloatArray | IntArray) -> list[FloatArray]:
     """Return a column as predictors in [-1, 1], each record by itself."""
     if column.is_categorical:
         return [(values == level).astype(np.float64) for level in range(1, column.n_levels)]

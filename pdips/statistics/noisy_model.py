@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.statistics import centring, laws
@@ -17,7 +18,6 @@ from pdips.statistics.plan import Measured
 from pdips.statistics.post_processing import LEAST_RECORDS, is_loud, number_of_records, scatter_about, settle
 from pdips.statistics.statistic import Counts
 
-FloatArray = NDArray[np.float64]
 Likelihood = Literal["noise-aware", "plug-in"]
 
 MOST_TERMS = 4096

@@ -8,12 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.statistics.plan import Measured, Part
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums
-
-FloatArray = NDArray[np.float64]
 
 LEAST_VARIANCE = 1e-4
 """In units of half the range squared: no column has a standard deviation below a hundredth of half its range."""

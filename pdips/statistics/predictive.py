@@ -8,6 +8,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.table import Table
 from pdips.posterior.closer import stored_name
 from pdips.posterior.inspection import MOST_LISTED, Posterior, listed
@@ -66,7 +67,7 @@ def check_predictive(
     return {"posterior": _facts(fitted, released) | {"predictive": found}}, tree
 
 
-def _furthest(noisy: NDArray[Any], simulated: NDArray[np.float64]) -> float:
+def _furthest(noisy: NDArray[Any], simulated: FloatArray) -> float:
     spread = simulated.std(axis=0)
     moving = spread > 0
     off = np.abs(noisy - simulated.mean(axis=0))[moving] / spread[moving]
@@ -93,14 +94,14 @@ def _simulate(
     fitted: Fitted,
     covariates: Mapping[str, NDArray[Any]],
     public: pd.DataFrame,
-) -> dict[str, NDArray[np.float64]]:
+) -> dict[str, FloatArray]:
     """Return simulated noisy statistics, shape (draws, entries), by name."""
     n = round(number_of_records(measured, settle(measured)))
     rng = np.random.default_rng(SEED)
     stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
     n_draws = max(min(DRAWS, total, MOST_RECORDS // max(n, 1)), 2)
-    rows: dict[str, list[NDArray[np.float64]]] = {part.name: [] for part in measured.parts if part.n_noised}
+    rows: dict[str, list[FloatArray]] = {part.name: [] for part in measured.parts if part.n_noised}
     for row in np.linspace(0, total - 1, n_draws).astype(int):
         draw = {str(name): values.to_numpy()[row] for name, values in stacked.data_vars.items()}
         columns = model.records(draw, Wanted(n, covariates), measured.schema, rng)

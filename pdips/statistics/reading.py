@@ -17,10 +17,10 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 
+from pdips.arrays import FloatArray
 from pdips.statistics.noisy_model import Given, Stated
 from pdips.statistics.plan import Part
 
-FloatArray = NDArray[np.float64]
 Draws = Mapping[str, NDArray[Any]]
 
 KNOWN = {

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.noisy_model import Given, Stated
@@ -15,8 +15,6 @@ from pdips.statistics.reading import Prior, Reading
 from pdips.statistics.samplers import Drawn, Lengths, Sampler
 from pdips.statistics.statistic import Sums
 from pdips.statistics.units import unit_of
-
-FloatArray = NDArray[np.float64]
 
 NODES = 256
 """Public points at which numbers are taken: a Halton sequence, which is fixed."""
@@ -39,7 +37,7 @@ class Rows:
         Their sum is 1.
     """
 
-    values: Mapping[str, NDArray[np.float64]]
+    values: Mapping[str, FloatArray]
     weights: FloatArray
 
     @classmethod

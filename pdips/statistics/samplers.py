@@ -11,15 +11,13 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.convergence import ROUNDS, Convergence
 from pdips.statistics.noisy_model import Given, Stated
 from pdips.statistics.post_processing import LEAST_VARIANCE
 from pdips.statistics.reading import Draws, Prior, Reading, deterministics, prior_of, read
 from pdips.statistics.shares import draw_shares
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray
 from pdips.statistics.exact_counts import draw_counts, draw_first_of_two, draw_proportions
 from pdips.statistics.noise_laws import GaussianLaw, LaplaceLaw
 
@@ -12,9 +13,7 @@ if TYPE_CHECKING:
     from pdips.statistics.noisy_model import Given
 
 
-def draw_shares(
-    given: "Given", name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator
-) -> NDArray[np.float64]:
+def draw_shares(given: "Given", name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator) -> FloatArray:
     """Draw the probabilities of cells under a Dirichlet prior from their posterior, each draw by itself.
 
     Parameters

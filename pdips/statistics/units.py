@@ -6,8 +6,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.encoding import Scale
 from pdips.data.schema import Column, Schema
@@ -15,9 +15,6 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.columns import check_column
 from pdips.privacy.noise import quantise
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _known: WeakKeyDictionary[Table, dict[str, IntArray]] = WeakKeyDictionary()
 """Columns of tables that are in use, as whole steps: several statistics take the same one."""

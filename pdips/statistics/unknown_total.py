@@ -3,13 +3,10 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.statistics.count_trees import Kinds, Tree
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 FAR = 25.0
 """The number of records is followed until its log posterior is this far below the best."""

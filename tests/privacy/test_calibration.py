@@ -88,7 +88,6 @@ def test_intervals_hold_as_often_as_they_say(twin, accepted):
     assert (abs(covered - 0.95) < 5 * math.sqrt(0.95 * 0.05 / n)) == accepted
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("budget", ["equal", "half-to-leaves"])
 @pytest.mark.parametrize("layers", [0, 1, 2, 3])
 def test_trees_have_the_errors_that_planning_tells(neighbours, budget, layers):
@@ -128,7 +127,6 @@ def assert_same_terms(found: NoiseSum, weights: np.ndarray) -> None:
     np.testing.assert_allclose(np.sort(ours[np.abs(ours) > 1e-9]), np.sort(theirs), atol=1e-8)
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_weights_of_a_tree_are_those_of_least_squares(neighbours):
     schema = schema_of(2, 3, 2)
     made = Steps(epsilon=1, order=("b", "a"), below="cells", budget="half-to-leaves", neighbours=neighbours)
@@ -143,7 +141,6 @@ def test_weights_of_a_tree_are_those_of_least_squares(neighbours):
             assert_same_terms(errors_of(made, schema, read([names]))[label(names)], weights)
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize(("sizes", "fan_out"), [((7, 2, 3), 2), ((9,), 3), ((5, 2), 4), ((4, 1), 2)])
 def test_weights_of_intervals_are_those_of_least_squares(neighbours, sizes, fan_out):
     schema = schema_of(*sizes)
