@@ -8,7 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from pdips.arrays import FloatArray
-from pdips.data.encoding import Box, Scale, Values, in_units
+from pdips.data.encoding import Box, Scale, Values
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours, Spend
@@ -66,13 +66,7 @@ class ColumnTask:
         """Return outcome and predictors, clamped to the box, as a K-norm gradient reads them."""
         scale = Scale(self.column)
         predictors = self.box.matrix(self.given) if self.box.names else np.zeros((len(self.outcome), 0))
-        return RegressionRecords(
-            outcome=scale.there(self.outcome),
-            predictors=predictors,
-            instruments=in_units(predictors),
-            lower=scale.bounds[0],
-            upper=scale.bounds[1],
-        )
+        return RegressionRecords.of(scale.there(self.outcome), predictors, *scale.bounds)
 
     def scale(self, epsilon: Fraction) -> Fraction:
         """Return the scale of the noise of a histogram that costs ``epsilon``."""

@@ -249,7 +249,7 @@ class ColumnSynthesis(ABC):
 
     def __post_init__(self) -> None:
         """Check the settings that need no schema."""
-        check_settings(self, variant=getattr(self, "variant", "sound"))
+        check_settings(self, variant=self.variants[0])
         check_n_records(self.n_records, self.neighbours)
         for setting in ("predictors", "caps", "budget"):
             named(getattr(self, setting), setting)

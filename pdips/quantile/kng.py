@@ -14,8 +14,7 @@ from pdips.data.encoding import UNITS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Variant
-from pdips.privacy.loss import Number, PrivacyLoss, Spend, choice, exact
+from pdips.privacy.loss import Number, Spend, choice, exact
 from pdips.quantile.choosing import AtOnce, Chooser
 from pdips.quantile.column_plan import ColumnPlan, ColumnTask
 from pdips.quantile.column_synthesis import ColumnSynthesis
@@ -24,7 +23,6 @@ from pdips.quantile.gradient import NORMS, Norm
 from pdips.quantile.joint import rounding_price
 from pdips.quantile.line_search import BASES, Base, Candidates, Fitter, RegressionRecords, SearchRound, sums
 from pdips.quantile.quantile_grid import check_quantiles
-from pdips_papers.kng.as_printed import PublishedFitter
 
 Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]
 SCHEMES: tuple[Scheme, ...] = ("plain", "stepwise", "sandwich", "joint", "recursive")
@@ -61,13 +59,6 @@ QUANTILES_BY = {
 """What numeric columns are drawn from, by scheme."""
 
 
-FLAW = (
-    "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for tau > 1/2, by "
-    "a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
-)
-"""The statement of the published variant."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class KNG(ColumnSynthesis):
     """Quantile regressions of each column on those before it, by the K-norm gradient mechanism.
@@ -81,7 +72,7 @@ class KNG(ColumnSynthesis):
         Each quantile on its own; from the median outwards; main quantiles first, the others between them (paper 002);
         all intercepts at once (Gillenwater, Joseph and Kulesza 2021); or the middle one first and each half on its own
         records (Kaplan, Schnapp and Stemmer 2022).
-        By default joint; sandwich for the published variant.
+        By default joint; sandwich where slopes vary.
     slopes : {"fixed", "varying"}
         Whether all lines of a column are parallel to the median's.
     quantiles : int or tuple of numbers
@@ -99,9 +90,6 @@ class KNG(ColumnSynthesis):
         Base measure of intercepts: even on a scale that grows away from the lower bound, or even.
     between : {"interpolate", "quantile"}
         Whether synthetic values lie between the quantiles too.
-    variant : {"sound", "published"}
-        ``"published"`` takes the paper's sensitivity 2 (1 - tau) C_X, which is too small for tau > 1/2, and its base
-        measure; kind "none", for studies only.
 
     Raises
     ------
@@ -115,9 +103,7 @@ class KNG(ColumnSynthesis):
     """
 
     name: ClassVar[str] = "kng"
-    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
 
-    variant: Variant = "sound"
     scheme: Scheme | None = None
     slopes: Slopes = "fixed"
     quantiles: int | tuple[Number, ...] = QUANTILES
@@ -133,8 +119,7 @@ class KNG(ColumnSynthesis):
         """Check the settings that need no schema."""
         super().__post_init__()
         if self.scheme is None:
-            at_once = self.variant == "sound" and self.slopes == "fixed"
-            object.__setattr__(self, "scheme", "joint" if at_once else "sandwich")
+            object.__setattr__(self, "scheme", "joint" if self.slopes == "fixed" else "sandwich")
         choice(str(self.scheme), SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
         if self.sampler != "exact":
@@ -151,28 +136,18 @@ class KNG(ColumnSynthesis):
     def quantile_plan(self) -> "QuantilePlan":
         """Which quantiles, in which order."""
         shares = {name: getattr(self, name) for name in ("median_share", "main_share")}
-        found = QuantilePlan(
+        return QuantilePlan(
             taus=quantiles_of(self.quantiles),
             scheme=self.scheme or "joint",
             slopes=self.slopes,
             main=tuple(tau for tau in quantiles_of(self.main) if tau in quantiles_of(self.quantiles)),
             **{name: None if share is None else exact(share, name) for name, share in shares.items()},
         )
-        if self.variant == "published" and self.scheme in AT_ONCE:
-            raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
-        return found
 
     @property
     def numbers_from(self) -> str:
         """What the statement says numeric columns are drawn from."""
         return QUANTILES_BY.get(str(self.scheme), LINES)
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release, in total."""
-        if self.variant == "published":
-            epsilon = exact(self.epsilon, "epsilon")
-            return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=FLAW)
-        return super().privacy_loss(schema)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
@@ -206,14 +181,15 @@ class KNG(ColumnSynthesis):
         if columns.numeric and self.neighbours == "replace-one" and few:
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
-    def fit_numbers(self, task: ColumnTask, chooser: Chooser) -> Draw:
-        """Choose the lines of a column."""
-        fitter = Fitter(
+    def fitter(self, task: ColumnTask) -> Fitter:
+        """Return how the lines of a column are chosen."""
+        return Fitter(
             norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
         )
-        if self.variant == "published":
-            fitter = PublishedFitter.of(task.box, task.cap, self.n_candidates)
-        lines = lines_of(task.records(), self.quantile_plan, fitter, task.epsilon, chooser)
+
+    def fit_numbers(self, task: ColumnTask, chooser: Chooser) -> Draw:
+        """Choose the lines of a column."""
+        lines = lines_of(task.records(), self.quantile_plan, self.fitter(task), task.epsilon, chooser)
         taus = np.array([float(tau) for tau in self.quantile_plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)
 

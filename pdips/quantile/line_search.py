@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numba import njit
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.encoding import UNITS
+from pdips.data.encoding import UNITS, in_units
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.gradient import Gradient, Norm
@@ -180,6 +180,12 @@ class RegressionRecords:
     upper: float
     frame: FloatArray | None = None
 
+    @classmethod
+    def of(cls, outcome: FloatArray, predictors: FloatArray, lower: float, upper: float) -> Self:
+        """Return records whose instruments are the predictors, in [-1, 1]."""
+        instruments = in_units(predictors)
+        return cls(outcome=outcome, predictors=predictors, instruments=instruments, lower=lower, upper=upper)
+
     @property
     def n_predictors(self) -> int:
         """Number of predictors beside the intercept."""
@@ -266,7 +272,7 @@ class Candidates:
     def margin(self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None) -> FloatArray:
         """Return how far candidates are above a line (below it for sign -1) where they are nearest in the box.
 
-        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j abs(d_j) (``docs/proofs/kng.md``, lemma 3).
+        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j abs(d_j).
         """
         moved = np.concatenate([np.zeros((len(self.slopes), 1)), self.slopes], axis=1)
         away = sign * (self.around - floor + moved)

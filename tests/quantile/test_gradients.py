@@ -64,7 +64,7 @@ def test_whole_tables_change_by_no_more_than_the_sensitivity(norm, neighbours):
 
 
 def test_the_shortcut_for_a_symmetric_box_is_too_small_and_found_out():
-    # SOUNDNESS review E13: 2 max(tau, 1 - tau) C forgets the intercept; predictors within a quarter of the range
+    # 2 max(tau, 1 - tau) C forgets the intercept; predictors within a quarter of the range
     tau, reach = Fraction(1, 2), UNITS // 4
     alone = contributions(tau, 1)
     alone[:, 1] = alone[:, 1] // UNITS * reach

@@ -12,10 +12,9 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-from pdips.quantile.kng import KNG
+from pdips.quantile.kng import KNG, SCHEMES
 from pdips.quantile.kng_residual import KNGResidual
-from pdips.quantile.line_search import Fitter, Records
-from pdips.quantile.schemes import SCHEMES
+from pdips.quantile.line_search import Fitter, RegressionRecords
 
 COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 """Levels only: a histogram."""
@@ -85,7 +84,7 @@ def _levels(mechanism: KNG | KNGResidual) -> Iterator[Case]:
 def _above(mechanism: KNG, value: float) -> int:
     """Return the first candidate of a single quantile of wages that is above a value."""
     nobody = np.zeros((0, 0))
-    records = Records(outcome=np.zeros(0), predictors=nobody, instruments=nobody.astype(int), lower=0.0, upper=1000.0)
+    records = RegressionRecords.of(np.zeros(0), nobody, 0.0, 1000.0)
     fitter = Fitter(n_intercepts=mechanism.n_candidates)
     return int(np.argmax(fitter.beside(records, records.start(), upwards=True).intercepts.offsets > value))
 
@@ -121,7 +120,7 @@ def _missing_pair(neighbours: Neighbours) -> Pair:
 
 
 def _top(build: Callable[..., KNG]) -> Iterator[Case]:
-    """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes (SOUNDNESS section 8)."""
+    """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes."""
     wanted: dict[str, Any] = {"scheme": "plain", "slopes": "varying", "base": "uniform", "n_candidates": 400}
     wanted |= {"quantiles": ("99/100",)}
     asked = partial(_built, build)
