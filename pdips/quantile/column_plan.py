@@ -13,7 +13,7 @@ from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours, Spend
 from pdips.quantile.conditional import Groups
-from pdips.quantile.line_search import RegressionRecords
+from pdips.quantile.gradient import RegressionRecords
 from pdips.quantile.panel import Panel
 
 MOST_GROUPS = 32

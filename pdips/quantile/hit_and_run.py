@@ -76,7 +76,7 @@ class HitAndRun:
         self._smooth = self._density._replace(norm=L2)
         low, high = (np.asarray(side, dtype=np.float64) for side in density.covariates)
         self._region = Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)))
-        self._work = Workspace.of(*density.x.shape)
+        self._work = LineWorkspace.of(*density.x.shape)
 
     def check_start(self, start: ArrayLike) -> FloatArray:
         """Return where a chain starts, shape (p,), or say that it can't.
@@ -161,7 +161,7 @@ class Region(NamedTuple):
     shape: Any
 
 
-class Workspace(NamedTuple):
+class LineWorkspace(NamedTuple):
     """Memory that every move uses again."""
 
     times: Any
@@ -177,7 +177,7 @@ class Workspace(NamedTuple):
     direction: Any
 
     @classmethod
-    def of(cls, n: int, p: int) -> "Workspace":
+    def of(cls, n: int, p: int) -> "LineWorkspace":
         """Return memory for n records and p parameters."""
         flips, spare_flips = np.empty((2, n + 1), np.int64)
         times, spare_times, ends, norms, masses = np.empty((5, n + 2))

@@ -19,9 +19,9 @@ from pdips.quantile.choosing import AtOnce, Chooser
 from pdips.quantile.column_plan import ColumnPlan, ColumnTask
 from pdips.quantile.column_synthesis import ColumnSynthesis
 from pdips.quantile.conditional import Between, Draw, LineDraw
-from pdips.quantile.gradient import NORMS, Norm
+from pdips.quantile.gradient import NORMS, Norm, RegressionRecords
 from pdips.quantile.joint import rounding_price
-from pdips.quantile.line_search import BASES, Base, Candidates, Fitter, RegressionRecords, SearchRound, sums
+from pdips.quantile.line_search import BASES, Base, Candidates, Fitter, SearchRound, sums
 from pdips.quantile.quantile_grid import check_quantiles
 
 Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]

@@ -16,7 +16,8 @@ from pdips.quantile.choosing import Chooser
 from pdips.quantile.column_plan import SMALLEST_EPSILON, ColumnTask
 from pdips.quantile.column_synthesis import ColumnSynthesis
 from pdips.quantile.conditional import Draw, ResidualDraw
-from pdips.quantile.line_search import Fitter, RegressionRecords, Spread
+from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.line_search import Fitter, Spread
 
 RECORDS_PER_BIN = 4
 """Of a panel's histograms, in units of the scale of their noise: about three standard deviations."""

@@ -9,22 +9,19 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import product
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 from numba import njit
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.encoding import UNITS, in_units
+from pdips.data.encoding import UNITS
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.choosing import Chooser
-from pdips.quantile.gradient import Gradient, Norm
+from pdips.quantile.gradient import Gradient, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
 BASES: tuple[Base, ...] = ("log", "uniform")
-
-FINEST_BITS = 36
-"""Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
 
 UNAVAILABLE = np.iinfo(np.int64).min
 """The score of what may not be chosen."""
@@ -152,92 +149,6 @@ def around_slopes(each: SearchRound, n_predictors: int, span: float, step: float
     moved = spread.offsets[spread.offsets != 0]
     grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
     return grid, np.zeros(len(grid))
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegressionRecords:
-    """What a regression reads of a table.
-
-    Parameters
-    ----------
-    outcome : ndarray of float64, shape (records,)
-        Within the public bounds.
-    predictors : ndarray of float64, shape (records, p)
-        What lines are lines in.
-    instruments : ndarray of int64, shape (records, p)
-        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are
-        the predictors. Both depend on their record and on released values only.
-    lower, upper : float
-        Public bounds of the outcome.
-    frame : ndarray of float64, shape (p + 1, p + 1), optional
-        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
-    """
-
-    outcome: FloatArray
-    predictors: FloatArray
-    instruments: IntArray
-    lower: float
-    upper: float
-    frame: FloatArray | None = None
-
-    @classmethod
-    def of(cls, outcome: FloatArray, predictors: FloatArray, lower: float, upper: float) -> Self:
-        """Return records whose instruments are the predictors, in [-1, 1]."""
-        instruments = in_units(predictors)
-        return cls(outcome=outcome, predictors=predictors, instruments=instruments, lower=lower, upper=upper)
-
-    @property
-    def n_predictors(self) -> int:
-        """Number of predictors beside the intercept."""
-        return int(self.predictors.shape[1])
-
-    @property
-    def span(self) -> float:
-        """Length of the outcome's public range."""
-        return self.upper - self.lower
-
-    @cached_property
-    def total(self) -> IntArray:
-        """Sums of (1, z), z the instruments, over all records, in units."""
-        return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
-
-    @property
-    def step(self) -> float:
-        """The power of two that coefficients are multiples of."""
-        return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
-
-    def some(self, kept: BoolArray | None) -> "RegressionRecords":
-        """Return those records of which ``kept`` says so, all if it is None."""
-        if kept is None:
-            return self
-        predictors, instruments = self.predictors[kept], self.instruments[kept]
-        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
-
-    def start(self) -> FloatArray:
-        """Return a public line: flat, at the lower bound."""
-        return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
-
-    def residuals(self, line: FloatArray) -> FloatArray:
-        """Return the distance of each outcome above a line."""
-        away = self.outcome - line[0]
-        for slope, column in zip(line[1:], self.predictors.T, strict=True):
-            away = away - slope * column
-        return np.asarray(away)
-
-    def parallel(self, line: FloatArray) -> "RegressionRecords":
-        """Return residuals from the slopes of a released line as outcomes without predictors.
-
-        Their bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
-        """
-        steep, none = float(np.abs(line[1:]).sum()), np.zeros((len(self.outcome), 0))
-        return replace(
-            self,
-            outcome=self.residuals(np.concatenate([[0.0], line[1:]])),
-            predictors=none,
-            instruments=none.astype(np.int64),
-            lower=self.lower - steep,
-            upper=self.upper + steep,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,9 +17,9 @@ from pdips import KNG, KNGResidual, Schema, Table
 from pdips.quantile.choosing import _Path, outcomes
 from pdips.quantile.column_plan import ColumnPlan
 from pdips.quantile.column_synthesis import fitting
-from pdips.quantile.gradient import Gradient
+from pdips.quantile.gradient import Gradient, RegressionRecords
 from pdips.quantile.kng import QuantilePlan, lines_of
-from pdips.quantile.line_search import Fitter, RegressionRecords
+from pdips.quantile.line_search import Fitter
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9

@@ -18,10 +18,10 @@ from pdips.quantile import column_synthesis
 from pdips.quantile import line_search as lines
 from pdips.quantile.column_plan import ColumnPlan, ColumnTask
 from pdips.quantile.column_synthesis import fitting
-from pdips.quantile.gradient import NORMS, Gradient
+from pdips.quantile.gradient import NORMS, Gradient, RegressionRecords
 from pdips.quantile.kng import KNG, WIDE, QuantilePlan, lines_of
 from pdips.quantile.kng_residual import KNGResidual, instrumented, rotated
-from pdips.quantile.line_search import Candidates, Fitter, RegressionRecords
+from pdips.quantile.line_search import Candidates, Fitter
 from pdips_papers.kng.as_printed import PrintedKNG, true_epsilon
 
 TAUS = [Fraction(1, 2), Fraction(1, 100), Fraction(3, 4), Fraction(99, 100), Fraction(2, 3)]

@@ -12,8 +12,9 @@ from pdips import KNGResidual, Schema, Table
 from pdips.data.encoding import UNITS
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.choosing import Exact
+from pdips.quantile.gradient import RegressionRecords
 from pdips.quantile.kng import QuantilePlan, lines_of
-from pdips.quantile.line_search import UNAVAILABLE, Candidates, Fitter, RegressionRecords, Spread, rounds, sums
+from pdips.quantile.line_search import UNAVAILABLE, Candidates, Fitter, Spread, rounds, sums
 
 TAUS = tuple(Fraction(k, 20) for k in (1, 5, 10, 13, 19))
 

@@ -12,8 +12,9 @@ from pdips.privacy.noise import RandomBits
 from pdips.quantile.choosing import Exact, Recording
 from pdips.quantile.column_plan import ColumnTask
 from pdips.quantile.column_synthesis import fitting
+from pdips.quantile.gradient import RegressionRecords
 from pdips.quantile.kng_residual import instrumented
-from pdips.quantile.line_search import Fitter, RegressionRecords
+from pdips.quantile.line_search import Fitter
 
 WAGE = Schema.from_toml("[columns.wage]\nlower = 0\nupper = 1000\n")
 FEW = ("1/4", "1/2", "3/4")

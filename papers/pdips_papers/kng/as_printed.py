@@ -15,8 +15,9 @@ from pdips.mechanism import Variant
 from pdips.privacy.loss import Neighbours, PrivacyLoss, exact
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.column_plan import ColumnTask
+from pdips.quantile.gradient import RegressionRecords
 from pdips.quantile.kng import AT_ONCE, KNG, QuantilePlan
-from pdips.quantile.line_search import Candidates, Fitter, RegressionRecords, SearchRound
+from pdips.quantile.line_search import Candidates, Fitter, SearchRound
 
 PRECISION = 1e-6
 """Nats to which scores are rounded."""

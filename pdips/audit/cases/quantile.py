@@ -12,9 +12,10 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
+from pdips.quantile.gradient import RegressionRecords
 from pdips.quantile.kng import KNG, SCHEMES
 from pdips.quantile.kng_residual import KNGResidual
-from pdips.quantile.line_search import Fitter, RegressionRecords
+from pdips.quantile.line_search import Fitter
 
 COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 """Levels only: a histogram."""
