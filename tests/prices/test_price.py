@@ -230,7 +230,7 @@ def selection_loss(pairs, *, unit: Fraction, observed_levels: bool) -> float:
 
 
 def test_an_election_on_a_large_table_stays_within_its_price():
-    # SOUNDNESS section 8: X1 = four single records and the rest, X2 = the record alone and the rest; the record moves
+    # X1 = four single records and the rest, X2 = the record alone and the rest; the record moves
     # to a level of X1 that nobody had and to the common level of X2. With observed levels the loss is twice the claim.
     before, after = ([996, 1, 1, 1, 1, 0], [999, 1]), ([996, 0, 1, 1, 1, 1], [1000, 0])
     alone = ([995, 1, 1, 1, 1, 1], [1000, 0])
