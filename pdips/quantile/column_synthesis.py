@@ -17,10 +17,12 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.margins.synthesis import public_order, public_records
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.quantile.choosing import Chooser, Exact, Recording, many, outcomes
 from pdips.quantile.column_plan import MISSING_SHARE, ColumnPlan, ColumnTask, column_plan, histogram_scale
 from pdips.quantile.conditional import ByStratum, Draw, LevelDraw, MissingDraw
