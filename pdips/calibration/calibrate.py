@@ -92,7 +92,7 @@ class Calibration:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Question:
+class AccuracyTarget:
     """All that was asked, checked."""
 
     schema: Schema
@@ -220,7 +220,7 @@ def calibrate(
     the cells of a margin, or quantiles over both; the target must be met with two Monte Carlo standard errors to spare.
     """
     target, goal = _target(standard_error, interval_width)
-    question = Question(
+    question = AccuracyTarget(
         schema=schema,
         request=read(of),
         goal=goal,
@@ -324,7 +324,9 @@ def _check_claim(mechanism: Mechanism, schema: Schema) -> None:
         )
 
 
-def _method(method: Method | None, first: Mechanism, question: Question, *, simulated: bool) -> tuple[Method, str]:
+def _method(
+    method: Method | None, first: Mechanism, question: AccuracyTarget, *, simulated: bool
+) -> tuple[Method, str]:
     """Return how to find out, and why not in closed form."""
     if method is not None:
         choice(method, get_args(Method), "method")
@@ -343,7 +345,7 @@ def _method(method: Method | None, first: Mechanism, question: Question, *, simu
     return "closed form", ""
 
 
-def _closed(question: Question, build: Callable[[Fraction], Mechanism], largest: Fraction) -> Calibration:
+def _closed(question: AccuracyTarget, build: Callable[[Fraction], Mechanism], largest: Fraction) -> Calibration:
     def measured(epsilon: Fraction) -> Reached:
         return question.of_sums(errors_of(build(epsilon), question.schema, question.request), worst_only=True)
 
@@ -352,7 +354,7 @@ def _closed(question: Question, build: Callable[[Fraction], Mechanism], largest:
     return _calibration(question, build, epsilon, found, "closed form", closed_form_statement)
 
 
-def _table_for(question: Question, first: Mechanism, public: Table | None, seed: int, why_not: str) -> Table:
+def _table_for(question: AccuracyTarget, first: Mechanism, public: Table | None, seed: int, why_not: str) -> Table:
     """Return the table to simulate on: never the confidential one."""
     if first.privacy_loss(question.schema).sampling == "mcmc":
         raise InputError(f"{first.name} draws by Markov chains with these settings: it isn't simulated here")
@@ -369,7 +371,7 @@ def _table_for(question: Question, first: Mechanism, public: Table | None, seed:
 
 
 def _simulated(
-    question: Question,
+    question: AccuracyTarget,
     build: Callable[[Fraction], Mechanism],
     largest: Fraction,
     simulation: Simulation,
@@ -397,7 +399,7 @@ def _simulated(
     return _calibration(question, build, epsilon, found, "simulation", say)
 
 
-def _unit_of(question: Question, found: Reached) -> str:
+def _unit_of(question: AccuracyTarget, found: Reached) -> str:
     """Return the unit in words: records, unless a model's statistic or a measure has one of its own."""
     counted = all(name in question.schema.columns for each in found.by_margin for name in each.split(" x "))
     if not counted:
@@ -406,12 +408,12 @@ def _unit_of(question: Question, found: Reached) -> str:
 
 
 def _calibration(
-    question: Question,
+    question: AccuracyTarget,
     build: Callable[[Fraction], Mechanism],
     epsilon: Fraction,
     found: Mapping[Fraction, Reached],
     method: Method,
-    say: Callable[[Mechanism, Question, Reached], str],
+    say: Callable[[Mechanism, AccuracyTarget, Reached], str],
 ) -> Calibration:
     mechanism, here = build(epsilon), found[epsilon]
     mechanism.spends(question.schema)
@@ -434,13 +436,13 @@ def _calibration(
     )
 
 
-def goal_in_words(question: Question) -> str:
+def goal_in_words(question: AccuracyTarget) -> str:
     """Return what was asked for."""
     what = "standard error" if question.goal == "standard error" else f"width of the {question.level:.4g} interval"
     return f"{what} of {question.target:g}{' (share)' if question.unit == 'share' else ''}"
 
 
-def closed_form_statement(mechanism: Mechanism, question: Question, found: Reached) -> str:
+def closed_form_statement(mechanism: Mechanism, question: AccuracyTarget, found: Reached) -> str:
     """Return the statement of a result in closed form."""
     epsilon = spell(exact(mechanism.epsilon, "epsilon"))
     parts = [
@@ -460,10 +462,10 @@ def closed_form_statement(mechanism: Mechanism, question: Question, found: Reach
     return " ".join([*parts, *_of_n(mechanism, question)])
 
 
-def simulated_statement(simulation: Simulation, *, public: bool) -> Callable[[Mechanism, Question, Reached], str]:
+def simulated_statement(simulation: Simulation, *, public: bool) -> Callable[[Mechanism, AccuracyTarget, Reached], str]:
     """Return a function that gives the statement of a simulated result."""
 
-    def say(mechanism: Mechanism, question: Question, found: Reached) -> str:
+    def say(mechanism: Mechanism, question: AccuracyTarget, found: Reached) -> str:
         epsilon = spell(exact(mechanism.epsilon, "epsilon"))
         where = (
             "a table that was given as PUBLIC or SYNTHETIC. If it is the confidential one, this epsilon depends on its "
@@ -483,7 +485,7 @@ def simulated_statement(simulation: Simulation, *, public: bool) -> Callable[[Me
     return say
 
 
-def _of_n(mechanism: Mechanism, question: Question) -> list[str]:
+def _of_n(mechanism: Mechanism, question: AccuracyTarget) -> list[str]:
     if question.n_records is None or mechanism.neighbours == "replace-one":
         return []
     return [f"The number of records is protected: {question.n_records:,} was taken for it, and must be a public guess."]

@@ -25,16 +25,12 @@ NO_NOUN = set(
 """Participles, pronouns and the like, which say mood rather than matter: no module, and no class alone."""
 
 EXCEPTIONS: dict[str, set[str]] = {
-    "long_files": {
-        "pdips/release/documents.py",
-    },
+    "long_files": {},
     "crowded_folders": {
         "papers/pdips_papers/kng",
         "papers/pdips_papers/modips",
         "pdips/evaluation",
         "pdips/posterior",
-        "pdips/quantile",
-        "pdips/report",
         "pdips/statistics",
     },
     "ambiguous_classes": {
@@ -43,7 +39,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Check",
         "Density",
         "Drawn",
-        "Entry",
         "Finding",
         "Grid",
         "Pair",
@@ -57,10 +52,8 @@ EXCEPTIONS: dict[str, set[str]] = {
     "no_nouns": {
         "Drawn",
         "Given",
-        "Looked",
         "Made",
         "Measured",
-        "Nobody",
         "Opened",
         "Reading",
         "Wanted",
@@ -69,24 +62,15 @@ EXCEPTIONS: dict[str, set[str]] = {
         "papers/pdips_papers/modips/words.py",
         "pdips/evaluation/opened.py",
         "pdips/evaluation/pictured.py",
-        "pdips/report/evaluated.py",
-        "pdips/report/judging.py",
-        "pdips/report/predicted.py",
         "pdips/statistics/modips_words.py",
         "pdips/statistics/reading.py",
         "pdips/statistics/released.py",
     },
     "unknown_documents": {
         "docs/changelog.md",
-        "papers/pdips_papers/kng/as_printed.py",
-        "papers/pdips_papers/kng/heavy_paper.py",
         "papers/pdips_papers/modips/mixed_moments.py",
         "papers/pdips_papers/modips/normal_moments.py",
         "papers/pdips_papers/modips/slomag_model.py",
-        "pdips/quantile/column_plan.py",
-        "pdips/quantile/gradient.py",
-        "pdips/quantile/kng.py",
-        "pdips/quantile/line_search.py",
         "pdips/statistics/logistic.py",
         "pdips/statistics/statistic.py",
         "pdips/statistics/units.py",

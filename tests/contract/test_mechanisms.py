@@ -29,6 +29,16 @@ def offering(what: str, *wanted: str):
     return pytest.mark.parametrize("mechanism", [find(name) for name in names], ids=names)
 
 
+PRINTED = pytest.mark.parametrize("name", [name for name in ALL if "published" in variants_of(name)])
+"""Over the mechanisms that a paper prints otherwise, whether the form is a setting or a class of its own."""
+
+
+def printed(name: str, **settings):
+    """Return a mechanism as printed."""
+    form, variant = variant_class(name, "published")
+    return (find(name) if variant else form)(epsilon=1, **variant, **settings)
+
+
 def needs(mechanism, neighbours: str) -> dict[str, int]:
     """Return the settings without which a mechanism can't claim a relation: a public number of synthetic records."""
     wanted = neighbours == "add-remove" and "n_records" in mechanism.__dataclass_fields__
@@ -114,19 +124,10 @@ def test_what_a_mechanism_offers_is_what_it_takes(name):
     assert mechanism(epsilon=1).neighbours == mechanism.relations[0]
 
 
-PRINTED = pytest.mark.parametrize("name", [name for name in ALL if "published" in variants_of(name)])
-
-
-def printed(name: str, **settings):
-    """A mechanism as a paper prints it."""
-    mechanism, variant = variant_class(name, "published")
-    return mechanism(**variant, **settings)
-
-
 @PRINTED
 def test_published_needs_a_public_number_of_records(name):
     with pytest.raises(InputError, match="replace-one"):
-        printed(name, epsilon=1, neighbours="add-remove")
+        printed(name, neighbours="add-remove")
 
 
 def every_price():
@@ -216,14 +217,14 @@ def test_the_ledger_refuses_to_overspend(sound, tmp_path):
 @PRINTED
 def test_a_ledger_takes_no_release_without_guarantee(name, tmp_path):
     with pytest.raises(InputError, match="none" if "sound" in find(name).variants else "asymptotic"):
-        printed(name, epsilon=1).release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
+        printed(name).release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
 
 
 @PRINTED
 def test_published_is_never_published(name, tmp_path):
     if "sound" not in find(name).variants:
-        pytest.skip("an asymptotic guarantee can be published when asked for")
-    release, _ = printed(name, epsilon=1).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
+        pytest.skip("kind asymptotic, which may be published on request")
+    release, _ = printed(name).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
     assert release.loss.kind == "none"
     assert "NO GUARANTEE" in release.loss.statement
     with pytest.raises(RefusedError, match="never published"):
