@@ -42,7 +42,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Check",
         "Chooser",
         "Counts",
-        "Density",
         "Drawn",
         "Finding",
         "Given",
