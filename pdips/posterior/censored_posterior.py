@@ -190,8 +190,8 @@ class CensoredPosterior(PlannedMechanism):
 
     @property
     def loss_kind(self) -> Kind:  # type: ignore[override]
-        """What sort of guarantee the steps add up to."""
-        return self.kind
+        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
+        return "pure" if self.kind == "pure" else "approximate"
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: the private reference, if there is one, and the draws.

@@ -378,7 +378,9 @@ def test_sets_share_a_draw_unless_each_pays_for_its_own(monkeypatch):
 def test_sets_of_one_draw_are_said_to_be_so():
     says = "All 3 sets share one draw"
     assert says in CensoredPosterior(epsilon=1, model=normal, n_sets=3).privacy_loss(NUMBER).statement
-    assert says not in CensoredPosterior(epsilon=1, model=normal, n_sets=3, split="per-set").privacy_loss().statement
+    assert (
+        says not in CensoredPosterior(epsilon=1, model=normal, n_sets=3, split="per-set").privacy_loss(NUMBER).statement
+    )
 
 
 def test_a_concentrated_price_is_within_epsilon_at_delta():

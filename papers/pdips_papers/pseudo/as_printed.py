@@ -23,7 +23,7 @@ from pdips.posterior.grid import GridDraws
 from pdips.posterior.pseudo_posterior import ChainFit, has_few
 from pdips.posterior.target import Target
 from pdips.posterior.weights import linear_weights
-from pdips.privacy.loss import Neighbours, exact, spell
+from pdips.privacy.loss import Kind, Neighbours, exact, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips_papers.pseudo.fits import ByLattice
@@ -44,6 +44,7 @@ class PrintedPosterior(CensoredPosterior):
 
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variant: ClassVar[str] = "published"
+    loss_kind: ClassVar[Kind] = "none"  # type: ignore[misc]
     centres: ClassVar[tuple[str, ...]] = ("zero",)
     weightings: ClassVar[tuple[str, ...]] = ("none", "confidential")
 
