@@ -11,7 +11,7 @@ import pymc as pm
 import pytest
 from numpy import log as natural_log
 from pytensor.tensor import exp
-from small_models import PAIRS
+from small_models import PAIRS, normal
 
 from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema
 from pdips.posterior.closures import MOST, check_closed, source_of
