@@ -20,7 +20,8 @@ from pdips.posterior.nuts import Convergence
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.noisy_model import Given, Likelihood
 from pdips.statistics.plan import Measured
-from pdips.statistics.samplers import Lengths, Sampler, recognise
+from pdips.statistics.ridge_posterior import draw_fits, priors_of_fits
+from pdips.statistics.samplers import Draws, Sampler, recognise
 
 DRAWS, TUNE, CHAINS = 1_000, 1_000, 4
 MOST_COMPILED = 8
@@ -71,13 +72,11 @@ class Options:
         named = {"draws": self.draws, "tune": self.tune, "n_chains": self.chains}
         return [name for name, value in named.items() if value is not None]
 
-    def lengths(self, n_draws: int, entries: int) -> Lengths:
-        """Return how much a sampler made for a model draws."""
-        draws = self.draws or min(DRAWS, max(MOST_NUMBERS // max(entries, 1), 1))
-        return Lengths(draws=max(n_draws, draws), tune=self.tune or TUNE, chains=self.chains or CHAINS)
+    def independent(self, n_draws: int, entries: int) -> int:
+        """Return how many independent draws a sampler made for a model makes."""
+        return max(n_draws, self.draws or min(DRAWS, max(MOST_NUMBERS // max(entries, 1), 1)))
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
 class Fitted:
     """Draws from the posterior given noisy statistics: public, for they are all that it depends on.
 
@@ -85,15 +84,18 @@ class Fitted:
     ----------
     draws : mapping of str to ndarray, shape (draws, ...)
         Independent, or as far apart in chains as they can be.
-    tree : DataTree
-        All draws: group ``posterior``, and ``sample_stats`` of chains.
+    tree : DataTree, optional
+        All draws: group ``posterior``, and ``sample_stats`` of chains; by default of ``draws``.
     convergence : Convergence, optional
         How well chains agree; None where draws are independent.
     """
 
-    draws: Mapping[str, NDArray[Any]]
-    tree: xr.DataTree
-    convergence: Convergence | None
+    def __init__(
+        self, draws: Draws, tree: xr.DataTree | None = None, convergence: Convergence | None = None
+    ) -> None:
+        self.draws = draws
+        self.tree = tree_of(draws) if tree is None else tree
+        self.convergence = convergence
 
     def draw(self, number: int) -> dict[str, NDArray[Any]]:
         """Return one draw."""
@@ -133,11 +135,11 @@ def fit(
     with _lock:
         built, kept = prepared(model, given)
     if kept.own is not None and wanted.nuts == "auto":
-        lengths = wanted.lengths(n_draws, sum(len(values) for values in measured.values.values()))
-        found = by_own(model, built, kept, given, lengths, n_draws, rng)
+        entries = sum(len(values) for values in measured.values.values())
+        found = by_own(model, built, kept, given, wanted.independent(n_draws, entries), rng)
         if found is not None:
             return found
-    check_nuts(model, given)
+    priors_of_fits(given, model.name)
     with _lock:
         return _by_nuts(model, built, kept, given, wanted, n_draws, rng)
 
@@ -148,43 +150,20 @@ def prepared(model: StatisticModel, given: Given) -> tuple[pm.Model, Compiled]:
     return built, _kept(model, built, given)
 
 
-def check_nuts(model: StatisticModel, given: Given) -> None:
-    """Refuse a model that NUTS can't draw.
-
-    Raises
-    ------
-    InputError
-        Naming the statistic whose law has no density.
-    """
-    if given.undensified:
-        raise InputError(
-            f"{model.name}: {given.undensified[0]!r} has a law without density (given.ridge_fit), which NUTS can't "
-            "draw, and pdips' own sampler doesn't recognise the rest of the model: it knows the laws and kinds of "
-            "priors of slomag.py, whatever their constants"
-        )
-
-
 def by_own(
-    model: StatisticModel,
-    built: pm.Model,
-    kept: Compiled,
-    given: Given,
-    lengths: Lengths,
-    n_draws: int,
-    rng: np.random.Generator,
+    model: StatisticModel, built: pm.Model, kept: Compiled, given: Given, n_draws: int, rng: np.random.Generator
 ) -> Fitted | None:
-    """Return draws by the sampler made for a model; None where it can't."""
+    """Return independent draws by the sampler made for a model; None where it can't."""
     own = kept.own
-    drawn = None if own is None else own.draw(given, lengths, rng)
+    drawn = None if own is None else own.draw(given, n_draws, rng)
     if own is None or drawn is None:
         return None
     with _lock:
         _set(built, kept)
-        worked_out = own.completed(drawn.values)
+        worked_out = own.completed(drawn)
     free = {str(variable.name) for variable in kept.model.free_RVs}
-    values = {name: drawn.values[name] for name in own.drawn if name in free}
-    flat = model.completed(given, {**values, **worked_out}, rng)
-    return _fitted(model, flat, drawn.chains, drawn.convergence, n_draws, rng)
+    values = {name: drawn[name] for name in own.drawn if name in free}
+    return Fitted(model.completed(given, {**values, **worked_out}, rng))
 
 
 def _set(built: pm.Model, kept: Compiled) -> None:
@@ -225,29 +204,10 @@ def _by_nuts(
         for name, each in posterior.data_vars.items()
         if name in known
     }
-    flat = model.completed(given, drawn, rng)
-    stats = tree["sample_stats"].to_dataset()
-    return _fitted(model, flat, posterior.sizes["chain"], found, n_draws, rng, stats)
-
-
-def _fitted(
-    model: StatisticModel,
-    flat: Mapping[str, NDArray[Any]],
-    chains: int,
-    found: Convergence | None,
-    n_draws: int,
-    rng: np.random.Generator,
-    stats: xr.Dataset | None = None,
-) -> Fitted:
-    """Return draws, shape (draws, ...), of chains that agree, as far apart as they can be; or independent ones."""
-    if found is not None and not found.passed:
-        raise RefusedError(NOT_AGREED.format(model.name))
-    total = len(next(iter(flat.values())))
-    taken = np.arange(n_draws)
-    if found is not None:
-        taken = (rng.integers(total) + taken * max(total // n_draws, 1)) % total
-    draws = {name: values[taken] for name, values in flat.items()}
-    return Fitted(draws=draws, tree=tree_of(flat, chains, stats), convergence=found)
+    flat = model.completed(given, draw_fits(given, model.name, drawn, rng), rng)
+    total, stats = len(next(iter(flat.values()))), tree["sample_stats"].to_dataset()
+    taken = (rng.integers(total) + np.arange(n_draws) * max(total // n_draws, 1)) % total
+    return Fitted({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
 
 
 def tree_of(flat: Mapping[str, NDArray[Any]], chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:

@@ -1,6 +1,7 @@
 """What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
 noise."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -10,18 +11,24 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.statistics import centring, laws
+from pdips.statistics import laws
 from pdips.statistics.plan import Measured
-from pdips.statistics.post_processing import LEAST_RECORDS, is_loud, number_of_records, scatter_about, settle
+from pdips.statistics.post_processing import LEAST_RECORDS, number_of_records, scatter_about, settle
 from pdips.statistics.statistic import Counts
 
-FloatArray = NDArray[np.float64]
 Likelihood = Literal["noise-aware", "plug-in"]
 
 MOST_TERMS = 4096
 """Values of a count that are summed over one by one; with more, it is a real number."""
+
+FAR = 1e9
+"""The variance of an entry that says nothing."""
+
+LEAST_VARIANCE = 1e-6
+"""Added to variances of statistics (records, or units u, squared), so that rounding can't make one negative."""
 
 NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 
@@ -80,7 +87,8 @@ class Given:
         self.latents: list[str] = []
         self.stated: list[Stated] = []
         self.terms: list[Any] = []
-        self.undensified: list[str] = []
+        self.population_columns: tuple[str, ...] = ()
+        self.population_law = ("", "")
         self.data: dict[str, FloatArray] = {}
 
     @property
@@ -174,10 +182,10 @@ class Given:
         n, deviation, used = self.measured.n_records, self.measured.deviation(name), self.used[name]
         # A table of one record has no scatter: a total that is counted by itself is above that.
         least = LEAST_RECORDS if n is None and len(used) == 1 else 0
-        fixed = centring.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
+        fixed = laws.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
         known = {what: self._data(f"{what} of {name}", each) for what, each in fixed.items()}
-        counts, density = centring.counts_given(moved, p, n, **known)
+        counts, density = laws.counts_given(moved, p, n, **known)
         self._term(f"flat {name}", density)
         self._noise_on(name, counts + least)
         return counts + least
@@ -233,7 +241,7 @@ class Given:
         d, label, entries = len(known), ", ".join(known), len(self.used[known[0]])
         mean, chol = pt.as_tensor(mean).reshape((entries, d)), pt.as_tensor(chol).reshape((d, d))
         between = None if between is None else pt.as_tensor(between).reshape((d,))
-        rows = centring.factors(chol, d, times * pt.ones(entries), between)
+        rows = laws.factors(chol, d, times * pt.ones(entries), between)
         standard, exact, density = list[Any](), list[Any](), []
         for place, name in enumerate(known):
             before = zip(rows[place], standard, strict=False)
@@ -255,7 +263,7 @@ class Given:
             return standard, -(standard**2).sum() / 2 - pt.log(sd).sum()
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(self.used[name]))
         deviation = self._data(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
-        return centring.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
+        return laws.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
 
     def wishart(self, names: Sequence[str], df: Any, chol: Any, about: Any = 0.0) -> Any:
         """State that the scatter about the means is Wishart distributed, and return it.
@@ -303,16 +311,16 @@ class Given:
         label = ", ".join(names)
         deviations = np.array([self.measured.deviation(name) for name in names])
         centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
-        follow, steps = centring.steering(centre, deviations, number_of_records(self.measured, self.used))
+        follow, steps = laws.steering(centre, deviations, number_of_records(self.measured, self.used))
         moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
         fixed = {"centre": centre, "follow": follow, "steps": steps}
         known = {name: self._data(f"{name} of {label}", each) for name, each in fixed.items()}
-        factor, density = centring.scatter_given(moved, chol, df, d=d, **known)
+        factor, density = laws.scatter_given(moved, chol, df, d=d, **known)
         self._term(f"law of {label}", density)
         return pt.dot(factor, factor.T)
 
-    def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> Any:
-        """State that exact statistics, all entries one after the other, are jointly normal, and return them.
+    def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> None:
+        """State that exact statistics, all entries one after the other, are jointly normal, and integrate them out.
 
         Parameters
         ----------
@@ -321,21 +329,55 @@ class Given:
         mean : TensorVariable, shape (all entries,)
             Given the parameters.
         covariance : TensorVariable, shape (all entries, all entries)
-            Given the parameters, positive definite.
+            Given the parameters, nonnegative definite.
+
+        Notes
+        -----
+        A Laplace law is a normal one whose variance is exponential (Andrews and Mallows, Scale mixtures of normal
+        distributions, 1974): given these variances, one for each noised entry, noisy statistics are normal too. Where
+        counts add up to a public number, the last of them says nothing more and is left aside.
         """
         self._state("gaussian", tuple(names), None, mean=mean, covariance=covariance)
-        chol, label = pt.linalg.cholesky(covariance), ", ".join(names)
-        sizes = [len(self.used[name]) for name in names]
-        if self.aware and is_loud(self.measured, self.used, names):
-            moved = pm.Normal(self._unknown(f"{label} about the mean"), 0, 1, shape=sum(sizes))
-            exact = mean + pt.dot(chol, moved)
-            for name, part in zip(names, np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), strict=True):
-                self._noise_on(name, exact[part])
-            return exact
-        exact = pt.concatenate([self._about_noisy(name) for name in names])
-        moved = pt.linalg.solve_triangular(chol, exact - mean, lower=True)
-        self._term(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
-        return exact
+        values, variances = zip(*(self._spread_by_noise(name) for name in names), strict=True)
+        whole = covariance + pt.diag(pt.concatenate(variances) + LEAST_VARIANCE)
+        density = pm.logp(pm.MvNormal.dist(mean, whole), pt.concatenate(values))
+        self._term(f"law of {', '.join(names)}", density)
+
+    def _spread_by_noise(self, name: str) -> tuple[Any, Any]:
+        """Return a statistic as the model sees it, and the variances that noise adds to its entries."""
+        part, size = self.measured.part(name), len(self.used[name])
+        adds_up = isinstance(part.statistic, Counts) and self.measured.n_records is not None
+        n_noised = part.n_noised if self.aware else 0
+        if not n_noised:
+            said = size - 1 if adds_up else size
+            return self._data(USED.format(name), self.used[name]), pt.as_tensor(np.where(np.arange(size) < said, 0, FAR))
+        noisy, scale = self._noisy(name)
+        if part.law == "gaussian":
+            own = scale**2 * pt.ones(n_noised)
+        else:
+            own = 2 * scale**2 * pm.Exponential(self._unknown(f"variances on {name}"), 1.0, shape=n_noised)
+        return noisy, pt.concatenate([own, pt.full((size - n_noised,), FAR)])
+
+    def poisson_total(self, name: str) -> Any:
+        """Return the number of records: as it is, or where it is protected the mean of a Poisson law, which is flat.
+
+        Parameters
+        ----------
+        name : str
+            The :class:`Counts` that say it. Sums over records are compound Poisson then: their covariance is made of
+            uncentred second moments.
+        """
+        start = number_of_records(self.measured, self.used)
+        if self.measured.n_records is not None or not self.aware:
+            return self._data("number of records", np.asarray(start))
+        if not isinstance(self.measured.part(name).statistic, Counts):
+            raise InputError(f"{name!r} must count records where their number is protected")
+        noise = self.measured.deviation(name) * math.sqrt(len(self.used[name]))
+        step = min(math.hypot(noise, math.sqrt(start)) / start, 1.0)
+        base, width = self._data("start of records", start), self._data("step of records", step)
+        moved = pm.Normal(self._unknown("moves of records"), 0, 1)
+        self._term("flat records", moved**2 / 2 + width * moved)
+        return base * pt.exp(width * moved)
 
     @property
     def public(self) -> Mapping[str, NDArray[Any]]:
@@ -369,7 +411,7 @@ class Given:
         deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
         weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
         target = np.concatenate([self.used[key] / deviations[key] for key in loads])
-        found, spread_of = centring.least_squares(weighted, target, spread)
+        found, spread_of = laws.least_squares(weighted, target, spread)
         centre = self._data(f"centre of {name}", found)
         if not self.aware:
             return self._state("solved", tuple(loads), centre, loads=loads)
@@ -396,14 +438,44 @@ class Given:
         self._term(f"prior of {name}", pm.logp(law, quantity).sum())
         self._state("prior", (name,), None, quantity=pt.as_tensor(quantity), of=law)
 
+    def population(self, columns: Sequence[str], mean: Any, covariance: Any) -> None:
+        """State which numeric columns of records are jointly normal, for :meth:`ridge_fit`.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Their names.
+        mean, covariance : TensorVariable, shape (columns,) and (columns, columns)
+            Variables of the model with a name, such as a ``pm.Deterministic``; of u.
+        """
+        self.population_columns, self.population_law = tuple(columns), (str(mean.name), str(covariance.name))
+
     def ridge_fit(self, name: str, coefficients: Any) -> None:
         """State that a :class:`pdips.statistics.logistic.Logistic` statistic is the fit of records with coefficients.
 
-        Its law needs sums over a population and has no density here: a sampler made for it is needed
-        (:mod:`pdips.statistics.samplers`), and NUTS is refused.
+        Its law needs sums over the population and has no density here: chains draw all else, and the coefficients are
+        drawn afterwards, one regression after the other (:mod:`pdips.statistics.ridge_posterior`).
+
+        Parameters
+        ----------
+        name : str
+            The statistic.
+        coefficients : TensorVariable, shape (logits, coefficients)
+            A free variable with one normal prior about 0.
+
+        Raises
+        ------
+        InputError
+            With add-remove, or with the plug-in likelihood.
         """
-        self.undensified.append(name)
+        if self.measured.n_records is None or not self.aware:
+            raise InputError(f"{name!r}: ridge fits are for neighbours = replace-one and likelihood = noise-aware")
         self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
+
+    @property
+    def ridge_fits(self) -> list[Stated]:
+        """The ridge fits that a model stated, in its order."""
+        return [each for each in self.stated if each.law == "ridge_fit"]
 
     def exact(self, name: str) -> Any:
         """Return exact statistics without a law, shape (entries,): the model must state one.

@@ -8,22 +8,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.statistics.plan import Measured, Part
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums
-
-FloatArray = NDArray[np.float64]
 
 LEAST_VARIANCE = 1e-4
 """In units of half the range squared: no column has a standard deviation below a hundredth of half its range."""
 
 LEAST_RECORDS = 2
 """Of a table whose number of records is noisy and counted by itself: a single one has no scatter."""
-
-DEVIATIONS = 0.5
-"""Noise above this many standard deviations of the statistic itself: chains move the statistic about its mean; below,
-about its noisy value. It steers chains only."""
 
 
 def settle(measured: Measured) -> dict[str, FloatArray]:
@@ -174,11 +168,3 @@ def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
     values, vectors = np.linalg.eigh(matrix)
     nearest: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
     return nearest
-
-
-def is_loud(measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str]) -> bool:
-    """Whether noise is larger than statistics vary by themselves, were records spread over half the range."""
-    n = number_of_records(measured, used)
-    parts = [measured.part(name) for name in names]
-    own = [np.sqrt(n * part.statistic.spread(measured.schema).min()) / 2 for part in parts]
-    return any(measured.deviation(part.name) > DEVIATIONS * each for part, each in zip(parts, own, strict=True))

@@ -2,21 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special, stats
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
+from pdips.errors import InputError
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.noisy_model import Given, Stated
-from pdips.statistics.normal_cells import Cells, draw_cells, recognised
-from pdips.statistics.reading import Prior, Reading
-from pdips.statistics.samplers import Drawn, Lengths, Sampler
-from pdips.statistics.statistic import Sums
-from pdips.statistics.units import unit_of
-
-FloatArray = NDArray[np.float64]
+from pdips.statistics.noisy_model import Given
+from pdips.statistics.samplers import Prior, prior_of
+from pdips.statistics.statistic import unit_of
 
 NODES = 256
 """Public points at which numbers are taken: a Halton sequence, which is fixed."""
@@ -28,7 +26,7 @@ PASSES = 5
 
 
 @dataclass(frozen=True)
-class Rows:
+class Population:
     """Records that stand for a population: columns as models read them, each row with its weight.
 
     Parameters
@@ -43,85 +41,85 @@ class Rows:
     weights: FloatArray
 
     @classmethod
-    def of(cls, names: Sequence[str], numbers: FloatArray) -> "Rows":
+    def of(cls, names: Sequence[str], numbers: FloatArray) -> "Population":
         """Return equally weighed rows of numbers, shape (rows, columns)."""
         return cls(dict(zip(names, numbers.T, strict=True)), np.full(len(numbers), 1 / len(numbers)))
 
-    def with_levels(self, name: str, shares: FloatArray) -> "Rows":
+    def with_levels(self, name: str, shares: FloatArray) -> "Population":
         """Return each row once for each level of a column, weighed by its probability, shape (rows, levels)."""
         rows, levels = shares.shape
         values = {column: np.repeat(each, levels) for column, each in self.values.items()}
         values[name] = np.tile(np.arange(levels, dtype=np.float64), rows)
-        return Rows(values, np.repeat(self.weights, levels) * shares.ravel())
+        return Population(values, np.repeat(self.weights, levels) * shares.ravel())
 
 
-def sequence(reading: Reading) -> Sampler | None:
-    """Return draws of numeric columns by chains, then of each regression given the population that these make.
+def priors_of_fits(given: Given, name: str) -> list[Prior]:
+    """Return the prior of each ridge fit's coefficients, checked.
 
-    For models that are normal columns of one cell and any number of ridge fits, whose coefficients are free variables
-    with one normal prior each.
+    Parameters
+    ----------
+    given : Given
+        On which a model was built that states ridge fits, or none.
+    name : str
+        Of the model, for refusals.
+
+    Raises
+    ------
+    InputError
+        If coefficients have no single normal prior about 0, or a predictor isn't one of the population's columns.
     """
-    fits = [each for each in reading.given.stated if each.law == "ridge_fit"]
-    others = [each for each in reading.given.stated if each.law != "ridge_fit"]
-    named = {prior.variable: prior for prior in reading.priors.values()}
-    known = [named.get(each.arguments["coefficients"]) for each in fits]
-    of_fits = [each for each in known if each is not None and _is_centred(each)]
-    if not fits or len(of_fits) < len(fits) or reading.given.undensified != [each.names[0] for each in fits]:
-        return None
-    rest = {name: prior for name, prior in reading.priors.items() if prior not in of_fits}
-    spec = recognised(reading, others, rest)
-    if spec is None or spec.counts is not None or not _is_sequence(reading, spec, fits):
-        return None
-    numbers = spec
-
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn:
-        pairs = [(each.names[0], prior) for each, prior in zip(fits, of_fits, strict=True)]
-        return _draw_sequence(given, numbers, pairs, lengths, rng)
-
-    drawn = {name: prior.variable for name, prior in reading.priors.items()}
-    [sums] = [each.exact for each in others if each.law == "normal"]
-    options = ("draws", "tune", "n_chains")
-    return Sampler(name="chains, then Gibbs", draw=draw, drawn=drawn | {"sums": sums}, options=options)
+    columns, found = list(given.population_columns), []
+    for each in given.ridge_fits:
+        fit = given.measured.part(each.names[0]).statistic
+        prior = prior_of(each.arguments["coefficients"])
+        if prior is None or prior.law != "normal" or np.any(prior.constants[0]) or np.ptp(prior.constants[1]):
+            raise InputError(
+                f"{name}: {each.names[0]!r} has a law without density (given.ridge_fit): its coefficients must be a "
+                "free variable with one normal prior about 0"
+            )
+        if not isinstance(fit, Logistic) or not set(fit.predictors) <= set(columns):
+            raise InputError(
+                f"{name}: {each.names[0]!r} must be a logistic regression on columns of given.population and on the "
+                "outcomes of ridge fits before it"
+            )
+        columns.append(fit.outcome)
+        found.append(prior)
+    return found
 
 
-def _is_centred(prior: Prior) -> bool:
-    return prior.law == "normal" and not np.any(prior.constants[0]) and not np.ptp(prior.constants[1])
+def draw_fits(
+    given: Given, name: str, draws: Mapping[str, NDArray[Any]], rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """Return posterior draws with those of the coefficients of ridge fits, each given the population before it.
 
-
-def _is_sequence(reading: Reading, spec: Cells, fits: Sequence[Stated]) -> bool:
-    """Whether each fit's outcome depends on the numeric columns and on the outcomes before it."""
-    measured = reading.given.measured
-    before = [_of(measured.part(name).statistic) for name in spec.sums]
-    for each in fits:
-        fit = measured.part(each.names[0]).statistic
-        if not isinstance(fit, Logistic) or not set(fit.predictors) <= set(before):
-            return False
-        before.append(fit.outcome)
-    return True
-
-
-def _of(statistic: object) -> str:
-    return statistic.of if isinstance(statistic, Sums) else ""
-
-
-def _draw_sequence(
-    given: Given, spec: Cells, fits: Sequence[tuple[str, Prior]], lengths: Lengths, rng: np.random.Generator
-) -> Drawn:
-    measured, schema = given.measured, given.schema
-    found = draw_cells(given, spec, lengths, rng)
-    taken = np.linspace(0, len(found.values["sd"]) - 1, lengths.draws).astype(int)
-    values, n = {name: each[taken] for name, each in found.values.items()}, int(measured.n_records or 0)
-    names = [_of(measured.part(name).statistic) for name in spec.sums]
-    u = nodes(values["sums"][:, 0].mean(axis=0) / n, values["covariance"].mean(axis=0))
-    rows = Rows.of(names, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(names)]))
-    for name, prior in fits:
-        part = measured.part(name)
+    Parameters
+    ----------
+    given : Given
+        On which the model was built.
+    name : str
+        Of the model.
+    draws : mapping of str to ndarray, shape (draws, ...)
+        Of everything else; the coefficients among them are from their prior.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+    """
+    found, priors = dict(draws), priors_of_fits(given, name)
+    if not priors:
+        return found
+    measured, schema, columns = given.measured, given.schema, given.population_columns
+    mean, covariance = (found[each].mean(axis=0) for each in given.population_law)
+    u = nodes(mean, covariance)
+    rows = Population.of(columns, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(columns)]))
+    n_draws = len(next(iter(found.values())))
+    for each, prior in zip(given.ridge_fits, priors, strict=True):
+        [fitted] = each.names
+        part, size = measured.part(fitted), float(np.ravel(prior.constants[1])[0])
+        noise = (measured.scale(fitted), part.law == "gaussian")
         fit: Logistic = part.statistic  # type: ignore[assignment]
-        law = (measured.scale(name), part.law == "gaussian", n, float(np.ravel(prior.constants[1])[0]))
-        draws, shares = draw_coefficients(fit, schema, rows, given.noisy(name), *law, lengths.draws, rng)
-        values[prior.name] = draws
+        law = (given.noisy(fitted), *noise, round(float(given.n)), size, n_draws)
+        found[prior.name], shares = draw_coefficients(fit, schema, rows, *law, rng)
         rows = rows.with_levels(fit.outcome, shares)
-    return Drawn(values=values, convergence=found.convergence)
+    return found
 
 
 def nodes(mean: FloatArray, covariance: FloatArray) -> FloatArray:
@@ -148,7 +146,7 @@ def information(design: FloatArray, shares: FloatArray, weights: FloatArray) -> 
 def draw_coefficients(
     statistic: Logistic,
     schema: Schema,
-    rows: Rows,
+    rows: Population,
     noisy: FloatArray,
     scale: float,
     gaussian: bool,
@@ -165,7 +163,7 @@ def draw_coefficients(
         The fit.
     schema : Schema
         Of the table.
-    rows : Rows
+    rows : Population
         The population: numbers, and columns with levels before this one.
     noisy : ndarray, shape (coefficients,)
         The noisy fit.

@@ -1,7 +1,7 @@
 """Samplers made for posteriors that NUTS draws slowly: each for the models whose built form it recognises.
 
-A sampler takes its constants from the built ``pm.Model`` (``reading.py``) and checks by the model's own
-graphs that the laws it assumes are those that the model states. Where it doesn't recognise them, NUTS draws.
+A model is read, never written twice: a sampler takes its constants from the built ``pm.Model`` and checks by the model's
+own graphs that the laws it assumes are those that the model states. Where it doesn't recognise them, NUTS draws.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,74 +10,180 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 from numpy.typing import NDArray
+from pymc.distributions.transforms import _default_transform
+from pytensor.graph.basic import Constant
+from pytensor.graph.replace import clone_replace, vectorize_graph
+from pytensor.graph.traversal import ancestors
 
-from pdips.convergence import ROUNDS, Convergence
+from pdips.arrays import FloatArray
+from pdips.statistics.exact_counts import draw_shares
+from pdips.statistics.exact_moments import NoisyMoments, Regression, noise_aware, plug_in
+from pdips.statistics.laws import least_squares
 from pdips.statistics.noisy_model import Given, Stated
+from pdips.statistics.plan import Part
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.reading import Draws, Prior, Reading, deterministics, prior_of, read
-from pdips.statistics.shares import draw_shares
 
-FloatArray = NDArray[np.float64]
+Draws = Mapping[str, NDArray[Any]]
 
+KNOWN = {
+    pm.Normal: "normal",
+    pm.HalfNormal: "half-normal",
+    pm.Gamma: "gamma",
+    pm.Beta: "beta",
+    pm.Dirichlet: "dirichlet",
+    pm.Binomial: "binomial",
+}
+LAWS = {type(law.rv_op): name for law, name in KNOWN.items()}
 
-@dataclass(frozen=True, kw_only=True)
-class Lengths:
-    """How much is drawn.
+POINTS = 4
+"""Draws from the prior at which two graphs are compared."""
 
-    Parameters
-    ----------
-    draws : int
-        Independent draws, or draws of each chain.
-    tune, chains : int
-        Of samplers that run chains.
-    rounds : int
-        How often chains that disagree run again, longer.
-    """
-
-    draws: int
-    tune: int = 1_000
-    chains: int = 4
-    rounds: int = ROUNDS
+CLOSE = 1e-6
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Drawn:
-    """Draws, by the names that :class:`Sampler` gives in ``drawn``.
+@dataclass(frozen=True, eq=False)
+class Prior:
+    """The prior of a variable.
 
     Parameters
     ----------
-    values : mapping of str to ndarray
-        Shape (draws, ...): independent, or of all chains one after the other.
-    chains : int
-        Number of chains.
-    convergence : Convergence, optional
-        How well chains agree; None where draws are independent.
+    variable : TensorVariable
+        The free variable; a quantity of the model for :meth:`Given.prior`.
+    law : str
+        "normal" (mean, standard deviation), "half-normal" (location, scale), "gamma" (shape, rate), "beta" (a, b) or
+        "dirichlet" (alpha).
+    constants : tuple of ndarray
+        Its parameters, each of the shape of the variable.
     """
 
-    values: Draws
-    chains: int = 1
-    convergence: Convergence | None = None
+    variable: Any
+    law: str
+    constants: tuple[FloatArray, ...]
+
+    @property
+    def name(self) -> str:
+        """The variable's name."""
+        return str(self.variable.name)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The variable's shape."""
+        return np.shape(self.constants[0])
 
 
-Draw = Callable[[Given, Lengths, np.random.Generator], Drawn | None]
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """A model that is made of known priors and of laws stated by :class:`Given`, and nothing else."""
+
+    model: pm.Model
+    given: Given
+    priors: Mapping[str, Prior]
+
+    @property
+    def n(self) -> int | None:
+        """The public number of records."""
+        return self.given.measured.n_records
+
+    def stated(self, *laws: str) -> list[Stated] | None:
+        """Return the laws that the model states if they are these, in any order; otherwise None."""
+        found = {each.law: each for each in self.given.stated}
+        if len(found) != len(self.given.stated) or sorted(found) != sorted(laws):
+            return None
+        return [found[law] for law in laws]
+
+    def of_law(self, **laws: str) -> list[Prior] | None:
+        """Return the priors called so if they have these laws and there are no others; otherwise None."""
+        if sorted(self.priors) != sorted(laws) or any(self.priors[name].law != law for name, law in laws.items()):
+            return None
+        return [self.priors[name] for name in laws]
+
+    def parts(self, stated: Stated) -> list[Part]:
+        """Return the statistics that a law is about."""
+        return [self.given.measured.part(name) for name in stated.names]
+
+    def same(self, *pairs: tuple[Any, Any]) -> bool:
+        """Whether the graphs of each pair have equal values at draws from the prior."""
+        inputs = list(self.model.free_RVs)
+        outputs = [pt.as_tensor(each) for pair in pairs for each in pair]
+        compiled = pytensor.function(inputs, outputs, mode="FAST_COMPILE", on_unused_input="ignore")
+        drawn = pm.draw(inputs, draws=POINTS, random_seed=0, mode="FAST_COMPILE")
+        for point in zip(*drawn, strict=True):
+            found = compiled(*point)
+            for one, other in zip(found[::2], found[1::2], strict=True):
+                if one.shape != other.shape or not np.allclose(one, other, rtol=CLOSE, atol=CLOSE):
+                    return False
+        return True
+
+
+def read(model: pm.Model, given: Given) -> Reading | None:
+    """Return a model as samplers read it; None where it holds anything that they couldn't know of.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        As ``build_model`` returned it.
+    given : Given
+        What it was built on.
+
+    Notes
+    -----
+    Readable are models whose free variables are unknown statistics or noise of ``given``, or have a known distribution
+    with constant parameters and PyMC's own transform, and whose other terms were all made by ``given``. The density of
+    such a model is that of its priors and of the stated laws.
+    """
+    own = {id(term) for term in given.terms}
+    if model.observed_RVs or len(model.potentials) != len(own) or any(id(each) not in own for each in model.potentials):
+        return None
+    priors = {}
+    for variable in model.free_RVs:
+        if variable.name in given.latents:
+            continue
+        found = prior_of(variable)
+        known = variable.owner.op, variable
+        if found is None or type(model.rvs_to_transforms[variable]) is not type(_default_transform(*known)):
+            return None
+        priors[str(variable.name)] = found
+    return Reading(model, given, priors)
+
+
+def prior_of(variable: Any) -> Prior | None:
+    """Return the law of a variable with its constants; None if it isn't known or they aren't constant."""
+    law = LAWS.get(type(variable.owner.op))
+    parameters = variable.owner.op.dist_params(variable.owner)
+    if law is None or any(not _is_constant(each) for each in parameters):
+        return None
+    values = [np.asarray(each.eval(mode="FAST_COMPILE"), dtype=np.float64) for each in parameters]
+    shape = tuple(variable.shape.eval(mode="FAST_COMPILE"))
+    constants = [np.broadcast_to(each, shape) for each in values]
+    if law == "gamma":  # PyTensor keeps the scale
+        constants[1] = 1 / constants[1]
+    return Prior(variable, law, tuple(constants))
+
+
+def _is_constant(graph: Any) -> bool:
+    """Whether a graph has constants alone at its roots; random variables have their generator."""
+    return all(each.owner is not None or isinstance(each, Constant) for each in ancestors([graph]))
+
+
+Draw = Callable[[Given, int, np.random.Generator], Draws | None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sampler:
-    """A sampler that recognised a model.
+    """A sampler of independent draws that recognised a model.
 
     Parameters
     ----------
     name : str
         What it does, for people.
     draw : callable
-        Takes noisy statistics, lengths and a Generator; returns draws, or None where it can't: then NUTS draws.
+        Takes noisy statistics, the number of draws and a Generator; returns draws by the names in ``drawn``, each of
+        shape (draws, ...), or None where it can't: then NUTS draws.
     drawn : mapping of str to TensorVariable
         What it draws: free variables by their names, and exact statistics by any others.
-    options : tuple of str
-        The options of a release that it takes.
     completed : callable
         Works the model's deterministic variables out at draws.
     """
@@ -85,19 +191,15 @@ class Sampler:
     name: str
     draw: Draw
     drawn: Mapping[str, Any]
-    options: tuple[str, ...] = ("draws",)
     completed: Callable[[Draws], Draws] = dict
 
 
 def recognise(model: pm.Model, given: Given) -> Sampler | None:
     """Return the sampler made for a model; None where there is none, and NUTS draws."""
-    from pdips.statistics.normal_cells import cells
-    from pdips.statistics.ridge_posterior import sequence
-
     reading = read(model, given)
     if reading is None:
         return None
-    for of in (shares, normal, regression, cells, sequence):
+    for of in (shares, normal, regression):
         found = of(reading)
         if found is not None:
             completed = deterministics(reading, found.drawn)
@@ -117,12 +219,12 @@ def shares(reading: Reading) -> Sampler | None:
     if name is None and reading.given.stated:
         return None
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn:
+    def draw(given: Given, n_draws: int, rng: np.random.Generator) -> Draws:
         if name is None:  # no statistic says anything of them
-            found = rng.dirichlet(alpha, lengths.draws)
+            found = rng.dirichlet(alpha, n_draws)
         else:
-            found = draw_shares(given, name, alpha, lengths.draws, rng)
-        return Drawn(values={prior.name: found if prior.law == "dirichlet" else found[:, 0]})
+            found = draw_shares(given, name, alpha, n_draws, rng)
+        return {prior.name: found if prior.law == "dirichlet" else found[:, 0]}
 
     return Sampler(name="independent exact draws", draw=draw, drawn={prior.name: prior.variable})
 
@@ -144,31 +246,35 @@ def _counted(reading: Reading, prior: Prior, cells: int) -> str | None:
 
 
 def normal(reading: Reading) -> Sampler | None:
-    """Return draws of a normal law's mean and standard deviation given its noisy sum and sum of squares."""
+    """Return draws of a normal law's mean and standard deviation given its noisy sum and sum of squares.
+
+    It is the regression on a constant: the mean is its one coefficient.
+    """
     stated, priors = reading.stated("normal", "wishart"), {each.law: each for each in reading.priors.values()}
     if stated is None or len(reading.priors) != 2 or sorted(priors) != ["half-normal", "normal"]:
         return None
     mean, sd, n = priors["normal"], priors["half-normal"], reading.n
     if mean.shape or sd.shape or n is None or n < 3 or sd.constants[0]:
         return None
-    if not all(len(each.names) == 1 for each in stated) or not _is_normal(
-        reading, (stated[0], stated[1]), mean, sd, float(n)
-    ):
+    if not all(len(each.names) == 1 for each in stated) or not _is_normal(reading, *stated, mean, sd):
         return None
-    names = (stated[0].names[0], stated[1].names[0])
-    centre, *widths = (float(each) for each in (*mean.constants, sd.constants[1]))
+    sums, squares = (each.names[0] for each in stated)
+    centre, width, spread = (float(each) for each in (*mean.constants, sd.constants[1]))
+    constants = {"width": width, "spread": spread, "centre": centre}
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn | None:
-        found = _normal_draws(given, names, np.array(widths), centre, lengths.draws, rng)
-        return None if found is None else Drawn(values={mean.name: found[:, 0], sd.name: found[:, 1]})
+    def draw(given: Given, n_draws: int, rng: np.random.Generator) -> Draws | None:
+        size = np.full((1, 1), float(given.n))
+        model = Regression(gram=size, covariance=1 / size, df=given.n - 1, **constants)
+        fitted = given[sums] / size[0]
+        found = _draw_regression(given, model, {sums: size}, squares, fitted, n_draws, rng)
+        return None if found is None else {mean.name: found[0][:, 0], sd.name: found[1]}
 
     drawn = {each.name: each.variable for each in (mean, sd)}
-    return Sampler(name="independent draws by importance sampling", draw=draw, drawn=drawn)
+    return Sampler(name="many short chains", draw=draw, drawn=drawn)
 
 
-def _is_normal(reading: Reading, stated: tuple[Stated, Stated], mean: Prior, sd: Prior, n: float) -> bool:
-    sums, squares = stated
-    ones, total = np.ones((1, 1)), sums.exact.reshape((1,))
+def _is_normal(reading: Reading, sums: Stated, squares: Stated, mean: Prior, sd: Prior) -> bool:
+    ones, total, n = np.ones((1, 1)), sums.exact.reshape((1,)), float(reading.n or 0)
     return len(reading.given[sums.names[0]]) == 1 and reading.same(
         (sums.arguments["mean"], n * mean.variable * ones),
         (sums.arguments["chol"], sd.variable * ones),
@@ -180,26 +286,8 @@ def _is_normal(reading: Reading, stated: tuple[Stated, Stated], mean: Prior, sd:
     )
 
 
-def _normal_draws(
-    given: Given, names: tuple[str, str], widths: FloatArray, centre: float, n_draws: int, rng: np.random.Generator
-) -> FloatArray | None:
-    from pdips.statistics.exact_moments import noise_aware, plug_in
-
-    n = float(given.n)
-    if not given.aware:
-        total, squares = (given[name] for name in names)
-        [found] = plug_in(total, squares - total**2 / n, n, widths, n_draws, rng, centre)
-        return np.asarray(found)
-    noisy = np.stack([given.noisy(name) for name in names], axis=1)
-    scales = np.array([given.measured.scale(name) for name in names])
-    gaussian = given.measured.part(names[0]).law == "gaussian"
-    lengths = (n_draws, 64 * n_draws, 2.0 * n_draws)
-    [found], [worth] = noise_aware(noisy, scales, n, widths, *lengths, rng, gaussian, centre)
-    return None if worth < n_draws else np.asarray(found)
-
-
 def regression(reading: Reading) -> Sampler | None:
-    """Return draws of a regression's coefficients given noisy sums of products with Laplace noise."""
+    """Return draws of a regression's coefficients given noisy sums of products."""
     stated, data = reading.stated("solved", "prior", "wishart"), reading.model.named_vars
     priors = reading.of_law(sd="half-normal", error="normal")
     if stated is None or priors is None or "beta" not in data or reading.n is None:
@@ -208,10 +296,9 @@ def regression(reading: Reading) -> Sampler | None:
     [sd, error], width = priors, prior_of(prior.arguments["of"])
     root, gram = (reading.given.data.get(name, np.zeros((0, 0))) for name in ("root", "gram"))
     df = reading.n - len(gram)
-    laplace = all(part.law == "laplace" for each in (solved, squares) for part in reading.parts(each))
     if width is None or width.law != "normal" or np.ptp(width.constants[1]) or np.any(width.constants[0]):
         return None
-    if not laplace or df < 2 or sd.constants[0] or np.any(error.constants[0]) or np.any(error.constants[1] != 1):
+    if df < 2 or sd.constants[0] or np.any(error.constants[0]) or np.any(error.constants[1] != 1):
         return None
     explained = solved.exact @ (gram @ solved.exact)
     if not reading.given.aware:
@@ -227,34 +314,80 @@ def regression(reading: Reading) -> Sampler | None:
         return None
     constants = {"width": float(np.ravel(width.constants[1])[0]), "spread": float(sd.constants[1])}
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn | None:
-        return _regression_draws(given, squares.names[0], constants, lengths.draws, rng)
+    def draw(given: Given, n_draws: int, rng: np.random.Generator) -> Draws | None:
+        loads: Mapping[str, FloatArray] = given.law("solved").arguments["loads"]
+        root, gram = given.data["root"], given.data["gram"]
+        model = Regression(gram=gram, covariance=root @ root.T, df=given.n - len(gram), **constants)
+        fitted = None if given.aware else _least_squares(given, loads, model.width)
+        found = _draw_regression(given, model, loads, squares.names[0], fitted, n_draws, rng)
+        return None if found is None else {"beta": found[0], "sd": found[1]}
 
     return Sampler(name="many short chains", draw=draw, drawn={"beta": data["beta"], "sd": sd.variable})
 
 
-def _regression_draws(
-    given: Given, squares: str, constants: Mapping[str, float], n_draws: int, rng: np.random.Generator
-) -> Drawn | None:
-    from pdips.statistics.centring import least_squares
-    from pdips.statistics.regression_draws import Regression, noise_aware, plug_in
+def _least_squares(given: Given, loads: Mapping[str, FloatArray], width: float) -> FloatArray:
+    """Return the coefficients that noisy statistics, taken as exact, give."""
+    deviations = {name: max(given.measured.deviation(name), 1e-9) for name in loads}
+    weighted = np.vstack([each / deviations[name] for name, each in loads.items()])
+    return least_squares(weighted, np.concatenate([given[name] / deviations[name] for name in loads]), width)[0]
 
-    loads: Mapping[str, FloatArray] = given.law("solved").arguments["loads"]
-    root, gram = given.data["root"], given.data["gram"]
-    model = Regression(gram=gram, covariance=root @ root.T, df=given.n - len(gram), **constants)
-    stacked, entries = np.vstack(list(loads.values())), [len(each) for each in loads.values()]
-    if given.aware:
-        noisy = {"sums": np.concatenate([given.noisy(name) for name in loads]), "squares": given.noisy(squares)}
-        scales = np.repeat([given.measured.scale(name) for name in loads], entries)
-        of_noise = {"sums": scales, "squares": np.array([given.measured.scale(squares)])}
-        found = noise_aware(model, stacked, noisy, of_noise, n_draws, rng)
-    else:
-        deviations = np.repeat([max(given.measured.deviation(name), 1e-9) for name in loads], entries)
-        used = np.concatenate([given[name] for name in loads])
-        b, _ = least_squares(stacked / deviations[:, None], used / deviations, constants["width"])
-        scatter = max(given[squares][0] - b @ gram @ b, LEAST_VARIANCE * given.n)
-        found = plug_in(model, b, scatter, n_draws, rng)
-    if found is None:
+
+def _draw_regression(
+    given: Given,
+    model: Regression,
+    loads: Mapping[str, FloatArray],
+    squares: str,
+    fitted: FloatArray | None,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> tuple[FloatArray, FloatArray] | None:
+    """Draw coefficients and standard deviations; ``fitted`` are the coefficients that noisy statistics give."""
+    if not given.aware and fitted is not None:
+        scatter = given[squares][0] - fitted @ model.gram @ fitted
+        return plug_in(model, fitted, max(scatter, LEAST_VARIANCE * given.n), n_draws, rng)
+    noisy = NoisyMoments(
+        loads=np.vstack(list(loads.values())),
+        sums=np.concatenate([given.noisy(name) for name in loads]),
+        scales=np.repeat([given.measured.scale(name) for name in loads], [len(each) for each in loads.values()]),
+        squares=float(given.noisy(squares)[0]),
+        scale=given.measured.scale(squares),
+        law=given.measured.part(squares).law,
+    )
+    return noise_aware(model, noisy, n_draws, rng)
+
+
+def deterministics(reading: Reading, known: Mapping[str, Any]) -> Callable[[Draws], Draws] | None:
+    """Return a function that works a model's deterministic variables out at draws of what they are made of.
+
+    Parameters
+    ----------
+    reading : Reading
+        The model.
+    known : mapping of str to TensorVariable
+        What there will be draws of, by any names: free variables, and exact statistics that stated laws returned.
+
+    Returns
+    -------
+    callable or None
+        Takes and returns draws by name, shape (draws, ...). None where a variable needs what isn't drawn.
+    """
+    model = reading.model
+    stands = {name: variable.type() for name, variable in known.items()}
+    swapped = {known[name]: stand for name, stand in stands.items()}
+    graphs = clone_replace(list(model.deterministics), swapped, rebuild_strict=False)
+    if set(model.free_RVs) & set(ancestors(graphs)):
         return None
-    beta, sd = found
-    return Drawn(values={"beta": beta, "sd": sd})
+    many = {name: pt.tensor(dtype=each.dtype, shape=(None, *each.type.shape)) for name, each in stands.items()}
+    batched = vectorize_graph(graphs, {stands[name]: many[name] for name in stands}) if graphs else []
+    compiled = pytensor.function(list(many.values()), batched, mode="FAST_COMPILE", on_unused_input="ignore")
+    names = [str(each.name) for each in model.deterministics]
+
+    def worked_out(draws: Draws) -> Draws:
+        n = len(next(iter(draws.values())))
+        found = compiled(*(np.asarray(draws[name], dtype=stands[name].dtype) for name in stands))
+        return {
+            name: each if each.ndim and len(each) == n else np.broadcast_to(each, (n, *each.shape))
+            for name, each in zip(names, found, strict=True)
+        }
+
+    return worked_out
