@@ -12,15 +12,14 @@ import numpy as np
 import pymc as pm
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 from scipy import special
 
+from pdips.arrays import FloatArray
 from pdips.posterior.diagnostics import stream_bounds
 from pdips.report.bounds import places
 
 PICTURE = Path(__file__).parents[1] / "docs" / "diagnostics.svg"
 LIMIT = 2.5
-FloatArray = NDArray[np.float64]
 
 
 def beta_model() -> pm.Model:

@@ -11,8 +11,8 @@ from datetime import date
 import numpy as np
 from scipy.special import chdtri, ndtr, ndtri
 
+from pdips.arrays import FloatArray
 from pdips.inference import combine
-from pdips.inference.laws import FloatArray
 from pdips.inference.rules import RULES, predictive_law
 
 SETS = (2, 3, 5, 10, 20, 100)

@@ -10,8 +10,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pymc as pm
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.posterior.nuts import Convergence, converged
 from pdips.quantile.hit_and_run import HitAndRun, KNormGradient
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
@@ -20,7 +20,7 @@ SCALE = 0.125 / 2
 SETTINGS = {"chains": 4, "cores": 1, "progressbar": False, "quiet": True, "compute_convergence_checks": False}
 
 
-def records(n: int, p: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def records(n: int, p: int) -> tuple[FloatArray, FloatArray]:
     """Return covariates with the intercept's column, scaled, and outcomes."""
     rng = np.random.default_rng(0)
     covariates = np.minimum(rng.exponential(10, (n, p - 1)), 46)
@@ -28,7 +28,7 @@ def records(n: int, p: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     return np.column_stack([np.ones(n), covariates / 23 - 1]), y
 
 
-def box(p: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def box(p: int) -> tuple[FloatArray, FloatArray]:
     """Return the public box: an outcome from 0 to 500, and slopes that can go through it."""
     return np.array([0.0] + [-250.0] * (p - 1)), np.array([500.0] + [250.0] * (p - 1))
 

@@ -1,10 +1,10 @@
 """Print the tables of ``docs/planning.md``: errors told before a release, and found in releases of the youth survey."""
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks.__main__ import EXAMPLES, ORDER
 from pdips import LaplaceSanitizer, Schema, Steps, Table, suggest_layers
+from pdips.arrays import FloatArray
 from pdips.margins.planning import margin_errors
 from pdips.mechanism import Mechanism
 
@@ -13,7 +13,7 @@ GROUPS = ((0.0, 0.3), (0.3, 1.0), (1.0, 3.0), (3.0, 10.0), (10.0, 100.0))
 """Standard errors told, in percentage points: from, to."""
 
 
-def found_errors(table: Table, mechanism: Mechanism) -> NDArray[np.float64]:
+def found_errors(table: Table, mechanism: Mechanism) -> FloatArray:
     """Return the root mean square error over the cells of each margin, in percentage points, over some releases."""
     names = list(table.schema.columns)
     margins = [(name,) for name in names] + [(a, b) for i, a in enumerate(names) for b in names[i + 1 :]]

@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import xarray as xr
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.censored_posterior import CensoredPosterior
@@ -23,12 +23,12 @@ SMALL, LARGE = 2_000, 1_000_000
 REPEATS = 5
 
 
-def records(n: int) -> NDArray[np.float64]:
+def records(n: int) -> FloatArray:
     """Return records inside of (0, 1)."""
     return np.clip(np.random.default_rng(1).beta(0.5, 3, n), 1e-12, 1 - 1e-12)
 
 
-def beta_model(y: NDArray[np.float64]) -> pm.Model:
+def beta_model(y: FloatArray) -> pm.Model:
     """Return the paper's model, as an analyst writes it."""
     with pm.Model() as model:
         phi = pm.Beta("phi", 1, 1)

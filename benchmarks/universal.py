@@ -6,11 +6,11 @@ Ranges of an ordered column of 1,000 levels on a made-up table, and margins of t
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from benchmarks.__main__ import EXAMPLES, ORDER
 from benchmarks.pictures import DOCS, distances
 from pdips import LaplaceSanitizer, Mechanism, Schema, Steps, Table, UniversalHistogram
+from pdips.arrays import FloatArray
 
 N_LEVELS = 1000
 N_RECORDS = 20_000
@@ -25,7 +25,7 @@ def made_up() -> Table:
     return Table(pd.DataFrame({"income": values}), schema)
 
 
-def errors(table: Table, mechanism: Mechanism) -> NDArray[np.float64]:
+def errors(table: Table, mechanism: Mechanism) -> FloatArray:
     """Return the root mean square error of the share in a range, by its length, over all ranges and releases."""
     found = np.zeros(len(LENGTHS))
     for _ in range(REPEATS):

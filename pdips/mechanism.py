@@ -10,8 +10,8 @@ from typing import Any, ClassVar, Literal, Protocol, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_representable
 from pdips.errors import InputError
@@ -139,7 +139,7 @@ class Law:
 class Auditable(Mechanism, Protocol):
     """A mechanism that shows auditors its raw output, since post-processing can hide a loss."""
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64] | NDArray[np.float64]:
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
         """Return the raw output of independent releases, one a row."""
         ...
 

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from pdips.arrays import FloatArray
 from pdips.audit.neighbour_pairs import Event, Pair
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -127,7 +128,7 @@ def read(observe: Observe, pair: Pair, n_runs: int, rng: np.random.Generator | N
     return found[0], found[1]
 
 
-def likelihood_score(first: Rows, second: Rows) -> Callable[[Rows], NDArray[np.float64]]:
+def likelihood_score(first: Rows, second: Rows) -> Callable[[Rows], FloatArray]:
     """Learn a score, high where outputs of the first table are likelier: log ratios of histograms, column by column."""
     pooled = np.concatenate([first, second])
     tables = []
@@ -139,7 +140,7 @@ def likelihood_score(first: Rows, second: Rows) -> Callable[[Rows], NDArray[np.f
         ]
         tables.append((edges, np.log(counts[0] / counts[0].sum()) - np.log(counts[1] / counts[1].sum())))
 
-    def score(rows: Rows) -> NDArray[np.float64]:
+    def score(rows: Rows) -> FloatArray:
         parts = [ratio[np.searchsorted(edges, rows[:, j], side="right")] for j, (edges, ratio) in enumerate(tables)]
         return np.asarray(np.sum(parts, axis=0), dtype=np.float64)
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.audit.engines import clopper_pearson, likelihood_score
 from pdips.audit.neighbour_pairs import Pair, check_relation
 from pdips.data.table import Table
@@ -129,7 +130,7 @@ def _rate(
 
 def _views(
     mechanism: Mechanism, table: Table, n_shadow: int, pair: Pair, rng: np.random.Generator | None
-) -> NDArray[np.float64]:
+) -> FloatArray:
     """Return what the attacker computes from each release: mean cell counts of its sets, and the target's distance."""
     sizes = [len(part) for part in np.array_split(np.arange(n_shadow), N_PARTS)]
     seeds = np.random.SeedSequence(None if rng is None else int(rng.integers(2**63))).spawn(N_PARTS)
@@ -142,24 +143,24 @@ def _views(
         return np.concatenate([job.result() for job in jobs])
 
 
-def _codes(table: Table) -> NDArray[np.int64]:
+def _codes(table: Table) -> IntArray:
     return np.column_stack([table.codes[name] for name in table.schema.columns])
 
 
-def _target(pair: Pair) -> NDArray[np.int64]:
+def _target(pair: Pair) -> IntArray:
     """Return the levels of a record that the first table has more often than the second."""
     rows, counts = np.unique(_codes(pair.first), axis=0, return_counts=True)
     others = _codes(pair.second)
     surplus = [count - int((others == row).all(axis=1).sum()) for row, count in zip(rows, counts, strict=True)]
     if max(surplus) <= 0:
         raise InputError("the first table of the pair has no record that the second lacks")
-    target: NDArray[np.int64] = rows[int(np.argmax(surplus))]
+    target: IntArray = rows[int(np.argmax(surplus))]
     return target
 
 
 def _shadow(
-    mechanism: Mechanism, table: Table, target: NDArray[np.int64], n_runs: int, seed: np.random.SeedSequence
-) -> NDArray[np.float64]:
+    mechanism: Mechanism, table: Table, target: IntArray, n_runs: int, seed: np.random.SeedSequence
+) -> FloatArray:
     rng = np.random.default_rng(seed)
     sizes = [column.n_levels for column in table.schema.columns.values()]
     rows = []

@@ -15,6 +15,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray
 from pdips.data.coding import person_key, person_keys
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
@@ -22,7 +23,7 @@ from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Neighbours, exact
 
-Event = Callable[[NDArray[Any]], NDArray[np.bool_]]
+Event = Callable[[NDArray[Any]], BoolArray]
 Engine = Literal["exact", "counts", "density"]
 CROWD = 20
 Record = tuple[int, ...]

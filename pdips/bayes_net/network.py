@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins.consistency import IntArray
 from pdips.margins.domain import Domain
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 

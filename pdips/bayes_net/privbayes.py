@@ -9,13 +9,13 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import IntArray
 from pdips.bayes_net import network as networks
 from pdips.bayes_net import sampling
 from pdips.bayes_net.network import Columns, Counts, Grower, Network, Score, Shape
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
-from pdips.margins.consistency import IntArray
 from pdips.margins.counts import noisy_counts
 from pdips.margins.domain import columns_of
 from pdips.margins.synthesis import of_set, public_records

@@ -3,18 +3,18 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.bayes_net.network import Columns, Network, as_family
 from pdips.errors import InputError
-from pdips.margins.consistency import FloatArray, IntArray, nonnegative
+from pdips.margins.consistency import nonnegative
 from pdips.margins.domain import Domain
 
 MOST_REDRAWS = 1000
 """How often records that the schema calls impossible are drawn again: by the network, then by chance alone."""
 
 
-def possible_cells(domain: Domain, columns: Columns) -> NDArray[np.bool_]:
+def possible_cells(domain: Domain, columns: Columns) -> BoolArray:
     """Return which cells of a joint table no structural zero rules out, one axis a column."""
     possible = np.ones(domain.sizes[list(columns)], dtype=bool)
     for rule in domain.impossible:
@@ -128,7 +128,7 @@ def _systematic(law: FloatArray, row: IntArray, rng: np.random.Generator) -> Int
     return level
 
 
-def _impossible(domain: Domain, records: Mapping[int, IntArray], places: IntArray) -> NDArray[np.bool_]:
+def _impossible(domain: Domain, records: Mapping[int, IntArray], places: IntArray) -> BoolArray:
     found = np.zeros(len(places), dtype=bool)
     for rule in domain.impossible:
         found |= np.logical_and.reduce([named[records[column][places]] for column, named in rule.items()])

@@ -9,13 +9,13 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips.calibration.grid import Found
 from pdips.calibration.margins import Columns, label
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.codes import Rows, coded_columns
-from pdips.margins.consistency import FloatArray
 from pdips.mechanism import Mechanism
 from pdips.release.large_set import LargeSet
 

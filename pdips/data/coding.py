@@ -20,11 +20,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.schema import Column, spelling
 from pdips.errors import DataError, InputError
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 HashArray = NDArray[np.uint64]
 type Cells = list[Any] | NDArray[Any]
 
@@ -203,7 +202,7 @@ def numbers(name: str, values: pd.Series, column: Column) -> FloatArray:
     return np.where(missing, np.nan, found) + 0.0  # one zero, not two
 
 
-def _doubles(name: str, values: pd.Series, column: Column) -> tuple[FloatArray, NDArray[np.bool_]]:
+def _doubles(name: str, values: pd.Series, column: Column) -> tuple[FloatArray, BoolArray]:
     """Return cells as doubles, NaN where they are no numbers, and which are missing; each shape (len(values),)."""
     if _is_number(values):
         found = values.to_numpy(dtype=np.float64, na_value=np.nan)

@@ -16,11 +16,11 @@ import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.coding import CellError, encode, numbers, person_keys, value_hashes
 from pdips.data.readers import Batches, is_text, to_pandas
 from pdips.data.schema import Column, Schema
 
-IntArray = NDArray[np.int64]
 HashArray = NDArray[np.uint64]
 
 LARGEST_NUMBER = 2**62
@@ -48,7 +48,7 @@ class Counted:
     """
 
     codes: dict[str, IntArray]
-    values: dict[str, NDArray[np.float64]]
+    values: dict[str, FloatArray]
     counts: IntArray
     fingerprint: str
     crowded: bool
@@ -212,7 +212,7 @@ class _Coder:
             values = pa.concat_arrays([values, pa.nulls(1, values.type)])
         return to_pandas(pa.table([values], schema=pa.schema([self.field], metadata=self.metadata)))[self.name]
 
-    def _places(self, values: NDArray[np.float64]) -> IntArray:
+    def _places(self, values: FloatArray) -> IntArray:
         keys = [math.nan if math.isnan(value) else value + 0.0 for value in values.tolist()]  # one nan object for all
         places = [self.known.setdefault(key, len(self.known)) for key in keys]
         if len(self.known) > self.radix:
@@ -251,7 +251,7 @@ def _numbered(batch: pa.RecordBatch, coders: list[_Coder]) -> _Part:
     return number, pd.util.hash_array(total), persons
 
 
-def _is_nan(values: pa.Array) -> NDArray[np.bool_]:
+def _is_nan(values: pa.Array) -> BoolArray:
     if not pa.types.is_floating(values.type):
         return np.zeros(len(values), dtype=np.bool_)
     return np.asarray(np.isnan(values.to_numpy(zero_copy_only=False)), dtype=np.bool_)

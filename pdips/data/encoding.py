@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table, decode, number_array
@@ -15,8 +15,6 @@ UNITS = 2**14
 """Steps from the middle of a predictor's public range to its end."""
 
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Values = Mapping[str, FloatArray]
 """By column: codes of levels, ``n_values`` for missing; numbers, NaN for missing."""
 

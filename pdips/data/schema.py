@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self
 import numpy as np
 import pandas as pd
 import tomli_w
-from numpy.typing import NDArray
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 
 type Level = bool | int | float | str
@@ -205,7 +205,7 @@ class Column(BaseModel):
         return self.n_values + bool(self.missing)
 
     @property
-    def edges(self) -> NDArray[np.float64]:
+    def edges(self) -> FloatArray:
         """Bin edges, shape (bins + 1,); those of an integer column end at ``upper + 1``: its bins are half-open."""
         lower, upper = self.lower or 0.0, self.upper or 0.0
         end = upper + 1 if self.integer else upper

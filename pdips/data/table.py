@@ -9,15 +9,13 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data import counted as counting
 from pdips.data.coding import check_type, encode, numbers, person_keys, value_hashes
 from pdips.data.readers import is_large, open_batches, read_frame
 from pdips.data.schema import Column, Schema
 from pdips.errors import DataError, InputError
-
-IntArray = NDArray[np.int64]
 
 
 class Table:
@@ -132,7 +130,7 @@ class Table:
             return _level_array(column).take(self.codes[name])
         return number_array(column, numbers(name, self.frame[name], column))
 
-    def sort_key(self, name: str) -> NDArray[np.float64]:
+    def sort_key(self, name: str) -> FloatArray:
         """Return numbers that sort a column: codes of levels, and within bins the values themselves."""
         column = self.schema.columns[name]
         if column.is_categorical:
@@ -226,7 +224,7 @@ def _decode(column: Column, codes: IntArray, rng: np.random.Generator) -> Any:
     return number_array(column, np.where(codes == column.n_values, np.nan, drawn))
 
 
-def number_array(column: Column, drawn: NDArray[np.float64]) -> Any:
+def number_array(column: Column, drawn: FloatArray) -> Any:
     """Give numbers, NaN where missing, the type that the schema calls for, whether or not any is missing."""
     missing = np.isnan(drawn)
     code = next((code for code in column.missing_codes if not isinstance(code, str)), None)
@@ -267,7 +265,7 @@ def _level_array(column: Column) -> Any:
     return pd.Series([*levels, None], dtype=dtype).array
 
 
-def _draw_inside(column: Column, codes: IntArray, rng: np.random.Generator) -> NDArray[np.float64]:
+def _draw_inside(column: Column, codes: IntArray, rng: np.random.Generator) -> FloatArray:
     low, high = column.edges[codes], column.edges[codes + 1]
     if column.integer:
         return rng.integers(low.astype(np.int64), high.astype(np.int64)).astype(np.float64)

@@ -6,13 +6,12 @@ from itertools import combinations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.codes import IntArray, coded_columns, codes_of, resampled, sizes_of, table_codes
-
-FloatArray = NDArray[np.float64]
+from pdips.evaluation.codes import coded_columns, codes_of, resampled, sizes_of, table_codes
 
 LEVELS = (0.01, 0.05, 0.10)
 CATEGORIES = ("<= 0.01", "0.01 - 0.05", "0.05 - 0.1", "> 0.1")

@@ -8,15 +8,13 @@ from typing import Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Schema
 from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.release.large_set import LargeSet
-
-IntArray = NDArray[np.int64]
 
 MOST_SUBSETS = 100_000
 
@@ -77,7 +75,7 @@ class Rows:
 
     codes: IntArray
     counts: IntArray | None = None
-    weights: NDArray[np.float64] | None = None
+    weights: FloatArray | None = None
 
     @property
     def n_records(self) -> int:
@@ -101,7 +99,7 @@ class Rows:
         """Keep some of the columns."""
         return Rows(self.codes[:, list(columns)], self.counts, self.weights)
 
-    def shares(self, place: IntArray, n_places: int) -> NDArray[np.float64]:
+    def shares(self, place: IntArray, n_places: int) -> FloatArray:
         """Return the share of the records (of their weights) in each place, given the place of each row."""
         if self.weights is not None:
             return np.bincount(place, self.weights, minlength=n_places) / self.weights.sum()
@@ -114,7 +112,7 @@ class Rows:
         return Rows(self.codes, rng.multinomial(self.n_records, self.counts / self.n_records))
 
 
-def weights_of(frame: pd.DataFrame, schema: Schema) -> NDArray[np.float64]:
+def weights_of(frame: pd.DataFrame, schema: Schema) -> FloatArray:
     """Return the weight of each record.
 
     Raises
@@ -167,9 +165,7 @@ def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
     return cells
 
 
-def grouped(
-    original: IntArray, synthetic: IntArray, sizes: Sequence[int]
-) -> tuple[IntArray, NDArray[np.float64], NDArray[np.float64]]:
+def grouped(original: IntArray, synthetic: IntArray, sizes: Sequence[int]) -> tuple[IntArray, FloatArray, FloatArray]:
     """Group equal records of two tables.
 
     Returns

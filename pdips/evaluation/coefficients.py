@@ -4,12 +4,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.evaluation.frames import Pair, Records, indicators, paired
-
-FloatArray = NDArray[np.float64]
 
 _SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 

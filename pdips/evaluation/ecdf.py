@@ -5,15 +5,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.codes import weights_of
-
-FloatArray = NDArray[np.float64]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
@@ -19,8 +19,6 @@ from pdips.evaluation.codes import weights_of
 from pdips.evaluation.ecdf import has_number_levels
 from pdips.evaluation.glm import FAMILIES, Family, fit_design
 from pdips.evaluation.regression import Fit
-
-FloatArray = NDArray[np.float64]
 
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
@@ -291,11 +289,11 @@ def _stand_in(schema: Schema, columns: Sequence[str]) -> pd.DataFrame:
     return pd.DataFrame(made, index=rows)
 
 
-def _categories(codes: NDArray[np.int64], column: Column) -> Any:
+def _categories(codes: IntArray, column: Column) -> Any:
     return pd.Categorical.from_codes(codes, categories=pd.Index(column.names()))
 
 
-def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tuple[pd.DataFrame, NDArray[np.bool_]]:
+def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tuple[pd.DataFrame, BoolArray]:
     """Return records as the formula sees them, and which of them have no missing number."""
     made, kept = {}, np.ones(len(frame), dtype=np.bool_)
     for name in columns if len(frame) else ():

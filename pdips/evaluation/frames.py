@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 
-FloatArray = NDArray[np.float64]
 Records = pd.DataFrame | NDArray[Any]
 
 MISSING = "missing"
@@ -162,7 +162,7 @@ def reference(
     return float(np.mean([measure(original, _taken(original, row)) for row in rows]))
 
 
-def _taken(table: Records, rows: NDArray[np.int64]) -> Records:
+def _taken(table: Records, rows: IntArray) -> Records:
     return table.iloc[rows] if isinstance(table, pd.DataFrame) else np.asarray(table)[rows]
 
 

@@ -4,12 +4,11 @@ from collections.abc import Callable
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.evaluation.regression import Fit, independent_columns, solve_logistic
 
-FloatArray = NDArray[np.float64]
 Family = Literal["linear", "logistic", "poisson"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.evaluation.codes import cell_ids, subsets
 from pdips.evaluation.frames import Pair, Records, paired
@@ -90,7 +90,7 @@ def k_marginal(
     return KMarginal(score=float(np.mean(list(found.values()))), by_columns=found)
 
 
-def bins_of(values: NDArray[np.float64], original: NDArray[np.float64]) -> NDArray[np.int64]:
+def bins_of(values: FloatArray, original: FloatArray) -> IntArray:
     """Return the bin of each value, 0 to 5, by the quartiles of the original; 6 for missing.
 
     As R's ``findInterval(values, quantile(original), left.open = TRUE)``: how many of Min, Q1, Median, Q3 and Max lie
@@ -101,11 +101,11 @@ def bins_of(values: NDArray[np.float64], original: NDArray[np.float64]) -> NDArr
     return np.where(np.isnan(values), N_BINS, np.searchsorted(edges, values, side="left"))
 
 
-def _binned(pair: Pair) -> NDArray[np.int64]:
+def _binned(pair: Pair) -> IntArray:
     return pair.pooled.astype(np.int64) if pair.levels is not None else bins_of(pair.pooled, pair.original)
 
 
-def _score(cells: NDArray[np.int64], n_original: int) -> float:
+def _score(cells: IntArray, n_original: int) -> float:
     if cells.max() >= 4 * len(cells):
         _, cells = np.unique(cells, return_inverse=True)
     size = int(cells.max()) + 1

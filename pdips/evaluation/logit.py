@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 N_FOLDS = 10
 N_PENALTIES = 100

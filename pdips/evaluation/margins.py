@@ -8,17 +8,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.evaluation.codes import Rows, cell_ids, coded_columns, n_cells, sizes_of, subsets, weights_of
 from pdips.release.large_set import LargeSet
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 
 def compare(

@@ -9,10 +9,11 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.codes import IntArray, codes_of, resampled, sizes_of, table_codes
+from pdips.evaluation.codes import codes_of, resampled, sizes_of, table_codes
 from pdips.evaluation.opened import Opened, open_release, open_table
 from pdips.evaluation.public_score import PublicScore, fit_public_score, ks_steps, margins_steps
 from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement

@@ -6,17 +6,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.evaluation.codes import Rows, weights_of
 from pdips.evaluation.deciles import cut
 from pdips.evaluation.evaluate import Measure
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_CELLS = 60
 """Of a numeric column."""

@@ -6,13 +6,12 @@ from itertools import combinations
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.evaluation.frames import Pair, Records, indicators, paired
 from pdips.evaluation.logit import cross_validated, maximum_likelihood, orthonormal, standardised
 
-FloatArray = NDArray[np.float64]
 Penalty = Literal["lasso", "ridge"] | None
 
 NULLS = ("formula", "permutation", "resample")
@@ -194,7 +193,7 @@ class _Comparison:
         self._orthonormal = orthonormal(standardised(self._columns))
         self.n_coefficients = self._orthonormal.shape[1] + 1
 
-    def score(self, rng: np.random.Generator | None, rows: NDArray[np.int64] | None = None) -> float:
+    def score(self, rng: np.random.Generator | None, rows: IntArray | None = None) -> float:
         y = np.repeat([0.0, 1.0], self.sizes)
         if self._penalty is None:
             z = self._orthonormal if rows is None else orthonormal(standardised(self._columns[rows]))
@@ -204,10 +203,10 @@ class _Comparison:
             chance = cross_validated(x, y, self._penalty, np.random.default_rng() if rng is None else rng)
         return float(np.mean((chance - y.mean()) ** 2))
 
-    def null_rows(self, null: str, n_draws: int, rng: np.random.Generator) -> list[NDArray[np.int64]]:
+    def null_rows(self, null: str, n_draws: int, rng: np.random.Generator) -> list[IntArray]:
         n_original, n_synthetic = self.sizes
         first = np.arange(n_original)
-        draw: Callable[[], NDArray[np.int64]] = {
+        draw: Callable[[], IntArray] = {
             "permutation": lambda: rng.permutation(n_original + n_synthetic),
             "resample": lambda: np.concatenate([first, rng.integers(n_original, size=n_synthetic)]),
         }[null]

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.codes import IntArray, coded_columns, codes_of, grouped, resampled, sizes_of, table_codes
+from pdips.evaluation.codes import coded_columns, codes_of, grouped, resampled, sizes_of, table_codes
 from pdips.evaluation.ridge import ridge_logistic
-
-FloatArray = NDArray[np.float64]
 
 NAMED = ("logistic", "main-effects", "tree")
 MOST_COEFFICIENTS = 5_000

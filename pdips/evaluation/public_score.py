@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.evaluation.codes import IntArray, codes_of, grouped, sizes_of
+from pdips.evaluation.codes import codes_of, grouped, sizes_of
 from pdips.evaluation.ridge import ridge_fit
 
 SEED = 0

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.inference import Rule, combine
-
-FloatArray = NDArray[np.float64]
 
 _MOST_STEPS = 200
 _TOLERANCE = 1e-6
@@ -233,7 +232,7 @@ def _check_names(
             raise InputError(f"column {name!r} has levels that are no numbers, so it can't be numeric")
 
 
-def _coded(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> dict[str, NDArray[np.int64]]:
+def _coded(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> dict[str, IntArray]:
     chosen = {name: schema.columns[name] for name in names}
     absent = [name for name in names if name not in frame.columns]
     if absent:
@@ -241,7 +240,7 @@ def _coded(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> dict[st
     return Table(frame[list(names)], Schema(columns=chosen)).codes
 
 
-def _indicators(codes: NDArray[np.int64], name: str, schema: Schema) -> dict[str, FloatArray]:
+def _indicators(codes: IntArray, name: str, schema: Schema) -> dict[str, FloatArray]:
     return {
         f"{name}={label}": (codes == code).astype(np.float64)
         for code, label in enumerate(schema.columns[name].names())
@@ -260,7 +259,7 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
 
 
 def solve_logistic(
-    x: FloatArray, y: NDArray[np.int64], firth: bool, weights: FloatArray | None = None
+    x: FloatArray, y: IntArray, firth: bool, weights: FloatArray | None = None
 ) -> tuple[FloatArray, FloatArray, bool]:
     """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first.
 
@@ -280,7 +279,7 @@ def solve_logistic(
     return estimates, errors, True
 
 
-def _newton(x: FloatArray, y: NDArray[np.int64], n: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
+def _newton(x: FloatArray, y: IntArray, n: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
     """Fit in a basis of uncorrelated columns, where units and zeros of the numbers don't matter, and return from it."""
     from firthmodels import FirthLogisticRegression
     from scipy.special import expit
@@ -305,9 +304,7 @@ def _newton(x: FloatArray, y: NDArray[np.int64], n: FloatArray, penalty: float) 
     return back @ model.coef_, np.sqrt(np.einsum("ij,jk,ik->i", back, covariance, back))
 
 
-def _grouped(
-    x: FloatArray, y: NDArray[np.int64], weights: FloatArray | None
-) -> tuple[FloatArray, NDArray[np.int64], FloatArray]:
+def _grouped(x: FloatArray, y: IntArray, weights: FloatArray | None) -> tuple[FloatArray, IntArray, FloatArray]:
     keys = np.ascontiguousarray(np.column_stack([x, y]))
     rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
     _, first, group = np.unique(rows, return_index=True, return_inverse=True)

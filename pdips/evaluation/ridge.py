@@ -5,9 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 RIDGE = 0.01
 _TOLERANCE = 1e-8  # nats

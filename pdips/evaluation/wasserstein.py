@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.evaluation.frames import Pair, Records, complete, indicators, paired
 
-FloatArray = NDArray[np.float64]
-Split = NDArray[np.bool_]
-Distance = Callable[[Split], float]
+Distance = Callable[[BoolArray], float]
 
 DISTANCES = ("pooled", "columns", "sliced")
 N_PROJECTIONS = 50
@@ -125,7 +124,7 @@ def wasserstein_randomization(
     return _summary(measure(own), null)
 
 
-def random_split(n_first: int, n: int, rng: np.random.Generator) -> Split:
+def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
     """Return which of ``n`` things go to the first part, all sets of ``n_first`` equally likely.
 
     Independent coins for all; then as many as are in excess, chosen evenly among those on the heavy side, change sides.
@@ -146,7 +145,7 @@ def random_split(n_first: int, n: int, rng: np.random.Generator) -> Split:
 class _Line:
     """Values on a line, sorted: gives the Wasserstein distance of any split of them."""
 
-    order: NDArray[np.int64] | None
+    order: IntArray | None
     gaps: FloatArray
     first_step: int
     second_step: int
@@ -160,20 +159,20 @@ class _Line:
         common = gcd(n_first, n_second)
         return cls(order, gaps, n_second // common, n_first // common, n_first * n_second / common)
 
-    def distance(self, chosen: Split) -> float:
+    def distance(self, chosen: BoolArray) -> float:
         """Return the integral of the distance of distribution functions: both grow in steps of whole numbers."""
         side = chosen if self.order is None else chosen[self.order]
         heights = self._heights(side)[:-1]
         area = np.einsum("i,i->", np.abs(heights, out=heights).astype(np.float64), self.gaps)
         return float(area) / self.unit
 
-    def _heights(self, side: Split) -> NDArray[Any]:
+    def _heights(self, side: BoolArray) -> NDArray[Any]:
         step = self.first_step + self.second_step
         kind = np.int32 if step * len(side) < 2**31 else np.int64
         return np.cumsum(side.view(np.int8) * kind(step) - kind(self.second_step), dtype=kind)
 
 
-def _pooled(pairs: list[Pair]) -> tuple[Split, Distance]:
+def _pooled(pairs: list[Pair]) -> tuple[BoolArray, Distance]:
     """Throw the entries of all columns together; return which are the original's, in sorted order, and the distance."""
     whole = [complete(pair, "the pooled distance") for pair in pairs]
     original = np.concatenate([pair.original for pair in whole])
@@ -199,7 +198,7 @@ def _levels(pair: Pair, sizes: tuple[int, int]) -> Distance:
     counts = np.bincount(codes)
     scale = 1 - float(((counts / counts.sum()) ** 2).sum())
 
-    def total_variation(chosen: Split) -> float:
+    def total_variation(chosen: BoolArray) -> float:
         first = np.bincount(codes[chosen], minlength=len(counts))
         return float(np.abs(first / sizes[0] - (counts - first) / sizes[1]).sum()) / 2 / scale
 
@@ -223,7 +222,7 @@ def _centre_and_scale(values: FloatArray) -> tuple[float, float]:
     return centre, float(np.abs(values - centre).mean())
 
 
-def _nowhere(_: Split) -> float:
+def _nowhere(_: BoolArray) -> float:
     return 0.0
 
 

@@ -5,10 +5,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram import urns
-from pdips.margins.consistency import IntArray
 from pdips.margins.synthesis import of_set
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.privacy.ledger import Ledger

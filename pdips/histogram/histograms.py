@@ -7,13 +7,13 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram import urns
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.margins import counts as hierarchy
 from pdips.margins import laws, synthesis
-from pdips.margins.consistency import IntArray
 from pdips.margins.counts import Measured, Plan
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
 from pdips.privacy.ledger import Ledger

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.margins import laws, synthesis
-from pdips.margins.consistency import IntArray
 from pdips.margins.counts import Given, Plan
 from pdips.margins.domain import check_domain, check_noise
 from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement

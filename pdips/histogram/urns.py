@@ -17,10 +17,10 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
-from pdips.margins.consistency import IntArray
 from pdips.margins.domain import Domain, check_domain, domain_of
 from pdips.margins.synthesis import public_records
 from pdips.mechanism import Clock, Drawn, Outcome

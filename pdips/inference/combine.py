@@ -7,10 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.inference.combining_rule import rule_for
 from pdips.inference.fits import gather
-from pdips.inference.laws import FloatArray
 from pdips.inference.pooled import Combined
 from pdips.inference.rules import Rule, check_rule, degrees_of, law_of, raab_factor, variance_of
 from pdips.release.release import Release

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.inference.laws import FloatArray
 
 Analysis = Callable[[pd.DataFrame], Any]
 

@@ -5,9 +5,8 @@ from functools import cache
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 AT_ZERO = 0.8
 """How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others."""

@@ -7,9 +7,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.inference import wald
-from pdips.inference.laws import FloatArray, Law
+from pdips.inference.laws import Law
 from pdips.inference.wald import Wald
 
 

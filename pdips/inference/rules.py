@@ -4,8 +4,9 @@ from typing import Literal, get_args
 
 import numpy as np
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.inference.laws import AT_ZERO, FloatArray, Law, Mixture, Student, inverse_chi2
+from pdips.inference.laws import AT_ZERO, Law, Mixture, Student, inverse_chi2
 
 type Rule = Literal["sanitized", "partial", "posterior-predictive", "fully-synthetic", "raab-nowok-dibben", "rubin"]
 

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.inference.laws import FloatArray, inverse_chi2
+from pdips.inference.laws import inverse_chi2
 from pdips.inference.rules import raab_factor
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.margins.consistency import FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.margins.domain import MOST_BITS, Domain, Layer
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.release.release import MarginError
@@ -89,6 +89,6 @@ def _sums(
     return below, within, _added(masks[0], spread)
 
 
-def _added(mask: NDArray[Any], variance: NDArray[np.float64]) -> _Sums:
+def _added(mask: NDArray[Any], variance: FloatArray) -> _Sums:
     patterns, place = np.unique(mask, return_inverse=True)
     return _Sums(patterns, np.bincount(place, weights=variance, minlength=len(patterns)))

@@ -6,10 +6,9 @@ All of it is post-processing of noisy counts: it reads no record and costs nothi
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
+from pdips.arrays import BoolArray, FloatArray, IntArray
 
 
 def consistent(
@@ -63,7 +62,7 @@ def consistent(
     return x, v
 
 
-def _pool(z: FloatArray, s: FloatArray, total: FloatArray, spread: FloatArray, inner: NDArray[np.bool_]) -> None:
+def _pool(z: FloatArray, s: FloatArray, total: FloatArray, spread: FloatArray, inner: BoolArray) -> None:
     """Combine, in place, each inner node's own count with the sum of its children, by inverse variance."""
     unseen = inner & (np.isinf(s) | (spread == 0))
     pooled = inner & ~unseen

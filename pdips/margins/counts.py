@@ -15,10 +15,9 @@ from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.consistency import FloatArray, IntArray
 from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, domain_of, split_by, top_layer, top_node
 from pdips.margins.elections import GroupElection
 from pdips.margins.views import View
@@ -198,7 +197,7 @@ class _Gardener(Protocol):
     """Grows trees: says which choices occur, and what is observed of a layer's counts in a number of runs."""
 
     def branches(self, number: int, layer: Layer, node: IntArray, codes: IntArray, n_runs: int) -> list[_Branch]: ...
-    def count(self, counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, n_runs: int) -> IntArray: ...
+    def count(self, counts: IntArray, possible: BoolArray, scale: Fraction, n_runs: int) -> IntArray: ...
 
 
 @dataclass(frozen=True, repr=False)
@@ -218,7 +217,7 @@ class Drawing:
         ends = np.cumsum(sizes)
         return [_Branch(row, slice(end - size, end)) for row, size, end in zip(rows, sizes, ends, strict=True)]
 
-    def count(self, counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, n_runs: int) -> IntArray:
+    def count(self, counts: IntArray, possible: BoolArray, scale: Fraction, n_runs: int) -> IntArray:
         return noisy_counts(counts, possible, scale, self.bits, n_runs)
 
 
@@ -233,7 +232,7 @@ class Enumerating:
         chosen, log_probabilities = self.chooser.outcomes(number, layer, node, codes, counts=self.records)
         return [_Branch(row, slice(None), float(log)) for row, log in zip(chosen, log_probabilities, strict=True)]
 
-    def count(self, counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, n_runs: int) -> IntArray:
+    def count(self, counts: IntArray, possible: BoolArray, scale: Fraction, n_runs: int) -> IntArray:
         return np.where(possible, counts, 0)[None]
 
 
@@ -301,7 +300,7 @@ class _Growth:
         return replace(tree, views=tuple(views))
 
 
-def _parts(tree: Measured, plan: Plan, number: int) -> Iterator[tuple[Measured, NDArray[np.bool_]]]:
+def _parts(tree: Measured, plan: Plan, number: int) -> Iterator[tuple[Measured, BoolArray]]:
     """Yield the runs at hand by the nodes that they cut no further, as their noisy counts say.
 
     A group of columns is stopped as a whole, at its first column: the layers inside it have no counts to go by.
@@ -347,9 +346,7 @@ def measure(table: Table, plan: Plan, bits: RandomBits) -> Measured:
     return measured
 
 
-def noisy_counts(
-    counts: IntArray, possible: NDArray[np.bool_], scale: Fraction, bits: RandomBits, n_runs: int = 1
-) -> IntArray:
+def noisy_counts(counts: IntArray, possible: BoolArray, scale: Fraction, bits: RandomBits, n_runs: int = 1) -> IntArray:
     """Add exact discrete Laplace noise to the counts of possible nodes; the others are 0 and stay so.
 
     Returns
@@ -365,6 +362,6 @@ def noisy_counts(
     return noisy
 
 
-def noise_variance(possible: NDArray[np.bool_], scale: Fraction) -> FloatArray:
+def noise_variance(possible: BoolArray, scale: Fraction) -> FloatArray:
     """Return the variance of each noisy count; 0 for structural zeros, which are exact."""
     return np.where(possible, max(discrete_laplace_variance(scale), SMALLEST_VARIANCE), 0.0)

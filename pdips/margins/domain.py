@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.consistency import IntArray
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import LARGEST_SCALE
 
@@ -38,7 +38,7 @@ class Domain:
     sizes: IntArray
     public: IntArray
     """Positions of the columns that are public."""
-    impossible: tuple[dict[int, NDArray[np.bool_]], ...]
+    impossible: tuple[dict[int, BoolArray], ...]
     """Structural zeros: for each rule, which levels of which column it names."""
 
     @property
@@ -103,8 +103,8 @@ class Layer:
 
     parent: IntArray
     path: NDArray[np.int32]
-    possible: NDArray[np.bool_]
-    stopped: NDArray[np.bool_] | None = None
+    possible: BoolArray
+    stopped: BoolArray | None = None
 
     @property
     def n_nodes(self) -> int:
@@ -119,7 +119,7 @@ class Layer:
         return bits
 
     @property
-    def counted(self) -> NDArray[np.bool_]:
+    def counted(self) -> BoolArray:
         """Which nodes have noisy counts of their own."""
         return self.possible if self.stopped is None else self.possible & ~self.stopped
 
@@ -157,7 +157,7 @@ def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
     return fan_out
 
 
-def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> BoolArray:
     found = np.zeros(len(path), dtype=bool)
     for rule in domain.impossible:
         found |= np.logical_and.reduce([(path[:, j] >= 0) & named[path[:, j]] for j, named in rule.items()])

@@ -7,11 +7,10 @@ from itertools import combinations, product
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.table import tally
 from pdips.errors import InputError
-from pdips.margins.consistency import IntArray
 from pdips.margins.domain import Domain, Layer
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
@@ -112,7 +111,7 @@ class Elected:
 
     def outcomes(
         self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
-    ) -> tuple[IntArray, NDArray[np.float64]]:
+    ) -> tuple[IntArray, FloatArray]:
         """Return every way in which the nodes can elect, shape (outcomes, nodes), and its log probability."""
         log_each = choice_log_probabilities(self._scores(layer, node, codes, counts), self.units[number - 1])
         candidates = [np.flatnonzero(np.isfinite(row)) for row in log_each]
@@ -165,9 +164,9 @@ class GroupElection:
         """Return the positions in ``candidates`` of the groups elected in independent runs, shape (runs,)."""
         return exponential_mechanism(np.repeat(self._scores(codes, counts), n_runs, axis=0), self.unit, bits)
 
-    def log_probabilities(self, codes: IntArray, counts: IntArray | None) -> NDArray[np.float64]:
+    def log_probabilities(self, codes: IntArray, counts: IntArray | None) -> FloatArray:
         """Return the log probability of every candidate."""
-        found: NDArray[np.float64] = choice_log_probabilities(self._scores(codes, counts), self.unit)[0]
+        found: FloatArray = choice_log_probabilities(self._scores(codes, counts), self.unit)[0]
         return found
 
 
@@ -228,7 +227,7 @@ def aic_steps(counts: IntArray, *, penalty: float, observed_levels: bool = False
     return steps
 
 
-def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False) -> NDArray[np.float64]:
+def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False) -> FloatArray:
     """Return the AIC of the saturated one-way multinomial model of each row of counts.
 
     With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k) (SOUNDNESS lemma 4.1). Since the counts of a
@@ -253,7 +252,7 @@ def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool
 _SMALL = np.array([0.0, *(math.lgamma(m + 1) - m * math.log(m) + m for m in range(1, 256))])
 
 
-def _log_factorial_rest(counts: IntArray) -> NDArray[np.float64]:
+def _log_factorial_rest(counts: IntArray) -> FloatArray:
     """Return log m! - m log m + m: exactly tabulated below 256, Stirling's series (error below 1e-15) above."""
     m = np.maximum(counts, 1).astype(np.float64)
     series = 0.5 * np.log(2 * np.pi * m) + 1 / (12 * m) - 1 / (360 * m**3)

@@ -11,11 +11,11 @@ from functools import lru_cache
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.margins import counts as hierarchy
 from pdips.margins import synthesis
-from pdips.margins.consistency import FloatArray, IntArray
 from pdips.margins.counts import Measured
 from pdips.margins.domain import Cells, Domain, Layer, cells, domain_of, split_by, top_layer
 from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import numpy as np
 
+from pdips.arrays import IntArray
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins.consistency import IntArray
 from pdips.margins.counts import Drawing, Enumerating, Given, Measured, Plan, codes_of, grow, settle
 from pdips.margins.domain import STOP
 from pdips.mechanism import Law, Outcome

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
-from pdips.margins.consistency import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
 
 RIDGE = 0.005
@@ -100,7 +100,7 @@ class Grid:
         """Return the number of combinations of public levels."""
         return math.prod(int(self.domain.sizes[j]) for j in self.domain.public)
 
-    def possible(self) -> NDArray[np.bool_]:
+    def possible(self) -> BoolArray:
         """Return which cells no structural zero rules out, as a matrix."""
         shape = (len(self.side(0, ())), len(self.side(1, ())))
         found = np.ones(shape, dtype=bool)

@@ -11,9 +11,9 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.consistency import FloatArray, IntArray
 from pdips.margins.domain import columns_of
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.shapes import Shape, checked_order, shape_of

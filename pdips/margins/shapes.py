@@ -14,9 +14,9 @@ from typing import get_args
 
 import numpy as np
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.consistency import FloatArray, IntArray
 from pdips.margins.domain import Layer, cells, check_domain, domain_of, split_by, top_layer
 from pdips.privacy.loss import Neighbours, choice
 from pdips.privacy.noise import discrete_laplace_variance

@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins import laws, synthesis
-from pdips.margins.consistency import IntArray
 from pdips.margins.counts import Given, Plan
 from pdips.margins.domain import check_domain, check_noise, domain_of
 from pdips.margins.elections import (

@@ -6,10 +6,11 @@ from typing import Protocol
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.accuracy import tree_margin_errors
-from pdips.margins.consistency import FloatArray, IntArray, consistent, nonnegative, round_cells
+from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.counts import Measured, Plan, measure, noise_variance
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent

@@ -13,7 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from pdips.margins.consistency import FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.margins.intervals import interval_counts, interval_parents
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.noise_sum import NoiseSum, Terms

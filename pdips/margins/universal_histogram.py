@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins import intervals, laws, synthesis
-from pdips.margins.consistency import FloatArray, IntArray
 from pdips.margins.counts import Plan
 from pdips.margins.domain import Layer, check_domain, check_noise
 from pdips.margins.intervals import IntervalPlan

@@ -6,9 +6,8 @@ from fractions import Fraction
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from pdips.margins.consistency import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
 from pdips.privacy.noise import discrete_laplace_variance
 from pdips.release.release import MarginError
@@ -58,7 +57,7 @@ class View:
         grid = np.indices(self.sizes(domain)).reshape(len(self.columns), -1)
         return dict(zip(self.columns, grid, strict=True))
 
-    def possible(self, domain: Domain) -> NDArray[np.bool_]:
+    def possible(self, domain: Domain) -> BoolArray:
         """Return which cells no structural zero rules out by itself."""
         found, levels = np.ones(self.n_cells(domain), dtype=bool), self.levels(domain)
         for rule in domain.impossible:

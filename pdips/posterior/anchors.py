@@ -11,17 +11,15 @@ import pandas as pd
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pytensor.graph.replace import clone_replace
 from scipy.optimize import minimize
 
+from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values, distinct
 from pdips.posterior.density import Density
 from pdips.posterior.grid import Anchor, join, shapes, split, start
 from pdips.posterior.private_reference import WITHIN, Cells
 from pdips.posterior.record_likelihood import alone, inputs_of, log_prior, over_records, record_terms
-
-FloatArray = NDArray[np.float64]
 
 PRIOR_DRAWS = 2_000
 PUBLIC_SEED = 20240229

@@ -9,9 +9,8 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.certificate import in_words
-
-FloatArray = NDArray[np.float64]
 
 FEWEST_DRAWS = 4
 """Draws a chain below which ArviZ gives neither R-hat nor effective numbers."""
@@ -48,9 +47,9 @@ class Bounds:
     lowest: FloatArray
     highest: FloatArray
     mean: FloatArray
-    draws_beyond: NDArray[np.int64]
+    draws_beyond: IntArray
     largest_by_draw: FloatArray
-    records_beyond: NDArray[np.int64]
+    records_beyond: IntArray
     limit: float | None
     weighted: bool
     independent: bool

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
@@ -49,8 +49,6 @@ from pdips.privacy.noise import RandomBits
 from pdips.release.release import Closer, Release, RunRecord
 from pdips_papers.pseudo import as_printed as published
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
 Backend = sampling.Sampler

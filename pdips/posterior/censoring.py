@@ -25,6 +25,7 @@ from pytensor.graph.basic import Constant
 from pytensor.graph.fg import FunctionGraph
 from pytensor.graph.replace import graph_replace
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX
 from pdips.posterior.model_checks import (
@@ -35,7 +36,7 @@ from pdips.posterior.model_checks import (
     probe,
     record_parameters,
 )
-from pdips.posterior.record_likelihood import FloatArray, constant_parts
+from pdips.posterior.record_likelihood import constant_parts
 from pdips.posterior.record_terms import LIKELIHOOD, Axis, Parts, natural_points, read_by, take_apart, total
 from pdips.posterior.window import (
     CLIPS,
@@ -221,7 +222,7 @@ def censor(
     clip: Clip = "hard",
     record_dim: str | None = None,
     record_axis: Mapping[str, int] | None = None,
-    record_ids: Mapping[str, NDArray[np.int64]] | None = None,
+    record_ids: Mapping[str, IntArray] | None = None,
     n_records: int | None = None,
     public_potentials: Collection[str] = (),
     neighbours: Neighbours = "replace-one",

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.convergence import ROUNDS, announce
 from pdips.posterior.censoring import Censored, censor_records
 from pdips.posterior.columns import Values
@@ -18,8 +19,6 @@ from pdips.posterior.pointwise import Likelihoods
 from pdips.posterior.record_likelihood import inputs_of
 from pdips.posterior.stages import Stage
 from pdips.posterior.workspace import Workspace
-
-FloatArray = NDArray[np.float64]
 
 
 def censored_model(space: Workspace, stage: Stage, censoring: Censoring, values: Values) -> Censored:

@@ -10,6 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
@@ -163,7 +164,7 @@ def check_column(name: str, column: Column) -> None:
         )
 
 
-def collapse(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]:
+def collapse(values: FloatArray, column: Column) -> FloatArray:
     """Move each value to the middle of its cell of the column's resolution, if it has one."""
     if column.resolution is None:
         return values
@@ -171,7 +172,7 @@ def collapse(values: NDArray[np.float64], column: Column) -> NDArray[np.float64]
     n_cells = int(np.ceil((upper - lower) / column.resolution))
     cell = np.clip(np.floor((values - lower) / column.resolution), 0, n_cells - 1)
     left, right = lower + cell * column.resolution, np.minimum(lower + (cell + 1) * column.resolution, upper)
-    middle: NDArray[np.float64] = (left + right) / 2
+    middle: FloatArray = (left + right) / 2
     return middle
 
 
@@ -217,7 +218,7 @@ def _spread(column: Column, share: NDArray[Any]) -> NDArray[Any]:
     return np.floor(spread).astype(np.int64) if column.integer else spread
 
 
-def distinct(values: Values, counts: NDArray[np.int64] | None) -> tuple[dict[str, NDArray[Any]], NDArray[np.int64]]:
+def distinct(values: Values, counts: IntArray | None) -> tuple[dict[str, NDArray[Any]], IntArray]:
     """Return the distinct records in sorted order, and how many records each stands for.
 
     Parameters

@@ -16,9 +16,9 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
+from pdips.arrays import FloatArray
 from pdips.posterior.record_likelihood import alone, constant_parts, inputs_of, log_prior, record_terms
 
-FloatArray = NDArray[np.float64]
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
 """What looks something up, or may do so inside."""
 Points = Sequence[FloatArray]

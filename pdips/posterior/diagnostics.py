@@ -10,10 +10,10 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import xarray as xr
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.posterior.bounds import Bounds, FloatArray
+from pdips.posterior.bounds import Bounds
 from pdips.posterior.columns import Values
 from pdips.posterior.streaming import MOST_AT_ONCE, Draws, draws_by_name, stream
 from pdips.posterior.tally import Tally
@@ -32,7 +32,7 @@ def stream_bounds(
     weights: FloatArray | None = None,
     centre: FloatArray | None = None,
     limit: float | None = None,
-    counts: NDArray[np.int64] | None = None,
+    counts: IntArray | None = None,
     independent: bool = False,
     mode: str | None = None,
 ) -> Bounds:

@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.anchors import PUBLIC_SEED
 from pdips.posterior.atoms import draw_with_atom, stopping_for
 from pdips.posterior.columns import Values
@@ -17,9 +17,6 @@ from pdips.posterior.scores import STEPS, Clip, Terms
 from pdips.posterior.stages import Stage
 from pdips.posterior.workspace import Workspace
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NOWHERE = np.iinfo(np.int64).min
 """Marks a cell that the prior excludes, which is public."""

@@ -8,14 +8,13 @@ import xarray as xr
 from numpy.typing import NDArray
 from pymc.model.transform.conditioning import remove_value_transforms
 
+from pdips.arrays import FloatArray
 from pdips.posterior import lattice
 from pdips.posterior.columns import Values, distinct
 from pdips.posterior.model import Blueprint
 from pdips.posterior.pointwise import Likelihoods
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.record_likelihood import inputs_of
-
-FloatArray = NDArray[np.float64]
 
 COMPILED = 200_000
 """Distinct records from which on it pays to compile the log-likelihood for speed."""

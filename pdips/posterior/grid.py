@@ -7,12 +7,9 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.density import Density
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NODES = {1: 4096, 2: 192, 3: 40}
 """Most nodes along each axis, by number of parameters."""

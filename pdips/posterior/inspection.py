@@ -10,6 +10,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.bounds import Bounds
 from pdips.posterior.closer import stored_name
 from pdips.posterior.columns import Values, distinct
@@ -23,7 +24,6 @@ from pdips.posterior.streaming import Stream, draws_by_name, stream
 from pdips.posterior.tally import Tally
 from pdips.posterior.workspace import Workspace
 
-FloatArray = NDArray[np.float64]
 Draws = Mapping[str, NDArray[Any]]
 Terms = Callable[[Stream], tuple[FloatArray | None, FloatArray | None]]
 Found = tuple[dict[str, Any], xr.DataTree | None]
@@ -87,7 +87,7 @@ class Records:
 
     model: pm.Model
     values: Values
-    counts: NDArray[np.int64]
+    counts: IntArray
     terms: Terms
     limit: float | None
     blueprint: Blueprint | None = None
@@ -270,7 +270,7 @@ def at_chains(
     stage: Stage,
     censoring: Censoring,
     values: Values,
-    counts: NDArray[np.int64] | None,
+    counts: IntArray | None,
     released: Sequence[Draws],
     tree: xr.DataTree,
     convergence: Convergence,
@@ -287,7 +287,7 @@ def at_grid(
     stage: Stage,
     censoring: Censoring,
     values: Values,
-    counts: NDArray[np.int64],
+    counts: IntArray,
     released: Sequence[Draws],
     scored: Scored,
 ) -> Found:
@@ -302,9 +302,7 @@ def at_grid(
     return inspect(_censored(space, stage, censoring, values, counts), posterior)
 
 
-def _censored(
-    space: Workspace, stage: Stage, censoring: Censoring, values: Values, counts: NDArray[np.int64]
-) -> Records:
+def _censored(space: Workspace, stage: Stage, censoring: Censoring, values: Values, counts: IntArray) -> Records:
     terms = censored_terms(space, stage, censoring)
     return Records(
         model=space.model,

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.interpolate import CubicSpline, make_interp_spline
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 
-FloatArray = NDArray[np.float64]
 LogDensity = Callable[[FloatArray], FloatArray]
 
 MOST_DIMENSIONS = 3

@@ -17,6 +17,7 @@ from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.posterior.columns import stand_ins
@@ -95,21 +96,19 @@ class Probe:
 
     names: list[str]
     values: list[NDArray[Any]]
-    rows: list[NDArray[np.int64]]
+    rows: list[IntArray]
     axes: list[int]
     n: int
     function: Any
     sure: list[bool]
 
-    def terms(self, point: Mapping[str, Any], values: list[NDArray[Any]] | None = None) -> NDArray[np.float64]:
+    def terms(self, point: Mapping[str, Any], values: list[NDArray[Any]] | None = None) -> FloatArray:
         """Return the log-likelihood of each record, shape (records,)."""
         with np.errstate(all="ignore"):
             found = self.function(*(point[name] for name in self.names), *(self.values if values is None else values))
         return np.asarray(found, dtype=np.float64)
 
-    def replaced(
-        self, which: NDArray[np.bool_], rng: np.random.Generator, start: list[NDArray[Any]]
-    ) -> list[NDArray[Any]]:
+    def replaced(self, which: BoolArray, rng: np.random.Generator, start: list[NDArray[Any]]) -> list[NDArray[Any]]:
         """Return the arrays ``start`` with some records replaced by others of the table."""
         made = []
         for value, given, rows, axis, sure in zip(self.values, start, self.rows, self.axes, self.sure, strict=True):
@@ -223,7 +222,7 @@ def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]]
                     )
 
 
-def _halves(n: int, rng: np.random.Generator) -> Iterator[NDArray[np.bool_]]:
+def _halves(n: int, rng: np.random.Generator) -> Iterator[BoolArray]:
     """Yield sets of records; up to ``FULL_SEARCH`` records, any two are told apart by one of them, both ways."""
     places = np.arange(n)
     if n > FULL_SEARCH:
@@ -248,7 +247,7 @@ def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts
     return tuple(found)
 
 
-def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: NDArray[np.float64], name: str) -> bool:
+def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: FloatArray, name: str) -> bool:
     """Whether element i of a variable, out of as many as there are records, moves the term of record i alone."""
     value, n = np.asarray(point[name]), looked_at.n
     if n < 2 or n not in value.shape:
@@ -338,7 +337,7 @@ class Terms:
     columns: dict[str, Any]
     function: Any
 
-    def __call__(self, point: Mapping[str, Any], table: Table) -> tuple[NDArray[np.float64], float]:
+    def __call__(self, point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
         """Return the log-likelihood of each record, shape (records,), and the log prior."""
         with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
             read = (np.asarray(table[name], kind) for name, kind in self.columns.items())

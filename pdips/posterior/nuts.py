@@ -14,6 +14,7 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
+from pdips.arrays import FloatArray
 from pdips.convergence import Convergence, converged, require
 from pdips.errors import InputError
 from pdips.privacy.loss import choice
@@ -191,12 +192,12 @@ def _numbers(column: Any) -> NDArray[Any]:
     return values
 
 
-def _around(point: NDArray[np.float64]) -> Any:
+def _around(point: FloatArray) -> Any:
     """Return a function from a seed to a point close to the given one."""
     return lambda seed: point + np.random.default_rng(seed).uniform(-JITTER, JITTER, point.shape)
 
 
-def _flat(model: pm.Model, start: Mapping[str, ArrayLike]) -> NDArray[np.float64]:
+def _flat(model: pm.Model, start: Mapping[str, ArrayLike]) -> FloatArray:
     """Return a point as one vector, in the order in which nutpie has the free variables."""
     names = [model.rvs_to_values[variable].name for variable in model.free_RVs]
     return np.concatenate([np.ravel(np.asarray(_started(start, name), dtype=np.float64)) for name in names])

@@ -15,11 +15,10 @@ from pytensor.graph.traversal import ancestors
 from pytensor.scalar.basic import Cast
 from pytensor.tensor.elemwise import Elemwise
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX, bounds_of
-
-FloatArray = NDArray[np.float64]
 
 TRIED = 2_001
 """Values of a column, from its lower to its upper bound, at which a transformation is looked at."""

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pytensor.graph.replace import graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
 from pdips.posterior.record_likelihood import (
@@ -22,8 +23,6 @@ from pdips.posterior.record_likelihood import (
     over_records,
     record_terms,
 )
-
-FloatArray = NDArray[np.float64]
 
 BLOCK = 100_000
 """Log-likelihoods that are worked out at once: they should fit in the processor's cache."""

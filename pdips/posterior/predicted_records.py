@@ -8,11 +8,10 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column
 from pdips.posterior.columns import Values, collapse
 from pdips.posterior.model import Blueprint
-
-FloatArray = NDArray[np.float64]
 
 DRAWS, AT_ONCE = 20, 5
 """Draws, and those that are made before the clock is looked at."""
@@ -27,7 +26,7 @@ SEED = 19
 
 
 def check_records(
-    blueprint: Blueprint, posterior: xr.Dataset, values: Values, counts: NDArray[np.int64]
+    blueprint: Blueprint, posterior: xr.Dataset, values: Values, counts: IntArray
 ) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
     """Draw records from a model at draws from its posterior, and compare each column's shares with the table's.
 
@@ -101,7 +100,7 @@ def bin_edges(column: Column) -> FloatArray:
     return edges
 
 
-def _some(counts: NDArray[np.int64], rng: np.random.Generator) -> NDArray[np.int64]:
+def _some(counts: IntArray, rng: np.random.Generator) -> IntArray:
     """Return the row of each record, or of some."""
     n = int(counts.sum())
     if n <= MOST_RECORDS:

@@ -9,15 +9,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.margins.steps import Steps
 from pdips.posterior.columns import Values, distinct, record_values, stand_ins
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, check_scale, discrete_laplace, discrete_laplace_variance
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 BINS = 32
 """Bins of a numeric column whose schema gives none."""

@@ -8,6 +8,7 @@ import numpy as np
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -24,7 +25,6 @@ from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float,
 from pdips.privacy.noise import RandomBits
 from pdips.release.release import Closer, Release, RunRecord
 
-FloatArray = NDArray[np.float64]
 Weights = Literal["weighted", "weighted-e"]
 WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
 

@@ -8,6 +8,7 @@ import numpy as np
 import pymc as pm
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.posterior import lattice
 from pdips.posterior.columns import Values
@@ -15,7 +16,6 @@ from pdips.posterior.pointwise import Likelihoods
 from pdips.posterior.weights import check_weights
 from pdips.privacy.loss import choice
 
-FloatArray = NDArray[np.float64]
 Clip = Literal["hard", "tanh", "algebraic"]
 CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
 

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Constant, Variable
@@ -23,8 +22,6 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX
-
-FloatArray = NDArray[np.float64]
 
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""

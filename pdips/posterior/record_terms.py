@@ -26,6 +26,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 
+from pdips.arrays import IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX
 from pdips.posterior.record_likelihood import alone, on_first_axis, open_checks, over_records
@@ -52,7 +53,7 @@ class Axis:
 
     dim: str | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
-    ids: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
+    ids: Mapping[str, IntArray] = field(default_factory=dict)
     n: int | None = None
 
     @property

@@ -6,15 +6,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, IntArray
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.prior import Points, Prior
 from pdips.posterior.words import generator_of
 from pdips.privacy.coins import decay_coins
 from pdips.privacy.noise import RandomBits
 
-IntArray = NDArray[np.int64]
 Score = Callable[[Points], IntArray]
 """``score(points)`` returns for each of the m points, shape (m,), the sum over all records of the record's whole steps.
 
@@ -99,7 +98,7 @@ class Proposals:
         if abs(self.bound) > LARGEST_SCORE:
             raise InputError("the bound on the score must be within 2^60 steps of 0; take fewer steps")
 
-    def judge(self, points: Points, bits: RandomBits) -> NDArray[np.bool_]:
+    def judge(self, points: Points, bits: RandomBits) -> BoolArray:
         """Accept each point with probability exp(unit (score - bound)), exactly.
 
         Raises

@@ -6,14 +6,12 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.columns import Values, distinct
 from pdips.posterior.density import Density, Points
 
 Clip = Literal["hard", "tanh", "algebraic"]
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 IMPOSSIBLE = -700.0
 """Stands in for the log of a density of 0, in what is worked out from public records."""

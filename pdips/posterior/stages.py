@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.readers import read_frame
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -22,7 +23,6 @@ from pdips.posterior.workspace import ONE_AT_A_TIME, Workspace
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
 
-FloatArray = NDArray[np.float64]
 Reference = str | Path | Mapping[str, Any]
 
 SIMULATED = 4_096

@@ -18,11 +18,11 @@ from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
 from pytensor.tensor.basic import Alloc
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX, Values
 from pdips.posterior.record_likelihood import on_first_axis
 
-FloatArray = NDArray[np.float64]
 Draws = Mapping[str, Any] | xr.DataTree
 
 BLOCK, CHUNK = 4096, 16

@@ -4,12 +4,10 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.bounds import Bounds
-
-FloatArray = NDArray[np.float64]
 
 TILE = 512
 """Records whose running extremes stay in a core's innermost cache while the draws of a piece pass over them."""
@@ -48,7 +46,7 @@ class Tally:
         weights: FloatArray | None,
         centre: FloatArray | None,
         limit: float | None,
-        counts: NDArray[np.int64] | None = None,
+        counts: IntArray | None = None,
     ) -> None:
         self.counts = np.ones(n, np.int64) if counts is None else counts
         self.weights, self.centre, self.limit = _weights(weights, n), _centre(centre, n), _limit(limit)

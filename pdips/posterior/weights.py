@@ -3,12 +3,10 @@
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Number, as_float, positive
-
-FloatArray = NDArray[np.float64]
 
 
 def check_weights(weights: Any, n_records: int) -> FloatArray:

@@ -6,8 +6,8 @@ import numpy as np
 import pytensor.tensor as pt
 from numpy.typing import ArrayLike, NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.posterior.record_likelihood import FloatArray
 
 Clip = Literal["hard", "tanh", "algebraic"]
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.posterior.anchors import initial, prior_draws, unconstrained
@@ -21,8 +21,6 @@ from pdips.posterior.model import STAND_INS, Blueprint, Source
 from pdips.posterior.model_checks import check_company, on_stand_ins
 from pdips.posterior.prior import prior_of
 from pdips.posterior.records import to_frame
-
-FloatArray = NDArray[np.float64]
 
 MOST_KEPT = 4
 

@@ -9,11 +9,9 @@ from fractions import Fraction
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, IntArray
 from pdips.privacy.noise import FILTER, WORD_BITS, RandomBits, _exp_bounds, _LazyUniform
-
-IntArray = NDArray[np.int64]
 
 
 def integers_below(bounds: IntArray, bits: RandomBits) -> IntArray:
@@ -48,7 +46,7 @@ def integers_below(bounds: IntArray, bits: RandomBits) -> IntArray:
 
 def smoothing_coins(
     prior: IntArray, balls: IntArray, exponents: Sequence[Fraction], which: IntArray, bits: RandomBits
-) -> NDArray[np.bool_]:
+) -> BoolArray:
     """Toss coins of probability w / (w + b (e^x - 1)), exactly.
 
     That is the probability of a ball of the prior in an urn that has b balls beside a prior of total weight
@@ -76,7 +74,7 @@ def smoothing_coins(
         probability = prior / (prior + balls * growth)
     words = bits.words(len(prior), np.uint64)
     uniform = words.astype(np.float64) * 2.0**-WORD_BITS
-    tossed: NDArray[np.bool_] = uniform < probability
+    tossed: BoolArray = uniform < probability
     for i in np.flatnonzero(np.abs(uniform - probability) < FILTER):
         bounds = partial(_coin_bounds, int(prior[i]), int(balls[i]), exponents[int(which[i])])
         tossed[i] = _LazyUniform(int(words[i]), WORD_BITS, bits).below(bounds)
@@ -93,7 +91,7 @@ def _inside(bounds: tuple[Fraction, Fraction]) -> tuple[Fraction, Fraction]:
     return max(bounds[0], Fraction(0)), min(bounds[1], Fraction(1))
 
 
-def decay_coins(steps: IntArray, unit: Fraction, bits: RandomBits) -> NDArray[np.bool_]:
+def decay_coins(steps: IntArray, unit: Fraction, bits: RandomBits) -> BoolArray:
     """Toss coins of probability exp(-unit * steps), exactly.
 
     Parameters
@@ -112,7 +110,7 @@ def decay_coins(steps: IntArray, unit: Fraction, bits: RandomBits) -> NDArray[np
     probability = np.exp(-steps * float(unit))
     words = bits.words(len(steps), np.uint64)
     uniform = words.astype(np.float64) * 2.0**-WORD_BITS
-    tossed: NDArray[np.bool_] = uniform < probability
+    tossed: BoolArray = uniform < probability
     for i in np.flatnonzero(np.abs(uniform - probability) < FILTER):
         tossed[i] = _LazyUniform(int(words[i]), WORD_BITS, bits).below(partial(_exp_bounds, unit * int(steps[i])))
     return tossed

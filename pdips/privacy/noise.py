@@ -20,9 +20,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError
 
-IntArray = NDArray[np.int64]
 Bounds = Callable[[int], tuple[Fraction, Fraction]]
 
 WORD_BITS = 64
@@ -282,7 +282,7 @@ def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
     return drawn[:n]
 
 
-def _accept_gaussian(proposals: IntArray, variance: Fraction, scale: int, bits: RandomBits) -> NDArray[np.bool_]:
+def _accept_gaussian(proposals: IntArray, variance: Fraction, scale: int, bits: RandomBits) -> BoolArray:
     """Toss a coin of probability exp(-(|z| - variance / scale)^2 / (2 variance)) for each proposal z."""
     centre = float(variance / scale)
     probability = np.exp(-((np.abs(proposals) - centre) ** 2) / (2 * float(variance)))
@@ -338,7 +338,7 @@ def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) ->
     return np.asarray(chosen, dtype=np.int64)
 
 
-def choice_log_probabilities(scores: IntArray, unit: Fraction) -> NDArray[np.float64]:
+def choice_log_probabilities(scores: IntArray, unit: Fraction) -> FloatArray:
     """Return the log probabilities with which :func:`exponential_mechanism` chooses, to double precision.
 
     Returns
@@ -351,7 +351,7 @@ def choice_log_probabilities(scores: IntArray, unit: Fraction) -> NDArray[np.flo
     return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
 
 
-def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, NDArray[np.bool_]]:
+def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, BoolArray]:
     """Return how far each score is below the best of its row, ``FLOOR_NATS`` at most, and which ones are available."""
     available = scores != np.iinfo(np.int64).min
     if scores.ndim != 2 or not available.any(axis=1).all():
@@ -368,7 +368,7 @@ def _steps_to_floor(unit: Fraction) -> int:
     return min(math.ceil(FLOOR_NATS / unit), 2**62)
 
 
-def _choose_exactly(below: IntArray, available: NDArray[np.bool_], unit: Fraction, uniform: _LazyUniform) -> int:
+def _choose_exactly(below: IntArray, available: BoolArray, unit: Fraction, uniform: _LazyUniform) -> int:
     """Find the first candidate whose cumulative probability is above the uniform number, by bisection."""
     candidates = np.flatnonzero(available)
     steps = [int(below[c]) for c in candidates]
@@ -390,7 +390,7 @@ def _choose_exactly(below: IntArray, available: NDArray[np.bool_], unit: Fractio
     return int(candidates[first])
 
 
-def quantise(values: NDArray[np.float64], step: Fraction) -> IntArray:
+def quantise(values: FloatArray, step: Fraction) -> IntArray:
     """Round to whole steps, floor(x / step + 1/2), as if in exact arithmetic.
 
     Two values at most D apart are at most ceil(D / step) steps apart, which neither half-to-even rounding nor the same

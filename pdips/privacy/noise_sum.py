@@ -9,10 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.noise import discrete_laplace_variance
-
-FloatArray = NDArray[np.float64]
 
 SMOOTHING = 5e-4
 """Standard deviation of the normal variable that is added before the law is inverted, in those of the sum."""

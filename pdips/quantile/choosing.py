@@ -7,15 +7,13 @@ from itertools import product
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.mechanism import Outcome
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, discrete_laplace, exponential_mechanism
 from pdips.quantile.joint import joint_law, joint_quantiles
 from pdips.quantile.recursive import recursive_law, recursive_quantiles
-
-IntArray = NDArray[np.int64]
 
 MOST_AT_ONCE = 2_000_000
 """Scores that are held at a time where many runs choose."""
@@ -63,7 +61,7 @@ class Chooser(Protocol):
         """Return the places of several quantiles on a grid, given the records on or below each point."""
         ...
 
-    def thin(self, n: int) -> NDArray[np.bool_] | None:
+    def thin(self, n: int) -> BoolArray | None:
         """Return a secret coin for each record: whether a coarse step reads it; None if it reads all."""
         ...
 
@@ -83,7 +81,7 @@ class Exact:
     bits: RandomBits
     keep: float = 1.0
 
-    def thin(self, n: int) -> NDArray[np.bool_] | None:
+    def thin(self, n: int) -> BoolArray | None:
         """See :class:`Chooser`."""
         return self.bits.words(n, np.uint32) < self.keep * 2.0**32 if self.keep < 1 else None
 
@@ -107,7 +105,7 @@ class Recording:
     chooser: Chooser
     seen: list[int] = field(default_factory=list)
 
-    def thin(self, n: int) -> NDArray[np.bool_] | None:
+    def thin(self, n: int) -> BoolArray | None:
         """See :class:`Chooser`."""
         return self.chooser.thin(n)
 
@@ -197,7 +195,7 @@ class _Path:
     """Follows one way through all choices, the first candidate where none is prescribed."""
 
     prescribed: Sequence[int]
-    log_probabilities: list[NDArray[np.float64]] = field(default_factory=list)
+    log_probabilities: list[FloatArray] = field(default_factory=list)
     statistics: list[int] = field(default_factory=list)
     scales: list[Fraction] = field(default_factory=list)
 

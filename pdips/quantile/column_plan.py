@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray
 from pdips.data.encoding import Box, Scale, Values, in_units
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
@@ -17,10 +17,6 @@ from pdips.quantile.choosing import Chooser
 from pdips.quantile.conditional import ByStratum, Draw, Groups, LevelDraw, MissingDraw
 from pdips.quantile.line_search import Records
 from pdips.quantile.panel import PARTS, Nobody, Panel, PanelDraw, Part
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 PILOT = 5_000
 """Records drawn on the way from what is released so far: where groups are cut and predictors centred."""

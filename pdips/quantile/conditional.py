@@ -6,13 +6,10 @@ from functools import cached_property
 from typing import Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Box, Scale, Values
 from pdips.data.schema import Column, Schema
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Between = Literal["interpolate", "quantile"]
 

@@ -11,12 +11,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.noise import FILTER, WORD_BITS, RandomBits, _exp_bounds, _LazyUniform
-
-IntArray = NDArray[np.int64]
 
 ROUNDING = Fraction(1, 2**53)
 LOWEST = -(2**60)
@@ -38,14 +36,14 @@ class Wide(NamedTuple):
         ``LOWEST`` where the number is 0.
     """
 
-    mantissa: NDArray[np.float64]
+    mantissa: FloatArray
     exponent: IntArray
 
     def take(self, index: IntArray) -> "Wide":
         """Return the numbers at ``index``."""
         return Wide(self.mantissa[index], self.exponent[index])
 
-    def where(self, condition: NDArray[np.bool_]) -> "Wide":
+    def where(self, condition: BoolArray) -> "Wide":
         """Return the numbers where the condition holds, and 0 elsewhere."""
         return Wide(np.where(condition, self.mantissa, 0.0), np.where(condition, self.exponent, LOWEST))
 
@@ -55,13 +53,13 @@ class Wide(NamedTuple):
         moved.mantissa[places:], moved.exponent[places:] = self.mantissa[:-places], self.exponent[:-places]
         return moved
 
-    def log(self) -> NDArray[np.float64]:
+    def log(self) -> FloatArray:
         """Return natural logarithms, to double precision."""
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.mantissa) + self.exponent * np.log(2.0))
 
 
-def wide(values: NDArray[np.float64], exponent: IntArray | int = 0) -> Wide:
+def wide(values: FloatArray, exponent: IntArray | int = 0) -> Wide:
     """Return ``values * 2**exponent``."""
     mantissa, shift = np.frexp(values)
     return Wide(mantissa, np.where(mantissa > 0, exponent + shift.astype(np.int64), LOWEST))
@@ -83,7 +81,7 @@ def plus(a: Wide, b: Wide) -> Wide:
     return wide(_shifted(a, top) + _shifted(b, top), top)
 
 
-def _shifted(a: Wide, top: IntArray | int) -> NDArray[np.float64]:
+def _shifted(a: Wide, top: IntArray | int) -> FloatArray:
     """Return ``a * 2**-top`` as doubles; anything below 2^-2000 becomes 0."""
     return np.asarray(np.ldexp(a.mantissa, np.maximum(a.exponent - top, -2000).astype(np.int32)))
 

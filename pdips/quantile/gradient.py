@@ -10,12 +10,10 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.data.encoding import UNITS
 from pdips.privacy.loss import Neighbours
-
-IntArray = NDArray[np.int64]
 
 Norm = Literal["hull", "linf", "l1"]
 NORMS: tuple[Norm, ...] = ("hull", "linf", "l1")

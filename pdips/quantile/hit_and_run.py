@@ -15,15 +15,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
     from pdips.quantile.hit_and_run_kernels import Density, Region, Work
 
-FloatArray = NDArray[np.float64]
 Norm = Literal["l1", "l2", "linf", "hull"]
 
 NORMS = ("l1", "l2", "linf", "hull")

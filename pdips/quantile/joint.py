@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.extended_float import ROUNDING, Powers, Wide, choose, exponential, plus, times, wide, zeros
 from pdips.quantile.quantile_grid import check_base, check_counts, check_public, spread
-
-IntArray = NDArray[np.int64]
 
 ERRORS_A_LEVEL = 32
 """Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 17 at most."""

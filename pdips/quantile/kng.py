@@ -5,8 +5,8 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -26,8 +26,6 @@ from pdips.quantile.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_
 from pdips.quantile.sequential import ByColumn
 from pdips.release.release import Release, RunRecord
 from pdips_papers.kng.as_printed import PublishedFitter
-
-IntArray = NDArray[np.int64]
 
 QUANTILES = tuple(f"{k}/100" for k in (*range(1, 48, 2), 50, *range(53, 100, 2)))
 MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")

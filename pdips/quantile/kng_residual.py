@@ -5,8 +5,8 @@ from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale, in_units
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -24,9 +24,6 @@ from pdips.quantile.line_search import Fitter, Records, check_n_candidates
 from pdips.quantile.sequential import SMALLEST_EPSILON, ByColumn
 from pdips.quantile.spreads import Spread
 from pdips.release.release import Release, RunRecord
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 RECORDS_PER_BIN = 4
 """Of a panel's histograms, in units of the scale of their noise: about three standard deviations."""

@@ -12,17 +12,14 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import UNITS
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.gradient import Entry, Gradient, Norm
 from pdips.quantile.spreads import Round, Spread, around_slopes, rounds
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 Base = Literal["log", "uniform"]
 BASES: tuple[Base, ...] = ("log", "uniform")
@@ -83,7 +80,7 @@ class Records:
         """The power of two that coefficients are multiples of."""
         return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
 
-    def some(self, kept: NDArray[np.bool_] | None) -> "Records":
+    def some(self, kept: BoolArray | None) -> "Records":
         """Return those records of which ``kept`` says so, all if it is None."""
         if kept is None:
             return self
@@ -229,7 +226,7 @@ class Fitter:
 
     def allowed(
         self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
-    ) -> NDArray[np.bool_]:
+    ) -> BoolArray:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
         middle."""
         flat = np.zeros(records.n_predictors)

@@ -12,16 +12,13 @@ from functools import cached_property
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray
 from pdips.data.encoding import Box, Scale, Values
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Number, exact
 from pdips.quantile.conditional import Draw
-
-FloatArray = NDArray[np.float64]
-BoolArray = NDArray[np.bool_]
 
 Part = Literal["births", "continuers"]
 PARTS: tuple[Part, ...] = ("births", "continuers")

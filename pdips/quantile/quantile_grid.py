@@ -8,10 +8,9 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-
-IntArray = NDArray[np.int64]
 
 MOST_RECORDS = 2**31
 MOST_PARTS = 64

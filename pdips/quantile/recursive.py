@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 from pdips.quantile.quantile_grid import check_counts, check_public, spread
-
-IntArray = NDArray[np.int64]
 
 UNAVAILABLE = np.iinfo(np.int64).min
 CELLS_AT_ONCE = 2**20
@@ -178,9 +177,7 @@ def recursive_law(
     return merged
 
 
-def law_of_splits(
-    levels: list[list[Split]], heights: IntArray, n: int, parts: int
-) -> tuple[IntArray, NDArray[np.float64]]:
+def law_of_splits(levels: list[list[Split]], heights: IntArray, n: int, parts: int) -> tuple[IntArray, FloatArray]:
     """Return all outcomes, one a row, and their log probabilities."""
     positions = np.zeros((1, sum(len(level) for level in levels)), dtype=np.int64)
     logs = np.zeros(1)

@@ -6,15 +6,12 @@ from fractions import Fraction
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS
 from pdips.quantile.choosing import AtOnce, Chooser
 from pdips.quantile.line_search import Candidates, Fitter, Records, nearest, parallel, sums
 from pdips.quantile.spreads import Round
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]
 SCHEMES: tuple[Scheme, ...] = ("plain", "stepwise", "sandwich", "joint", "recursive")

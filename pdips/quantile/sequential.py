@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import to_frame, values_of
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -24,9 +24,6 @@ from pdips.quantile.conditional import Draw
 from pdips.quantile.line_search import MOST_RECORDS
 from pdips.quantile.panel import check_settings as check_panel
 from pdips.quantile.panel import panel_of
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 SMALLEST_EPSILON = Fraction(1, 10**9)
 """For a column and record; below it noise would have more digits than its samplers."""

@@ -7,9 +7,8 @@ from functools import cached_property, lru_cache
 from itertools import product
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 MOST_CANDIDATES = 2**20
 

@@ -5,12 +5,9 @@ Imported only when a grid is long enough for it, since compiling takes a second 
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.quantile.extended_float import LOWEST
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SHIFTS = np.ldexp(1.0, -np.arange(1075))
 """Powers of two by which the smaller term of a sum is moved; further apart, it adds nothing."""

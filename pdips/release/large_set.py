@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import decode
 
@@ -49,7 +50,7 @@ class LargeSet:
 
     schema: Schema
     codes: Mapping[str, NDArray[Any]]
-    counts: NDArray[np.int64]
+    counts: IntArray
     seed: int
 
     def __len__(self) -> int:

@@ -9,6 +9,7 @@ from urllib.parse import quote, unquote
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior.closer import stored_name
@@ -181,7 +182,7 @@ def _axis(name: str, column: Column) -> str:
     return f"{name} (number of the level)" if column.is_categorical else name
 
 
-def _some(largest: NDArray[Any]) -> NDArray[np.int64]:
+def _some(largest: NDArray[Any]) -> IntArray:
     """Return which records are drawn: all, or some with the one whose bound is largest."""
     if len(largest) <= MOST_DOTS:
         return np.arange(len(largest))

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -191,7 +191,7 @@ class Modips:
         rehearse(self._synthesis(), plan)
         return plan.spends(self.privacy_loss(schema).epsilon, self.n_sanitizations)
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64]:
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the noisy statistics of independent releases, shape (runs, entries of all sanitizations), for
         audits."""
         found = self.plan(table.schema).observe(table, n_runs * self.n_sanitizations, bits)

@@ -12,15 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytensor.tensor as pt
 import xarray as xr
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.convergence import announce, converged
 from pdips.statistics.correlations import evenly, factor_of, shares_of
 from pdips.statistics.noisy_model import Given, Stated
 from pdips.statistics.reading import Prior, Reading
 from pdips.statistics.samplers import Drawn, Lengths, Sampler
-
-FloatArray = NDArray[np.float64]
 
 THIN = 4
 """Steps of a chain for each draw that is kept; four times as many in each further round."""

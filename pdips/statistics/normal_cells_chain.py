@@ -5,8 +5,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.statistics import normal_cells_kernels as kernels
 from pdips.statistics.normal_cells_kernels import (
     about,
@@ -26,8 +26,6 @@ from pdips.statistics.normal_cells_kernels import (
     times_own,
     tuned,
 )
-
-FloatArray = NDArray[np.float64]
 
 HALF, CENTRE, CENTRE_SD = kernels.HALF, kernels.CENTRE, kernels.CENTRE_SD
 CENTRE_TOO, SPREAD_TOO, SPREAD, COVARIANCE, BOTH, SCATTER = range(6)

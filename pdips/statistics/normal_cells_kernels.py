@@ -9,9 +9,8 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 HALF = 0.5
 """Records that an empty cell counts as in the laws of its sums."""

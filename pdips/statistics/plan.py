@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -23,8 +24,6 @@ from pdips.release.release import Noise
 from pdips.statistics.shipped import shipped
 from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 Law = Literal["laplace", "gaussian"]
 
 RECORDS = "n"

@@ -11,18 +11,16 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from numpy.typing import NDArray
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
 from pytensor.link.numba.dispatch.basic import numba_njit, register_funcify_default_op_cache_key
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.statistics import sequential_logits_kernels as kernels
 from pdips.statistics.noisy_model import NOISY, SCALE, USED, Given
 from pdips.statistics.post_processing import nearest_positive, number_of_records
 from pdips.statistics.statistic import Counts
-
-FloatArray = NDArray[np.float64]
 
 STEP = {1: 0.4, 2: 0.75, 3: 0.85}
 """Between nodes, in standard deviations, by dimension. A mean of a logistic function of slope 2.2 a deviation is wrong

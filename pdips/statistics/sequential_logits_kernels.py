@@ -4,9 +4,6 @@ from typing import Any
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
-
-FloatArray = NDArray[np.float64]
 
 
 @njit(cache=True, error_model="numpy", fastmath={"reassoc", "contract", "arcp"})

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pdips"
 
 RANKS = [
-    ["errors", "convergence"],
+    ["arrays", "errors", "convergence"],
     ["data"],
     ["privacy"],
     ["release", "registry"],

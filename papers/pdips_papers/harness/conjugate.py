@@ -1,9 +1,8 @@
 """Draws from conjugate posteriors of many data sets at once; post-processing, which knows nothing of privacy."""
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 
 def draw_shares(alpha: FloatArray, rng: np.random.Generator) -> FloatArray:

@@ -5,13 +5,11 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import special
 
+from pdips.arrays import FloatArray
 from pdips.inference import combine as combine_sets
 from pdips_papers.harness.framework import COLUMNS
-
-FloatArray = NDArray[np.float64]
 
 MEASURES = {
     "bias": "bias",

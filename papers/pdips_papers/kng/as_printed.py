@@ -5,16 +5,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS, Box, Scale
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.line_search import Candidates, Fitter, Records
 from pdips.quantile.schemes import Plan
 from pdips.quantile.spreads import Round
-
-IntArray = NDArray[np.int64]
-FloatArray = NDArray[np.float64]
 
 PRECISION = 1e-6
 """Nats to which scores are rounded."""

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.mechanism import Mechanism
@@ -19,8 +19,6 @@ from pdips.quantile.kng_residual import KNGResidual
 from pdips_papers.kng.heavy_paper import BUDGET, spent
 from pdips_papers.kng.heavy_regression import quantile_lines
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
-
-FloatArray = NDArray[np.float64]
 
 UPPER = {"x1": 1_000, "x2": 1_000, "x3": 2_000}
 SCHEMA = Schema.model_validate({"columns": {name: {"lower": 0, "upper": upper} for name, upper in UPPER.items()}})

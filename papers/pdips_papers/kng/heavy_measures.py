@@ -4,15 +4,13 @@ from collections.abc import Mapping
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
 from pdips.evaluation.k_marginal import k_marginal
 from pdips.evaluation.pmse import pmse
 from pdips.evaluation.wasserstein import wasserstein_randomization
 from pdips_papers.kng.heavy_paper import MEASURES
-
-FloatArray = NDArray[np.float64]
 
 N_RESPLITS = 500
 """The paper has 1,000; a replicate's ratio has a relative standard error of 3 % from them, the mean of 100 of 0.3 %."""

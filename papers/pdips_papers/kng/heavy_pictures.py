@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips_papers.harness.curves import Line, Violin, shares, violins
 from pdips_papers.harness.framework import Picture
 from pdips_papers.kng.heavy_forms import (
@@ -50,7 +50,7 @@ ON_POWERS = ("pMSE WOI", "pMSE WI", "WRT", "Int diff", "Slope diff", "NRMSE X2",
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-type Values = Mapping[tuple[str, str], NDArray[np.float64]]
+type Values = Mapping[tuple[str, str], FloatArray]
 """By row and column: one value a replicate."""
 
 

@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import qr
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from pdips.arrays import FloatArray, IntArray
 
 MOST_PIVOTS = 1_000
 """Of one quantile; only ties without end would take more."""

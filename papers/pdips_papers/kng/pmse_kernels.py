@@ -6,10 +6,8 @@ a fixed order, so a record's cell can't depend on other records.
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from pdips.arrays import FloatArray, IntArray
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -8,15 +8,13 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Number, choice, positive
 from pdips.privacy.noise import RandomBits
 from pdips_papers.kng.pmse_scores import MOST_RECORDS
 from pdips_papers.kng.pmse_stages import choose_parameters
-
-FloatArray = NDArray[np.float64]
 
 COLUMNS = ("x1", "x2", "x3")
 VARIANTS = ("sound", "published")

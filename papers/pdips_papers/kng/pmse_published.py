@@ -9,8 +9,8 @@ weights that are the density over that of the clouds.
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.privacy.noise import RandomBits, exponential_mechanism, quantise
 from pdips_papers.kng.pmse_stages import (
     NAMES,
@@ -24,8 +24,6 @@ from pdips_papers.kng.pmse_stages import (
     with_logs,
     without_logs,
 )
-
-FloatArray = NDArray[np.float64]
 
 PRIOR_VARIANCE = 100_000
 """Of each parameter, as in the paper's code."""

@@ -4,10 +4,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from pdips.arrays import FloatArray, IntArray
 
 RATIO = 2
 """Synthetic records for each confidential one: k^2 / (1 + k)^3, how sharp pMSE is for its sensitivity, peaks at 2."""

@@ -5,12 +5,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.privacy.noise import RandomBits, exponential_mechanism
 from pdips_papers.kng.pmse_scores import RATIO, WHOLE, Partition, scores, step_sensitivity
-
-FloatArray = NDArray[np.float64]
 
 NAMES = ("rate_1", "intercept_2", "slope_21", "rate_2", "intercept_3", "slope_31", "slope_32", "rate_3")
 """x1 ~ Exp(rate_1); x2 = intercept_2 + slope_21 x1 + Exp(rate_2);

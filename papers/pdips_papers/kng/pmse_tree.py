@@ -6,12 +6,9 @@ if it lowers the misclassified by more than ``least`` of the root's for each spl
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips_papers.kng.pmse_kernels import bin_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 DEPTH = 5
 LEAST_GAIN = 0.01

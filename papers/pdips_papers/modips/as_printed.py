@@ -8,8 +8,8 @@ from fractions import Fraction
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -19,9 +19,6 @@ from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, as_float, exact,
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.statistics.certified_minimum import Logits, newton
 from pdips.statistics.logistic import Logistic
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 NOWHERE = np.inf
 """Stands for the mean of a cell that has none, which a release as printed leaves out."""

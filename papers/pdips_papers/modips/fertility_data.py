@@ -6,15 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.readers import read_frame
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TARGET, ALTERED = "diagnosis", "O"
 NUMBERS = {"age": "age", "hours_sitting": "hours"}

@@ -5,8 +5,8 @@ from fractions import Fraction
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.privacy.loss import exact
@@ -16,7 +16,6 @@ from pdips.statistics.exact_counts import draw_counts
 from pdips.statistics.noise_laws import LaplaceLaw
 from pdips_papers.modips.fertility_data import ORDER
 
-IntArray = NDArray[np.int64]
 Maker = Callable[[Table, str, np.random.Generator], pd.DataFrame]
 
 HALF, PERKS = "alpha = 1/2", "alpha = 1/K"
@@ -54,7 +53,7 @@ def records(counts: IntArray, schema: Schema, rng: np.random.Generator) -> pd.Da
     return decode(schema, {name: codes[place].astype(np.int64) for place, name in enumerate(ORDER)}, rng)
 
 
-def dirichlet_counts(weights: NDArray[np.float64], n: int, rng: np.random.Generator) -> IntArray:
+def dirichlet_counts(weights: FloatArray, n: int, rng: np.random.Generator) -> IntArray:
     """Draw proportions from a Dirichlet law with these parameters, and counts of n records from them."""
     drawn = rng.standard_gamma(weights)
     return rng.multinomial(n, drawn / drawn.sum()).astype(np.int64)

@@ -3,12 +3,10 @@
 from itertools import combinations
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.table import Table
 from pdips_papers.modips.fertility_data import CONFUSION, LEVELS, MOMENTS, NUMBERS, RATE, TVD, features
-
-FloatArray = NDArray[np.float64]
 
 BALANCED, AMONG_ALTERED, AMONG_NORMAL = "balanced, %", "altered called so, %", "normal called altered, %"
 ONE_CLASS = "sets of one class, %"

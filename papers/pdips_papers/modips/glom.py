@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips_papers.harness.epsilon_curves import Method, batches, epsilons_for, suffix_of
@@ -28,9 +28,6 @@ from pdips_papers.modips.mixed_measures import (
 )
 from pdips_papers.modips.mixed_moments import N_SETS, Bounds, Records, draw_records
 from pdips_papers.modips.words import text_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 N, RHO = 1000, 0.5
 LEVELS = (2, 3, 4)

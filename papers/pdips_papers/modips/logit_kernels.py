@@ -4,10 +4,8 @@ import math
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from pdips.arrays import FloatArray, IntArray
 
 MOST_STEPS, MOST_HALVINGS, LONGEST_STEP = 50, 25, 5.0
 

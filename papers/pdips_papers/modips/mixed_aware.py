@@ -3,13 +3,11 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.statistics.normal_cells import starting_counts
 from pdips_papers.harness.measures import combine_predictive
 from pdips_papers.modips.mixed_moments import PRIOR, STEPS, Bounds, Parameters, Statistics
-
-FloatArray = NDArray[np.float64]
 
 TUNE, DRAWS, THIN = 700, 300, 10
 """Of the one chain for each table; a release has four, and looks at whether they agree."""

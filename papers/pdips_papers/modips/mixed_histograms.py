@@ -3,13 +3,10 @@
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips_papers.modips.mixed_moments import N_SETS, Bounds, Records, places
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SCOTT = 3.5
 """Bin width over standard deviation and n^(-1/4), Scott's rule for two numbers."""

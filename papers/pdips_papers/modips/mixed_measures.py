@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import special
 
+from pdips.arrays import FloatArray
 from pdips.report.pictures import INK
 from pdips_papers.harness.epsilon_curves import Curves, epsilons_of, short, suffix_of
 from pdips_papers.harness.framework import Block, Picture
@@ -19,7 +19,6 @@ from pdips_papers.modips.mixed_moments import Records, cell_moments, places
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FloatArray = NDArray[np.float64]
 
 Combining = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 

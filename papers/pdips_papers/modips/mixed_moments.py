@@ -5,13 +5,10 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips_papers.harness.conjugate import draw_covariances, draw_shares, nearest_covariance
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 N_SETS = 5
 STEPS = 512

@@ -2,9 +2,8 @@
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
+from pdips.arrays import FloatArray
 
 
 @numba.njit(cache=True, error_model="numpy")

@@ -10,17 +10,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.plan import Plan
 from pdips.statistics.post_processing import LEAST_VARIANCE
 from pdips.statistics.statistic import Products, Statistic, Sums
 from pdips.statistics.units import Unit, unit_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 N_SETS, MANY_SETS = 5, 100
 DRAWS = 1000

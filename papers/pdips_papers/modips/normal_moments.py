@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.report.formats import MINUS
@@ -20,9 +21,6 @@ from pdips_papers.modips import normal_modips as modips
 from pdips_papers.modips.modips_words import MODIPS
 from pdips_papers.modips.normal_modips import MANY_SETS, N_SETS, Moments, estimates
 from pdips_papers.modips.words import normal_findings, text_of
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
 PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
@@ -301,7 +299,7 @@ METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], FloatArray]] = {
 """Each takes samples, the total epsilon and bits; returns synthetic records, shape (replicates, sets, n)."""
 
 
-def nearest_shares(noisy: NDArray[np.int64], total: int) -> FloatArray:
+def nearest_shares(noisy: IntArray, total: int) -> FloatArray:
     """Return the nearest nonnegative values that add up to ``total``, along the last axis."""
     ordered = -np.sort(-noisy, axis=-1)
     excess = (np.cumsum(ordered, axis=-1) - total) / np.arange(1, noisy.shape[-1] + 1)

@@ -21,13 +21,11 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Number, exact, positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, quantise
-
-FloatArray = NDArray[np.float64]
 
 GRID = Fraction(1, 2**20)
 """Weights are released in whole steps of it."""

@@ -10,6 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy import optimize
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips_papers.harness.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
@@ -29,8 +30,7 @@ from pdips_papers.modips.proportions_modips import (
 )
 from pdips_papers.modips.words import proportion_findings, text_of
 
-IntArray = NDArray[np.int64]
-type Rule = Callable[[NDArray[np.float64], NDArray[np.float64]], tuple[NDArray[np.float64], NDArray[np.float64]]]
+type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
 BATCH = 1000

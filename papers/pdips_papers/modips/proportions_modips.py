@@ -7,13 +7,10 @@ from fractions import Fraction
 from functools import lru_cache
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import special, stats
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.noise import RandomBits, discrete_laplace
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 N_SETS, MANY_SETS = 5, 100
 PRIOR = 1 / 3

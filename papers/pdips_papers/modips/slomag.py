@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.privacy.loss import positive
@@ -31,8 +31,6 @@ from pdips_papers.modips.mixed_moments import N_SETS, Bounds, Records, draw_reco
 from pdips_papers.modips.slomag_findings import slomag_findings
 from pdips_papers.modips.slomag_model import BOUNDS, HALF, ONE_CELL, SEQUENCE, draw_levels, in_units
 from pdips_papers.modips.words import text_of
-
-FloatArray = NDArray[np.float64]
 
 N, RHO = 1000, 0.5
 COVARIANCE = np.array([[1.0, RHO], [RHO, 1.0]])

@@ -5,14 +5,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips_papers.harness.conjugate import draw_normal
 from pdips_papers.modips.mixed_moments import N_SETS, Bounds, Records
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEVELS = (2, 2, 3)
 CELLS = 12

@@ -4,16 +4,14 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.columns import record_values
 from pdips.posterior.fits import ByLattice, Chains, has_few
 from pdips.posterior.model import Blueprint
 from pdips.posterior.weights import linear_weights
-
-FloatArray = NDArray[np.float64]
 
 N_DRAWS = 1_000
 """Draws of the unweighted fit over which a record's largest log-likelihood is taken: the paper's S."""

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram.histograms import PerturbedHistogram
@@ -16,8 +16,6 @@ from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.model import Blueprint, as_source
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
-
-FloatArray = NDArray[np.float64]
 
 N_DRAWS = 1_000
 """Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy import stats
 
+from pdips.arrays import FloatArray
 from pdips_papers.harness.curves import Violin, violins
 from pdips_papers.harness.framework import Picture
 from pdips_papers.pseudo.censored_forms import (
@@ -62,7 +62,7 @@ DOWNSCALED = {
 OUTSIDE = "centre: zero"
 """Limits of pictures are made without it."""
 
-type Values = Mapping[tuple[str, str], NDArray[np.float64]]
+type Values = Mapping[tuple[str, str], FloatArray]
 """By row and column: one value a replicate."""
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
@@ -22,8 +23,6 @@ from pdips.posterior.model import Blueprint, as_source
 from pdips.posterior.nuts import converged, sample
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips_papers.pseudo.censored_forms import CENSOR_UW, CENSOR_W, PH, UNWEIGHTED, WEIGHTED, WEIGHTED_E
-
-FloatArray = NDArray[np.float64]
 
 EPSILON = 5
 """The paper's target."""

@@ -5,13 +5,10 @@ from functools import lru_cache
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 LEVELS = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
 N_CELLS = 120

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips_papers.harness.curves import Line, boxes, lines
 from pdips_papers.harness.framework import Picture
-from pdips_papers.steps.regression_models import FloatArray, model
+from pdips_papers.steps.regression_models import model
 from pdips_papers.steps.steps_regression import EPSILONS, FORMS, METHODS, Place
 
 if TYPE_CHECKING:

@@ -10,13 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips.data.table import Table, decode
 from pdips.inference import combine
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.registry import find
 from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task
-from pdips_papers.steps.regression_models import Fit, FloatArray, Model, draw, fit, model
+from pdips_papers.steps.regression_models import Fit, Model, draw, fit, model
 
 N_SETS = 4
 N_TEST = 100

@@ -4,13 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray, FloatArray
 from pdips.data.schema import Schema
 from pdips.evaluation.codes import codes_of
 from pdips.evaluation.regression import Fit, compare_fits, fit_logistic
-
-FloatArray = NDArray[np.float64]
 
 OUTCOME, NUMERIC, INTERACTION = "voted", "age", ("prereg_state", "registered")
 COEFFICIENTS = {
@@ -113,7 +111,7 @@ def _design(frame: pd.DataFrame, schema: Schema) -> tuple[tuple[str, ...], Float
     return tuple(columns), np.column_stack(list(columns.values())), codes[OUTCOME].astype(float), count.astype(float)
 
 
-def _independent(x: FloatArray) -> NDArray[np.bool_]:
+def _independent(x: FloatArray) -> BoolArray:
     """Say which columns are no linear combination of those before them."""
     r = np.linalg.qr(x, mode="r")
     left = np.zeros(x.shape[1])

@@ -4,8 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from pdips.arrays import BoolArray, IntArray
 from pdips_papers.steps.voter_data import voter_schema
 
 N_RECORDS = 44_821
@@ -78,9 +79,9 @@ class _Codes:
 
     def __init__(self, n: int, rng: np.random.Generator) -> None:
         self._n, self._rng = n, rng
-        self._found: dict[str, NDArray[np.int64]] = {}
+        self._found: dict[str, IntArray] = {}
 
-    def cut(self, name: str, score: ArrayLike, allowed: NDArray[np.bool_] | None = None) -> NDArray[np.int64]:
+    def cut(self, name: str, score: ArrayLike, allowed: BoolArray | None = None) -> IntArray:
         """Cut scores, with noise, at the shares of the levels; only those allowed may get the last level."""
         blurred = 0.7 * np.asarray(score, dtype=np.float64) + self._rng.logistic(size=self._n)
         if allowed is not None:
@@ -100,7 +101,7 @@ class _Codes:
         )
 
 
-def _sorted_codes(percentages: Sequence[float], n: int) -> NDArray[np.int64]:
+def _sorted_codes(percentages: Sequence[float], n: int) -> IntArray:
     """Return n codes in ascending order, each as often as its percentage says, to the nearest record."""
     ends = np.rint(n * np.cumsum(percentages) / sum(percentages)).astype(np.int64)
     return np.repeat(np.arange(len(percentages)), np.diff(ends, prepend=0))

@@ -3,9 +3,9 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray
 from pdips.audit.cases.margins import TINY, sanitizer, with_event
 from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, worst_pairs
 from pdips.data.schema import Schema
@@ -73,6 +73,6 @@ def alone(neighbours: Neighbours) -> Pair:
     return with_event(pair, _all_in_second_cell, "all synthetic records are in that cell")
 
 
-def _all_in_second_cell(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = (rows[:, 0::2] == 0).all(axis=1)
+def _all_in_second_cell(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = (rows[:, 0::2] == 0).all(axis=1)
     return found

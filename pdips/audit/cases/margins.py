@@ -7,6 +7,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray
 from pdips.audit.neighbour_pairs import Case, Event, Pair, file_pairs, small_pairs, table_of, where_allowed, worst_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -42,9 +43,9 @@ def toward(mechanism: Lawful, pair: Pair) -> Pair:
     (first,), (second,) = (mechanism.law(table).outcomes for table in (pair.first, pair.second))
     a, b = np.array(first.statistics), np.array(second.statistics)
 
-    def event(rows: NDArray[Any]) -> NDArray[np.bool_]:
+    def event(rows: NDArray[Any]) -> BoolArray:
         counts = rows[:, rows.shape[1] - len(a) :]
-        found: NDArray[np.bool_] = ((counts >= a) | (a <= b)).all(axis=1) & ((counts <= a) | (a >= b)).all(axis=1)
+        found: BoolArray = ((counts >= a) | (a <= b)).all(axis=1) & ((counts <= a) | (a >= b)).all(axis=1)
         return found
 
     return with_event(pair, event, "every changed count on the first table's side")

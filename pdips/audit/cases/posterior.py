@@ -11,6 +11,7 @@ import pymc as pm
 from numpy.typing import NDArray
 from scipy.stats import beta
 
+from pdips.arrays import BoolArray, IntArray
 from pdips.audit.cases.pseudo_posterior import pseudo_posterior
 from pdips.audit.neighbour_pairs import Case, Event, Pair, where_allowed
 from pdips.data.schema import Schema
@@ -121,14 +122,14 @@ class Staged(CensoredPosterior):
         ]
         return Law(outcomes=outcomes)
 
-    def at_outcome(self, table: Table, noisy: NDArray[np.int64]) -> Scored:
+    def at_outcome(self, table: Table, noisy: IntArray) -> Scored:
         """Return the grid of the second stage after some noisy counts."""
         n_records = table.n_records if self.neighbours == "replace-one" else max(int(noisy.sum()), 1)
         with ONE_AT_A_TIME:
             cells = cells_of_counts(table.schema, noisy, self.price.stage, self.neighbours, n_records)
             return self.scored(table, stages.after(self._space(table.schema), cells, {}))
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> NDArray[np.int64]:
+    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
         """Return the noisy counts of the first stage, one release a row."""
         counts, scale = counts_of(table), scale_of(table.schema, self.price.stage, self.neighbours)
         return np.asarray(counts + discrete_laplace(scale, n_runs * len(counts), bits).reshape(n_runs, -1))
@@ -233,8 +234,8 @@ def _toward(mechanism: Staged, pair: Pair) -> Pair:
     """Return the pair with the event that no noisy count is on the far side of the first table's true count."""
     a, b = counts_of(pair.first), counts_of(pair.second)
 
-    def event(rows: NDArray[Any]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = (((rows >= a) | (a <= b)) & ((rows <= a) | (a >= b))).all(axis=1)
+    def event(rows: NDArray[Any]) -> BoolArray:
+        found: BoolArray = (((rows >= a) | (a <= b)) & ((rows <= a) | (a >= b))).all(axis=1)
         return found
 
     return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, "every changed count on its side")
@@ -247,10 +248,10 @@ def _shares(event: Event | None = None) -> Pair:
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
 
 
-def _far_apart(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def _far_apart(rows: NDArray[Any]) -> BoolArray:
     phi, lam = rows.T
     a, b = lam * phi, lam * (1 - phi)
-    found: NDArray[np.bool_] = (beta.logpdf(0.7, a, b) >= 0.5) & (beta.logpdf(1e-6, a, b) <= -0.5)
+    found: BoolArray = (beta.logpdf(0.7, a, b) >= 0.5) & (beta.logpdf(1e-6, a, b) <= -0.5)
     return found
 
 
@@ -262,6 +263,6 @@ def _outlier() -> Pair:
     return Pair("an outlier beside two crowds", first, second, "replace-one", _second_crowd, event)
 
 
-def _second_crowd(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.abs(rows[:, 0] - 1.5) < 0.75
+def _second_crowd(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = np.abs(rows[:, 0] - 1.5) < 0.75
     return found

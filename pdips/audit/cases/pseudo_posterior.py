@@ -8,6 +8,7 @@ import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray
 from pdips.audit.neighbour_pairs import Case, Pair
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -48,11 +49,11 @@ def _table(records: list[float]) -> Table:
     return Table(pd.DataFrame({"y": records}), SCHEMA)
 
 
-def _far(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = np.abs(rows[:, 0]) > 3
+def _far(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = np.abs(rows[:, 0]) > 3
     return found
 
 
-def _above(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = rows[:, 0] > 1.2
+def _above(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = rows[:, 0] > 1.2
     return found

@@ -8,6 +8,7 @@ import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
 
+from pdips.arrays import BoolArray
 from pdips.audit.cases.margins import toward
 from pdips.audit.neighbour_pairs import Case, Event, Pair
 from pdips.data.schema import Schema
@@ -225,22 +226,22 @@ def _event(pair: Pair, event: Event, name: str) -> Pair:
     return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, name)
 
 
-def _near_none(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = rows[:, 0] < 0.1
+def _near_none(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = rows[:, 0] < 0.1
     return found
 
 
-def _has_a_mean(rows: NDArray[Any]) -> NDArray[np.bool_]:
+def _has_a_mean(rows: NDArray[Any]) -> BoolArray:
     return np.isfinite(rows[:, 0])
 
 
-def _far_up(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = rows[:, 0] > 3
+def _far_up(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = rows[:, 0] > 3
     return found
 
 
-def _upward(rows: NDArray[Any]) -> NDArray[np.bool_]:
-    found: NDArray[np.bool_] = rows[:, 0] > 0
+def _upward(rows: NDArray[Any]) -> BoolArray:
+    found: BoolArray = rows[:, 0] > 0
     return found
 
 
@@ -249,8 +250,8 @@ def _covariance(mechanism: PrintedCovariance) -> Pair:
     pair = _other_sign()
     least = mechanism.exact(pair.first)
 
-    def event(rows: NDArray[Any]) -> NDArray[np.bool_]:
-        found: NDArray[np.bool_] = rows[:, 0] >= least
+    def event(rows: NDArray[Any]) -> BoolArray:
+        found: BoolArray = rows[:, 0] >= least
         return found
 
     return _event(pair, event, "the covariance is at least that of the first table")
