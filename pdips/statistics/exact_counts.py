@@ -25,9 +25,7 @@ TRUSTED = 1e-11
 MOST_TREES = 2_000
 
 
-def draw_shares(
-    given: Given, name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator
-) -> FloatArray:
+def draw_shares(given: Given, name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator) -> FloatArray:
     """Draw the probabilities of cells under a Dirichlet prior from their posterior, each draw by itself.
 
     Parameters

@@ -21,7 +21,7 @@ from pdips.statistics.model import StatisticModel
 from pdips.statistics.noisy_model import Given, Likelihood
 from pdips.statistics.plan import Measured
 from pdips.statistics.ridge_posterior import draw_fits, priors_of_fits
-from pdips.statistics.samplers import Draws, Sampler, recognise
+from pdips.statistics.samplers import Draws, Lengths, Sampler, recognise
 
 DRAWS, TUNE, CHAINS = 1_000, 1_000, 4
 MOST_COMPILED = 8
@@ -72,9 +72,10 @@ class Options:
         named = {"draws": self.draws, "tune": self.tune, "n_chains": self.chains}
         return [name for name, value in named.items() if value is not None]
 
-    def independent(self, n_draws: int, entries: int) -> int:
-        """Return how many independent draws a sampler made for a model makes."""
-        return max(n_draws, self.draws or min(DRAWS, max(MOST_NUMBERS // max(entries, 1), 1)))
+    def lengths(self, n_draws: int, entries: int) -> Lengths:
+        """Return how much a sampler made for a model draws."""
+        draws = self.draws or min(DRAWS, max(MOST_NUMBERS // max(entries, 1), 1))
+        return Lengths(draws=max(n_draws, draws), tune=self.tune or TUNE, chains=self.chains or CHAINS)
 
 
 class Fitted:
@@ -90,9 +91,7 @@ class Fitted:
         How well chains agree; None where draws are independent.
     """
 
-    def __init__(
-        self, draws: Draws, tree: xr.DataTree | None = None, convergence: Convergence | None = None
-    ) -> None:
+    def __init__(self, draws: Draws, tree: xr.DataTree | None = None, convergence: Convergence | None = None) -> None:
         self.draws = draws
         self.tree = tree_of(draws) if tree is None else tree
         self.convergence = convergence
@@ -136,7 +135,7 @@ def fit(
         built, kept = prepared(model, given)
     if kept.own is not None and wanted.nuts == "auto":
         entries = sum(len(values) for values in measured.values.values())
-        found = by_own(model, built, kept, given, wanted.independent(n_draws, entries), rng)
+        found = by_own(model, built, kept, given, wanted.lengths(n_draws, entries), n_draws, rng)
         if found is not None:
             return found
     priors_of_fits(given, model.name)
@@ -151,19 +150,25 @@ def prepared(model: StatisticModel, given: Given) -> tuple[pm.Model, Compiled]:
 
 
 def by_own(
-    model: StatisticModel, built: pm.Model, kept: Compiled, given: Given, n_draws: int, rng: np.random.Generator
+    model: StatisticModel,
+    built: pm.Model,
+    kept: Compiled,
+    given: Given,
+    lengths: Lengths,
+    n_draws: int,
+    rng: np.random.Generator,
 ) -> Fitted | None:
-    """Return independent draws by the sampler made for a model; None where it can't."""
+    """Return draws by the sampler made for a model; None where it can't."""
     own = kept.own
-    drawn = None if own is None else own.draw(given, n_draws, rng)
+    drawn = None if own is None else own.draw(given, lengths, rng)
     if own is None or drawn is None:
         return None
     with _lock:
         _set(built, kept)
-        worked_out = own.completed(drawn)
+        worked_out = own.completed(drawn.values)
     free = {str(variable.name) for variable in kept.model.free_RVs}
-    values = {name: drawn[name] for name in own.drawn if name in free}
-    return Fitted(model.completed(given, {**values, **worked_out}, rng))
+    values = {name: drawn.values[name] for name in own.drawn if name in free}
+    return _fitted(model, given, {**values, **worked_out}, drawn.chains, drawn.convergence, n_draws, rng)
 
 
 def _set(built: pm.Model, kept: Compiled) -> None:
@@ -204,9 +209,27 @@ def _by_nuts(
         for name, each in posterior.data_vars.items()
         if name in known
     }
+    stats = tree["sample_stats"].to_dataset()
+    return _fitted(model, given, drawn, chains, found, n_draws, rng, stats)
+
+
+def _fitted(
+    model: StatisticModel,
+    given: Given,
+    drawn: Draws,
+    chains: int,
+    found: Convergence | None,
+    n_draws: int,
+    rng: np.random.Generator,
+    stats: xr.Dataset | None = None,
+) -> Fitted:
+    """Return draws, shape (draws, ...), of chains that agree, as far apart as they can be; or independent ones."""
+    if found is not None and not found.passed:
+        raise RefusedError(NOT_AGREED.format(model.name))
     flat = model.completed(given, draw_fits(given, model.name, drawn, rng), rng)
-    total, stats = len(next(iter(flat.values()))), tree["sample_stats"].to_dataset()
-    taken = (rng.integers(total) + np.arange(n_draws) * max(total // n_draws, 1)) % total
+    total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
+    if found is not None:
+        taken = (rng.integers(total) + taken * max(total // n_draws, 1)) % total
     return Fitted({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
 
 

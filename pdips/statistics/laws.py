@@ -38,11 +38,18 @@ def correlation_factor(name: str, d: int) -> TensorVariable:
     based on vines and extended onion method, Journal of Multivariate Analysis 100 (2009). The same law as
     ``pymc.LKJCorr``, which takes 20 s to compile for its gradient.
     """
-    if d == 1:
-        return pt.ones((1, 1))
+    return factor_of(pm.Beta(name, evenly(d), evenly(d)), d) if d > 1 else pt.ones((1, 1))
+
+
+def evenly(d: int) -> FloatArray:
+    """Return both parameters of the beta law of each partial correlation, shape (d (d - 1) / 2,)."""
     _, columns = np.tril_indices(d, -1)
-    shape = 1 + (d - 2 - columns) / 2
-    partial = 2 * pm.Beta(name, shape, shape) - 1
+    return np.asarray(1 + (d - 2 - columns) / 2)
+
+
+def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
+    """Return the factor of partial correlations r given as (1 + r) / 2, shape (d (d - 1) / 2,)."""
+    partial = 2 * shares - 1
     rows, number = [], 0
     for i in range(d):
         left, row = pt.ones(()), []

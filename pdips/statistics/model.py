@@ -16,8 +16,7 @@ from pdips.posterior.model import load, quiet
 from pdips.posterior.prior import check_proper
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Given
-from pdips.statistics.shipped import shipped
-from pdips.statistics.statistic import Counts, Statistic
+from pdips.statistics.statistic import Counts, Statistic, shipped
 
 Draw = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, NDArray[Any]]

@@ -350,7 +350,9 @@ class Given:
         n_noised = part.n_noised if self.aware else 0
         if not n_noised:
             said = size - 1 if adds_up else size
-            return self._data(USED.format(name), self.used[name]), pt.as_tensor(np.where(np.arange(size) < said, 0, FAR))
+            return self._data(USED.format(name), self.used[name]), pt.as_tensor(
+                np.where(np.arange(size) < said, 0, FAR)
+            )
         noisy, scale = self._noisy(name)
         if part.law == "gaussian":
             own = scale**2 * pt.ones(n_noised)

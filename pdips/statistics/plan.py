@@ -21,8 +21,7 @@ from pdips.posterior.records import to_frame as to_records
 from pdips.privacy.loss import Neighbours, Number, Spend, exact, positive
 from pdips.privacy.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
 from pdips.release.release import Noise
-from pdips.statistics.shipped import shipped
-from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums
+from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums, shipped
 
 Law = Literal["laplace", "gaussian"]
 

@@ -1,7 +1,8 @@
 """Samplers made for posteriors that NUTS draws slowly: each for the models whose built form it recognises.
 
-A model is read, never written twice: a sampler takes its constants from the built ``pm.Model`` and checks by the model's
-own graphs that the laws it assumes are those that the model states. Where it doesn't recognise them, NUTS draws.
+A model is read, never written twice: a sampler takes its constants from the built ``pm.Model`` and checks by the
+model's own graphs that the laws it assumes are those that the model states. Where it doesn't recognise them, NUTS
+draws.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,9 +20,11 @@ from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.traversal import ancestors
 
 from pdips.arrays import FloatArray
+from pdips.convergence import ROUNDS, Convergence
 from pdips.statistics.exact_counts import draw_shares
 from pdips.statistics.exact_moments import NoisyMoments, Regression, noise_aware, plug_in
-from pdips.statistics.laws import least_squares
+from pdips.statistics.general_location import Known, draw_cells
+from pdips.statistics.laws import evenly, factor_of, least_squares
 from pdips.statistics.noisy_model import Given, Stated
 from pdips.statistics.plan import Part
 from pdips.statistics.post_processing import LEAST_VARIANCE
@@ -87,10 +90,15 @@ class Reading:
         """The public number of records."""
         return self.given.measured.n_records
 
+    @property
+    def laws(self) -> list[Stated]:
+        """The laws that the model states, but for ridge fits, whose coefficients are drawn after all else."""
+        return [each for each in self.given.stated if each.law != "ridge_fit"]
+
     def stated(self, *laws: str) -> list[Stated] | None:
         """Return the laws that the model states if they are these, in any order; otherwise None."""
-        found = {each.law: each for each in self.given.stated}
-        if len(found) != len(self.given.stated) or sorted(found) != sorted(laws):
+        found = {each.law: each for each in self.laws}
+        if len(found) != len(self.laws) or sorted(found) != sorted(laws):
             return None
         return [found[law] for law in laws]
 
@@ -135,11 +143,12 @@ def read(model: pm.Model, given: Given) -> Reading | None:
     such a model is that of its priors and of the stated laws.
     """
     own = {id(term) for term in given.terms}
+    of_fits = {id(each.arguments["coefficients"]) for each in given.ridge_fits}
     if model.observed_RVs or len(model.potentials) != len(own) or any(id(each) not in own for each in model.potentials):
         return None
     priors = {}
     for variable in model.free_RVs:
-        if variable.name in given.latents:
+        if variable.name in given.latents or id(variable) in of_fits:
             continue
         found = prior_of(variable)
         known = variable.owner.op, variable
@@ -168,22 +177,62 @@ def _is_constant(graph: Any) -> bool:
     return all(each.owner is not None or isinstance(each, Constant) for each in ancestors([graph]))
 
 
-Draw = Callable[[Given, int, np.random.Generator], Draws | None]
+@dataclass(frozen=True, kw_only=True)
+class Lengths:
+    """How much is drawn.
+
+    Parameters
+    ----------
+    draws : int
+        Independent draws, or draws of each chain.
+    tune, chains : int
+        Of samplers that run chains.
+    rounds : int
+        How often chains that disagree run again, longer.
+    """
+
+    draws: int
+    tune: int = 1_000
+    chains: int = 4
+    rounds: int = ROUNDS
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SamplerDraws:
+    """Draws, by the names that :class:`Sampler` gives in ``drawn``.
+
+    Parameters
+    ----------
+    values : mapping of str to ndarray
+        Shape (draws, ...): independent, or of all chains one after the other.
+    chains : int
+        Number of chains.
+    convergence : Convergence, optional
+        How well chains agree; None where draws are independent.
+    """
+
+    values: Draws
+    chains: int = 1
+    convergence: Convergence | None = None
+
+
+Draw = Callable[[Given, Lengths, np.random.Generator], SamplerDraws | None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sampler:
-    """A sampler of independent draws that recognised a model.
+    """A sampler that recognised a model.
 
     Parameters
     ----------
     name : str
         What it does, for people.
     draw : callable
-        Takes noisy statistics, the number of draws and a Generator; returns draws by the names in ``drawn``, each of
-        shape (draws, ...), or None where it can't: then NUTS draws.
+        Takes noisy statistics, lengths and a Generator; returns draws, or None where it can't: then NUTS draws.
     drawn : mapping of str to TensorVariable
         What it draws: free variables by their names, and exact statistics by any others.
+    options : tuple of str
+        The options of a release that it takes.
     completed : callable
         Works the model's deterministic variables out at draws.
     """
@@ -191,6 +240,7 @@ class Sampler:
     name: str
     draw: Draw
     drawn: Mapping[str, Any]
+    options: tuple[str, ...] = ("draws",)
     completed: Callable[[Draws], Draws] = dict
 
 
@@ -199,7 +249,7 @@ def recognise(model: pm.Model, given: Given) -> Sampler | None:
     reading = read(model, given)
     if reading is None:
         return None
-    for of in (shares, normal, regression):
+    for of in (shares, normal, regression, cells):
         found = of(reading)
         if found is not None:
             completed = deterministics(reading, found.drawn)
@@ -216,15 +266,13 @@ def shares(reading: Reading) -> Sampler | None:
         return None
     alpha = prior.constants[0] if prior.law == "dirichlet" else np.array(prior.constants)
     name = _counted(reading, prior, len(alpha))
-    if name is None and reading.given.stated:
+    if name is None and reading.laws:
         return None
 
-    def draw(given: Given, n_draws: int, rng: np.random.Generator) -> Draws:
-        if name is None:  # no statistic says anything of them
-            found = rng.dirichlet(alpha, n_draws)
-        else:
-            found = draw_shares(given, name, alpha, n_draws, rng)
-        return {prior.name: found if prior.law == "dirichlet" else found[:, 0]}
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
+        # Where no statistic says anything of them, shares have their prior.
+        found = draw_shares(given, name, alpha, lengths.draws, rng) if name else rng.dirichlet(alpha, lengths.draws)
+        return SamplerDraws(values={prior.name: found if prior.law == "dirichlet" else found[:, 0]})
 
     return Sampler(name="independent exact draws", draw=draw, drawn={prior.name: prior.variable})
 
@@ -262,12 +310,12 @@ def normal(reading: Reading) -> Sampler | None:
     centre, width, spread = (float(each) for each in (*mean.constants, sd.constants[1]))
     constants = {"width": width, "spread": spread, "centre": centre}
 
-    def draw(given: Given, n_draws: int, rng: np.random.Generator) -> Draws | None:
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
         size = np.full((1, 1), float(given.n))
         model = Regression(gram=size, covariance=1 / size, df=given.n - 1, **constants)
         fitted = given[sums] / size[0]
-        found = _draw_regression(given, model, {sums: size}, squares, fitted, n_draws, rng)
-        return None if found is None else {mean.name: found[0][:, 0], sd.name: found[1]}
+        found = _draw_regression(given, model, {sums: size}, squares, fitted, lengths.draws, rng)
+        return None if found is None else SamplerDraws(values={mean.name: found[0][:, 0], sd.name: found[1]})
 
     drawn = {each.name: each.variable for each in (mean, sd)}
     return Sampler(name="many short chains", draw=draw, drawn=drawn)
@@ -314,13 +362,13 @@ def regression(reading: Reading) -> Sampler | None:
         return None
     constants = {"width": float(np.ravel(width.constants[1])[0]), "spread": float(sd.constants[1])}
 
-    def draw(given: Given, n_draws: int, rng: np.random.Generator) -> Draws | None:
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
         loads: Mapping[str, FloatArray] = given.law("solved").arguments["loads"]
         root, gram = given.data["root"], given.data["gram"]
         model = Regression(gram=gram, covariance=root @ root.T, df=given.n - len(gram), **constants)
         fitted = None if given.aware else _least_squares(given, loads, model.width)
-        found = _draw_regression(given, model, loads, squares.names[0], fitted, n_draws, rng)
-        return None if found is None else {"beta": found[0], "sd": found[1]}
+        found = _draw_regression(given, model, loads, squares.names[0], fitted, lengths.draws, rng)
+        return None if found is None else SamplerDraws(values={"beta": found[0], "sd": found[1]})
 
     return Sampler(name="many short chains", draw=draw, drawn={"beta": data["beta"], "sd": sd.variable})
 
@@ -354,6 +402,88 @@ def _draw_regression(
         law=given.measured.part(squares).law,
     )
     return noise_aware(model, noisy, n_draws, rng)
+
+
+def cells(reading: Reading) -> Sampler | None:
+    """Return chains for normal columns within cells, or in one cell of all records, if a model describes these.
+
+    Priors must be called m (normal), tau and sd (gamma) and, for several columns, correlation, evenly distributed;
+    their constants are taken from the model. Noise-aware, with a public number of records.
+    """
+    laws, priors, n = {each.law: each for each in reading.laws}, reading.priors, reading.n
+    d = len(priors["m"].constants[0]) if "m" in priors and priors["m"].shape else 0
+    kinds = {"m": "normal", "tau": "gamma", "sd": "gamma"} | ({"correlation": "beta"} if d > 1 else {})
+    counted = laws.pop("dirichlet_multinomial", None)
+    if {name: prior.law for name, prior in priors.items()} != kinds or set(laws) != {"normal", "wishart"}:
+        return None
+    if len(reading.laws) != len(laws) + (counted is not None) or n is None or not reading.given.aware:
+        return None
+    m, tau, sd = (priors[name] for name in ("m", "tau", "sd"))
+    sums, products = laws["normal"], laws["wishart"]
+    if {m.shape, tau.shape, sd.shape} != {(d,)} or len(sums.names) != d or sums.arguments["between"] is None:
+        return None
+    if d > 1 and any(not np.allclose(each, evenly(d)) for each in priors["correlation"].constants):
+        return None
+    counts = np.array([float(n)]) if counted is None else counted.exact
+    df = max(n - (1 if counted is None else len(reading.given[counted.names[0]])), d)
+    chol = sd.variable[:, None] * (factor_of(priors["correlation"].variable, d) if d > 1 else pt.ones((1, 1)))
+    if not reading.same(
+        (sums.arguments["mean"], counts[:, None] * m.variable),
+        (sums.arguments["chol"], chol),
+        (sums.arguments["times"], counts),
+        (sums.arguments["between"], tau.variable),
+        (products.arguments["df"], df),
+        (products.arguments["chol"], chol),
+        (products.arguments["about"], sums.exact.T @ (sums.exact / counts[:, None])),
+    ):
+        return None
+    constants = np.array([each for prior in (m, tau, sd) for each in prior.constants])
+
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
+        known, near, deviation = _cell_statistics(given, counted, sums.names, products.names, float(df), constants)
+        settings = {"draws": lengths.draws, "tune": lengths.tune, "chains": lengths.chains, "rounds": lengths.rounds}
+        values, found = draw_cells(known, near, deviation, **settings, rng=rng)
+        return SamplerDraws(values=values, chains=lengths.chains, convergence=found)
+
+    exact = {"sums": sums.exact} if counted is None else {"sums": sums.exact, "counts": counted.exact}
+    drawn = {name: prior.variable for name, prior in priors.items()} | exact
+    return Sampler(name="chains of moves made for it", draw=draw, drawn=drawn, options=("draws", "tune", "n_chains"))
+
+
+def _cell_statistics(
+    given: Given,
+    counted: Stated | None,
+    sums: tuple[str, ...],
+    products: tuple[str, ...],
+    df: float,
+    priors: FloatArray,
+) -> tuple[Known, FloatArray, float]:
+    """Return what chains are given, counts made possible, and the standard deviation of their noise."""
+    measured, d = given.measured, len(sums)
+    noisy, scales = np.zeros((d, d)), np.ones((d, d))
+    for name, row, column in zip(products, *np.tril_indices(d), strict=True):
+        noisy[row, column] = noisy[column, row] = given.noisy(name)[0]
+        scales[row, column] = scales[column, row] = measured.scale(name)
+    counts = near = np.array([float(measured.n_records or 0)])
+    count_scales, alpha, deviation = np.zeros(1), 1.0, 0.0
+    if counted is not None:
+        [name] = counted.names
+        counts, near, deviation = given.noisy(name), given[name], measured.deviation(name)
+        count_scales = np.where(np.arange(len(counts)) < measured.part(name).n_noised, measured.scale(name), 0.0)
+        alpha = float(counted.arguments["alpha"])
+    known = Known(
+        counts=counts,
+        count_scales=count_scales,
+        sums=np.column_stack([given.noisy(name) for name in sums]),
+        sum_scales=np.array([measured.scale(name) for name in sums]),
+        products=noisy,
+        product_scales=scales,
+        gaussian=measured.part(sums[0]).law == "gaussian",
+        alpha=alpha,
+        priors=priors,
+        df=df,
+    )
+    return known, near, deviation
 
 
 def deterministics(reading: Reading, known: Mapping[str, Any]) -> Callable[[Draws], Draws] | None:

@@ -396,8 +396,8 @@ class Scatter:
     Notes
     -----
     Rounded down to whole steps squared. Replacing a record changes (n - 1) S^2 by at most (1 - 1 / n) (2 U)^2, adding
-    or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products` (``docs/proofs/modips.md``, lemma
-    4). It is there because paper 003 sanitizes it.
+    or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products`
+    (``docs/proofs/modips.md``, lemma 4). It is there because paper 003 sanitizes it.
     """
 
     of: str

@@ -21,12 +21,13 @@ from pdips.posterior.nuts import SHORTEST_TUNING, available
 from pdips.posterior.records import to_frame as to_records
 from pdips.posterior.rehearsal import Tried, check_gradient, check_unused, on_stand_ins
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.fit import Fitted, Options, by_own, fit, prepared, start_of
+from pdips.statistics.fit import Compiled, Fitted, Options, by_own, fit, prepared, start_of
 from pdips.statistics.model import StatisticModel, Wanted
 from pdips.statistics.noisy_model import Given, Likelihood
 from pdips.statistics.plan import Measured, Plan, to_frame
 from pdips.statistics.post_processing import number_of_records, settle
 from pdips.statistics.ridge_posterior import priors_of_fits
+from pdips.statistics.samplers import Lengths, SamplerDraws
 
 STATISTICS, POSTERIOR = "statistics", "posterior"
 
@@ -40,7 +41,7 @@ MOST_SIMULATED = 10_000_000
 
 SEED = 17
 
-SHORT = 8
+SHORT = Lengths(draws=8, tune=8, chains=2, rounds=1)
 MOST_TRIED = 1_000
 """Draws and records of a release that is tried on stand-ins."""
 
@@ -234,9 +235,9 @@ def _attempt(
     given = Given(measured, likelihood)
     built, kept = prepared(model, given)
     if kept.own is not None and options.nuts == "auto":
-        unused = [name for name in options.given() if name != "draws"]
-        check_unused(unused, f"{kept.own.name}, without chains", "nuts = nutpie or pymc")
-        found = by_own(model, built, kept, given, max(n_draws, SHORT), rng)
+        unused = [name for name in options.given() if name not in kept.own.options]
+        check_unused(unused, f"{kept.own.name}, not by NUTS", "nuts = nutpie or pymc")
+        found = by_own(model, built, _unjudged(kept), given, SHORT, n_draws, rng)
         if found is not None:
             return found
     priors_of_fits(given, model.name)
@@ -245,6 +246,16 @@ def _attempt(
         raise InputError(f"tune must be at least {SHORTEST_TUNING}, got {options.tune}")
     check_gradient(model.name, built, [start_of(built)])
     return Fitted(model.completed(given, _at_start(built, given, n_draws), rng))
+
+
+def _unjudged(kept: Compiled) -> Compiled:
+    """Return the same with a sampler whose chains, which are short here, needn't agree."""
+
+    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
+        drawn = None if kept.own is None else kept.own.draw(given, lengths, rng)
+        return None if drawn is None else replace(drawn, convergence=None)
+
+    return kept if kept.own is None else replace(kept, own=replace(kept.own, draw=draw))
 
 
 def _at_start(built: pm.Model, given: Given, n_draws: int) -> dict[str, NDArray[Any]]:

@@ -9,9 +9,9 @@ from pdips import InputError
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
+from pdips.statistics.exact_counts import draw_shares
 from pdips.statistics.modips import Modips
 from pdips.statistics.noisy_model import Given
-from pdips.statistics.shares import draw_shares
 
 COLUMNS = {
     "a": {"levels": ["x", "y", "z"], "missing": True},

@@ -133,16 +133,11 @@ def test_every_free_variable_of_a_sampler_has_a_twin():
 
 def test_a_sampler_that_ignores_the_prior_is_seen(tmp_path, as_shipped, monkeypatch):
     # the broken twin: constants as they were when the sampler was written
+    given = given_of("normal_moments")
+    first = samplers.normal(samplers.read(as_statistic_model("normal_moments").built(given), given))
+
     def written_twice(reading):
-        found = samplers.normal(reading)
-        constants = (0.5, 0.5)
-
-        def draw(given, lengths, rng):
-            names = ("total", "squares")
-            values = samplers._normal_draws(given, names, np.array(constants), 0.0, lengths.draws, rng)
-            return samplers.Drawn(values={"mean": values[:, 0], "sd": values[:, 1]})
-
-        return replace(found, draw=draw)
+        return replace(samplers.normal(reading), draw=first.draw)
 
     def recognised(model, given):
         reading = samplers.read(model, given)
@@ -170,8 +165,8 @@ def test_samplers_recognise_what_ships(name, likelihood):
         assert recognise(as_statistic_model(name).built(given), given) is not None
 
 
-def test_a_fit_without_density_is_refused_where_no_sampler_knows_the_model(tmp_path):
-    model = twin("slomag", "between=tau", "between=2 * tau", tmp_path)
+def test_a_fit_whose_coefficients_have_another_prior_is_refused(tmp_path):
+    model = twin("slomag", "0, PRIOR, shape", "1, PRIOR, shape", tmp_path)
     with pytest.raises(InputError, match="law without density"):
         find("modips")(epsilon=2, model=model).spends(Schema.model_validate({"columns": COLUMNS["slomag"]}))
 

@@ -11,7 +11,7 @@ from scipy import stats
 
 from pdips import InputError, Modips, Schema, Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics import centring
+from pdips.statistics import laws
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Given
 
@@ -34,7 +34,7 @@ def test_unknown_scatter_has_the_wishart_law(d, follow):
     root = np.linalg.cholesky(stats.wishart(d + 3, np.eye(d) / 5).rvs(random_state=rng).reshape(d, d))
     centre = np.linalg.cholesky(stats.wishart(d + 3, np.eye(d)).rvs(random_state=rng).reshape(d, d))
     steps, df, x = rng.uniform(0.1, 0.5, len(rows)), 9.5, pt.dvector("x")
-    factor, density = centring.scatter_given(x, pt.as_tensor(root), df, centre, np.full(len(rows), follow), steps, d)
+    factor, density = laws.scatter_given(x, pt.as_tensor(root), df, centre, np.full(len(rows), follow), steps, d)
     known = pytensor.function([x], [pt.dot(factor, factor.T), density], mode="FAST_COMPILE")
     found = []
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_unknown_scatter_has_the_wishart_law(d, follow):
 def test_unknown_sums_are_integrated_out_where_noise_is_normal():
     noisy, deviation, mean, sd = np.array([3.0, -1.0]), 2.0, np.array([1.0, 0.5]), np.array([0.7, 5.0])
     for moved in (np.zeros(2), np.array([1.3, -2.0])):
-        standard, density = value(*centring.sum_given(pt.as_tensor(noisy), deviation, pt.as_tensor(moved), mean, sd))
+        standard, density = value(*laws.sum_given(pt.as_tensor(noisy), deviation, pt.as_tensor(moved), mean, sd))
         noise = stats.norm.logpdf(noisy, mean + sd * standard, deviation).sum()
         law = density + stats.norm.logpdf(moved).sum() + noise
         marginal = stats.norm.logpdf(noisy, mean, np.hypot(sd, deviation)).sum()
@@ -64,9 +64,7 @@ def test_factors_of_the_covariance_of_sums(d):
     chol = np.linalg.cholesky(stats.wishart(d + 3, np.eye(d)).rvs(random_state=rng).reshape(d, d))
     times, between = np.array([0.5, 20.0]), rng.uniform(0.1, 2, d)
     for given in (None, between):
-        flat = value(
-            *(each for row in centring.factors(pt.as_tensor(chol), d, pt.as_tensor(times), given) for each in row)
-        )
+        flat = value(*(each for row in laws.factors(pt.as_tensor(chol), d, pt.as_tensor(times), given) for each in row))
         for k, t in enumerate(times):
             root = np.zeros((d, d))
             root[np.tril_indices(d)] = [each[k] for each in flat]
@@ -76,7 +74,7 @@ def test_factors_of_the_covariance_of_sums(d):
 
 def test_numbers_that_add_up_to_nothing_keep_their_lengths():
     moved = np.array([0.3, -1.0, 2.0])
-    [found] = value(centring.adding_up(pt.as_tensor(moved)))
+    [found] = value(laws.adding_up(pt.as_tensor(moved)))
     assert found.sum() == pytest.approx(0, abs=1e-12)
     assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(moved))
 

@@ -12,8 +12,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.statistics import certified_minimum
-from pdips.statistics.certified_minimum import Accuracy, Logits, decay, descend, minimum, newton, root_above
-from pdips.statistics.logistic import Logistic
+from pdips.statistics.logistic import Accuracy, Logistic, Logits, decay, descend, minimum, newton, root_above
 
 LEVELS = {2: [0, 1], 3: ["a", "b", "c"]}
 

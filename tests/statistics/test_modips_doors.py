@@ -14,8 +14,7 @@ from pdips.posterior import nuts as sampling
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.plan import Plan
-from pdips.statistics.shipped import SHIPPED, shipped
-from pdips.statistics.statistic import Counts, Products, Scatter, Sums
+from pdips.statistics.statistic import SHIPPED, Counts, Products, Scatter, Sums, shipped
 
 SCHEMA = Schema.model_validate(
     {"columns": {"y": {"lower": -1, "upper": 1}, "z": {"lower": -1, "upper": 1}, "g": {"levels": ["a", "b"]}}}

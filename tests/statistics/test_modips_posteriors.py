@@ -18,8 +18,7 @@ from scipy import stats
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics import regression_draws
-from pdips.statistics.exact_moments import noise_aware, plug_in
+from pdips.statistics import exact_moments
 from pdips.statistics.fit import Options, fit
 from pdips.statistics.model import StatisticModel, Wanted, as_statistic_model
 from pdips.statistics.noisy_model import Given
@@ -27,6 +26,7 @@ from pdips.statistics.plan import Plan
 from pdips.statistics.samplers import Lengths, recognise
 from pdips.statistics.statistic import Sums
 from pdips_papers.modips import normal_modips
+from pdips_papers.modips.normal_kernels import noise_aware, plug_in
 from pdips_papers.modips.proportions_modips import Posteriors, inverted
 
 COIN = Schema.model_validate({"columns": {"a": {"levels": ["heads", "tails"]}}})
@@ -116,14 +116,14 @@ def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
     assert stats.kstest(drawn, stats.beta(1 / 3, 30 + 1 / 3).cdf).pvalue < REJECT
 
 
-def normal_density(noisy, scales, n):
+def normal_density(noisy, scales, n, power=1):
     """The posterior density of the standard deviation on a grid, by brute force over sums and sums of squares."""
     sd = (np.arange(400) + 0.5) / 200
     t = np.linspace(-1.5 * n, 1.5 * n, 401)[:, None]
     edges = 3 * n * (np.arange(1001) / 1000) ** 3  # fine near 0
     q = (edges[1:] + edges[:-1]) / 2
-    of_t = np.exp(-np.abs(np.atleast_1d(noisy[0]) - t).sum(axis=1, keepdims=True) / scales[0])
-    of_q = of_t * np.exp(-np.abs(noisy[1] - q - t**2 / n) / scales[1])
+    of_t = np.exp(-(np.abs((np.atleast_1d(noisy[0]) - t) / scales[0]) ** power).sum(axis=1, keepdims=True) / power)
+    of_q = of_t * np.exp(-(np.abs((noisy[1] - q - t**2 / n) / scales[1]) ** power) / power)
     density = []
     for s in sd:
         law = stats.norm.pdf(t[:, 0], 0, np.sqrt(n * s**2 + n**2 / 4))
@@ -143,19 +143,42 @@ def test_a_normal_law_has_the_posterior_of_brute_force(noisy, scales):
     assert errors(draws[..., 1].ravel(), grid, wrong).max() > 7
 
 
+@pytest.mark.parametrize(("law", "power"), [("laplace", 1), ("gaussian", 2)])
 @pytest.mark.parametrize(("sums", "squares", "scales"), [((3.0,), 2.5, (5.0, 2.0)), ((-14.0, 6.0), -1.0, (9.0, 4.0))])
-def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales):
+def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales, law, power):
     # the mean alone, seen through one noisy sum or two of the same
-    grid, density = normal_density((np.array(sums), squares), scales, 20)
+    grid, density = normal_density((np.array(sums), squares), scales, 20, power)
     gram = np.full((1, 1), 20.0)
-    model = regression_draws.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
-    noisy = {"sums": np.array(sums), "squares": np.array([squares])}
-    of_noise = {"sums": np.full(len(sums), scales[0]), "squares": np.array([scales[1]])}
-    loads = np.full((len(sums), 1), 20.0)
-    _, drawn = regression_draws.noise_aware(model, loads, noisy, of_noise, 4000, np.random.default_rng(0))
+    model = exact_moments.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
+    noisy = exact_moments.NoisyMoments(
+        loads=np.full((len(sums), 1), 20.0),
+        sums=np.array(sums),
+        scales=np.full(len(sums), scales[0]),
+        squares=squares,
+        scale=scales[1],
+        law=law,
+    )
+    _, drawn = exact_moments.noise_aware(model, noisy, 4000, np.random.default_rng(0))
     assert errors(drawn, grid, density).max() < 5.2
-    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20)[1]  # a quarter of the noise
+    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20, power)[
+        1
+    ]  # a quarter of the noise
     assert errors(drawn, grid, wrong).max() > 7
+
+
+def test_a_prior_mean_moves_coefficients_and_sums_alike():
+    # b and its prior mean moved by c, sums and squares with them: the same posterior, moved
+    gram, moved = np.full((1, 1), 20.0), 0.4
+    kwargs = {"gram": gram, "covariance": 1 / gram, "df": 19.0, "width": 0.1, "spread": 0.5}
+    found = [
+        exact_moments.plug_in(
+            exact_moments.Regression(**kwargs, centre=centre), np.array([0.1 + centre]), 2.0, 4000, rng
+        )[0][:, 0]
+        - centre
+        for centre, rng in ((0.0, np.random.default_rng(1)), (moved, np.random.default_rng(2)))
+    ]
+    assert stats.ks_2samp(*found).pvalue > ACCEPT
+    assert stats.ks_2samp(found[0], found[1] + 0.05).pvalue < REJECT
 
 
 @pytest.mark.long

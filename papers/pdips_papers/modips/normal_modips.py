@@ -16,8 +16,7 @@ from pdips.data.schema import Schema
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.plan import Plan
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.statistic import Products, Statistic, Sums
-from pdips.statistics.units import Unit, unit_of
+from pdips.statistics.statistic import Products, Statistic, Sums, Unit, unit_of
 
 N_SETS, MANY_SETS = 5, 100
 DRAWS = 1000
@@ -103,7 +102,7 @@ def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
 
 def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
     """Draw (mean, standard deviation) in units of u, noise ignored; shape (replicates, draws, 2)."""
-    from pdips.statistics.exact_moments import plug_in as draw
+    from pdips_papers.modips.normal_kernels import plug_in as draw
 
     found: FloatArray = draw(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
     return found
@@ -111,7 +110,7 @@ def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
 
 def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
-    from pdips.statistics.exact_moments import noise_aware as draw
+    from pdips_papers.modips.normal_kernels import noise_aware as draw
 
     found: tuple[FloatArray, FloatArray] = draw(
         noisy.values, noisy.scales, float(noisy.n), PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng
