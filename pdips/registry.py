@@ -2,8 +2,10 @@
 
 import importlib
 from collections.abc import Callable, Iterable
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from pdips.errors import InputError
 from pdips.privacy.loss import choice
 
 Home = str | type[Any] | Callable[..., Any]
@@ -23,6 +25,9 @@ MECHANISMS: dict[str, Home] = {
     "steps": "pdips.margins.steps:Steps",
     "universal-histogram": "pdips.margins.universal_histogram:UniversalHistogram",
 }
+
+GET_PAPERS = "in a checkout of the source of pdips, pip install ./papers"
+"""Where the studies and the forms as printed come from."""
 
 AUDITS: dict[str, Home] = {
     "censored-posterior": "pdips.audit.cases.posterior:censored",
@@ -70,10 +75,59 @@ def find(name: str) -> type[Any]:
     return found
 
 
-def cases_of(name: str) -> Callable[..., Iterable[Any]]:
-    """Return the function that gives the audit cases of a mechanism."""
-    found: Callable[..., Iterable[Any]] = _load(AUDITS[choice(name, tuple(AUDITS), "mechanism")])
+def published(name: str) -> type[Any]:
+    """Return the form of a mechanism as a paper prints it, which claims epsilon and guarantees nothing.
+
+    These forms are in the distribution ``pdips-papers``, and are found by its entry points of the group
+    ``pdips.published``.
+
+    Raises
+    ------
+    InputError
+        If the mechanism has no such form, or ``pdips-papers`` isn't installed.
+    """
+    forms = _published_forms()
+    if not forms:
+        raise InputError(f"forms as printed are in a package of their own: {GET_PAPERS}")
+    found: type[Any] = forms[choice(name, tuple(forms), "mechanism with a published variant")].load()
     return found
+
+
+def variants_of(name: str) -> tuple[str, ...]:
+    """Return the variants that a mechanism can be asked for: "sound", and "published" if a paper's form is there."""
+    own: tuple[str, ...] = tuple(find(name).variants)
+    return own if "published" in own or name not in _published_forms() else (*own, "published")
+
+
+def variant_class(name: str, variant: str) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class of a mechanism in a variant, and the settings that choose the variant within that class.
+
+    Raises
+    ------
+    InputError
+        If there is no such mechanism or variant.
+    """
+    mechanism, forms = find(name), _published_forms()
+    if variant == "published" and "published" not in mechanism.variants and (name in forms or not forms):
+        return published(name), {}
+    choice(variant, variants_of(name), "variant")
+    return mechanism, {"variant": variant} if "variant" in mechanism.__dataclass_fields__ else {}
+
+
+def cases_of(name: str, variant: str = "sound") -> Callable[..., Iterable[Any]]:
+    """Return the function that gives the audit cases of a mechanism.
+
+    A published form may bring cases of its own, as a function ``audit_cases``; otherwise it is audited on those of the
+    sound one.
+    """
+    home = choice(name, tuple(AUDITS), "mechanism")
+    own = getattr(variant_class(name, variant)[0], "audit_cases", None) if variant == "published" else None
+    found: Callable[..., Iterable[Any]] = own or _load(AUDITS[home])
+    return found
+
+
+def _published_forms() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group="pdips.published")}
 
 
 def _load(home: Home) -> Any:

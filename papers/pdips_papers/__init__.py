@@ -1,6 +1,9 @@
-"""The papers' tables and figures, computed again. Imports no study until it is asked for one."""
+"""The papers' tables and figures, computed again, and their mechanisms as printed.
 
-import importlib
+Studies are found by the entry points of the group ``pdips.studies``, so that a package of one's own may add some.
+"""
+
+from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from pdips.privacy.loss import choice
@@ -8,20 +11,16 @@ from pdips.privacy.loss import choice
 if TYPE_CHECKING:
     from pdips_papers.harness.framework import Study
 
-STUDIES: dict[str, str] = {
-    "censored-beta": "pdips_papers.pseudo.censored_beta:CensoredBeta",
-    "fertility": "pdips_papers.modips.fertility:Fertility",
-    "firm-panel": "pdips_papers.kng.firm_panel:FirmPanelStudy",
-    "glom": "pdips_papers.modips.glom:Glom",
-    "heavy-tailed": "pdips_papers.kng.heavy_tailed:HeavyTailed",
-    "normal-moments": "pdips_papers.modips.normal_moments:NormalMoments",
-    "proportions": "pdips_papers.modips.proportions:Proportions",
-    "salary": "pdips_papers.pseudo.salary:Salary",
-    "slomag": "pdips_papers.modips.slomag:Slomag",
-    "steps-regression": "pdips_papers.steps.steps_regression:StepsRegression",
-    "voter": "pdips_papers.steps.voter:Voter",
-}
-"""Where each study lives, by its name on the command line."""
+
+def names() -> tuple[str, ...]:
+    """Return the names of all installed studies.
+
+    Examples
+    --------
+    >>> "voter" in names()
+    True
+    """
+    return tuple(sorted(_installed()))
 
 
 def find(name: str) -> "Study":
@@ -31,7 +30,15 @@ def find(name: str) -> "Study":
     ------
     InputError
         If there is no study of this name; the message lists those that there are.
+
+    Examples
+    --------
+    >>> find("proportions").default_replicates
+    5000
     """
-    module, _, attribute = STUDIES[choice(name, tuple(STUDIES), "study")].partition(":")
-    study: Study = getattr(importlib.import_module(module), attribute)()
+    study: Study = _installed()[choice(name, names(), "study")].load()()
     return study
+
+
+def _installed() -> dict[str, EntryPoint]:
+    return {entry.name: entry for entry in entry_points(group="pdips.studies")}

@@ -19,7 +19,7 @@ from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import as_float, choice, exact
 from pdips.privacy.noise import RandomBits
-from pdips.registry import AUDITS, cases_of, find
+from pdips.registry import AUDITS, cases_of, find, variant_class
 
 ROUNDING = 1e-9
 """Relative slack of exact audits, whose probabilities of choices are doubles."""
@@ -214,13 +214,17 @@ def audit_cases(
 
 
 def registered_cases(name: str, **settings: Any) -> list[Case]:
-    """Return the cases of a registered mechanism, its settings overridden by ``settings`` (epsilon 1 unless given)."""
-    build = find(name)
+    """Return the cases of a registered mechanism, its settings overridden by ``settings`` (epsilon 1 unless given).
+
+    With ``variant="published"`` they are those of the form as printed, from the distribution ``pdips-papers``.
+    """
+    variant = settings.pop("variant", None)
+    build, choosing = variant_class(name, variant) if variant is not None else (find(name), {})
 
     def built(**usual: Any) -> Mechanism:
-        return build(**({"epsilon": 1} | usual | settings))  # type: ignore[no-any-return]
+        return build(**({"epsilon": 1} | usual | settings | choosing))  # type: ignore[no-any-return]
 
-    return list(cases_of(name)(built))
+    return list(cases_of(name, variant or "sound")(built))
 
 
 def worst_by_pair(findings: Sequence[Finding]) -> list[Finding]:

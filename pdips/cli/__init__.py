@@ -16,6 +16,7 @@ from pdips.cli.evaluate import evaluate
 from pdips.cli.ledger import ledger
 from pdips.cli.models import models
 from pdips.cli.schema import schema
+from pdips.cli.study import study
 from pdips.cli.synthesize import report, synthesize
 from pdips.errors import InputError, RefusedError
 from pdips.release.folder import UnfinishedError
@@ -31,6 +32,7 @@ def program() -> None:
 
 for _command in (synthesize, report, evaluate, check, calibrate, audit, ledger, schema, models):
     program.add_command(_command)
+program.add_command(study)
 for _entry in entry_points(group="pdips.commands"):  # the studies of papers/, where they are installed
     program.add_command(_entry.load())
 

@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import settings_of, show_progress
+from pdips.cli.common import chosen, show_progress
 from pdips.errors import InputError
-from pdips.registry import find
+from pdips.registry import find, variants_of
 
 if TYPE_CHECKING:
     from pdips.audit.neighbour_pairs import Case
@@ -71,9 +71,10 @@ def audit(
         for name in names:
             if every:
                 common["n_sets"] = min(n_sets, find(name).most_sets)
-            for more in _offered(find(name), neighbours, variant) if every else [extra]:
-                settings = settings_of(find(name), (*options, *more), common)
-                cases = registered_cases(name, **settings)
+            for more in _offered(name, neighbours, variant) if every else [extra]:
+                words = (*options, *more)
+                asked = dict(word.split("=", 1) for word in words if word.startswith("variant="))
+                cases = registered_cases(name, **chosen(name, words, common)[1] | asked)
                 found = audit_cases(cases, n_runs=n_runs, confidence=confidence, rng=rng, progress=progress)
                 findings += worst_by_pair(found)
                 if membership:
@@ -88,12 +89,11 @@ def audit(
         sys.exit(1)
 
 
-def _offered(mechanism: type[Any], neighbours: str, variant: str | None) -> list[tuple[str, ...]]:
+def _offered(name: str, neighbours: str, variant: str | None) -> list[tuple[str, ...]]:
     """Return the options that choose each variant to audit, where a mechanism has it for these neighbours."""
-    if neighbours not in mechanism.relations:
+    if neighbours not in find(name).relations:
         return []
-    wanted = mechanism.variants if variant is None else (variant,)
-    kinds = [kind for kind in mechanism.variants if kind in wanted]
+    kinds = [kind for kind in variants_of(name) if variant in (None, kind)]
     if variant is None and neighbours != "replace-one":
         kinds = [kind for kind in kinds if kind == "sound"]
     return [() if kind == "sound" else (f"variant={kind}",) for kind in kinds]

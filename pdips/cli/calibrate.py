@@ -5,10 +5,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pdips.cli.common import settings_of, show_progress
+from pdips.cli.common import chosen, show_progress
 from pdips.errors import InputError
 from pdips.privacy.loss import spell
-from pdips.registry import find
 
 if TYPE_CHECKING:
     from pdips.calibration.result import Calibration
@@ -81,9 +80,10 @@ def calibrate(
     from pdips.data.table import Table
 
     _check_json(json_path)
-    build = find(mechanism_name)
     common = {"epsilon": 1, "n_sets": n_sets, "neighbours": neighbours}
-    configured = build(**settings_of(build, (*([f"model={model}"] if model is not None else []), *options), common))
+    more = [f"model={model}"] if model is not None else []
+    build, settings = chosen(mechanism_name, (*more, *options), common)
+    configured = build(**settings)
     schema = Schema.load(schema_path)
     method: Literal["simulation"] | None = "simulation" if simulate else None
     with show_progress() as progress:
@@ -100,7 +100,7 @@ def calibrate(
         )
     _tell(found)
     if json_path is not None:
-        from pdips.release.release import write_json
+        from pdips.release.documents import write_json
 
         write_json(Path(json_path), found.describe())
 

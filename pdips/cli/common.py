@@ -14,6 +14,7 @@ import click
 
 from pdips.errors import DataError, InputError
 from pdips.privacy.loss import spell
+from pdips.registry import find, variant_class
 
 if TYPE_CHECKING:
     from pdips.privacy.account import Receipt
@@ -27,6 +28,22 @@ REFUSED = (
 EXPLAIN = "Say which rule a refused table breaks. That answers a question about the records, so the ledger records it."
 
 COMMON = ("epsilon", "n_sets", "neighbours")
+
+
+def chosen(name: str, options: tuple[str, ...], common: dict[str, Any]) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class that a mechanism's name and the option ``variant`` choose, and its settings.
+
+    Raises
+    ------
+    InputError
+        If there is no such mechanism, variant or option.
+    """
+    variants = [option.removeprefix("variant=") for option in options if option.startswith("variant=")]
+    if len(variants) > 1:
+        raise InputError("option variant is given twice")
+    mechanism, choosing = variant_class(name, variants[0]) if variants else (find(name), {})
+    others = tuple(option for option in options if not option.startswith("variant="))
+    return mechanism, settings_of(mechanism, others, common) | choosing
 
 
 def settings_of(mechanism: type[Any], options: tuple[str, ...], common: dict[str, Any]) -> dict[str, Any]:

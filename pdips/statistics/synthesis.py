@@ -182,7 +182,7 @@ def _published(fitted: Fitted) -> pd.DataFrame:
 
 
 def _convergence(fits: Sequence[Fitted]) -> Any:
-    return [each.convergence.describe() for each in fits if each.convergence is not None] or "independent draws"
+    return [each.convergence for each in fits if each.convergence is not None] or "independent draws"
 
 
 def rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None = None) -> None:
@@ -324,9 +324,8 @@ def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
     found = fitted.tree["posterior"]
     facts = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
     facts |= {"draws": int(found.sizes["draw"]), "chains": int(found.sizes["chain"])}
-    convergence = fitted.convergence.describe() if fitted.convergence is not None else None
     sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
-    return facts | {"sampler": sampler, "convergence": convergence}
+    return facts | {"sampler": sampler, "convergence": fitted.convergence}
 
 
 def _simulate(

@@ -10,6 +10,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from tables import RELATIONS
 
 from pdips.audit import Case, audit, audit_cases, overspending
 from pdips.audit.cases import statistics as audit_modips
@@ -24,7 +25,6 @@ from pdips_papers.modips.as_printed import PrintedCovariance, PrintedRegression,
 
 RUNS = 40_000
 SURE = 1 - 1e-6
-RELATIONS = ["replace-one", "add-remove"]
 
 
 def cases_for(relation, **settings):

@@ -17,7 +17,7 @@ import pytest
 from scipy import stats
 
 from pdips import InputError, cli
-from pdips_papers import STUDIES, find
+from pdips_papers import find, names
 from pdips_papers.harness.execution import SETTINGS, measure, perform, seconds
 from pdips_papers.harness.framework import (
     COLUMNS,
@@ -310,10 +310,10 @@ def test_unknown_studies_and_none(pdips):
         code, out, err = pdips(*words)
         assert (code, out) == (2, "")
         assert err.count("\n") == 1
-        assert all(name in err for name in STUDIES)
+        assert all(name in err for name in names())
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", names())
 def test_every_study_keeps_the_contract(name):
     study = find(name)
     assert study.name == name

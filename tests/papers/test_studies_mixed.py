@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 from firthmodels import FirthLogisticRegression
 from scipy import optimize, stats
+from tables import bits
 
 from pdips.inference import combine as combine_by_rule
 from pdips.privacy.noise import RandomBits
@@ -26,10 +27,6 @@ from pdips_papers.modips.mixed_moments import N_SETS, STEPS, Bounds, Records, St
 
 Z = stats.norm.isf(0.5e-6)
 """Standard errors that a mean stays within but once in a million."""
-
-
-def bits(seed=0):
-    return RandomBits(np.random.default_rng(seed))
 
 
 def off(values, expected):

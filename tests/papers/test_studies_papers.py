@@ -11,12 +11,11 @@ import numpy as np
 import pytest
 from laws import ACCEPT, REJECT, chi_square, two_samples
 from scipy import stats
-from tables import schema_of, table_of
+from tables import bits, schema_of, table_of
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.margins.consistency import nonnegative
-from pdips.privacy.noise import RandomBits
 from pdips.registry import MECHANISMS, find
 from pdips_papers import find as find_study
 from pdips_papers.harness.epsilon_curves import EPSILONS, batches, epsilons_of, short
@@ -28,10 +27,6 @@ from pdips_papers.modips.proportions import N_SETS, repaired_scale
 N, ONES, RUNS = 6, 2, 3000
 EPSILON = Fraction(3)
 """Of one set; the studies get five times as much for their five."""
-
-
-def bits(seed=0):
-    return RandomBits(np.random.default_rng(seed))
 
 
 def fast_ones(method, epsilon=N_SETS * EPSILON, ones=ONES, seed=1):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pdips.errors import InputError
-from pdips_papers import STUDIES, find
+from pdips_papers import find, names
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,7 +49,7 @@ def study(
     A run that was stopped goes on with the same command. For research: nothing here is fit for publication.
     """
     if name is None:
-        raise InputError(f"name a study: {', '.join(STUDIES)}")
+        raise InputError(f"name a study: {', '.join(names())}")
     found = find(name)
 
     from pdips_papers.harness.execution import measure, seconds
