@@ -158,7 +158,7 @@ def _width(windows: list[tuple[int, int]]) -> int:
     return sum(high - low + 1 for low, high in windows)
 
 
-class Tree:
+class SumTree:
     """Sums of counts in a binary tree; nodes with the same children are one."""
 
     def __init__(self, leaves: list[Leaf], kinds: IntArray, n: int) -> None:

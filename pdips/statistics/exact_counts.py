@@ -11,8 +11,8 @@ from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.statistics.count_trees import Kinds, NoiseLaw, Tree, log_prior, nats_of
-from pdips.statistics.noisy_model import Given
+from pdips.statistics.count_trees import Kinds, NoiseLaw, SumTree, log_prior, nats_of
+from pdips.statistics.noisy_model import Evidence
 
 CHUNK = 1 << 21
 
@@ -25,12 +25,12 @@ TRUSTED = 1e-11
 MOST_TREES = 2_000
 
 
-def draw_shares(given: Given, name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator) -> FloatArray:
+def draw_shares(given: Evidence, name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator) -> FloatArray:
     """Draw the probabilities of cells under a Dirichlet prior from their posterior, each draw by itself.
 
     Parameters
     ----------
-    given : Given
+    given : Evidence
         Noisy statistics, and whether the noise is allowed for.
     name : str
         A :class:`pdips.statistics.statistic.Counts`.
@@ -123,7 +123,7 @@ def draw_counts(
 
 
 def _given_sum(kinds: Kinds, inverse: IntArray, n_draws: int, rng: np.random.Generator) -> IntArray:
-    tree = Tree(kinds.leaves(kinds.tilt(kinds.n)), np.sort(inverse), kinds.n)
+    tree = SumTree(kinds.leaves(kinds.tilt(kinds.n)), np.sort(inverse), kinds.n)
     return tree.draw(np.full(n_draws, kinds.n, dtype=np.int64), rng)
 
 
@@ -158,7 +158,7 @@ class _Stretch:
 
     low: int
     logs: FloatArray
-    tree: Tree
+    tree: SumTree
 
     @property
     def high(self) -> int:
@@ -215,7 +215,7 @@ def _stretch(kinds: Kinds, inverse: IntArray, aim: int, least: int, most: int) -
     aim = int(np.clip(aim, least, most))
     while True:
         tilt = kinds.tilt(aim)
-        tree = Tree(kinds.leaves(tilt), np.sort(inverse), kinds.n)
+        tree = SumTree(kinds.leaves(tilt), np.sort(inverse), kinds.n)
         root = tree.root
         kept = np.flatnonzero(root.weights > TRUSTED * root.weights.max())
         low, high = max(root.low + int(kept[0]), least), min(root.low + int(kept[-1]), most)

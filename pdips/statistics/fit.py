@@ -18,8 +18,8 @@ from pdips.posterior import nuts as sampling
 from pdips.posterior.chains import agreeing
 from pdips.posterior.nuts import Convergence
 from pdips.statistics.model import StatisticModel
-from pdips.statistics.noisy_model import Given, Likelihood
-from pdips.statistics.plan import Measured
+from pdips.statistics.noisy_model import Evidence, Likelihood
+from pdips.statistics.plan import NoisyStatistics
 from pdips.statistics.ridge_posterior import draw_fits, priors_of_fits
 from pdips.statistics.samplers import Draws, Lengths, Sampler, recognise
 
@@ -78,7 +78,7 @@ class Options:
         return Lengths(draws=max(n_draws, draws), tune=self.tune or TUNE, chains=self.chains or CHAINS)
 
 
-class Fitted:
+class PosteriorFit:
     """Draws from the posterior given noisy statistics: public, for they are all that it depends on.
 
     Parameters
@@ -103,13 +103,13 @@ class Fitted:
 
 def fit(
     model: StatisticModel,
-    measured: Measured,
+    measured: NoisyStatistics,
     likelihood: Likelihood,
     *,
     n_draws: int,
     rng: np.random.Generator,
     options: Options | None = None,
-) -> Fitted:
+) -> PosteriorFit:
     """Draw from the posterior of a model given noisy statistics.
 
     Parameters
@@ -130,7 +130,7 @@ def fit(
     RefusedError
         If chains don't agree in any round. That costs nothing and says nothing but what the noisy statistics say.
     """
-    wanted, given = options or Options(), Given(measured, likelihood)
+    wanted, given = options or Options(), Evidence(measured, likelihood)
     with _lock:
         built, kept = prepared(model, given)
     if kept.own is not None and wanted.nuts == "auto":
@@ -143,7 +143,7 @@ def fit(
         return _by_nuts(model, built, kept, given, wanted, n_draws, rng)
 
 
-def prepared(model: StatisticModel, given: Given) -> tuple[pm.Model, Compiled]:
+def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled]:
     """Return the model of some noisy statistics, and what is kept of one like it."""
     built = model.built(given)
     return built, _kept(model, built, given)
@@ -153,11 +153,11 @@ def by_own(
     model: StatisticModel,
     built: pm.Model,
     kept: Compiled,
-    given: Given,
+    given: Evidence,
     lengths: Lengths,
     n_draws: int,
     rng: np.random.Generator,
-) -> Fitted | None:
+) -> PosteriorFit | None:
     """Return draws by the sampler made for a model; None where it can't."""
     own = kept.own
     drawn = None if own is None else own.draw(given, lengths, rng)
@@ -181,11 +181,11 @@ def _by_nuts(
     model: StatisticModel,
     built: pm.Model,
     kept: Compiled,
-    given: Given,
+    given: Evidence,
     options: Options,
     n_draws: int,
     rng: np.random.Generator,
-) -> Fitted:
+) -> PosteriorFit:
     _set(built, kept)
     chains = options.chains or CHAINS
     settings: dict[str, Any] = {"start": start_of(built), "chains": chains, "rng": rng, "sampler": options.nuts}
@@ -215,14 +215,14 @@ def _by_nuts(
 
 def _fitted(
     model: StatisticModel,
-    given: Given,
+    given: Evidence,
     drawn: Draws,
     chains: int,
     found: Convergence | None,
     n_draws: int,
     rng: np.random.Generator,
     stats: xr.Dataset | None = None,
-) -> Fitted:
+) -> PosteriorFit:
     """Return draws, shape (draws, ...), of chains that agree, as far apart as they can be; or independent ones."""
     if found is not None and not found.passed:
         raise RefusedError(NOT_AGREED.format(model.name))
@@ -230,7 +230,7 @@ def _fitted(
     total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
     if found is not None:
         taken = (rng.integers(total) + taken * max(total // n_draws, 1)) % total
-    return Fitted({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
+    return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
 
 
 def tree_of(flat: Mapping[str, NDArray[Any]], chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:
@@ -250,7 +250,7 @@ def _data(model: pm.Model) -> dict[str, Any]:
     return {data.name: data for data in model.data_vars}
 
 
-def _kept(model: StatisticModel, built: pm.Model, given: Given) -> Compiled:
+def _kept(model: StatisticModel, built: pm.Model, given: Evidence) -> Compiled:
     """Return the model that was compiled for other noisy statistics of the same kind, or this one.
 
     What isn't ``pm.Data`` must be equal: a model file that makes constants of noisy or public numbers is compiled anew.

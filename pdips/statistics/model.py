@@ -15,7 +15,7 @@ from pdips.posterior.closed import check_closed
 from pdips.posterior.model import load, quiet
 from pdips.posterior.prior import check_proper
 from pdips.privacy.loss import Neighbours
-from pdips.statistics.noisy_model import Given
+from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.statistic import Counts, Statistic, shipped
 
 Draw = Mapping[str, NDArray[Any]]
@@ -32,7 +32,7 @@ TOTAL = "records"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordRequest:
     """The records that a model is to draw: how many, and their public columns.
 
     Parameters
@@ -59,24 +59,25 @@ class StatisticModel:
     statistics : callable
         Takes the schema; returns statistics by name.
     build_model : callable
-        Takes :class:`Given` and the schema; returns a ``pm.Model``.
+        Takes :class:`Evidence` and the schema; returns a ``pm.Model``.
     draw_records : callable
-        Takes one posterior draw (values by variable), :class:`Wanted`, the schema and a Generator; returns columns.
+        Takes one posterior draw (values by variable), :class:`RecordRequest`, the schema and a Generator; returns
+        columns.
     name : str
         For people and ``privacy.json``.
     text : str
         The Python source, which is public.
     draw_rest : callable, optional
-        Takes the :class:`Given` on which the model was built, draws by variable, shape (n_draws, ...), the schema and a
-        Generator; returns draws of what the model integrates out, one for each draw, such as shares given counts.
+        Takes the :class:`Evidence` on which the model was built, draws by variable, shape (n_draws, ...), the schema
+        and a Generator; returns draws of what the model integrates out, one for each draw, such as shares given counts.
     """
 
     statistics: Callable[[Schema], Mapping[str, Statistic]] = field(repr=False)
-    build_model: Callable[[Given, Schema], pm.Model] = field(repr=False)
-    draw_records: Callable[[Draw, Wanted, Schema, np.random.Generator], Columns] = field(repr=False)
+    build_model: Callable[[Evidence, Schema], pm.Model] = field(repr=False)
+    draw_records: Callable[[Draw, RecordRequest, Schema, np.random.Generator], Columns] = field(repr=False)
     name: str = "model"
     text: str = field(default="", repr=False)
-    draw_rest: Callable[[Given, Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
+    draw_rest: Callable[[Evidence, Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -110,7 +111,7 @@ class StatisticModel:
             raise InputError(f"{self.name}: under add-remove {TOTAL!r} is the number of records; rename that statistic")
         return declared | {TOTAL: Counts()}
 
-    def built(self, given: Given) -> pm.Model:
+    def built(self, given: Evidence) -> pm.Model:
         """Return the model of some noisy statistics, checked.
 
         Raises
@@ -127,7 +128,7 @@ class StatisticModel:
             raise InputError(f"{self.name}: build_model returns a model without parameters")
         return model
 
-    def records(self, draw: Draw, wanted: Wanted, schema: Schema, rng: np.random.Generator) -> Columns:
+    def records(self, draw: Draw, wanted: RecordRequest, schema: Schema, rng: np.random.Generator) -> Columns:
         """Return columns drawn at one posterior draw, checked for names and lengths.
 
         Raises
@@ -144,7 +145,7 @@ class StatisticModel:
                 raise InputError(f"{self.name}: draw_records returns column {name!r} of another length than asked for")
         return found
 
-    def completed(self, given: Given, draws: Draw, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    def completed(self, given: Evidence, draws: Draw, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return draws, shape (n_draws, ...), with those of ``draw_rest`` where the model has one.
 
         Raises

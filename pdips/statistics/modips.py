@@ -25,7 +25,7 @@ from pdips.release.release import Release, RunRecord
 from pdips.statistics.fit import Options
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Likelihood
-from pdips.statistics.plan import Plan
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.synthesis import STATISTICS, Synthesis, rehearse, synthesize
 
 Budget = Literal["equal", "optimal"]
@@ -164,7 +164,7 @@ class Modips:
             return "equal" if self.budget == "equal" else "optimal"
         return self.budget
 
-    def plan(self, schema: Schema) -> Plan:
+    def plan(self, schema: Schema) -> StatisticPlan:
         """Return what is measured of tables of a schema, and with how much noise.
 
         Raises
@@ -172,7 +172,7 @@ class Modips:
         InputError
             If there is no model, or its statistics don't fit the schema.
         """
-        return Plan(
+        return StatisticPlan(
             schema=schema,
             neighbours=self.neighbours,
             statistics=self._model.declared(schema, self.neighbours),

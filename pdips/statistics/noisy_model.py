@@ -15,7 +15,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.statistics import laws
-from pdips.statistics.plan import Measured
+from pdips.statistics.plan import NoisyStatistics
 from pdips.statistics.post_processing import LEAST_RECORDS, number_of_records, scatter_about, settle
 from pdips.statistics.statistic import Counts
 
@@ -34,13 +34,13 @@ NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 
 
 @dataclass(frozen=True, eq=False)
-class Stated:
+class StatisticLaw:
     """A law that a model stated of exact statistics, or of a quantity that its parameters make.
 
     Parameters
     ----------
     law : str
-        The method of :class:`Given` that stated it.
+        The method of :class:`Evidence` that stated it.
     names : tuple of str
         The statistics, or what the quantity is called.
     arguments : mapping of str to Any
@@ -55,7 +55,7 @@ class Stated:
     exact: Any = None
 
 
-class Given:
+class Evidence:
     """Noisy statistics of a table, in a ``with pm.Model()`` block.
 
     A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy
@@ -64,7 +64,7 @@ class Given:
 
     Parameters
     ----------
-    measured : Measured
+    measured : NoisyStatistics
         Noisy statistics.
     likelihood : {"noise-aware", "plug-in"}
         How the model sees them.
@@ -79,13 +79,13 @@ class Given:
     the discrete Laplace probabilities, to which it is proportional on the grid.
     """
 
-    def __init__(self, measured: Measured, likelihood: Likelihood = "noise-aware") -> None:
+    def __init__(self, measured: NoisyStatistics, likelihood: Likelihood = "noise-aware") -> None:
         self.measured = measured
         self.likelihood: Likelihood = likelihood
         self.used = settle(measured)
         self._counts: dict[str, Any] = {}
         self.latents: list[str] = []
-        self.stated: list[Stated] = []
+        self.stated: list[StatisticLaw] = []
         self.terms: list[Any] = []
         self.population_columns: tuple[str, ...] = ()
         self.population_law = ("", "")
@@ -327,9 +327,9 @@ class Given:
         names : sequence of str
             Statistics.
         mean : TensorVariable, shape (all entries,)
-            Given the parameters.
+            Evidence the parameters.
         covariance : TensorVariable, shape (all entries, all entries)
-            Given the parameters, nonnegative definite.
+            Evidence the parameters, nonnegative definite.
 
         Notes
         -----
@@ -433,7 +433,7 @@ class Given:
         name : str
             What to call it.
         quantity : TensorVariable
-            Made of variables and exact statistics; the Jacobian from these to it must be constant.
+            SyntheticSets of variables and exact statistics; the Jacobian from these to it must be constant.
         law : TensorVariable
             An unregistered distribution of its shape, or a scalar one for each entry, such as ``pm.Normal.dist(0, 1)``.
         """
@@ -475,7 +475,7 @@ class Given:
         self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
 
     @property
-    def ridge_fits(self) -> list[Stated]:
+    def ridge_fits(self) -> list[StatisticLaw]:
         """The ridge fits that a model stated, in its order."""
         return [each for each in self.stated if each.law == "ridge_fit"]
 
@@ -516,7 +516,7 @@ class Given:
         model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
         return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
 
-    def law(self, law: str) -> Stated:
+    def law(self, law: str) -> StatisticLaw:
         """Return the first law of a kind that the model stated."""
         return next(each for each in self.stated if each.law == law)
 
@@ -525,7 +525,7 @@ class Given:
         self.terms.append(pm.Potential(name, density))
 
     def _state(self, law: str, names: tuple[str, ...], exact: Any, **arguments: Any) -> Any:
-        self.stated.append(Stated(law, names, arguments, exact))
+        self.stated.append(StatisticLaw(law, names, arguments, exact))
         return exact
 
     def _unknown(self, name: str) -> str:

@@ -12,7 +12,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.noisy_model import Given
+from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.samplers import Prior, prior_of
 from pdips.statistics.statistic import unit_of
 
@@ -53,12 +53,12 @@ class Population:
         return Population(values, np.repeat(self.weights, levels) * shares.ravel())
 
 
-def priors_of_fits(given: Given, name: str) -> list[Prior]:
+def priors_of_fits(given: Evidence, name: str) -> list[Prior]:
     """Return the prior of each ridge fit's coefficients, checked.
 
     Parameters
     ----------
-    given : Given
+    given : Evidence
         On which a model was built that states ridge fits, or none.
     name : str
         Of the model, for refusals.
@@ -88,13 +88,13 @@ def priors_of_fits(given: Given, name: str) -> list[Prior]:
 
 
 def draw_fits(
-    given: Given, name: str, draws: Mapping[str, NDArray[Any]], rng: np.random.Generator
+    given: Evidence, name: str, draws: Mapping[str, NDArray[Any]], rng: np.random.Generator
 ) -> dict[str, NDArray[Any]]:
     """Return posterior draws with those of the coefficients of ridge fits, each given the population before it.
 
     Parameters
     ----------
-    given : Given
+    given : Evidence
         On which the model was built.
     name : str
         Of the model.

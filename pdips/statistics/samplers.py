@@ -25,8 +25,8 @@ from pdips.statistics.exact_counts import draw_shares
 from pdips.statistics.exact_moments import NoisyMoments, Regression, noise_aware, plug_in
 from pdips.statistics.general_location import Known, draw_cells
 from pdips.statistics.laws import evenly, factor_of, least_squares
-from pdips.statistics.noisy_model import Given, Stated
-from pdips.statistics.plan import Part
+from pdips.statistics.noisy_model import Evidence, StatisticLaw
+from pdips.statistics.plan import StatisticPart
 from pdips.statistics.post_processing import LEAST_VARIANCE
 
 Draws = Mapping[str, NDArray[Any]]
@@ -54,7 +54,7 @@ class Prior:
     Parameters
     ----------
     variable : TensorVariable
-        The free variable; a quantity of the model for :meth:`Given.prior`.
+        The free variable; a quantity of the model for :meth:`Evidence.prior`.
     law : str
         "normal" (mean, standard deviation), "half-normal" (location, scale), "gamma" (shape, rate), "beta" (a, b) or
         "dirichlet" (alpha).
@@ -78,11 +78,11 @@ class Prior:
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
-    """A model that is made of known priors and of laws stated by :class:`Given`, and nothing else."""
+class ModelLaws:
+    """A model that is made of known priors and of laws stated by :class:`Evidence`, and nothing else."""
 
     model: pm.Model
-    given: Given
+    given: Evidence
     priors: Mapping[str, Prior]
 
     @property
@@ -91,11 +91,11 @@ class Reading:
         return self.given.measured.n_records
 
     @property
-    def laws(self) -> list[Stated]:
+    def laws(self) -> list[StatisticLaw]:
         """The laws that the model states, but for ridge fits, whose coefficients are drawn after all else."""
         return [each for each in self.given.stated if each.law != "ridge_fit"]
 
-    def stated(self, *laws: str) -> list[Stated] | None:
+    def stated(self, *laws: str) -> list[StatisticLaw] | None:
         """Return the laws that the model states if they are these, in any order; otherwise None."""
         found = {each.law: each for each in self.laws}
         if len(found) != len(self.laws) or sorted(found) != sorted(laws):
@@ -108,7 +108,7 @@ class Reading:
             return None
         return [self.priors[name] for name in laws]
 
-    def parts(self, stated: Stated) -> list[Part]:
+    def parts(self, stated: StatisticLaw) -> list[StatisticPart]:
         """Return the statistics that a law is about."""
         return [self.given.measured.part(name) for name in stated.names]
 
@@ -126,14 +126,14 @@ class Reading:
         return True
 
 
-def read(model: pm.Model, given: Given) -> Reading | None:
+def read(model: pm.Model, given: Evidence) -> ModelLaws | None:
     """Return a model as samplers read it; None where it holds anything that they couldn't know of.
 
     Parameters
     ----------
     model : pymc.Model
         As ``build_model`` returned it.
-    given : Given
+    given : Evidence
         What it was built on.
 
     Notes
@@ -155,7 +155,7 @@ def read(model: pm.Model, given: Given) -> Reading | None:
         if found is None or type(model.rvs_to_transforms[variable]) is not type(_default_transform(*known)):
             return None
         priors[str(variable.name)] = found
-    return Reading(model, given, priors)
+    return ModelLaws(model, given, priors)
 
 
 def prior_of(variable: Any) -> Prior | None:
@@ -216,7 +216,7 @@ class SamplerDraws:
     convergence: Convergence | None = None
 
 
-Draw = Callable[[Given, Lengths, np.random.Generator], SamplerDraws | None]
+Draw = Callable[[Evidence, Lengths, np.random.Generator], SamplerDraws | None]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -244,7 +244,7 @@ class Sampler:
     completed: Callable[[Draws], Draws] = dict
 
 
-def recognise(model: pm.Model, given: Given) -> Sampler | None:
+def recognise(model: pm.Model, given: Evidence) -> Sampler | None:
     """Return the sampler made for a model; None where there is none, and NUTS draws."""
     reading = read(model, given)
     if reading is None:
@@ -257,7 +257,7 @@ def recognise(model: pm.Model, given: Given) -> Sampler | None:
     return None
 
 
-def shares(reading: Reading) -> Sampler | None:
+def shares(reading: ModelLaws) -> Sampler | None:
     """Return exact draws of shares with a Dirichlet or a beta prior given noisy multinomial counts."""
     if len(reading.priors) != 1:
         return None
@@ -269,7 +269,7 @@ def shares(reading: Reading) -> Sampler | None:
     if name is None and reading.laws:
         return None
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
+    def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
         # Where no statistic says anything of them, shares have their prior.
         found = draw_shares(given, name, alpha, lengths.draws, rng) if name else rng.dirichlet(alpha, lengths.draws)
         return SamplerDraws(values={prior.name: found if prior.law == "dirichlet" else found[:, 0]})
@@ -277,7 +277,7 @@ def shares(reading: Reading) -> Sampler | None:
     return Sampler(name="independent exact draws", draw=draw, drawn={prior.name: prior.variable})
 
 
-def _counted(reading: Reading, prior: Prior, cells: int) -> str | None:
+def _counted(reading: ModelLaws, prior: Prior, cells: int) -> str | None:
     """Return the counts that a model states to be multinomial with these shares, and nothing else."""
     whole = prior.variable if prior.law == "dirichlet" else pt.stack([prior.variable, 1 - prior.variable])
     stated = reading.stated("multinomial")
@@ -293,7 +293,7 @@ def _counted(reading: Reading, prior: Prior, cells: int) -> str | None:
     return stated[0].names[0] if reading.same((number, n), (share, whole[0])) else None
 
 
-def normal(reading: Reading) -> Sampler | None:
+def normal(reading: ModelLaws) -> Sampler | None:
     """Return draws of a normal law's mean and standard deviation given its noisy sum and sum of squares.
 
     It is the regression on a constant: the mean is its one coefficient.
@@ -310,7 +310,7 @@ def normal(reading: Reading) -> Sampler | None:
     centre, width, spread = (float(each) for each in (*mean.constants, sd.constants[1]))
     constants = {"width": width, "spread": spread, "centre": centre}
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
+    def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
         size = np.full((1, 1), float(given.n))
         model = Regression(gram=size, covariance=1 / size, df=given.n - 1, **constants)
         fitted = given[sums] / size[0]
@@ -321,7 +321,7 @@ def normal(reading: Reading) -> Sampler | None:
     return Sampler(name="many short chains", draw=draw, drawn=drawn)
 
 
-def _is_normal(reading: Reading, sums: Stated, squares: Stated, mean: Prior, sd: Prior) -> bool:
+def _is_normal(reading: ModelLaws, sums: StatisticLaw, squares: StatisticLaw, mean: Prior, sd: Prior) -> bool:
     ones, total, n = np.ones((1, 1)), sums.exact.reshape((1,)), float(reading.n or 0)
     return len(reading.given[sums.names[0]]) == 1 and reading.same(
         (sums.arguments["mean"], n * mean.variable * ones),
@@ -334,7 +334,7 @@ def _is_normal(reading: Reading, sums: Stated, squares: Stated, mean: Prior, sd:
     )
 
 
-def regression(reading: Reading) -> Sampler | None:
+def regression(reading: ModelLaws) -> Sampler | None:
     """Return draws of a regression's coefficients given noisy sums of products."""
     stated, data = reading.stated("solved", "prior", "wishart"), reading.model.named_vars
     priors = reading.of_law(sd="half-normal", error="normal")
@@ -362,7 +362,7 @@ def regression(reading: Reading) -> Sampler | None:
         return None
     constants = {"width": float(np.ravel(width.constants[1])[0]), "spread": float(sd.constants[1])}
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
+    def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
         loads: Mapping[str, FloatArray] = given.law("solved").arguments["loads"]
         root, gram = given.data["root"], given.data["gram"]
         model = Regression(gram=gram, covariance=root @ root.T, df=given.n - len(gram), **constants)
@@ -373,7 +373,7 @@ def regression(reading: Reading) -> Sampler | None:
     return Sampler(name="many short chains", draw=draw, drawn={"beta": data["beta"], "sd": sd.variable})
 
 
-def _least_squares(given: Given, loads: Mapping[str, FloatArray], width: float) -> FloatArray:
+def _least_squares(given: Evidence, loads: Mapping[str, FloatArray], width: float) -> FloatArray:
     """Return the coefficients that noisy statistics, taken as exact, give."""
     deviations = {name: max(given.measured.deviation(name), 1e-9) for name in loads}
     weighted = np.vstack([each / deviations[name] for name, each in loads.items()])
@@ -381,7 +381,7 @@ def _least_squares(given: Given, loads: Mapping[str, FloatArray], width: float) 
 
 
 def _draw_regression(
-    given: Given,
+    given: Evidence,
     model: Regression,
     loads: Mapping[str, FloatArray],
     squares: str,
@@ -404,7 +404,7 @@ def _draw_regression(
     return noise_aware(model, noisy, n_draws, rng)
 
 
-def cells(reading: Reading) -> Sampler | None:
+def cells(reading: ModelLaws) -> Sampler | None:
     """Return chains for normal columns within cells, or in one cell of all records, if a model describes these.
 
     Priors must be called m (normal), tau and sd (gamma) and, for several columns, correlation, evenly distributed;
@@ -439,7 +439,7 @@ def cells(reading: Reading) -> Sampler | None:
         return None
     constants = np.array([each for prior in (m, tau, sd) for each in prior.constants])
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
+    def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
         known, near, deviation = _cell_statistics(given, counted, sums.names, products.names, float(df), constants)
         settings = {"draws": lengths.draws, "tune": lengths.tune, "chains": lengths.chains, "rounds": lengths.rounds}
         values, found = draw_cells(known, near, deviation, **settings, rng=rng)
@@ -451,8 +451,8 @@ def cells(reading: Reading) -> Sampler | None:
 
 
 def _cell_statistics(
-    given: Given,
-    counted: Stated | None,
+    given: Evidence,
+    counted: StatisticLaw | None,
     sums: tuple[str, ...],
     products: tuple[str, ...],
     df: float,
@@ -486,12 +486,12 @@ def _cell_statistics(
     return known, near, deviation
 
 
-def deterministics(reading: Reading, known: Mapping[str, Any]) -> Callable[[Draws], Draws] | None:
+def deterministics(reading: ModelLaws, known: Mapping[str, Any]) -> Callable[[Draws], Draws] | None:
     """Return a function that works a model's deterministic variables out at draws of what they are made of.
 
     Parameters
     ----------
-    reading : Reading
+    reading : ModelLaws
         The model.
     known : mapping of str to TensorVariable
         What there will be draws of, by any names: free variables, and exact statistics that stated laws returned.

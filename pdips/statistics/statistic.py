@@ -34,7 +34,7 @@ STEPS = 2**12
 
 
 @dataclass(frozen=True)
-class Unit:
+class ColumnUnit:
     """How a numeric column is measured: u = (x - middle) / half, in [-1, 1], as whole steps of 1 / ``steps``.
 
     Parameters
@@ -114,7 +114,7 @@ class Unit:
         return Scale(self.column).back(self.middle + self.half * np.clip(u, -1.0, 1.0))
 
 
-def unit_of(schema: Schema, name: str) -> Unit:
+def unit_of(schema: Schema, name: str) -> ColumnUnit:
     """Return how a column of a schema is measured.
 
     Raises
@@ -124,7 +124,7 @@ def unit_of(schema: Schema, name: str) -> Unit:
     """
     if name not in schema.columns:
         raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
-    return Unit(name, schema.columns[name])
+    return ColumnUnit(name, schema.columns[name])
 
 
 def steps_of(table: Table, name: str) -> tuple[IntArray, int]:
@@ -294,9 +294,9 @@ class Sums(_ByCell):
 
     Notes
     -----
-    In whole steps a record has at most U = ``Unit.steps``: l1-sensitivity U if it is added or removed, 2 U if it is
-    replaced, whether it stays in its cell or not (``docs/proofs/modips.md``, lemma 2). With
-    n public and no cells this is the mean, n times.
+    In whole steps a record has at most U = ``ColumnUnit.steps``: l1-sensitivity U if it is added or removed, 2 U if it
+    is replaced, whether it stays in its cell or not (``docs/proofs/modips.md``, lemma 2). With n public and no cells
+    this is the mean, n times.
     """
 
     of: str

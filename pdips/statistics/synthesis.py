@@ -21,10 +21,10 @@ from pdips.posterior.nuts import SHORTEST_TUNING, available
 from pdips.posterior.records import to_frame as to_records
 from pdips.posterior.rehearsal import Tried, check_gradient, check_unused, on_stand_ins
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.fit import Compiled, Fitted, Options, by_own, fit, prepared, start_of
-from pdips.statistics.model import StatisticModel, Wanted
-from pdips.statistics.noisy_model import Given, Likelihood
-from pdips.statistics.plan import Measured, Plan, to_frame
+from pdips.statistics.fit import Compiled, Options, PosteriorFit, by_own, fit, prepared, start_of
+from pdips.statistics.model import RecordRequest, StatisticModel
+from pdips.statistics.noisy_model import Evidence, Likelihood
+from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
 from pdips.statistics.post_processing import number_of_records, settle
 from pdips.statistics.ridge_posterior import priors_of_fits
 from pdips.statistics.samplers import Lengths, SamplerDraws
@@ -74,12 +74,12 @@ class Synthesis:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Made:
+class SyntheticSets:
     """Synthetic sets, with the noisy statistics and the posteriors that they come from."""
 
     synthesis: Synthesis
-    measured: Sequence[Measured]
-    fits: Sequence[Fitted]
+    measured: Sequence[NoisyStatistics]
+    fits: Sequence[PosteriorFit]
     sets: Sequence[pd.DataFrame]
     covariates: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     public: pd.DataFrame = field(default_factory=pd.DataFrame)
@@ -113,20 +113,20 @@ class Made:
 
 def synthesize(
     synthesis: Synthesis,
-    measured: Sequence[Measured],
+    measured: Sequence[NoisyStatistics],
     public: pd.DataFrame,
     covariates: Mapping[str, NDArray[Any]],
     rng: np.random.Generator,
     clock: Clock,
-    fitting: Callable[..., Fitted] = fit,
-) -> Made:
+    fitting: Callable[..., PosteriorFit] = fit,
+) -> SyntheticSets:
     """Draw synthetic sets from noisy statistics.
 
     Parameters
     ----------
     synthesis : Synthesis
         How.
-    measured : sequence of Measured
+    measured : sequence of NoisyStatistics
         One sanitization for all sets, or one for each.
     public : DataFrame
         Public columns as they are written.
@@ -139,7 +139,7 @@ def synthesize(
     fitting : callable
         :func:`pdips.statistics.fit.fit`, or what stands in for it when a model is tried.
     """
-    schema, fits, sets = measured[0].schema, list[Fitted](), list[pd.DataFrame]()
+    schema, fits, sets = measured[0].schema, list[PosteriorFit](), list[pd.DataFrame]()
     each = synthesis.n_sets if len(measured) == 1 else 1
     for noisy in measured:
         with clock.step("drawing from the posterior"):
@@ -151,12 +151,14 @@ def synthesize(
             place = (0, number) if len(measured) == 1 else (number, 0)
             n = synthesis.n_records or _size(measured[place[0]])
             draw = fits[place[0]].draw(place[1])
-            columns = synthesis.model.records(draw, Wanted(n, covariates), schema, rng)
+            columns = synthesis.model.records(draw, RecordRequest(n, covariates), schema, rng)
             sets.append(to_records(schema, columns, public, rng))
-    return Made(synthesis=synthesis, measured=measured, fits=fits, sets=sets, covariates=covariates, public=public)
+    return SyntheticSets(
+        synthesis=synthesis, measured=measured, fits=fits, sets=sets, covariates=covariates, public=public
+    )
 
 
-def _size(measured: Measured) -> int:
+def _size(measured: NoisyStatistics) -> int:
     return round(number_of_records(measured, settle(measured)))
 
 
@@ -167,7 +169,7 @@ def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([each.assign(set=number) for number, each in enumerate(frames, start=1)], ignore_index=True)
 
 
-def _published(fitted: Fitted) -> pd.DataFrame:
+def _published(fitted: PosteriorFit) -> pd.DataFrame:
     """Return posterior draws as a table, one a row, columns such as ``mu[0, 1]``."""
     stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
     total = stacked.sizes["sample"]
@@ -181,18 +183,18 @@ def _published(fitted: Fitted) -> pd.DataFrame:
     return pd.DataFrame(columns)
 
 
-def _convergence(fits: Sequence[Fitted]) -> Any:
+def _convergence(fits: Sequence[PosteriorFit]) -> Any:
     return [each.convergence for each in fits if each.convergence is not None] or "independent draws"
 
 
-def rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None = None) -> None:
+def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = None) -> None:
     """Try a release on stand-ins: statistics, noise, the model, its density and gradient, draws, records.
 
     Parameters
     ----------
     synthesis : Synthesis
         How sets are made.
-    plan : Plan
+    plan : StatisticPlan
         What is measured.
     n_records : int, optional
         Number of records of the table, where it is public.
@@ -213,7 +215,7 @@ def rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None = None) -> 
     _tried.once((*key[:-1], None), lambda: None)  # the price that follows a release asks without a number
 
 
-def _rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None) -> None:
+def _rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None) -> None:
     tried = plan.tried(n_records)
     public = pd.DataFrame({name: np.zeros(len(values)) for name, values in tried.public.items()})
     records = len(public) or min(synthesis.n_records or tried.n_records or MOST_TRIED, MOST_TRIED)
@@ -224,15 +226,15 @@ def _rehearse(synthesis: Synthesis, plan: Plan, n_records: int | None) -> None:
 
 def _attempt(
     model: StatisticModel,
-    measured: Measured,
+    measured: NoisyStatistics,
     likelihood: Likelihood,
     *,
     n_draws: int,
     rng: np.random.Generator,
     options: Options,
-) -> Fitted:
+) -> PosteriorFit:
     """Stand in for :func:`pdips.statistics.fit.fit`: a few draws of a sampler made for the model, or its start."""
-    given = Given(measured, likelihood)
+    given = Evidence(measured, likelihood)
     built, kept = prepared(model, given)
     if kept.own is not None and options.nuts == "auto":
         unused = [name for name in options.given() if name not in kept.own.options]
@@ -245,20 +247,20 @@ def _attempt(
     if options.tune is not None and options.tune < SHORTEST_TUNING:
         raise InputError(f"tune must be at least {SHORTEST_TUNING}, got {options.tune}")
     check_gradient(model.name, built, [start_of(built)])
-    return Fitted(model.completed(given, _at_start(built, given, n_draws), rng))
+    return PosteriorFit(model.completed(given, _at_start(built, given, n_draws), rng))
 
 
 def _unjudged(kept: Compiled) -> Compiled:
     """Return the same with a sampler whose chains, which are short here, needn't agree."""
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
+    def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws | None:
         drawn = None if kept.own is None else kept.own.draw(given, lengths, rng)
         return None if drawn is None else replace(drawn, convergence=None)
 
     return kept if kept.own is None else replace(kept, own=replace(kept.own, draw=draw))
 
 
-def _at_start(built: pm.Model, given: Given, n_draws: int) -> dict[str, NDArray[Any]]:
+def _at_start(built: pm.Model, given: Evidence, n_draws: int) -> dict[str, NDArray[Any]]:
     """Return the variables of a model where chains start, shape (n_draws, ...), as draws have them."""
     named = [each for each in (*built.free_RVs, *built.deterministics) if each.name not in given.latents]
     graphs = built.replace_rvs_by_values(named)
@@ -269,8 +271,8 @@ def _at_start(built: pm.Model, given: Given, n_draws: int) -> dict[str, NDArray[
 
 def predictive_check(
     model: StatisticModel,
-    measured: Measured,
-    fitted: Fitted,
+    measured: NoisyStatistics,
+    fitted: PosteriorFit,
     covariates: Mapping[str, NDArray[Any]],
     public: pd.DataFrame,
     released: int,
@@ -315,7 +317,7 @@ def _furthest(noisy: NDArray[Any], simulated: FloatArray) -> float:
     return float(off.max(initial=0.0))
 
 
-def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
+def _facts(fitted: PosteriorFit, n_released: int) -> dict[str, Any]:
     """Return what the report shows of the posterior."""
     chains = fitted.convergence is not None
     released = [fitted.draw(number) for number in range(n_released)]
@@ -330,8 +332,8 @@ def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
 
 def _simulate(
     model: StatisticModel,
-    measured: Measured,
-    fitted: Fitted,
+    measured: NoisyStatistics,
+    fitted: PosteriorFit,
     covariates: Mapping[str, NDArray[Any]],
     public: pd.DataFrame,
 ) -> dict[str, FloatArray]:
@@ -344,7 +346,7 @@ def _simulate(
     rows: dict[str, list[FloatArray]] = {part.name: [] for part in measured.parts if part.n_noised}
     for row in np.linspace(0, total - 1, n_draws).astype(int):
         draw = {str(name): values.to_numpy()[row] for name, values in stacked.data_vars.items()}
-        columns = model.records(draw, Wanted(n, covariates), measured.schema, rng)
+        columns = model.records(draw, RecordRequest(n, covariates), measured.schema, rng)
         frame = to_records(measured.schema, columns, public, rng)
         table = Table(frame, measured.schema.without_person())
         for part in measured.parts:

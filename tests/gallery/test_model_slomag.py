@@ -8,7 +8,7 @@ from scipy import stats
 
 from pdips import InputError, Modips, Schema, Table
 from pdips.statistics import ridge_posterior
-from pdips.statistics.model import Wanted, as_statistic_model
+from pdips.statistics.model import RecordRequest, as_statistic_model
 
 SCHEMA = Schema.model_validate(
     {"columns": {"z": {"lower": -4, "upper": 4}, "w": {"levels": [0, 1]}, "v": {"levels": ["a", "b", "c"]}}}
@@ -89,7 +89,7 @@ def test_records_follow_the_draw():
         "coefficients of w": np.array([[-1.0, 6.0]]),
         "coefficients of v": np.array([[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]),
     }
-    made = model.records(draw, Wanted(200_000), SCHEMA, rng)
+    made = model.records(draw, RecordRequest(200_000), SCHEMA, rng)
     z, w, v = (np.asarray(made[name]) for name in ("z", "w", "v"))
     assert (z.mean(), z.std()) == pytest.approx((0.4, 0.8), abs=0.01)
     near = np.abs(z) < 0.1  # where u is 0

@@ -15,9 +15,9 @@ from pdips import Schema, Table
 from pdips.errors import InputError
 from pdips.posterior.model import load
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.model import Wanted, as_statistic_model
-from pdips.statistics.noisy_model import Given
-from pdips.statistics.plan import Plan
+from pdips.statistics.model import RecordRequest, as_statistic_model
+from pdips.statistics.noisy_model import Evidence
+from pdips.statistics.plan import StatisticPlan
 
 NUMERIC = "[columns.z1]\nlower = -4.0\nupper = 4.0\n[columns.z2]\nlower = -4.0\nupper = 4.0\n"
 LEVELS = '[columns.w1]\nlevels = ["a", "b"]\n[columns.w3]\nlevels = ["a", "b", "c"]\n'
@@ -36,7 +36,7 @@ def schema(text=NUMERIC + LEVELS):
 
 
 def simulated(n, rng):
-    columns = MODEL.records(DRAW, Wanted(n), schema(), rng)
+    columns = MODEL.records(DRAW, RecordRequest(n), schema(), rng)
     named = {name: np.array(["a", "b", "c"])[columns[name]] for name in ("w1", "w3")}
     return Table(pd.DataFrame({name: columns[name] for name in ("z1", "z2")} | named), schema())
 
@@ -99,7 +99,7 @@ def test_nodes_integrate_logistic_functions():
 
 def test_statistics_have_a_normal_law():
     mean, root = np.array([1.0, -2.0, 3.0]), np.array([[1.0, 0, 0], [0.5, 2, 0], [0.3, -0.2, 1.5]])
-    given = Given(
+    given = Evidence(
         plan(1).sanitize(simulated(50, np.random.default_rng(1)), RandomBits(np.random.default_rng(2))), "plug-in"
     )
     names = ["products of z1, z1", "products of z2, z1", "products of z2, z2"]
@@ -115,7 +115,7 @@ def test_statistics_have_a_normal_law():
 
 
 def plan(epsilon, neighbours="replace-one"):
-    return Plan(
+    return StatisticPlan(
         schema=schema(), neighbours=neighbours, statistics=MODEL.declared(schema(), neighbours), budget="equal",
         amount=Fraction(epsilon), law="laplace",
     )  # fmt: skip
@@ -123,7 +123,7 @@ def plan(epsilon, neighbours="replace-one"):
 
 def mode(measured, likelihood):
     """Maximise the density that the model states: means, and logits of the first column with levels."""
-    model = MODEL.built(Given(measured, likelihood))
+    model = MODEL.built(Evidence(measured, likelihood))
     density = model.logp_dlogp_function(ravel_inputs=True)
     density.set_extra_values({})
     start = DictToArrayBijection.map(model.initial_point(random_seed=0))
@@ -158,7 +158,7 @@ def test_model_is_built(likelihood, neighbours):
     measured = plan(1, neighbours).sanitize(
         simulated(500, np.random.default_rng(1)), RandomBits(np.random.default_rng(2))
     )
-    model = MODEL.built(Given(measured, likelihood))
+    model = MODEL.built(Evidence(measured, likelihood))
     assert {"mu", "sigma", "coefficients of w1", "coefficients of w3", "factor"} <= set(model.named_vars)
     latent = [variable.name for variable in model.free_RVs if variable.name.startswith(("variances", "moves"))]
     assert bool(latent) == (likelihood == "noise-aware")
@@ -180,7 +180,7 @@ def test_schemas_it_does_not_describe_are_refused(text, said):
 
 
 def test_records_have_the_law_of_the_draw():
-    columns = MODEL.records(DRAW, Wanted(20_000), schema(), np.random.default_rng(4))
+    columns = MODEL.records(DRAW, RecordRequest(20_000), schema(), np.random.default_rng(4))
     z = np.column_stack([columns["z1"], columns["z2"]])
     # Errors of means are below .008: six of them.
     np.testing.assert_allclose(z.mean(axis=0), 4 * MEAN, atol=0.05)

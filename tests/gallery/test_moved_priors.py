@@ -17,7 +17,7 @@ from pdips.statistics import fit as statistic_fit
 from pdips.statistics import samplers
 from pdips.statistics.fit import Options, by_own, prepared
 from pdips.statistics.model import StatisticModel, as_statistic_model
-from pdips.statistics.noisy_model import Given
+from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.samplers import Lengths, recognise
 
 LEVELS, NUMBER = {"levels": ["a", "b"]}, {"lower": -1, "upper": 1}
@@ -84,14 +84,14 @@ def twin(name: str, old: str, new: str, folder) -> StatisticModel:
     return as_statistic_model(path)
 
 
-def given_of(name: str) -> Given:
+def given_of(name: str) -> Evidence:
     schema = Schema.model_validate({"columns": COLUMNS[name]})
-    return Given(Modips(epsilon="1/5", model=name).plan(schema).tried(60))
+    return Evidence(Modips(epsilon="1/5", model=name).plan(schema).tried(60))
 
 
-def drawn(model: StatisticModel, given: Given):
+def drawn(model: StatisticModel, given: Evidence):
     """Some draws of the sampler made for the model; its chains needn't agree."""
-    given = Given(given.measured)
+    given = Evidence(given.measured)
     built, kept = prepared(model, given)
     own = kept.own
 
@@ -161,7 +161,7 @@ def test_a_sampler_steps_aside_from_what_it_does_not_know(name, old, new, tmp_pa
 def test_samplers_recognise_what_ships(name, likelihood):
     for n in (20, 5_000):
         schema = Schema.model_validate({"columns": COLUMNS[name]})
-        given = Given(Modips(epsilon=2, model=name).plan(schema).tried(n), likelihood)
+        given = Evidence(Modips(epsilon=2, model=name).plan(schema).tried(n), likelihood)
         assert recognise(as_statistic_model(name).built(given), given) is not None
 
 

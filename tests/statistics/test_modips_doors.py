@@ -13,7 +13,7 @@ from pdips import InputError, Ledger, Modips, Schema, Table
 from pdips.posterior import nuts as sampling
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel
-from pdips.statistics.plan import Plan
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.statistic import SHIPPED, Counts, Products, Scatter, Sums, shipped
 
 SCHEMA = Schema.model_validate(
@@ -145,7 +145,7 @@ def test_what_is_no_shipped_statistic_is_refused_before_the_charge(statistics, t
 @pytest.mark.parametrize("statistics", [each for name, each in BAD.items() if "column" not in name])
 def test_a_plan_takes_nothing_else_either(statistics):
     with pytest.raises(InputError):
-        Plan(
+        StatisticPlan(
             schema=SCHEMA,
             neighbours="replace-one",
             statistics=statistics,

@@ -20,9 +20,9 @@ from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
 from pdips.statistics import exact_moments
 from pdips.statistics.fit import Options, fit
-from pdips.statistics.model import StatisticModel, Wanted, as_statistic_model
-from pdips.statistics.noisy_model import Given
-from pdips.statistics.plan import Plan
+from pdips.statistics.model import RecordRequest, StatisticModel, as_statistic_model
+from pdips.statistics.noisy_model import Evidence
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.samplers import Lengths, recognise
 from pdips.statistics.statistic import Sums
 from pdips_papers.modips import normal_modips
@@ -36,7 +36,7 @@ SHARE = "share of the first level"
 
 
 def plan_of(model, schema, epsilon):
-    return Plan(
+    return StatisticPlan(
         schema=schema,
         neighbours="replace-one",
         statistics=model.declared(schema, "replace-one"),
@@ -88,7 +88,7 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
     assert mean[0] == pytest.approx(np.average(grid, weights=density), abs=2e-3)
     assert np.interp([low[0], high[0]], grid, cdf) == pytest.approx([0.025, 0.975], abs=2e-3)
     model = as_statistic_model("bernoulli")
-    given = Given(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
+    given = Evidence(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
     drawn = own_draws(model, given, 20_000)[SHARE]
     again = posteriors.draw(np.full(20_000, noisy), 1, np.random.default_rng(1))[:, 0]
     for each in (drawn, again):
@@ -110,7 +110,7 @@ def test_a_coin_has_the_posterior_of_nuts():
 
 def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
     model = as_statistic_model("bernoulli")
-    given = Given(measured_of(plan_of(model, COIN, 1), 40, counts=[-3, 43]), "plug-in")
+    given = Evidence(measured_of(plan_of(model, COIN, 1), 40, counts=[-3, 43]), "plug-in")
     drawn = own_draws(model, given, 20_000)[SHARE]
     assert stats.kstest(drawn, stats.beta(1 / 3, 40 + 1 / 3).cdf).pvalue > ACCEPT
     assert stats.kstest(drawn, stats.beta(1 / 3, 30 + 1 / 3).cdf).pvalue < REJECT
@@ -313,10 +313,10 @@ class Calibration(simuk.SBC):
         self.plan, self.n, self.fitted, self.draws = plan_of(model, schema, epsilon), n, model, draws
         self.likelihood, self.factor = likelihood, factor
         made_up = replace(self.plan.made_up(), n_records=n)
-        given = Given(made_up, likelihood)
+        given = Evidence(made_up, likelihood)
         self.sampler = recognise(model.built(given), given)
         super().__init__(
-            model.built(Given(made_up, "plug-in")), simulator=self.simulate, progress_bar=False, **settings
+            model.built(Evidence(made_up, "plug-in")), simulator=self.simulate, progress_bar=False, **settings
         )
 
     def simulate(self, seed, **parameters):
@@ -332,7 +332,7 @@ class Calibration(simuk.SBC):
     def exact(self, parameters, rng):
         """Return statistics of records from ``draw_records``."""
         schema = self.plan.schema
-        columns = self.fitted.records(parameters, Wanted(self.n), schema, rng)
+        columns = self.fitted.records(parameters, RecordRequest(self.n), schema, rng)
         frame = pd.DataFrame({name: np.array(schema.columns[name].names())[each] for name, each in columns.items()})
         return self.plan.exact(Table(frame, schema))
 
@@ -342,7 +342,7 @@ class Calibration(simuk.SBC):
             values["counts"][1] = self.n - values["counts"][0]
         measured = replace(self.plan.made_up(), n_records=self.n, values=values)
         rng = np.random.default_rng(int(self._seeds[self._simulations_complete]) + 1)
-        found = self.sampler.draw(Given(measured, self.likelihood), Lengths(draws=self.draws), rng).values
+        found = self.sampler.draw(Evidence(measured, self.likelihood), Lengths(draws=self.draws), rng).values
         found = {**found, **self.sampler.completed(found)}
         return xr.Dataset({name: ("sample", found[name]) for name in self.var_names})
 
@@ -383,7 +383,7 @@ def test_posteriors_are_calibrated(name, kind, schema, n, epsilon, runs, watched
 
 
 def test_the_study_measures_as_releases_do():
-    # one table: the study's noisy statistics and those of Plan.sanitize have one law, and settling is the same
+    # one table: the study's noisy statistics and those of StatisticPlan.sanitize have one law, and settling is the same
     rng = np.random.default_rng(0)
     x = np.clip(rng.standard_normal(30), -5, 5)
     noisy = normal_modips.sanitize(np.tile(x, (3000, 1)), -5, 5, Fraction(1), RandomBits(rng))
@@ -397,6 +397,6 @@ def test_the_study_measures_as_releases_do():
         assert noisy.scales[place] == pytest.approx(released[0].scale(name))
     for place, each in enumerate(released[:20]):
         noisy.values[place] = [each.value("total")[0], each.value("squares")[0]]
-        used, (total, scatter) = Given(each, "plug-in"), normal_modips.settled(noisy)
+        used, (total, scatter) = Evidence(each, "plug-in"), normal_modips.settled(noisy)
         assert total[place] == pytest.approx(used["total"][0])
         assert scatter[place] == pytest.approx(used["squares"][0] - used["total"][0] ** 2 / 30)

@@ -14,9 +14,9 @@ import numpy as np
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.plan import Plan
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.statistic import Products, Statistic, Sums, Unit, unit_of
+from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
 
 N_SETS, MANY_SETS = 5, 100
 DRAWS = 1000
@@ -40,14 +40,14 @@ class Noisy:
         Of their Laplace noise.
     n : int
         Public number of records.
-    unit : Unit
+    unit : ColumnUnit
         Middle and half of the public bounds.
     """
 
     values: FloatArray
     scales: FloatArray
     n: int
-    unit: Unit
+    unit: ColumnUnit
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits:
     """Sanitize the sums of samples, shape (replicates, n), once, with all of epsilon, as ``modips`` does."""
     schema, (runs, n) = schema_of(lower, upper), x.shape
     statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
-    plan = Plan(
+    plan = StatisticPlan(
         schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
     )
     unit = unit_of(schema, "x")
