@@ -1,4 +1,4 @@
-"""The pairs and events on which sanitized statistics and the forms of paper 003 are audited (SOUNDNESS section 8)."""
+"""The pairs and events on which sanitized statistics and the forms of paper 003 are audited."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -184,7 +184,7 @@ def _counted_pair() -> Pair:
 
 
 def _emptied_cell() -> Pair:
-    """Return the pair of SOUNDNESS section 8 in which a cell has one record, or none."""
+    """Return the pair in which a cell has one record, or none."""
     rest = [("b", 0.0, 0.0)] * 3
     first, second = ([*rest, (cell, 0.0, 0.0)] for cell in "ab")
     return Pair("a cell has one record or none", _mixed(first), _mixed(second), "replace-one")
