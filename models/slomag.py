@@ -21,7 +21,7 @@ import pymc as pm
 from pdips.errors import InputError
 from pdips.statistics.laws import cell_means, correlation_factor
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.ridge_posterior import level_shares
+from pdips.statistics.regression import level_shares
 from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 KAPPA = 30  # less leaves more noise, more shrinks coefficients further before noise comes: see docs/studies.md

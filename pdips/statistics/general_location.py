@@ -10,7 +10,7 @@ All is in units of half the range.
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import xarray as xr
@@ -18,16 +18,37 @@ from numba import njit
 
 from pdips.arrays import FloatArray
 from pdips.convergence import Convergence, announce, converged
-
-HALF = 0.5
-"""Records that an empty cell counts as in the laws of its sums."""
+from pdips.statistics.noisy_model import Evidence, StatisticLaw
+from pdips.statistics.normal_cells import (
+    CENTRE,
+    CENTRE_SD,
+    HALF,
+    Known,
+    State,
+    about,
+    add_outer,
+    backward,
+    cholesky,
+    forward,
+    inverted,
+    log_all_sums,
+    log_covariance,
+    log_deviations,
+    log_noise,
+    log_products,
+    log_spread,
+    log_sums,
+    log_wishart,
+    moved,
+    product,
+    reciprocal_variance,
+    solved,
+    spread,
+    square,
+)
 
 THIN = 4
 """Steps of a chain for each draw that is kept; four times as many in each further round."""
-
-CENTRE, CENTRE_SD, TAU_SHAPE, TAU_RATE, SD_SHAPE, SD_RATE = range(6)
-"""Rows of the constants of priors, shape (6, d): the centre of the cells' means is normal, their spread and the
-standard deviations of records are gamma distributed."""
 
 WANTED = 0.35
 """Share of accepted moves that step sizes are tuned to."""
@@ -41,51 +62,54 @@ TRIES = 3
 """Moves of each kind of the covariance and the scatter in one step."""
 
 
-class Known(NamedTuple):
-    """What chains are given; scales are standard deviations where noise is normal, and 0 where there is none.
+def cell_statistics(
+    given: Evidence,
+    counted: StatisticLaw | None,
+    sums: tuple[str, ...],
+    products: tuple[str, ...],
+    df: float,
+    priors: FloatArray,
+) -> tuple[Known, FloatArray, float]:
+    """Return what chains are given, counts made possible, and the standard deviation of the noise on these.
 
     Parameters
     ----------
-    counts, count_scales : ndarray, shape (cells,)
-        Noisy counts, and the scales of their noise.
-    sums : ndarray, shape (cells, d)
-        Noisy sums by cell.
-    sum_scales : ndarray, shape (d,)
-        Of the noise on each column's.
-    products, product_scales : ndarray, shape (d, d)
-        Noisy sums of products over all records, and the scales of their noise, symmetric.
-    gaussian : bool
-        Whether the noise is normal.
-    alpha : float
-        Of the Dirichlet prior of the cells' shares.
-    priors : ndarray, shape (6, d)
-        Rows as :data:`CENTRE` and those after it.
+    given : Evidence
+        Noise-aware, with a public number of records.
+    counted : StatisticLaw, optional
+        The Dirichlet-multinomial law of the counts; None where all records are in one cell.
+    sums, products : tuple of str
+        Names of the sums of each column by cell, and of the products of columns, lower triangle row by row.
     df : float
         Degrees of freedom of the scatter within cells.
+    priors : ndarray, shape (6, columns)
+        See :class:`Known`.
     """
-
-    counts: FloatArray
-    count_scales: FloatArray
-    sums: FloatArray
-    sum_scales: FloatArray
-    products: FloatArray
-    product_scales: FloatArray
-    gaussian: bool
-    alpha: float
-    priors: FloatArray
-    df: float
-
-
-class State(NamedTuple):
-    """Where a chain is: counts, sums, centre and spread of cells' means, factors of covariance and scatter; steps."""
-
-    n: FloatArray
-    sums: FloatArray
-    m: FloatArray
-    tau: FloatArray
-    chol: FloatArray
-    root: FloatArray
-    steps: FloatArray
+    measured, d = given.measured, len(sums)
+    noisy, scales = np.zeros((d, d)), np.ones((d, d))
+    for name, row, column in zip(products, *np.tril_indices(d), strict=True):
+        noisy[row, column] = noisy[column, row] = given.noisy(name)[0]
+        scales[row, column] = scales[column, row] = measured.scale(name)
+    counts = near = np.array([float(measured.n_records or 0)])
+    count_scales, alpha, deviation = np.zeros(1), 1.0, 0.0
+    if counted is not None:
+        [name] = counted.names
+        counts, near, deviation = given.noisy(name), given[name], measured.deviation(name)
+        count_scales = np.where(np.arange(len(counts)) < measured.part(name).n_noised, measured.scale(name), 0.0)
+        alpha = float(counted.arguments["alpha"])
+    known = Known(
+        counts=counts,
+        count_scales=count_scales,
+        sums=np.column_stack([given.noisy(name) for name in sums]),
+        sum_scales=np.array([measured.scale(name) for name in sums]),
+        products=noisy,
+        product_scales=scales,
+        gaussian=measured.part(sums[0]).law == "gaussian",
+        alpha=alpha,
+        priors=priors,
+        df=df,
+    )
+    return known, near, deviation
 
 
 def draw_cells(
@@ -475,216 +499,3 @@ def taken(steps: FloatArray, kind: int, ratio: float, pace: float, rng: Any) -> 
     found = math.log(rng.random()) < ratio
     steps[kind] *= math.exp(pace * ((1.0 if found else 0.0) - WANTED))
     return found
-
-
-@njit(cache=True, error_model="numpy")
-def log_sums(n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: FloatArray) -> float:
-    """Return the log density of a cell's sums, its mean integrated out."""
-    d, size = len(m), max(n, HALF)
-    if d <= 2:  # without arrays, for most of the time is spent here
-        a = size * cov[0, 0] + (size * tau[0]) ** 2
-        x = sums[0] - size * m[0]
-        if d == 1:
-            return float(-x * x / (2 * a) - math.log(a) / 2)
-        b, c = size * cov[1, 0], size * cov[1, 1] + (size * tau[1]) ** 2
-        y = sums[1] - size * m[1]
-        det = a * c - b * b
-        if det <= 0:
-            return -np.inf
-        return float(-(c * x * x - 2 * b * x * y + a * y * y) / (2 * det) - math.log(det) / 2)
-    chol = np.zeros((d, d))
-    if not spread(n, cov, tau, chol):
-        return -np.inf
-    z = forward(chol, sums - size * m)
-    return float(-(z**2).sum() / 2 - np.log(np.diag(chol)).sum())
-
-
-@njit(cache=True, error_model="numpy")
-def log_all_sums(state: State, m: FloatArray, tau: FloatArray, cov: FloatArray) -> float:
-    """Return the log density of the sums of all cells."""
-    found, n, sums = 0.0, state.n, state.sums
-    for k in range(len(n)):
-        found += log_sums(n[k], sums[k], m, cov, tau)
-    return found
-
-
-@njit(cache=True, error_model="numpy")
-def log_noise(x: float, scale: float, gaussian: bool) -> float:
-    """Return the log density of noise, up to a constant."""
-    return -((x / scale) ** 2) / 2 if gaussian else -abs(x) / scale
-
-
-@njit(cache=True, error_model="numpy")
-def log_products(known: Known, whole: FloatArray) -> float:
-    """Return the log density of the noise on the lower triangle of the products."""
-    found, noisy, scales = 0.0, known.products, known.product_scales
-    for i in range(len(whole)):
-        for j in range(i + 1):
-            found += log_noise(noisy[i, j] - whole[i, j], scales[i, j], known.gaussian)
-    return found
-
-
-@njit(cache=True, error_model="numpy")
-def log_covariance(known: Known, state: State, chol: FloatArray) -> float:
-    """Return the log density of sums and prior at a covariance, in the coordinates of :func:`moved`: LKJ(1)."""
-    d, found = len(chol), log_deviations(chol, known.priors)
-    for i in range(d):  # row i: d - i from covariances to factors, 1 to the log of its diagonal, i to units of that
-        found += (d + 1) * math.log(chol[i, i])
-    return found + log_all_sums(state, state.m, state.tau, square(chol))
-
-
-@njit(cache=True, error_model="numpy")
-def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
-    """Return what the prior of a covariance says of standard deviations alone: they are gamma distributed."""
-    d, found = len(chol), 0.0
-    for i in range(d):
-        sd = math.sqrt((chol[i] ** 2).sum())
-        found += (priors[SD_SHAPE, i] - 1 - d) * math.log(sd) - priors[SD_RATE, i] * sd
-    return found
-
-
-@njit(cache=True, error_model="numpy")
-def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
-    """Return what the prior says for one spread of the cells' means against another, in their logs."""
-    return float(priors[TAU_SHAPE, j] * math.log(new / old) - priors[TAU_RATE, j] * (new - old))
-
-
-@njit(cache=True, error_model="numpy")
-def log_wishart(chol: FloatArray, root: FloatArray, df: float) -> float:
-    """Return the log Wishart density of root root' as a function of the covariance."""
-    return float(-(solved(chol, root) ** 2).sum() / 2 - df * np.log(np.diag(chol)).sum())
-
-
-@njit(cache=True, error_model="numpy")
-def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
-    """Return a factor nearby: the logs of its diagonal move, and its rows in units of the diagonal."""
-    d = len(chol)
-    out = np.zeros((d, d))
-    for i in range(d):
-        out[i, i] = chol[i, i] * math.exp(step * rng.standard_normal())
-        for j in range(i):
-            out[i, j] = out[i, i] * (chol[i, j] / chol[i, i] + step * rng.standard_normal())
-    return out
-
-
-@njit(cache=True, error_model="numpy")
-def reciprocal_variance(x: float, scale: float, rng: Any) -> float:
-    """Draw 1 / omega given Laplace noise x that is normal with variance omega (inverse Gaussian law).
-
-    Park and Casella (2008), The Bayesian lasso; the draw after Michael, Schucany and Haas (1976).
-    """
-    mean = 1 / (scale * max(abs(x), 1e-12 * scale))
-    shape = 1 / scale**2
-    y = rng.standard_normal() ** 2
-    r = mean * y / (2 * shape)
-    first = mean / (1 + r + math.sqrt(r * (r + 2)))
-    return float(first if rng.random() * (mean + first) <= mean else mean * mean / first)
-
-
-@njit(cache=True, error_model="numpy")
-def about(n: FloatArray, sums: FloatArray) -> FloatArray:
-    """Return the sum over cells of T T' / n."""
-    out = np.zeros((sums.shape[1], sums.shape[1]))
-    for k in range(len(n)):
-        add_outer(out, sums[k], 1 / max(n[k], HALF))
-    return out
-
-
-@njit(cache=True, error_model="numpy")
-def add_outer(out: FloatArray, x: FloatArray, times: float) -> None:
-    """Add x x', so many times, to a matrix."""
-    for i in range(len(x)):
-        for j in range(len(x)):
-            out[i, j] += times * x[i] * x[j]
-
-
-@njit(cache=True, error_model="numpy")
-def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
-    """Write the factor of the covariance of a cell's sums: n cov + n^2 diag(tau^2); return whether there is one."""
-    size = max(n, HALF)
-    a = size * cov
-    for i in range(len(tau)):
-        a[i, i] += (size * tau[i]) ** 2
-    return cholesky(a, out)
-
-
-@njit(cache=True, error_model="numpy")
-def cholesky(a: FloatArray, out: FloatArray) -> bool:
-    """Write the lower Cholesky factor of a small matrix; return whether it is positive definite.
-
-    Small matrices are worked out by hand here and below: libraries take longer to call than to compute.
-    """
-    d = len(a)
-    for i in range(d):
-        for j in range(i + 1):
-            s = a[i, j]
-            for k in range(j):
-                s -= out[i, k] * out[j, k]
-            if i == j and s <= 0:
-                return False
-            out[i, j] = math.sqrt(s) if i == j else s / out[j, j]
-    return True
-
-
-@njit(cache=True, error_model="numpy")
-def square(a: FloatArray) -> FloatArray:
-    """Return a a'."""
-    out = np.zeros(a.shape)
-    for j in range(a.shape[1]):
-        add_outer(out, a[:, j], 1.0)
-    return out
-
-
-@njit(cache=True, error_model="numpy")
-def product(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return the product of two lower factors."""
-    out = np.zeros(a.shape)
-    for i in range(len(a)):
-        for j in range(i + 1):
-            for k in range(j, i + 1):
-                out[i, j] += a[i, k] * b[k, j]
-    return out
-
-
-@njit(cache=True, error_model="numpy")
-def solved(a: FloatArray, b: FloatArray) -> FloatArray:
-    """Return a^-1 b for lower factors."""
-    out = np.empty(a.shape)
-    for j in range(len(a)):
-        out[:, j] = forward(a, b[:, j])
-    return out
-
-
-@njit(cache=True, error_model="numpy")
-def forward(chol: FloatArray, b: FloatArray) -> FloatArray:
-    """Solve chol x = b for a lower factor."""
-    x = np.empty(len(b))
-    for i in range(len(b)):
-        s = b[i]
-        for k in range(i):
-            s -= chol[i, k] * x[k]
-        x[i] = s / chol[i, i]
-    return x
-
-
-@njit(cache=True, error_model="numpy")
-def backward(chol: FloatArray, b: FloatArray) -> FloatArray:
-    """Solve chol' x = b for a lower factor."""
-    x = np.empty(len(b))
-    for i in range(len(b) - 1, -1, -1):
-        s = b[i]
-        for k in range(i + 1, len(b)):
-            s -= chol[k, i] * x[k]
-        x[i] = s / chol[i, i]
-    return x
-
-
-@njit(cache=True, error_model="numpy")
-def inverted(chol: FloatArray) -> FloatArray:
-    """Return the inverse of the matrix of which this is the lower factor."""
-    inverse = np.empty(chol.shape)
-    for j in range(len(chol)):
-        unit = np.zeros(len(chol))
-        unit[j] = 1.0
-        inverse[:, j] = backward(chol, forward(chol, unit))
-    return inverse

@@ -22,8 +22,7 @@ from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.release.release import Release, RunRecord
-from pdips.statistics.fit import Options
-from pdips.statistics.model import StatisticModel, as_statistic_model
+from pdips.statistics.model import Options, StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.synthesis import STATISTICS, Synthesis, rehearse, synthesize

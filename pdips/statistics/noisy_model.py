@@ -12,7 +12,6 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.statistics import laws
 from pdips.statistics.plan import NoisyStatistics
@@ -80,8 +79,9 @@ class Evidence:
     """
 
     def __init__(self, measured: NoisyStatistics, likelihood: Likelihood = "noise-aware") -> None:
-        self.measured = measured
+        self.measured, self.schema = measured, measured.schema
         self.likelihood: Likelihood = likelihood
+        self.aware = likelihood == "noise-aware"
         self.used = settle(measured)
         self._counts: dict[str, Any] = {}
         self.latents: list[str] = []
@@ -90,16 +90,6 @@ class Evidence:
         self.population_columns: tuple[str, ...] = ()
         self.population_law = ("", "")
         self.data: dict[str, FloatArray] = {}
-
-    @property
-    def schema(self) -> Schema:
-        """The schema of the table."""
-        return self.measured.schema
-
-    @property
-    def aware(self) -> bool:
-        """Whether the model allows for the noise."""
-        return self.likelihood == "noise-aware"
 
     @property
     def n(self) -> Any:
@@ -172,7 +162,7 @@ class Evidence:
         part = self.measured.part(name)
         if name not in self._counts:
             if not self.aware or not part.n_noised:
-                self._counts[name] = self._data(USED.format(name), self.used[name])
+                self._counts[name] = self.fixed(USED.format(name), self.used[name])
             else:
                 self._counts[name] = self._unknown_counts(name, p)
         return self._counts[name]
@@ -184,7 +174,7 @@ class Evidence:
         least = LEAST_RECORDS if n is None and len(used) == 1 else 0
         fixed = laws.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
-        known = {what: self._data(f"{what} of {name}", each) for what, each in fixed.items()}
+        known = {what: self.fixed(f"{what} of {name}", each) for what, each in fixed.items()}
         counts, density = laws.counts_given(moved, p, n, **known)
         self._term(f"flat {name}", density)
         self._noise_on(name, counts + least)
@@ -204,7 +194,7 @@ class Evidence:
         """
         self._state("observe", (name,), None, of=law, n=n)
         if not self.aware:
-            self._term(f"law of {name}", pm.logp(law, pt.round(self._data(USED.format(name), self.used[name])[0])))
+            self._term(f"law of {name}", pm.logp(law, pt.round(self.fixed(USED.format(name), self.used[name])[0])))
             return
         if n > MOST_TERMS:
             exact = n * pm.Beta(self._unknown(f"share of {name}"), 1, 1, initval=(self.used[name][0] + 0.5) / (n + 1))
@@ -259,10 +249,10 @@ class Evidence:
     def _sums(self, name: str, mean: Any, sd: Any) -> tuple[Any, Any]:
         """Return standardised sums, unknown or not, and their log density."""
         if not self.aware or not self.measured.part(name).n_noised:
-            standard = (self._data(USED.format(name), self.used[name]) - mean) / sd
+            standard = (self.fixed(USED.format(name), self.used[name]) - mean) / sd
             return standard, -(standard**2).sum() / 2 - pt.log(sd).sum()
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(self.used[name]))
-        deviation = self._data(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
+        deviation = self.fixed(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
         return laws.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
 
     def wishart(self, names: Sequence[str], df: Any, chol: Any, about: Any = 0.0) -> Any:
@@ -302,7 +292,7 @@ class Evidence:
             for name, row, column in zip(names, rows, columns, strict=True):
                 self._noise_on(name, pt.stack([scatter[row, column] + about[row, column]]))
             return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
-        exact = pt.concatenate([self._data(USED.format(name), self.used[name]) for name in names])
+        exact = pt.concatenate([self.fixed(USED.format(name), self.used[name]) for name in names])
         scatter = laws.symmetric(exact, d) - about
         self._term(f"law of {label}", laws.wishart(scatter, df, chol, d))
         return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
@@ -314,7 +304,7 @@ class Evidence:
         follow, steps = laws.steering(centre, deviations, number_of_records(self.measured, self.used))
         moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
         fixed = {"centre": centre, "follow": follow, "steps": steps}
-        known = {name: self._data(f"{name} of {label}", each) for name, each in fixed.items()}
+        known = {name: self.fixed(f"{name} of {label}", each) for name, each in fixed.items()}
         factor, density = laws.scatter_given(moved, chol, df, d=d, **known)
         self._term(f"law of {label}", density)
         return pt.dot(factor, factor.T)
@@ -350,7 +340,7 @@ class Evidence:
         n_noised = part.n_noised if self.aware else 0
         if not n_noised:
             said = size - 1 if adds_up else size
-            return self._data(USED.format(name), self.used[name]), pt.as_tensor(
+            return self.fixed(USED.format(name), self.used[name]), pt.as_tensor(
                 np.where(np.arange(size) < said, 0, FAR)
             )
         noisy, scale = self._noisy(name)
@@ -371,12 +361,12 @@ class Evidence:
         """
         start = number_of_records(self.measured, self.used)
         if self.measured.n_records is not None or not self.aware:
-            return self._data("number of records", np.asarray(start))
+            return self.fixed("number of records", np.asarray(start))
         if not isinstance(self.measured.part(name).statistic, Counts):
             raise InputError(f"{name!r} must count records where their number is protected")
         noise = self.measured.deviation(name) * math.sqrt(len(self.used[name]))
         step = min(math.hypot(noise, math.sqrt(start)) / start, 1.0)
-        base, width = self._data("start of records", start), self._data("step of records", step)
+        base, width = self.fixed("start of records", start), self.fixed("step of records", step)
         moved = pm.Normal(self._unknown("moves of records"), 0, 1)
         self._term("flat records", moved**2 / 2 + width * moved)
         return base * pt.exp(width * moved)
@@ -385,13 +375,14 @@ class Evidence:
     def public(self) -> Mapping[str, NDArray[Any]]:
         """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
 
-        They are the same in neighbouring tables. A model that makes numbers of them hands these to :meth:`fixed`.
+        A model that makes numbers of them hands these to :meth:`fixed`.
         """
         return self.measured.public
 
     def fixed(self, name: str, values: Any) -> Any:
         """Return public numbers as ``pm.Data``, so that a compiled model serves other public columns too."""
-        return self._data(name, values)
+        model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
+        return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
 
     def solved(self, name: str, loads: Mapping[str, FloatArray], spread: float) -> Any:
         """Return the unknown vector b of which statistics are linear functions: flat, and seen through their noise.
@@ -414,15 +405,15 @@ class Evidence:
         weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
         target = np.concatenate([self.used[key] / deviations[key] for key in loads])
         found, spread_of = laws.least_squares(weighted, target, spread)
-        centre = self._data(f"centre of {name}", found)
+        centre = self.fixed(f"centre of {name}", found)
         if not self.aware:
             return self._state("solved", tuple(loads), centre, loads=loads)
-        root = self._data(f"root of {name}", spread_of)
+        root = self.fixed(f"root of {name}", spread_of)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(found))
         self._term(f"flat {name}", (moved**2).sum() / 2)
         found = centre + pt.dot(root, moved)
         for key, each in loads.items():
-            self._noise_on(key, pt.dot(self._data(f"loads of {key}", each), found))
+            self._noise_on(key, pt.dot(self.fixed(f"loads of {key}", each), found))
         return self._state("solved", tuple(loads), found, loads=loads)
 
     def prior(self, name: str, quantity: Any, law: Any) -> None:
@@ -456,7 +447,7 @@ class Evidence:
         """State that a :class:`pdips.statistics.logistic.Logistic` statistic is the fit of records with coefficients.
 
         Its law needs sums over the population and has no density here: chains draw all else, and the coefficients are
-        drawn afterwards, one regression after the other (:mod:`pdips.statistics.ridge_posterior`).
+        drawn afterwards, one regression after the other (:mod:`pdips.statistics.regression`).
 
         Parameters
         ----------
@@ -473,11 +464,6 @@ class Evidence:
         if self.measured.n_records is None or not self.aware:
             raise InputError(f"{name!r}: ridge fits are for neighbours = replace-one and likelihood = noise-aware")
         self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
-
-    @property
-    def ridge_fits(self) -> list[StatisticLaw]:
-        """The ridge fits that a model stated, in its order."""
-        return [each for each in self.stated if each.law == "ridge_fit"]
 
     def exact(self, name: str) -> Any:
         """Return exact statistics without a law, shape (entries,): the model must state one.
@@ -501,24 +487,23 @@ class Evidence:
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)
         if not self.aware or not part.n_noised:
-            return self._data(USED.format(name), self.used[name])
+            return self.fixed(USED.format(name), self.used[name])
         law = pm.Laplace if part.law == "laplace" else pm.Normal
         noise = law(self._unknown(f"noise on {name}"), 0, 1, shape=len(self.used[name]))
         noisy, scale = self._noisy(name)
         return noisy - scale * noise
 
     def _noisy(self, name: str) -> tuple[Any, Any]:
-        noisy = self._data(NOISY.format(name), self.measured.value(name))
-        return noisy, self._data(SCALE.format(name), np.asarray(self.measured.scale(name)))
-
-    def _data(self, name: str, values: Any) -> Any:
-        """Return numbers as ``pm.Data``, so that other ones can take their place in a compiled model."""
-        model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
-        return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
+        noisy = self.fixed(NOISY.format(name), self.measured.value(name))
+        return noisy, self.fixed(SCALE.format(name), np.asarray(self.measured.scale(name)))
 
     def law(self, law: str) -> StatisticLaw:
         """Return the first law of a kind that the model stated."""
-        return next(each for each in self.stated if each.law == law)
+        return self.laws(law)[0]
+
+    def laws(self, law: str) -> list[StatisticLaw]:
+        """Return the laws of a kind that the model stated, in its order."""
+        return [each for each in self.stated if each.law == law]
 
     def _term(self, name: str, density: Any) -> None:
         """Add a term to the model's density, and remember that it is one of these."""

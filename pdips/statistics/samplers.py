@@ -6,7 +6,7 @@ draws.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,15 @@ from pytensor.graph.traversal import ancestors
 
 from pdips.arrays import FloatArray
 from pdips.convergence import ROUNDS, Convergence
+from pdips.errors import InputError
 from pdips.statistics.exact_counts import draw_shares
-from pdips.statistics.exact_moments import NoisyMoments, Regression, noise_aware, plug_in
-from pdips.statistics.general_location import Known, draw_cells
+from pdips.statistics.general_location import cell_statistics, draw_cells
 from pdips.statistics.laws import evenly, factor_of, least_squares
+from pdips.statistics.logistic import Logistic
 from pdips.statistics.noisy_model import Evidence, StatisticLaw
 from pdips.statistics.plan import StatisticPart
 from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.regression import NoisyMoments, Regression, noise_aware, plug_in
 
 Draws = Mapping[str, NDArray[Any]]
 
@@ -143,7 +145,7 @@ def read(model: pm.Model, given: Evidence) -> ModelLaws | None:
     such a model is that of its priors and of the stated laws.
     """
     own = {id(term) for term in given.terms}
-    of_fits = {id(each.arguments["coefficients"]) for each in given.ridge_fits}
+    of_fits = {id(each.arguments["coefficients"]) for each in given.laws("ridge_fit")}
     if model.observed_RVs or len(model.potentials) != len(own) or any(id(each) not in own for each in model.potentials):
         return None
     priors = {}
@@ -162,7 +164,8 @@ def prior_of(variable: Any) -> Prior | None:
     """Return the law of a variable with its constants; None if it isn't known or they aren't constant."""
     law = LAWS.get(type(variable.owner.op))
     parameters = variable.owner.op.dist_params(variable.owner)
-    if law is None or any(not _is_constant(each) for each in parameters):
+    roots = [each for each in ancestors(parameters) if each.owner is None]  # random variables have their generator
+    if law is None or not all(isinstance(each, Constant) for each in roots):
         return None
     values = [np.asarray(each.eval(mode="FAST_COMPILE"), dtype=np.float64) for each in parameters]
     shape = tuple(variable.shape.eval(mode="FAST_COMPILE"))
@@ -172,9 +175,38 @@ def prior_of(variable: Any) -> Prior | None:
     return Prior(variable, law, tuple(constants))
 
 
-def _is_constant(graph: Any) -> bool:
-    """Whether a graph has constants alone at its roots; random variables have their generator."""
-    return all(each.owner is not None or isinstance(each, Constant) for each in ancestors([graph]))
+def priors_of_fits(given: Evidence, name: str) -> list[tuple[str, float]]:
+    """Return the name of each ridge fit's coefficients and the standard deviation of their prior, checked.
+
+    Parameters
+    ----------
+    given : Evidence
+        On which a model was built that states ridge fits, or none.
+    name : str
+        Of the model, for refusals.
+
+    Raises
+    ------
+    InputError
+        If coefficients have no single normal prior about 0, or a predictor isn't one of the population's columns.
+    """
+    columns, found = list(given.population_columns), []
+    for each in given.laws("ridge_fit"):
+        fit = given.measured.part(each.names[0]).statistic
+        prior = prior_of(each.arguments["coefficients"])
+        if prior is None or prior.law != "normal" or np.any(prior.constants[0]) or np.ptp(prior.constants[1]):
+            raise InputError(
+                f"{name}: {each.names[0]!r} has a law without density (given.ridge_fit): its coefficients must be a "
+                "free variable with one normal prior about 0"
+            )
+        if not isinstance(fit, Logistic) or not set(fit.predictors) <= set(columns):
+            raise InputError(
+                f"{name}: {each.names[0]!r} must be a logistic regression on columns of given.population and on the "
+                "outcomes of ridge fits before it"
+            )
+        columns.append(fit.outcome)
+        found.append((prior.name, float(np.ravel(prior.constants[1])[0])))
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,50 +472,13 @@ def cells(reading: ModelLaws) -> Sampler | None:
     constants = np.array([each for prior in (m, tau, sd) for each in prior.constants])
 
     def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
-        known, near, deviation = _cell_statistics(given, counted, sums.names, products.names, float(df), constants)
-        settings = {"draws": lengths.draws, "tune": lengths.tune, "chains": lengths.chains, "rounds": lengths.rounds}
-        values, found = draw_cells(known, near, deviation, **settings, rng=rng)
+        known = cell_statistics(given, counted, sums.names, products.names, float(df), constants)
+        values, found = draw_cells(*known, **asdict(lengths), rng=rng)
         return SamplerDraws(values=values, chains=lengths.chains, convergence=found)
 
     exact = {"sums": sums.exact} if counted is None else {"sums": sums.exact, "counts": counted.exact}
     drawn = {name: prior.variable for name, prior in priors.items()} | exact
     return Sampler(name="chains of moves made for it", draw=draw, drawn=drawn, options=("draws", "tune", "n_chains"))
-
-
-def _cell_statistics(
-    given: Evidence,
-    counted: StatisticLaw | None,
-    sums: tuple[str, ...],
-    products: tuple[str, ...],
-    df: float,
-    priors: FloatArray,
-) -> tuple[Known, FloatArray, float]:
-    """Return what chains are given, counts made possible, and the standard deviation of their noise."""
-    measured, d = given.measured, len(sums)
-    noisy, scales = np.zeros((d, d)), np.ones((d, d))
-    for name, row, column in zip(products, *np.tril_indices(d), strict=True):
-        noisy[row, column] = noisy[column, row] = given.noisy(name)[0]
-        scales[row, column] = scales[column, row] = measured.scale(name)
-    counts = near = np.array([float(measured.n_records or 0)])
-    count_scales, alpha, deviation = np.zeros(1), 1.0, 0.0
-    if counted is not None:
-        [name] = counted.names
-        counts, near, deviation = given.noisy(name), given[name], measured.deviation(name)
-        count_scales = np.where(np.arange(len(counts)) < measured.part(name).n_noised, measured.scale(name), 0.0)
-        alpha = float(counted.arguments["alpha"])
-    known = Known(
-        counts=counts,
-        count_scales=count_scales,
-        sums=np.column_stack([given.noisy(name) for name in sums]),
-        sum_scales=np.array([measured.scale(name) for name in sums]),
-        products=noisy,
-        product_scales=scales,
-        gaussian=measured.part(sums[0]).law == "gaussian",
-        alpha=alpha,
-        priors=priors,
-        df=df,
-    )
-    return known, near, deviation
 
 
 def deterministics(reading: ModelLaws, known: Mapping[str, Any]) -> Callable[[Draws], Draws] | None:

@@ -21,13 +21,21 @@ from pdips.posterior.nuts import SHORTEST_TUNING, available
 from pdips.posterior.records import to_frame as to_records
 from pdips.posterior.rehearsal import Tried, check_gradient, check_unused, on_stand_ins
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.fit import Compiled, Options, PosteriorFit, by_own, fit, prepared, start_of
-from pdips.statistics.model import RecordRequest, StatisticModel
+from pdips.statistics.model import (
+    Compiled,
+    Options,
+    PosteriorFit,
+    RecordRequest,
+    StatisticModel,
+    by_own,
+    fit,
+    prepared,
+    start_of,
+)
 from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
 from pdips.statistics.post_processing import number_of_records, settle
-from pdips.statistics.ridge_posterior import priors_of_fits
-from pdips.statistics.samplers import Lengths, SamplerDraws
+from pdips.statistics.samplers import Lengths, SamplerDraws, priors_of_fits
 
 STATISTICS, POSTERIOR = "statistics", "posterior"
 
@@ -137,7 +145,7 @@ def synthesize(
     clock : Clock
         Times each step.
     fitting : callable
-        :func:`pdips.statistics.fit.fit`, or what stands in for it when a model is tried.
+        :func:`pdips.statistics.model.fit`, or what stands in for it when a model is tried.
     """
     schema, fits, sets = measured[0].schema, list[PosteriorFit](), list[pd.DataFrame]()
     each = synthesis.n_sets if len(measured) == 1 else 1
@@ -233,7 +241,7 @@ def _attempt(
     rng: np.random.Generator,
     options: Options,
 ) -> PosteriorFit:
-    """Stand in for :func:`pdips.statistics.fit.fit`: a few draws of a sampler made for the model, or its start."""
+    """Stand in for :func:`pdips.statistics.model.fit`: a few draws of a sampler made for the model, or its start."""
     given = Evidence(measured, likelihood)
     built, kept = prepared(model, given)
     if kept.own is not None and options.nuts == "auto":

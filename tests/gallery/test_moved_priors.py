@@ -13,10 +13,9 @@ import pytest
 
 from pdips import InputError, Modips, Schema
 from pdips.registry import find
-from pdips.statistics import fit as statistic_fit
+from pdips.statistics import model as statistic_fit
 from pdips.statistics import samplers
-from pdips.statistics.fit import Options, by_own, prepared
-from pdips.statistics.model import StatisticModel, as_statistic_model
+from pdips.statistics.model import Options, StatisticModel, as_statistic_model, by_own, prepared
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.samplers import Lengths, recognise
 

@@ -18,9 +18,8 @@ from scipy import stats
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics import exact_moments
-from pdips.statistics.fit import Options, fit
-from pdips.statistics.model import RecordRequest, StatisticModel, as_statistic_model
+from pdips.statistics import regression
+from pdips.statistics.model import Options, RecordRequest, StatisticModel, as_statistic_model, fit
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.samplers import Lengths, recognise
@@ -149,8 +148,8 @@ def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares,
     # the mean alone, seen through one noisy sum or two of the same
     grid, density = normal_density((np.array(sums), squares), scales, 20, power)
     gram = np.full((1, 1), 20.0)
-    model = exact_moments.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
-    noisy = exact_moments.NoisyMoments(
+    model = regression.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
+    noisy = regression.NoisyMoments(
         loads=np.full((len(sums), 1), 20.0),
         sums=np.array(sums),
         scales=np.full(len(sums), scales[0]),
@@ -158,7 +157,7 @@ def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares,
         scale=scales[1],
         law=law,
     )
-    _, drawn = exact_moments.noise_aware(model, noisy, 4000, np.random.default_rng(0))
+    _, drawn = regression.noise_aware(model, noisy, 4000, np.random.default_rng(0))
     assert errors(drawn, grid, density).max() < 5.2
     wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20, power)[
         1
@@ -171,9 +170,9 @@ def test_a_prior_mean_moves_coefficients_and_sums_alike():
     gram, moved = np.full((1, 1), 20.0), 0.4
     kwargs = {"gram": gram, "covariance": 1 / gram, "df": 19.0, "width": 0.1, "spread": 0.5}
     found = [
-        exact_moments.plug_in(
-            exact_moments.Regression(**kwargs, centre=centre), np.array([0.1 + centre]), 2.0, 4000, rng
-        )[0][:, 0]
+        regression.plug_in(regression.Regression(**kwargs, centre=centre), np.array([0.1 + centre]), 2.0, 4000, rng)[0][
+            :, 0
+        ]
         - centre
         for centre, rng in ((0.0, np.random.default_rng(1)), (moved, np.random.default_rng(2)))
     ]

@@ -11,7 +11,7 @@ import pytest
 from scipy import stats
 
 from pdips import InputError, Ledger, Modips, Schema, Table
-from pdips.statistics import fit as statistic_fit
+from pdips.statistics import model as statistic_fit
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.plan import StatisticPlan
