@@ -25,6 +25,9 @@ NO_NOUN = set(
 """Participles, pronouns and the like, which say mood rather than matter: no module, and no class alone."""
 
 EXCEPTIONS: dict[str, set[str]] = {
+    "long_files": {
+        "pdips/release/documents.py",
+    },
     "crowded_folders": {
         "papers/pdips_papers/kng",
         "papers/pdips_papers/modips",
@@ -43,7 +46,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Entry",
         "Finding",
         "Grid",
-        "Law",
         "Pair",
         "Plan",
         "Records",
@@ -75,16 +77,6 @@ EXCEPTIONS: dict[str, set[str]] = {
     },
     "unknown_documents": {
         "docs/changelog.md",
-        "docs/mechanisms/kng.md",
-        "docs/proofs/censored-posterior.md",
-        "docs/proofs/exact-samplers.md",
-        "docs/proofs/index.md",
-        "docs/proofs/kng.md",
-        "docs/proofs/noise.md",
-        "docs/proofs/perturbed-histogram.md",
-        "docs/proofs/steps.md",
-        "docs/proofs/universal-histogram.md",
-        "docs/proofs/urns.md",
         "papers/pdips_papers/kng/as_printed.py",
         "papers/pdips_papers/kng/heavy_paper.py",
         "papers/pdips_papers/modips/mixed_moments.py",
@@ -92,7 +84,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "papers/pdips_papers/modips/slomag_model.py",
         "pdips/histogram/dirichlet.py",
         "pdips/histogram/histograms.py",
-        "pdips/histogram/laplace.py",
         "pdips/margins/consistency.py",
         "pdips/margins/elections.py",
         "pdips/margins/steps.py",
@@ -102,7 +93,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "pdips/posterior/pseudo_posterior.py",
         "pdips/posterior/rejection.py",
         "pdips/posterior/scores.py",
-        "pdips/privacy/noise.py",
         "pdips/quantile/column_plan.py",
         "pdips/quantile/gradient.py",
         "pdips/quantile/kng.py",
