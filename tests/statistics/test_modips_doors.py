@@ -248,8 +248,8 @@ def no_numbers(draw, records, schema, rng):
 
 
 LATE = {
-    "density": (infinite, draw_records, {}, "isn't a finite number"),
-    "gradient": (no_gradient, draw_records, {}, "isn't a finite number"),
+    "density": (infinite, draw_records, {}, "is not a finite number"),
+    "gradient": (no_gradient, draw_records, {}, "is not a finite number"),
     "shape": (wrong_shape, draw_records, {}, "some model"),
     "draw_records": (right, no_such_draw, {}, "draw_records failed: KeyError"),
     "records": (right, no_numbers, {}, "some model"),
