@@ -17,11 +17,11 @@ from pytensor.tensor.variable import TensorConstant
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
-from pdips.posterior.chains import agreeing
-from pdips.posterior.closed import check_closed
-from pdips.posterior.model import load, quiet
-from pdips.posterior.nuts import Convergence
-from pdips.posterior.prior import check_proper
+from pdips.posterior.closures import check_closed
+from pdips.posterior.model import quiet
+from pdips.posterior.model_checks import check_proper
+from pdips.posterior.model_file import load
+from pdips.posterior.nuts import Convergence, agreeing
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics

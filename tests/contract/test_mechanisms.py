@@ -10,7 +10,7 @@ from small_models import ready as find
 from tables import random_table, schema_of
 
 from pdips import InputError, Ledger, RefusedError
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.registry import MECHANISMS
 
 SCHEMA = schema_of(2, 3, 2)

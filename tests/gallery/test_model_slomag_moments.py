@@ -13,7 +13,7 @@ from scipy import optimize, stats
 
 from pdips import Schema, Table
 from pdips.errors import InputError
-from pdips.posterior.model import load
+from pdips.posterior.model_file import load
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.model import RecordRequest, as_statistic_model
 from pdips.statistics.noisy_model import Evidence
