@@ -37,7 +37,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Bounds",
         "Cells",
         "Check",
-        "Density",
         "Drawn",
         "Finding",
         "Grid",
