@@ -180,7 +180,7 @@ class Modips(PlannedMechanism):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        rehearse(self._synthesis(), design)
+        rehearse(self._synthesis(), design, at_release=False)
         return design.priced(
             mechanism=self.name,
             repeats=self.n_sanitizations,
@@ -198,7 +198,8 @@ class Modips(PlannedMechanism):
 
     def check(self, plan: Plan, table: Table) -> None:
         """Try the release on as many made-up records as the table has, where their number is public."""
-        rehearse(self._synthesis(), plan.design, table.n_records if plan.n_public else None)
+        n_records = table.n_records if plan.n_public else None
+        rehearse(self._synthesis(), plan.design, n_records, at_release=True)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask all statistics, and draw sets from the posterior that they leave."""

@@ -198,7 +198,7 @@ def _convergence(fits: Sequence[PosteriorFit]) -> Any:
     return [each.convergence for each in fits if each.convergence is not None] or "independent draws"
 
 
-def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = None) -> None:
+def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = None, *, at_release: bool) -> None:
     """Try a release on stand-ins: statistics, noise, the model, its density and gradient, draws, records.
 
     Parameters
@@ -209,6 +209,8 @@ def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = 
         What is measured.
     n_records : int, optional
         Number of records of the table, where it is public.
+    at_release : bool
+        Whether a release follows; a price alone is tried at one scale of the noise.
 
     Raises
     ------
@@ -219,11 +221,12 @@ def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = 
     -----
     Nothing here reads a record. What passed is remembered, so that a price that is asked for again costs nothing.
     """
-    parts = tuple((part.name, repr(part.statistic), part.scale, part.law, part.n_noised) for part in plan.parts)
-    settings = (synthesis.likelihood, synthesis.options, bool(synthesis.n_records), plan.neighbours, n_records)
-    key = (synthesis.model.text or synthesis.model, plan.schema.to_toml(), parts, *settings)
-    _tried.once(key, partial(_rehearse, synthesis, plan, n_records))
-    _tried.once((*key[:-1], None), lambda: None)  # the price that follows a release asks without a number
+    parts = tuple((part.name, repr(part.statistic), part.law, part.n_noised) for part in plan.parts)
+    settings = (synthesis.likelihood, synthesis.options, bool(synthesis.n_records), plan.neighbours)
+    price = (synthesis.model.text or synthesis.model, plan.schema.to_toml(), parts, *settings)
+    release = (*price, n_records, tuple(part.scale for part in plan.parts))
+    _tried.once(release if at_release else price, partial(_rehearse, synthesis, plan, n_records))
+    _tried.once(price, lambda: None)  # asked after a release
 
 
 def _rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None) -> None:
