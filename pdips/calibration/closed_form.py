@@ -134,9 +134,8 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = plan_of(schema)
     design = getattr(plan, "design", None)
-    if hasattr(plan, "parts"):
-        found = _of_statistics(plan, request)
-        n_averaged = int(getattr(mechanism, "n_sanitizations", 1))
+    if hasattr(design, "parts"):
+        found, n_averaged = _of_statistics(design, request), plan.repeats
     elif isinstance(design, (TreeDesign, IntervalTree)):
         names = design.domain.names
         form = _intervals(design, plan.n_public) if isinstance(design, IntervalTree) else _counts(design, plan.n_public)

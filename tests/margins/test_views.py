@@ -87,7 +87,7 @@ def test_margin_errors_are_those_of_releases():
 def test_margin_errors_go_into_the_release():
     release, _ = Steps(epsilon=1).release(random_table(schema_of(2, 3), 20), rng=np.random.default_rng(0))
     described = release.describe()["margin_errors"]
-    assert [item["columns"] for item in described] == [("a",), ("b",), ("a", "b")]
+    assert [tuple(item["columns"]) for item in described] == [("a",), ("b",), ("a", "b")]
     scale = float(release.noise[0].scale)
     sd = math.sqrt(2 * math.exp(-1 / scale)) / (1 - math.exp(-1 / scale))
     assert described[2]["standard_error"] == pytest.approx(sd)
