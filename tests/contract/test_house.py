@@ -31,7 +31,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "papers/pdips_papers/modips",
         "pdips/evaluation",
         "pdips/posterior",
-        "pdips/statistics",
     },
     "ambiguous_classes": {
         "Bounds",
@@ -58,20 +57,14 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Drawn",
         "Found",
         "Given",
-        "Made",
         "Measured",
         "Opened",
-        "Reading",
-        "Wanted",
         "papers/pdips_papers/modips/mixed_words.py",
         "papers/pdips_papers/modips/modips_words.py",
         "papers/pdips_papers/modips/words.py",
         "pdips/calibration/words.py",
         "pdips/evaluation/opened.py",
         "pdips/evaluation/pictured.py",
-        "pdips/statistics/modips_words.py",
-        "pdips/statistics/reading.py",
-        "pdips/statistics/released.py",
     },
     "unknown_documents": {
         "docs/changelog.md",
@@ -83,15 +76,8 @@ EXCEPTIONS: dict[str, set[str]] = {
         "pdips/margins/consistency.py",
         "pdips/margins/elections.py",
         "pdips/margins/steps.py",
-        "pdips/statistics/logistic.py",
-        "pdips/statistics/statistic.py",
-        "pdips/statistics/units.py",
     },
-    "circles": {
-        "pdips.statistics.normal_cells",
-        "pdips.statistics.ridge_posterior",
-        "pdips.statistics.samplers",
-    },
+    "circles": set(),
 }
 """What breaks a rule today, by rule. Whoever mends one takes it out, or the test fails; none is added."""
 
