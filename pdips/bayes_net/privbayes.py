@@ -19,23 +19,15 @@ from pdips.errors import InputError
 from pdips.margins.counts import noisy_counts
 from pdips.margins.domain import columns_of
 from pdips.margins.synthesis import of_set, public_records
-from pdips.mechanism import (
-    MOST_SETS,
-    Clock,
-    Drawn,
-    Law,
-    Outcome,
-    Progress,
-    Split,
-    Variant,
-    check_settings,
-    run,
-    statement,
-)
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact
 from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace_variance
-from pdips.release.release import Noise, Release, RunRecord
+from pdips.privacy.plan import Noise
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
+from pdips.release.release import Release, RunRecord
 
 MOST_CANDIDATES = 1_000_000
 """A round has no more families to choose from than this."""
@@ -85,6 +77,14 @@ class PrivBayes:
     References
     ----------
     Zhang, Cormode, Procopiuc, Srivastava and Xiao (2017), PrivBayes, ACM TODS 42(4); (2014), SIGMOD.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
+    >>> release, record = PrivBayes(epsilon=1, degree=1).release(table)
+    >>> release.sets[0].shape
+    (60, 2)
     """
 
     name: ClassVar[str] = "privbayes"

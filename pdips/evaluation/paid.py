@@ -16,10 +16,12 @@ from pdips.errors import InputError, RefusedError
 from pdips.evaluation.codes import codes_of, resampled, sizes_of, table_codes
 from pdips.evaluation.opened import Opened, open_release, open_table
 from pdips.evaluation.public_score import PublicScore, fit_public_score, ks_steps, margins_steps
-from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement
+from pdips.mechanism import LARGEST_EPSILON, Mechanism, statement
+from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
+from pdips.privacy.statement import SEEDED
 from pdips.release.documents import write_json
 from pdips.release.release import software
 
@@ -48,6 +50,11 @@ class PaidEvaluation:
     With the sets, and so the score, public and fixed, replacing the up to k records of a person moves n times either
     measure by at most k; so does rounding to whole steps. Each gets discrete Laplace noise of scale 2k / epsilon
     (``docs/proofs/evaluation.md``).
+
+    Examples
+    --------
+    >>> PaidEvaluation(epsilon=1, n_sets=1).privacy_loss(Schema(columns={"ill": Column(levels=[0, 1])})).epsilon
+    Fraction(1, 1)
     """
 
     name: ClassVar[str] = "evaluate"
@@ -138,6 +145,15 @@ def evaluate_paid(
     RefusedError
         If the release isn't published, has no guarantee, was made from a seed or for add-remove neighbours, or the
         ledger is overspent.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, record = Steps(epsilon=1).release(table)
+    >>> release.publish("out/public")
+    >>> found = evaluate_paid("examples/youth.parquet", "out", epsilon=1)
+    >>> len(found["measures"])
+    2
     """
     clock = clock or Clock()
     with clock.step("reading the release"):

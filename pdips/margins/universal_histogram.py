@@ -15,10 +15,12 @@ from pdips.margins import intervals, laws, synthesis
 from pdips.margins.counts import Plan
 from pdips.margins.domain import Layer, check_domain, check_noise
 from pdips.margins.intervals import IntervalPlan
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 
 MOST_NODES = 1_000_000
@@ -71,6 +73,14 @@ class UniversalHistogram:
     ----------
     Hay, Rastogi, Miklau and Suciu (2010), "Boosting the accuracy of differentially private histograms through
     consistency". Paper 000, sections 3.1 and 4.2 ("modified UH").
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
+    >>> release, record = UniversalHistogram(epsilon=1).release(table)
+    >>> release.sets[0].shape
+    (60, 2)
     """
 
     name: ClassVar[str] = "universal-histogram"

@@ -14,19 +14,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import (
-    MOST_SETS,
-    Clock,
-    Drawn,
-    Law,
-    Outcome,
-    Progress,
-    Split,
-    Variant,
-    check_settings,
-    run,
-    statement,
-)
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
 from pdips.posterior import chains, stages, statements
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
@@ -43,9 +31,12 @@ from pdips.posterior.rejection import check_proposals
 from pdips.posterior.scores import Clip
 from pdips.posterior.stages import Reference, Stage
 from pdips.posterior.workspace import ONE_AT_A_TIME, Workspace, workspace
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 from pdips.release.release import Closer, Release, RunRecord
 from pdips_papers.pseudo import as_printed as published
 
@@ -123,6 +114,20 @@ class CensoredPosterior:
     that the posterior keeps its place and width where the window is narrow, the better the nearer the centre is.
     Proof:
     ``docs/proofs/censored-posterior.md``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
+    >>> release, record = CensoredPosterior(epsilon=16, model=build_model).release(table)
+    >>> len(release.sets[0])
+    60
     """
 
     name: ClassVar[str] = "censored-posterior"

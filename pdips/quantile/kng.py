@@ -11,10 +11,12 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.quantile import sequential
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.column_plan import ColumnPlan, Task
@@ -95,6 +97,14 @@ class KNG:
     Every line is drawn exactly from exp(-epsilon_k / (2 Delta) norm(G)) on public candidates, with the tight Delta of
     SOUNDNESS theorem 3.1; lines don't cross anywhere in the public box of the predictors (SOUNDNESS 3.4). Proof:
     ``docs/proofs/kng.md``.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"wage": Column(lower=0, upper=1000, bins=100)})
+    >>> table = Table(pd.DataFrame({"wage": np.linspace(100, 900, 60)}), schema)
+    >>> release, record = KNG(epsilon=1, quantiles=("1/4", "1/2", "3/4")).release(table)
+    >>> release.sets[0]["wage"].between(0, 1000).all()
+    np.True_
     """
 
     name: ClassVar[str] = "kng"

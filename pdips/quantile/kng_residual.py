@@ -12,10 +12,12 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact
 from pdips.privacy.noise import RandomBits, discrete_laplace_variance
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.quantile import sequential
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.column_plan import ColumnPlan, Task
@@ -92,6 +94,14 @@ class KNGResidual:
     A numeric column costs a line, by the K-norm gradient mechanism with instruments that are centred and scaled by what
     is released already, and a histogram of residuals on public bins with exact discrete Laplace noise; a column with
     levels a noisy histogram given columns before it. All draws are exact. Proof: ``docs/proofs/kng.md``.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"wage": Column(lower=0, upper=1000, bins=100)})
+    >>> table = Table(pd.DataFrame({"wage": np.linspace(100, 900, 60)}), schema)
+    >>> release, record = KNGResidual(epsilon=1, bins=8).release(table)
+    >>> len(release.sets[0])
+    60
     """
 
     name: ClassVar[str] = "kng-residual"

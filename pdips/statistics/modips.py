@@ -14,13 +14,15 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior.records import public_columns
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 from pdips.statistics.fit import Options
 from pdips.statistics.model import StatisticModel, as_statistic_model
@@ -82,6 +84,13 @@ class Modips:
     costs the same. Proof: ``docs/proofs/modips.md``. Paper 003, section 3.2.2, after Liu (2016), splits epsilon over
     the sets instead. Noise-aware posteriors: Bernstein and Sheldon (2018), *Differentially private Bayesian inference
     for exponential families*.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"voted": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"voted": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
+    >>> Modips(epsilon=1, model="multinomial").privacy_loss(schema).kind
+    'pure'
     """
 
     name: ClassVar[str] = "modips"
