@@ -77,14 +77,6 @@ class PrivBayes:
     References
     ----------
     Zhang, Cormode, Procopiuc, Srivastava and Xiao (2017), PrivBayes, ACM TODS 42(4); (2014), SIGMOD.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = PrivBayes(epsilon=1, degree=1).release(table)
-    >>> release.sets[0].shape
-    (60, 2)
     """
 
     name: ClassVar[str] = "privbayes"

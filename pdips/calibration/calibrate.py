@@ -157,12 +157,6 @@ def calibrate(
 
     Simulation: all that goes on between table and synthetic sets counts. Errors are root mean squares over releases and
     the cells of a margin, or quantiles over both; the target must be met with two Monte Carlo standard errors to spare.
-
-    Examples
-    --------
-    >>> found = calibrate(LaplaceSanitizer(epsilon=1), Schema.load("examples/youth.toml"), standard_error=400)
-    >>> found.reached <= 400
-    True
     """
     target, goal = _target(standard_error, interval_width)
     question = _Question(

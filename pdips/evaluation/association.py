@@ -74,13 +74,6 @@ def chi_square(table: Table, sets: Sequence[pd.DataFrame], *, rng: np.random.Gen
     :func:`combine_chi_square` wants one number of degrees of freedom: it is the largest among the sets. A set that
     lacks levels enters with the statistic that has the same p-value at that number (its own statistic, where the
     p-value is below what a double can hold). With one set the p-value is its own.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> chi_square(table, [table.frame]).consistency[0.05]
-    1.0
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")

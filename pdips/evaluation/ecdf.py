@@ -58,13 +58,6 @@ def ecdf_distances(table: Table, frame: pd.DataFrame, *, weighted: bool = False)
     differences are taken at every record of both tables. Numbers are compared as they are, levels in the order of the
     schema (by value if they are numbers), missing after all others. For levels without an order the distance depends on
     how the schema lists them; it is at most the total variation distance.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> float(ecdf_distances(table, table.frame).largest["ill"])
-    0.0
     """
     if not len(frame):
         raise InputError("a distribution function needs at least one record")

@@ -113,13 +113,6 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
     -----
     Margins and ECDF are weighted where the schema names weights. The resample and the re-splits have a fixed seed, so
     that a second run gives the same figures.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> [measure.mean for measure in general_utility(table, [table.frame])][:2]
-    [0.0, 0.0]
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")

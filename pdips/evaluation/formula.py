@@ -158,12 +158,6 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
     ------
     InputError
         If it is no formula, names an unknown column, or doesn't fit the schema or the family.
-
-    Examples
-    --------
-    >>> schema = Schema.load("examples/hours.toml")
-    >>> read_analysis("income ~ age + sex", schema).outcome
-    'income'
     """
     from formulaic import Formula  # type: ignore[import-untyped]
 

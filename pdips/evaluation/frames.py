@@ -151,14 +151,6 @@ def reference(
     ------
     InputError
         If the original has no record, or ``n_draws`` is below 1.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> original, synthetic = rng.normal(size=(2, 500, 2))
-    >>> from pdips.evaluation.pmse import pmse
-    >>> 0 < reference(pmse, original, rng=rng) < 0.02
-    True
     """
     if n_draws < 1:
         raise InputError("n_draws must be at least 1")

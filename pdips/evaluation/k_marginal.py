@@ -75,13 +75,6 @@ def k_marginal(
         score = 1000 (2 - sum abs(share - share)) / 2.
 
     The authors' code divides both counts by the size of the original, which is the same for tables of one size.
-
-    Examples
-    --------
-    >>> rng = np.random.default_rng(0)
-    >>> original, synthetic = rng.normal(size=(2, 500, 2))
-    >>> k_marginal(original, original, k=2).score
-    1000.0
     """
     pairs = paired(original, synthetic, columns)
     if not 1 <= k <= len(pairs):

@@ -40,13 +40,6 @@ def compare(
         in the table and averaged over sets, their total variation distance, and ``reference``, what a resample as large
         as a set has on average. ``two_way``: total variation distance of every pair of columns, averaged over sets, and
         the reference's. ``numeric``: see :func:`moments`.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> sorted(compare(table, [table.frame]))[:2]
-    ['l1', 'numeric']
     """
     schema = table.schema
     names, sizes = coded_columns(schema), sizes_of(schema)
@@ -202,13 +195,6 @@ def k_way(
     ------
     InputError
         If there is no set, ``k`` or ``n_draws`` is out of its range, there are too many margins, or no weights.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> k_way(table, [table.frame], 2)["mean"]
-    0.0
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     if k > len(names):

@@ -50,11 +50,6 @@ class PaidEvaluation:
     With the sets, and so the score, public and fixed, replacing the up to k records of a person moves n times either
     measure by at most k; so does rounding to whole steps. Each gets discrete Laplace noise of scale 2k / epsilon
     (``docs/proofs/evaluation.md``).
-
-    Examples
-    --------
-    >>> PaidEvaluation(epsilon=1, n_sets=1).privacy_loss(Schema(columns={"ill": Column(levels=[0, 1])})).epsilon
-    Fraction(1, 1)
     """
 
     name: ClassVar[str] = "evaluate"
@@ -145,15 +140,6 @@ def evaluate_paid(
     RefusedError
         If the release isn't published, has no guarantee, was made from a seed or for add-remove neighbours, or the
         ledger is overspent.
-
-    Examples
-    --------
-    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
-    >>> release, record = Steps(epsilon=1).release(table)
-    >>> release.publish("out/public")
-    >>> found = evaluate_paid("examples/youth.parquet", "out", epsilon=1)
-    >>> len(found["measures"])
-    2
     """
     clock = clock or Clock()
     with clock.step("reading the release"):

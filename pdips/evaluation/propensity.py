@@ -120,13 +120,6 @@ def specks(
     prior of standard deviation 10; the intercept has none; the commonest level of a column is its reference). So an
     answer exists and is unique even where levels or combinations occur in one table only, which sends maximum
     likelihood to infinity. Newton's method stops when a further step promises a gain below 1e-8 nats.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> specks(table, [table.frame]).mean
-    0.0
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")

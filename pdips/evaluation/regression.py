@@ -97,12 +97,6 @@ def fit_logistic(
     bound. Records with a missing outcome or numeric predictor are left out. Indicators that depend linearly on those
     before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are. Under
     separation plain likelihood has no maximum: what comes out lies far out with a huge standard error.
-
-    Examples
-    --------
-    >>> table = Table.read("examples/hours.parquet", Schema.load("examples/hours.toml"))
-    >>> fit_logistic(table.frame, "income", ["age", "sex"], numeric=["age"], schema=table.schema).names[0]
-    'intercept'
     """
     _check_names(schema, outcome, predictors, interactions, numeric)
     used = _coded(frame, schema, [outcome, *predictors]) if len(frame) else {}
@@ -140,11 +134,6 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
     Karr, Kohnen, Oganian, Reiter and Sanil (2006), *A framework for evaluating the utility of data altered to protect
     confidentiality*, The American Statistician 60, 224-232. The measure goes negative there for disjoint intervals;
     paper 000 cuts it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
-
-    Examples
-    --------
-    >>> ci_overlap(0, 2, 1, 3)
-    array(0.5)
     """
     lo, uo, ls, us = np.broadcast_arrays(
         *(np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
@@ -184,13 +173,6 @@ def compare_fits(
     ------
     InputError
         If there are no synthetic fits or their coefficients differ.
-
-    Examples
-    --------
-    >>> table = Table.read("examples/hours.parquet", Schema.load("examples/hours.toml"))
-    >>> fit = fit_logistic(table.frame, "income", ["age", "sex"], numeric=["age"], schema=table.schema)
-    >>> float(compare_fits(fit, [fit]).loc["age", "ci_overlap"])
-    1.0
     """
     if not len(synthetic_fits) or any(fit.names != original_fit.names for fit in synthetic_fits):
         raise InputError("comparing fits needs at least one synthetic fit, of the same model and schema")

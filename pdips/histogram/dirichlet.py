@@ -48,14 +48,6 @@ class MultinomialDirichlet:
     Abowd and Vilhuber, 2008; SOUNDNESS 5.4). With up to k records a person, epsilon / k takes the place of epsilon. Two
     cells make it the Binomial-Beta synthesizer. pi is integrated out by a Polya urn, drawn exactly. Two sets from one
     pi would lose more than epsilon, and pi itself everything. Proof: ``docs/proofs/urns.md``.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = MultinomialDirichlet(epsilon=1).release(table)
-    >>> release.sets[0].shape
-    (60, 2)
     """
 
     name: ClassVar[str] = "multinomial-dirichlet"
@@ -173,14 +165,6 @@ class McClureReiter:
     For two cells n records from Binomial(n, (n_1 + a) / (n + 2 a)), a = 1 / (e^(epsilon / n) - 1) (003, section 3.2.1,
     after McClure and Reiter, 2012). For K cells the same with K a is the smoothed histogram of n records, which
     ``smoothed-histogram`` generalises to other numbers of records and to add-remove. Proof: ``docs/proofs/urns.md``.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = McClureReiter(epsilon=1).release(table)
-    >>> release.sets[0].shape
-    (60, 2)
     """
 
     name: ClassVar[str] = "mcclure-reiter"

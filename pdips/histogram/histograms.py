@@ -147,14 +147,6 @@ class SmoothedHistogram:
     1 + 1/a = e^(epsilon / N); with up to k records a person, epsilon / k takes the place of epsilon. For N = n this is
     003, equations 3.2 and 3.3 (Wasserman and Zhou, 2010), whose lambda is K a / (n + K a); in this form it also holds
     for add-remove (SOUNDNESS review E2). Drawn exactly. Proof: ``docs/proofs/urns.md``.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = SmoothedHistogram(epsilon=1).release(table)
-    >>> release.sets[0].shape
-    (60, 2)
     """
 
     name: ClassVar[str] = "smoothed-histogram"

@@ -88,12 +88,6 @@ def combine(
     and the rest to the other S in proportion (all of it at 0 undercovers a little, none of it overcovers a lot for few
     sets; ``python -m benchmarks.combining`` shows coverage). As V outgrows W the law becomes t with m - 1 degrees of
     freedom and T = (1 + 1/m) B; with many sets T is that of ``"fully-synthetic"``.
-
-    Examples
-    --------
-    >>> estimates, variances = [1.0, 1.2, 0.8], [0.1, 0.1, 0.1]
-    >>> round(float(combine(estimates, variances, rule="sanitized").estimate), 6)
-    1.0
     """
     chosen: str
     if callable(fit):

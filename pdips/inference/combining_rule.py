@@ -43,14 +43,6 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     ------
     InputError
         If there is one set only, or the release doesn't say how it was made.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = LaplaceSanitizer(epsilon=1, n_sets=3, split="per-set").release(table)
-    >>> rule_for(release)
-    'sanitized'
     """
     facts = _facts(release)
     name, n_sets = str(facts["mechanism"]), facts["n_sets"]

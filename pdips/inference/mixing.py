@@ -42,11 +42,6 @@ def mix(posteriors: Sequence[Any]) -> Any:
     W, and the mixture has variance V + 2 W, sqrt(1 + 2 W / V) times too wide. Sets as large as the original and little
     noise have W = V: 1.73 times. Sets r times as large have W = V / r: 5 % too wide at r = 20. Use
     :func:`combine` with ``"posterior-predictive"`` where sets are as large as the original.
-
-    Examples
-    --------
-    >>> mix([np.zeros(100), np.ones(100)]).mean()
-    np.float64(0.5)
     """
     items = list(posteriors)
     if len(items) < 2:

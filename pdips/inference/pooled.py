@@ -42,13 +42,6 @@ class Combined:
         ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite.
         By ``"posterior-predictive"`` correlations come from ``(1 + 1/m) V + W/m``, with ``V`` the part of ``B - W``
         that is positive semidefinite in the metric of ``W``, and variances are those of ``variance``.
-
-    Examples
-    --------
-    >>> from pdips.inference import combine
-    >>> found = combine([1.0, 1.2, 0.8], [0.1, 0.1, 0.1], rule="sanitized")
-    >>> found.n_sets, found.rule
-    (3, 'sanitized')
     """
 
     estimate: FloatArray

@@ -22,13 +22,6 @@ class Wald:
     degrees_of_freedom : tuple of float
         Of F: above, below. Below NaN for ``"posterior-predictive"``, whose law is a mixture of chi-squares.
     p_value : float
-
-    Examples
-    --------
-    >>> from pdips.inference import combine
-    >>> estimates, covariances = [[1.0, 2.0], [1.2, 1.9], [0.9, 2.2]], [np.eye(2) / 10] * 3
-    >>> combine(estimates, covariances, rule="sanitized").wald().p_value < 0.05
-    True
     """
 
     statistic: float

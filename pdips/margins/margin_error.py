@@ -378,14 +378,6 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
 
     Of a cell of the average, weighted by inverse variance, over all views that hold the margin; margins that no view
     holds are left out. It follows from public facts, so it is known before anything is spent, and it may be published.
-
-    Examples
-    --------
-    >>> from pdips.margins.domain import domain_of
-    >>> schema = Schema.load("examples/youth.toml")
-    >>> errors = view_errors(domain_of(schema), Steps(epsilon=1).views(schema))
-    >>> len(errors)
-    120
     """
     return tuple(_view_errors(domain, views))
 

@@ -126,12 +126,6 @@ def best_budget(
     -------
     tuple of Fraction
         In thousandths of epsilon, at least one each; the last one is that of the cells. They add up to epsilon exactly.
-
-    Examples
-    --------
-    >>> schema = Schema.load("examples/youth.toml")
-    >>> sum(best_budget(schema, ["income", "education"], 2, 1))
-    Fraction(1, 1)
     """
     tree = column_tree(schema, order, layers, neighbours)
     return _best(tree, positive(epsilon, "epsilon"), choice(by, get_args(By), "by"))
@@ -234,12 +228,6 @@ def margin_errors(
     All cells of a margin have one standard error. It is that of the least squares counts. Making them nonnegative
     comes after and moves them too: by more than that on trees with far more cells than records. Structural zeros are
     left out of account: with them errors are at most as large (Gauss and Markov: knowing more never hurts).
-
-    Examples
-    --------
-    >>> schema = Schema.load("examples/youth.toml")
-    >>> len(margin_errors(schema, 48_371, 1, order=["income", "education"], layers=2)) > 0
-    True
     """
     order = checked_order(schema, order)
     tree = column_tree(schema, order, len(order) if layers is None else layers, neighbours)
@@ -361,12 +349,6 @@ def suggest_layers(
     ------
     InputError
         If a setting is out of range or doesn't fit the schema.
-
-    Examples
-    --------
-    >>> schema = Schema.load("examples/youth.toml")
-    >>> suggest_layers(schema, n=48_371, epsilon=1, order=["income", "education", "race"]).columns[0]
-    'layers'
     """
     order, total = checked_order(schema, order), positive(epsilon, "epsilon")
     if isinstance(n_sets, bool) or not isinstance(n_sets, int) or n_sets < 1:

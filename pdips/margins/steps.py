@@ -100,14 +100,6 @@ class Steps:
     References
     ----------
     Paper 000, algorithm 1.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = Steps(epsilon=1, order=("sex", "ill")).release(table)
-    >>> release.sets[0].shape
-    (60, 2)
     """
 
     name: ClassVar[str] = "steps"

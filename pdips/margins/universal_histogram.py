@@ -73,14 +73,6 @@ class UniversalHistogram:
     ----------
     Hay, Rastogi, Miklau and Suciu (2010), "Boosting the accuracy of differentially private histograms through
     consistency". Paper 000, sections 3.1 and 4.2 ("modified UH").
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> release, record = UniversalHistogram(epsilon=1).release(table)
-    >>> release.sets[0].shape
-    (60, 2)
     """
 
     name: ClassVar[str] = "universal-histogram"

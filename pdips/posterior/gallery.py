@@ -15,13 +15,7 @@ def folder() -> Path:
 
 
 def names() -> dict[str, str]:
-    """Return the names of the models, each with the first line of its docstring.
-
-    Examples
-    --------
-    >>> "beta_regression" in names()
-    True
-    """
+    """Return the names of the models, each with the first line of its docstring."""
     files = sorted(folder().glob("*.py"))
     return {file.stem: _first_line(file) for file in files if not file.stem.startswith("_")}
 
@@ -33,11 +27,6 @@ def path(name: str) -> Path:
     ------
     InputError
         If there is no model of this name; the message lists those that exist.
-
-    Examples
-    --------
-    >>> path("beta").name
-    'beta.py'
     """
     known = names()
     if name not in known:

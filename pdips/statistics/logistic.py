@@ -49,11 +49,6 @@ class Logistic:
     half as much if a record is added or removed, or if all predictors are public (Chaudhuri and Monteleoni, 2009;
     SOUNDNESS 5.6, review E1). What is measured are coefficients certified to be near it, in steps of :meth:`step`.
     Rounding and the certificate are in the sensitivity. Proof: ``docs/proofs/modips.md``, theorems 5 and 6.
-
-    Examples
-    --------
-    >>> Logistic(outcome="ill", predictors=("age",), kappa=1).predictors
-    ('age',)
     """
 
     outcome: str

@@ -84,13 +84,6 @@ class Modips:
     costs the same. Proof: ``docs/proofs/modips.md``. Paper 003, section 3.2.2, after Liu (2016), splits epsilon over
     the sets instead. Noise-aware posteriors: Bernstein and Sheldon (2018), *Differentially private Bayesian inference
     for exponential families*.
-
-    Examples
-    --------
-    >>> schema = Schema(columns={"voted": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
-    >>> table = Table(pd.DataFrame({"voted": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
-    >>> Modips(epsilon=1, model="multinomial").privacy_loss(schema).kind
-    'pure'
     """
 
     name: ClassVar[str] = "modips"

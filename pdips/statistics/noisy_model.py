@@ -70,16 +70,6 @@ class Given:
     potentials (:mod:`pdips.statistics.reading`).
     What is exact is continuous here where it isn't summed over, with the density exp(-abs(noise) / scale) in place of
     the discrete Laplace probabilities, to which it is proportional on the grid.
-
-    Examples
-    --------
-    >>> def build_model(given, schema):
-    ...     import pymc as pm
-    ...
-    ...     with pm.Model() as model:
-    ...         share = pm.Beta("share", 1, 1)
-    ...         given.counts("voters", share)
-    ...     return model
     """
 
     def __init__(self, measured: Measured, likelihood: Likelihood = "noise-aware") -> None:

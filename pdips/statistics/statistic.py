@@ -122,11 +122,6 @@ class Counts:
     One record counts in one cell: l1-sensitivity 1 if it is added or removed. If it is replaced, two cells change by 1:
     2; with two cells and a public number of records one of the counts says all, and its sensitivity is 1; with one cell
     or public columns there is nothing to protect (SOUNDNESS 5.1; ``docs/proofs/modips.md``, lemma 1).
-
-    Examples
-    --------
-    >>> Counts(by=("sex", "ill")).by
-    ('sex', 'ill')
     """
 
     by: tuple[str, ...] = ()
@@ -185,11 +180,6 @@ class Sums:
     In whole steps a record has at most U = ``Unit.steps``: l1-sensitivity U if it is added or removed, 2 U if it is
     replaced, whether it stays in its cell or not (SOUNDNESS 5.5, review E5; ``docs/proofs/modips.md``, lemma 2). With
     n public and no cells this is the mean, n times.
-
-    Examples
-    --------
-    >>> Sums(of="wage", by=("sex",)).of
-    'wage'
     """
 
     of: str
@@ -243,11 +233,6 @@ class Products:
     With at most U_x and U_y steps: l1-sensitivity U_x U_y if a record is added or removed. If it is replaced, U_x^2 for
     x = y, for squares lie in [0, U_x^2], and 2 U_x U_y otherwise (SOUNDNESS 5.5, review E5). A square that changes its
     cell changes two: 2 U_x^2 with ``by`` (``docs/proofs/modips.md``, lemma 3).
-
-    Examples
-    --------
-    >>> Products(of=("wage", "age")).of
-    ('wage', 'age')
     """
 
     of: tuple[str, str]
@@ -314,11 +299,6 @@ class Scatter:
     Rounded down to whole steps squared. Replacing a record changes (n - 1) S^2 by at most (1 - 1 / n) (2 U)^2, adding
     or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products` (SOUNDNESS 5.5;
     ``docs/proofs/modips.md``, lemma 4). It is there because paper 003 sanitizes it.
-
-    Examples
-    --------
-    >>> Scatter(of=("wage", "age")).of
-    ('wage', 'age')
     """
 
     of: str
