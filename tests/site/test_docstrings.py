@@ -58,7 +58,7 @@ WITHOUT: set[str] = {
     "pdips.margins.planning.best_budget",
     "pdips.margins.planning.margin_errors",
     "pdips.statistics.logistic.Logistic",
-    "pdips.statistics.noisy_model.Given",
+    "pdips.statistics.noisy_model.Evidence",
     "pdips.statistics.statistic.Counts",
     "pdips.statistics.statistic.Products",
     "pdips.statistics.statistic.Scatter",
