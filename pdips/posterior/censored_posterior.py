@@ -124,6 +124,20 @@ class CensoredPosterior(PlannedMechanism):
     measure takes back, on records simulated there, what censoring would take away, so that the posterior keeps its
     place and width where the window is narrow, the better the nearer the centre is. Proof:
     ``docs/proofs/censored-posterior.md``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
+    >>> release, record = CensoredPosterior(epsilon=16, model=build_model).release(table)
+    >>> len(release.sets[0])
+    60
     """
 
     name: ClassVar[str] = "censored-posterior"
