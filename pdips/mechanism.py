@@ -51,6 +51,11 @@ class Mechanism(Protocol):
         What the mechanism offers: neighbours it has a proof for, accountings, and ways to pay for several sets.
     most_sets : int
         The largest number of sets of one release.
+
+    Examples
+    --------
+    >>> Steps(epsilon="1/2").privacy_loss(Schema(columns={"ill": Column(levels=["no", "yes"])})).epsilon
+    Fraction(1, 2)
     """
 
     name: ClassVar[str]
