@@ -298,7 +298,7 @@ class Chains:
         )
 
     def converged(self, tree, watch):
-        return SimpleNamespace(passed=self.passes, describe=lambda: "fine")
+        return SimpleNamespace(passed=self.passes)
 
     def require(self, found):
         if not found.passed:
@@ -319,7 +319,7 @@ def test_many_parameters_go_through_chains(monkeypatch):
     assert chains.weights[1].shape == (60,)
     assert (chains.weights[1].min(), chains.weights[1].max()) == (0, 1)
     assert record.diagnostics["fit"] == "NUTS"
-    assert record.diagnostics["convergence"] == {"chains": "fine"}
+    assert record.diagnostics["convergence"]["chains"].passed
     [frame] = made.sets
     # residuals about the curve have deviation 1: 60 of them are within .5 of it but for one case in 1e6
     assert (frame["y"] - 1 - 2 * frame["x"] - 0.5 * frame["x"] ** 2).std() == pytest.approx(1, abs=0.5)
