@@ -1,5 +1,6 @@
 """Logistic regression for propensity scores: maximum likelihood, a fixed ridge, LASSO and ridge by cross-validation."""
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path
 _MOST_EXPLAINED = 0.999  # of the null deviance
 _RIDGE_TOP = 1e3  # glmnet's: largest ridge penalty over the LASSO's
 _MOST_STEPS, _MOST_ROUNDS, _SWEEPS = 25, 200, 5
+_MOST_RIDGE_STEPS = 500
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
 _ROUNDING = 1e-13  # of deviance, a record
@@ -64,16 +66,12 @@ def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
     Notes
     -----
     Where a combination of columns separates 0 from 1, maximum likelihood lies at infinity, but chances converge, to 0
-    and 1: scikit-learn stops when they have up to about 1e-8. A ridge of 1e-10, which moves no other fit by more than
-    that, keeps its equations solvable.
+    and 1. A ridge of 1e-12 a record, which moves no other fit by more than that, keeps the equations solvable, and the
+    steps end when the likelihood hardly rises: chances are then right up to about 1e-8.
     """
-    from sklearn.linear_model import LogisticRegression
-
-    if not z.shape[1]:
-        return np.full(len(y), y.mean())
-    model = LogisticRegression(C=1e10, solver="newton-cholesky", tol=1e-8, max_iter=100).fit(z, y)
-    chances: FloatArray = model.predict_proba(z)[:, 1]
-    return chances
+    start = float(np.log(y.mean() / (1 - y.mean())))
+    intercept, beta = penalised(z, y, "ridge", 1e-12, (start, np.zeros(z.shape[1])), least_weight=1e-12)
+    return expit(intercept + z @ beta)
 
 
 def ridge_logistic(
@@ -105,8 +103,14 @@ def ridge_logistic(
     both = np.concatenate([n_original, n_synthetic])
     synthetic = np.repeat([0, 1], len(n_original))[both > 0]
     rows = vstack([features[n_original > 0], features[n_synthetic > 0]], format="csr")
-    model = LogisticRegression(C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=1e-9)
-    model.fit(rows, synthetic, sample_weight=both[both > 0])
+    model = LogisticRegression(
+        C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=1e-9, max_iter=_MOST_RIDGE_STEPS
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it goes on by another method where rounding stops this one
+        model.fit(rows, synthetic, sample_weight=both[both > 0])
+    if model.n_iter_[0] >= _MOST_RIDGE_STEPS:
+        warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
     coefficients: FloatArray = model.coef_[0]
     return coefficients, features @ coefficients + model.intercept_[0]
 
@@ -175,7 +179,13 @@ def _path(
 
 
 def penalised(
-    x: FloatArray, y: FloatArray, penalty: str, size: float, start: tuple[float, FloatArray]
+    x: FloatArray,
+    y: FloatArray,
+    penalty: str,
+    size: float,
+    start: tuple[float, FloatArray],
+    *,
+    least_weight: float = 1e-6,
 ) -> tuple[float, FloatArray]:
     """Return intercept and coefficients that minimise mean negative log-likelihood + size * penalty.
 
@@ -188,7 +198,7 @@ def penalised(
     value = _objective(eta, y, beta, penalty, size)
     for _ in range(_MOST_STEPS):
         chance = expit(eta)
-        weight = np.maximum(chance * (1 - chance), 1e-6)
+        weight = np.maximum(chance * (1 - chance), least_weight)
         centre = weight @ x / weight.sum()
         target = eta + (y - chance) / weight
         weighted = weight[:, None] * (x - centre)

@@ -16,7 +16,7 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.document import open_release, open_table
+from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
 from pdips.evaluation.logistic import ridge_logistic
 from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement
@@ -152,27 +152,27 @@ def evaluate_paid(
     """
     clock = clock or Clock()
     with clock.step("reading the release"):
-        opened = open_release(directory)
-    _refuse(opened)
-    price = PaidEvaluation(epsilon=epsilon, n_sets=len(opened.sets), neighbours=opened.facts.privacy.neighbours)
-    loss, scale = price.privacy_loss(opened.schema), price.scale(opened.schema)
+        release = open_release(directory)
+    _refuse(release)
+    price = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), neighbours=release.document.privacy.neighbours)
+    loss, scale = price.privacy_loss(release.schema), price.scale(release.schema)
     with clock.step("fitting the public score"):
-        score = fit_public_score(opened.sets, opened.schema)
+        score = fit_public_score(release.sets, release.schema)
     if rng is None:
-        _check_writable(opened.home)
+        _check_writable(release.home)
     receipt = None
-    with nullcontext() if ledger is None else ledger.reserve(price, opened.schema, explain=explain):
+    with nullcontext() if ledger is None else ledger.reserve(price, release.schema, explain=explain):
         with clock.step("reading the table"):
-            confidential = open_table(table, opened)
+            confidential = open_table(table, release)
         # All that could fail for reasons of its own comes before the charge.
-        references = _references(opened.sets, score, confidential.n_records)
+        references = _references(release.sets, score, confidential.n_records)
         if ledger is not None:
             with clock.step("charging the ledger"):
                 number = ledger.charge(
                     loss,
                     price.spends(),
                     mechanism=price.name,
-                    schema=opened.schema,
+                    schema=release.schema,
                     fingerprint=confidential.fingerprint,
                 )
                 receipt = ledger.receipt(number)
@@ -180,28 +180,28 @@ def evaluate_paid(
     if bits.reproducible:
         loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
     with clock.step("measuring"):
-        exact_steps = np.array(measured_steps(confidential, opened.sets, score))
+        exact_steps = np.array(measured_steps(confidential, release.sets, score))
         noisy = exact_steps + discrete_laplace(scale, len(MEASURES), bits)
     del exact_steps
-    found = _described(opened, price, loss, scale, noisy, references, confidential.n_records, score)
+    found = _described(release, price, loss, scale, noisy, references, confidential.n_records, score)
     found["receipt"] = None if receipt is None else asdict(receipt)
     if not bits.reproducible:
-        _write(opened.home, found)
+        _write(release.home, found)
     return found
 
 
-def measured_steps(table: Table, sets: "tuple[pd.DataFrame, ...]", score: PublicScore) -> tuple[int, int]:
+def measured_steps(table: Table, sets: "tuple[pd.DataFrame, ...]", score: "PublicScore") -> tuple[int, int]:
     """Return both measures in whole parts of the number of records: exact, and confidential."""
     return steps_of(table_codes(table), [codes_of(frame, score.schema) for frame in sets], score)
 
 
-def steps_of(original: IntArray, others: list[IntArray], score: PublicScore) -> tuple[int, int]:
+def steps_of(original: IntArray, others: list[IntArray], score: "PublicScore") -> tuple[int, int]:
     """Return both measures of codes against codes."""
     ks = ks_steps(score.of(original), [score.of(other) for other in others])
     return ks, margins_steps(original, others, sizes_of(score.schema))
 
 
-def _references(sets: "tuple[pd.DataFrame, ...]", score: PublicScore, n: int) -> tuple[float, float]:
+def _references(sets: "tuple[pd.DataFrame, ...]", score: "PublicScore", n: int) -> tuple[float, float]:
     """Return what a resample of the first set scores in the place of the table: public, for it reads the sets only."""
     first = next(codes for frame in sets if len(codes := codes_of(frame, score.schema)))
     rng = np.random.default_rng(0)
@@ -210,40 +210,39 @@ def _references(sets: "tuple[pd.DataFrame, ...]", score: PublicScore, n: int) ->
     return ks / n, tvd / n
 
 
-def _refuse(opened: Opened) -> None:
+def _refuse(release: ReleaseFolder) -> None:
     """Refuse what couldn't be published, before anything is read from the table."""
-    facts = opened.facts
-    if not opened.is_public or facts.privacy.kind not in FINITE_KINDS:
+    if not release.is_public or release.document.privacy.kind not in FINITE_KINDS:
         raise RefusedError(
             "a paid evaluation is of a published release with a guarantee: these sets stay inside, and so does what is "
             "worked out with them (leave out --paid-epsilon)"
         )
-    if facts.reproducible:
+    if release.document.reproducible:
         raise RefusedError("the release was made from a seed and isn't fit for publication: nor is an evaluation of it")
-    if facts.privacy.neighbours != "replace-one":
+    if release.document.privacy.neighbours != "replace-one":
         raise RefusedError(
             "a paid evaluation shows the number of records, which this release protects (add-remove neighbours)"
         )
-    if (opened.home / FILE).exists():
+    if (release.home / FILE).exists():
         raise InputError(
-            f"{opened.home / FILE} is there already, and each evaluation pays again: move it away if you mean to"
+            f"{release.home / FILE} is there already, and each evaluation pays again: move it away if you mean to"
         )
 
 
 def _described(
-    opened: Opened,
+    release: ReleaseFolder,
     price: PaidEvaluation,
     loss: PrivacyLoss,
     scale: Fraction,
     noisy: IntArray,
     references: tuple[float, float],
     n: int,
-    score: PublicScore,
+    score: "PublicScore",
 ) -> dict[str, Any]:
     deviation = discrete_laplace_variance(scale) ** 0.5 / n
     return {
         "mechanism": price.name,
-        "release": opened.describe(),
+        "release": ReleaseIdentity.of(release.document).model_dump(),
         "measures": [
             {
                 "measure": name,

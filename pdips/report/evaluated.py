@@ -7,16 +7,14 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
+from pdips.evaluation.document import (
+    AnalysisComparison,
+    EvaluationDocument,
+    Measure,
+    Pictures,
+)
 from pdips.release.documents import PaidDocument, PrivacyDocument, mean
 from pdips.report import evaluation_pictures as drawing
-from pdips.report.evaluation_facts import (
-    FILE,
-    Analysed,
-    Evaluation,
-    MeasureFacts,
-    Pictures,
-    read_evaluation,
-)
 from pdips.report.formats import number, percent
 from pdips.report.verdicts import Verdict
 
@@ -62,7 +60,7 @@ def section(confidential: Path, facts: PrivacyDocument, paid: PaidDocument | Non
     InputError
         If a file is damaged.
     """
-    inside = read_evaluation(confidential)
+    inside = EvaluationDocument.inside(confidential)
     stale = [] if inside is None else inside.release.differs(facts)
     shown = None if stale else inside
     return {
@@ -80,7 +78,7 @@ def section(confidential: Path, facts: PrivacyDocument, paid: PaidDocument | Non
     }
 
 
-def verdict(found: Evaluation | None) -> Verdict:
+def verdict(found: EvaluationDocument | None) -> Verdict:
     """Judge the utility of the sets by an evaluation.
 
     Each of three things is near, far or in between; what wasn't worked out doesn't count.
@@ -113,22 +111,22 @@ def _stale_verdict(stale: Sequence[str]) -> Verdict:
     what = " and ".join(stale)
     return Verdict(
         level="open",
-        line=f"{FILE} is of another release (its {what} differ{'s' if len(stale) == 1 else ''}) and isn't shown: "
-        "pdips evaluate TABLE DIR makes it anew.",
+        line=f"{EvaluationDocument.file} is of another release (its {what} differ{'s' if len(stale) == 1 else ''}) and "
+        "isn't shown: pdips evaluate TABLE DIR makes it anew.",
     )
 
 
-def _margins(found: Evaluation) -> Finding | None:
+def _margins(found: EvaluationDocument) -> Finding | None:
     measure = next((one for name in MARGINS if (one := found.measure(name)) is not None), None)
     what = "two-way margins are" if measure is not None and measure.name == MARGINS[0] else "one-way margins are"
     return _against(measure, what, NEAR_MARGINS, FAR_MARGINS)
 
 
-def _specks(found: Evaluation) -> Finding | None:
+def _specks(found: EvaluationDocument) -> Finding | None:
     return _against(found.measure(SPECKS), "SPECKS is", NEAR_SPECKS, FAR_SPECKS)
 
 
-def _against(measure: MeasureFacts | None, what: str, near: float, far: float) -> Finding | None:
+def _against(measure: Measure | None, what: str, near: float, far: float) -> Finding | None:
     if measure is None or measure.mean is None:
         return None
     reference, value = measure.reference or 0.0, measure.mean
@@ -141,7 +139,7 @@ def _against(measure: MeasureFacts | None, what: str, near: float, far: float) -
     return Finding(nearness=nearness, words=f"{what} {_place(nearness)} ({figures})")
 
 
-def _analysis(found: Analysed | None) -> Finding | None:
+def _analysis(found: AnalysisComparison | None) -> Finding | None:
     if found is None:
         return None
     off, inside = found.summary.get(DIFFERENCE), found.summary.get(COVERAGE)
@@ -162,7 +160,7 @@ def _place(nearness: Nearness) -> str:
     return {"near": "near", "between": "some way off", "far": "far off"}[nearness]
 
 
-def _row(measure: MeasureFacts) -> dict[str, Any]:
+def _row(measure: Measure) -> dict[str, Any]:
     """Return a line of the table of measures."""
     known = measure.known
     return {
@@ -179,7 +177,7 @@ def _row(measure: MeasureFacts) -> dict[str, Any]:
     }
 
 
-def _by_column(found: Evaluation) -> list[tuple[str, float | None, float | None]]:
+def _by_column(found: EvaluationDocument) -> list[tuple[str, float | None, float | None]]:
     measure = found.measure(ECDF)
     columns = [] if measure is None else measure.detail.by_column.items()
     rows = [(name, one.largest, one.average) for name, one in columns]
@@ -198,7 +196,7 @@ def _pictures(found: Pictures) -> dict[str, Any]:
     }
 
 
-def _forest(found: Analysed | None) -> Markup | None:
+def _forest(found: AnalysisComparison | None) -> Markup | None:
     return _drawn(drawing.forest, found, "forest") if found is not None and found.told else None
 
 

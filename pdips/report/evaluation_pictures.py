@@ -7,7 +7,7 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import TYPE_CHECKING
 
-from pdips.report.evaluation_facts import Analysed, Coefficient, Density, Pair, Propensity
+from pdips.evaluation.document import AnalysisComparison, Coefficient, ColumnDensity, PairDifference, PropensitySpread
 from pdips.report.formats import MINUS, number, percent, plural
 from pdips.report.pictures import (
     ACCENT,
@@ -45,7 +45,7 @@ TOP, FLOOR = 6, 96
 """Of the area that shares are drawn in, in pixels."""
 
 
-def density(found: Density, key: str) -> str:
+def density(found: ColumnDensity, key: str) -> str:
     """Draw a numeric column: grey bars for the table, an outline for the sets; areas are shares."""
     ours, theirs = _heights(found.edges, found.table, found.log), _heights(found.edges, found.sets, found.log)
     low, high = found.edges[0], found.edges[-1]
@@ -70,7 +70,7 @@ def density(found: Density, key: str) -> str:
     return _steps([across(edge) for edge in found.edges], ours, theirs, ticks, [], label, key)
 
 
-def propensity(found: Propensity, key: str) -> str:
+def propensity(found: PropensitySpread, key: str) -> str:
     """Draw how the scores of table and sets are spread, and mark where their distribution functions differ most."""
     n = len(found.table)
     filled = [at for at in range(n) if found.table[at] or found.sets[at]] or [0, n - 1]
@@ -93,7 +93,7 @@ def propensity(found: Propensity, key: str) -> str:
     return _steps(edges, found.table[first:last], found.sets[first:last], ticks, marks, label, key)
 
 
-def difference(pair: Pair, key: str) -> str:
+def difference(pair: PairDifference, key: str) -> str:
     """Draw a heat map: in each cell the share in the sets minus that in the table, in points with its sign."""
     from matplotlib.patches import Rectangle
 
@@ -134,7 +134,7 @@ def difference(pair: Pair, key: str) -> str:
     return as_svg(figure, label, key)
 
 
-def forest(found: Analysed, key: str) -> str:
+def forest(found: AnalysisComparison, key: str) -> str:
     """Draw intervals, a row a coefficient: a broad band for the table's, a line with a dot for that of the sets.
 
     Each row is measured from the table's estimate in standard errors of it, so that coefficients of all units fit.
@@ -168,7 +168,7 @@ def forest(found: Analysed, key: str) -> str:
     return as_svg(figure, _described(found), key)
 
 
-def coefficients(found: Analysed) -> list[Coefficient]:
+def coefficients(found: AnalysisComparison) -> list[Coefficient]:
     """Return the coefficients that are drawn: those that the table tells, at most 40 of them, the furthest off."""
     told = found.told
     if len(told) <= MOST_COEFFICIENTS:
@@ -231,7 +231,7 @@ def _interval(
         text(figure, flip, across(limit) + 4, y, "\N{BLACK RIGHT-POINTING SMALL TRIANGLE}", "center", size=9)
 
 
-def _described(found: Analysed) -> str:
+def _described(found: AnalysisComparison) -> str:
     told = found.told
     label = (
         f"Coefficients of {found.formula}: for {sum(one.covered for one in told)} of {len(told)} the table's estimate "

@@ -14,10 +14,10 @@ from markupsafe import Markup
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError, RefusedError
+from pdips.evaluation.document import EvaluationDocument
 from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of
 from pdips.report import curator, drawings
 from pdips.report.advice import combining, standard_errors
-from pdips.report.evaluation_facts import FILE as EVALUATION
 from pdips.report.formats import number, percent, plural, price
 from pdips.report.judging import agreement
 from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
@@ -127,7 +127,7 @@ def rewrite_report(directory: Path) -> Path | None:
 
 def _has_run(confidential: Path) -> bool:
     """Whether a folder is of a run, or holds at most the evaluation of a release that came without its run."""
-    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {EVALUATION}
+    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {EvaluationDocument.file}
 
 
 def _write(path: Path, page: str) -> Path:

@@ -15,11 +15,20 @@ from test_sentinel import SCHEMA as SENTINEL_SCHEMA
 from test_sentinel import N, confidential_table, sentinels, shown, text_of
 
 from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
-from pdips.evaluation.codes import codes_of, table_codes
+from pdips.evaluation.document import open_release
+from pdips.evaluation.encoding import codes_of, table_codes
 from pdips.evaluation.margins import k_way
-from pdips.evaluation.opened import open_release
-from pdips.evaluation.paid import FILE, PaidEvaluation, evaluate_paid, measured_steps, steps_of
-from pdips.evaluation.public_score import fit_public_score, ks_steps, margins_steps, rounded
+from pdips.evaluation.paid import (
+    FILE,
+    PaidEvaluation,
+    evaluate_paid,
+    fit_public_score,
+    ks_steps,
+    margins_steps,
+    measured_steps,
+    rounded,
+    steps_of,
+)
 from pdips.privacy.account import Receipt
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.report.pages import write_card
