@@ -13,7 +13,7 @@ from pdips.evaluation.evaluate import evaluate
 from pdips.evaluation.margins import compare
 from pdips.evaluation.paid import evaluate_paid
 from pdips.margins.steps import Steps
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 from pdips.release.documents import write_json
 from pdips.report.pages import rewrite_report
 
@@ -38,8 +38,8 @@ def measured(table: Path, folder: Path) -> None:
     start = time.perf_counter()
     paid = evaluate_paid(table, folder, epsilon="0.1")
     row("paid, epsilon 0.1", f"{time.perf_counter() - start:.1f} s")
-    for one in paid["measures"]:
-        row(one["measure"], f"{one['value']:.4f} +- {one['standard_deviation_of_noise']:.4f} of noise")
+    for one in paid.measures:
+        row(one.measure, f"{one.value:.4f} +- {one.standard_deviation_of_noise:.4f} of noise")
 
 
 def main() -> None:

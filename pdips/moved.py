@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 MOVED: dict[str, tuple[str, ...]] = {
-    "pdips.bayes.audit_modips": ("pdips.audit.cases.statistics",),
+    "pdips.bayes.audit_modips": ("pdips_papers.modips.as_printed",),
     "pdips.bayes.columns": ("pdips.posterior.columns",),
     "pdips.bayes.correlations": ("pdips.statistics.correlations",),
     "pdips.bayes.diagnostics": ("pdips.posterior.diagnostics",),
@@ -46,14 +46,14 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.mechanisms.elections": ("pdips.margins.elections",),
     "pdips.mechanisms.histograms": ("pdips.histogram.histograms",),
     "pdips.mechanisms.layers": ("pdips.margins.domain",),
-    "pdips.mechanisms.planning": ("pdips.margins.planning", "pdips.margins.accuracy"),
+    "pdips.mechanisms.planning": ("pdips.margins.planning", "pdips.margins.margin_error"),
     "pdips.mechanisms.privbayes": ("pdips.bayes_net.privbayes",),
     "pdips.mechanisms.quantile": ("pdips.quantile.kng",),
     "pdips.mechanisms.residual": ("pdips.quantile.kng_residual",),
     "pdips.mechanisms.sanitizer": ("pdips.histogram.laplace",),
     "pdips.mechanisms.tree": ("pdips.margins.steps",),
     "pdips.mechanisms.universal": ("pdips.margins.universal_histogram",),
-    "pdips.mechanisms.views": ("pdips.margins.views",),
+    "pdips.mechanisms.views": ("pdips.margins.margin_error",),
     "pdips.noise": ("pdips.privacy.noise",),
     "pdips.pairs": ("pdips.audit.neighbour_pairs",),
     "pdips.schema": ("pdips.data.schema",),
@@ -81,7 +81,7 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 """By old module, the modules in which its names are now."""
 
-RENAMED: dict[str, str] = {}
+RENAMED = {"pdips.mechanisms.views.margin_errors": "pdips.margins.margin_error.view_errors"}
 """By old dotted name, the new one, for names that are called otherwise now."""
 
 GONE = ("pdips.bayes", "pdips.mechanisms", "pdips.studies", "pdips.utility")

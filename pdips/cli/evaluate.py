@@ -62,7 +62,7 @@ def evaluate(
 def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
     from pdips.evaluation.document import inside_paths
     from pdips.evaluation.evaluate import NOTE, evaluate
-    from pdips.mechanism import Clock
+    from pdips.privacy.curator import Clock
     from pdips.report.pages import rewrite_report
 
     paths = inside_paths(directory, json_path)
@@ -115,7 +115,7 @@ def _print_specific(found: "AnalysisComparison") -> None:
 
 def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool) -> None:
     from pdips.evaluation.paid import FILE, evaluate_paid
-    from pdips.mechanism import Clock
+    from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
@@ -123,9 +123,9 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, 
     with show_progress() as progress, one_refusal(ledger, explain=explain):
         found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, explain=explain, clock=Clock(progress))
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
-    for one in found["measures"]:
-        values = (one["value"], one["standard_deviation_of_noise"], one["reference"])
-        click.echo(f"{one['measure']:<36} {' '.join(f'{_spelt(value):>10}' for value in values)}  {one['reading']}")
+    for one in found.measures:
+        values = (one.value, one.standard_deviation_of_noise, one.reference)
+        click.echo(f"{one.measure:<36} {' '.join(f'{_spelt(value):>10}' for value in values)}  {one.reading}")
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")

@@ -48,6 +48,11 @@ class Table:
     DataError
         If a value lies outside its column's levels or bounds or is missing without leave, a combination is impossible,
         a person has too many records, or there are no records.
+
+    Examples
+    --------
+    >>> Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    Table(columns=['age', 'sex', 'race', ...])
     """
 
     def __init__(self, frame: pd.DataFrame, schema: Schema) -> None:
@@ -129,6 +134,19 @@ class Table:
         if column.is_categorical:
             return _level_array(column).take(self.codes[name])
         return number_array(column, numbers(name, self.frame[name], column))
+
+    def public_part(self) -> "Table":
+        """Return the public columns of all records, sorted: the order of the file may show what isn't public."""
+        names = self.schema.public_columns
+        by_value = [self.sort_key(name) for name in reversed(names)]
+        by_level = [self.codes[name] for name in reversed(names) if name in self.codes]  # as cells are ordered
+        rows = self.repeats(np.lexsort([*by_value, *by_level])) if names else np.zeros(self.n_records, dtype=np.int64)
+        part = type(self).__new__(type(self))
+        part.schema, part.counts = self.schema, None
+        held = [name for name in names if name in self.frame]
+        part.frame = self.frame[held].take(rows).reset_index(drop=True)
+        part.codes = {name: self.codes[name][rows] for name in names if name in self.codes}
+        return part
 
     def sort_key(self, name: str) -> FloatArray:
         """Return numbers that sort a column: codes of levels, and within bins the values themselves."""

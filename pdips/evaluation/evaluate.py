@@ -30,7 +30,7 @@ from pdips.evaluation.pictures import pictures
 from pdips.evaluation.propensity import Scores, specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
 from pdips.inference import Rule, rule_for
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 from pdips.release.release import software
 
 SEED = 0

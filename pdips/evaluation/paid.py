@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import InitVar, asdict, dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations
 from math import prod
 from pathlib import Path
@@ -19,20 +20,24 @@ from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
 from pdips.evaluation.logistic import ridge_logistic
-from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement
+from pdips.mechanism import LARGEST_EPSILON, Drawn, PlannedMechanism
+from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
-from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
-from pdips.release.documents import write_json
-from pdips.release.release import software
+from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
+from pdips.privacy.noise import LARGEST_SCALE
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.documents import PaidDocument, StatedLoss, StatedSpend, write_json
+from pdips.release.release import Release, software
 
-FILE = "evaluation.json"
+FILE = PaidDocument.file
 MEASURES = {
     "SPECKS, public classifier": "0 equal on the score, 1 wholly apart; other classifiers may see more",
     "TVD of one-way and two-way margins": "mean over all margins, 0 equal, 1 disjoint",
 }
-
+"""What is measured, and how to read it."""
 SEED = 0
+"""Of the public score and of the references."""
 MOST_RECORDS = 50_000
 """Of the sets, and of the reference, that the classifier is fitted to."""
 MOST_COEFFICIENTS = 5_000
@@ -42,8 +47,8 @@ MOST_PRODUCT = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaidEvaluation:
-    """The price of a private evaluation: half of epsilon for each measure.
+class PaidEvaluation(PlannedMechanism):
+    """A private evaluation of a published release: half of epsilon for each of two measures.
 
     Parameters
     ----------
@@ -53,57 +58,96 @@ class PaidEvaluation:
         Synthetic sets of the release.
     neighbours : {"replace-one"}
         The number of records is public.
+    published : ReleaseFolder, optional
+        The release. The price doesn't depend on it; an evaluation needs it.
+
+    Raises
+    ------
+    InputError
+        If epsilon is no number above 0, or too large.
+    RefusedError
+        For add-remove neighbours.
 
     Notes
     -----
-    With the sets, and so the score, public and fixed, replacing the up to k records of a person moves n times either
-    measure by at most k; so does rounding to whole steps. Each gets discrete Laplace noise of scale 2k / epsilon
+    With the sets, and so the score, public and fixed, replacing a record moves n times either measure by at most 1; so
+    does rounding to whole steps. Each gets discrete Laplace noise: scale 2k / epsilon for a person with up to k records
     (``docs/proofs/evaluation.md``).
     """
 
     name: ClassVar[str] = "evaluate"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
 
-    epsilon: Number
-    n_sets: int
-    neighbours: Neighbours = "replace-one"
+    published: InitVar[ReleaseFolder | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, published: ReleaseFolder | None) -> None:  # type: ignore[override]
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
             raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody")
         if self.neighbours not in self.relations:
             raise RefusedError("a paid evaluation needs replace-one neighbours: its figures show the number of records")
+        super().__post_init__()
+        object.__setattr__(self, "_published", published)
 
-    def spends(self, schema: Schema | None = None) -> tuple[Spend, ...]:
-        """Return one item a measure, whatever the schema."""
-        return tuple(Spend(step=name, epsilon=exact(self.epsilon, "epsilon") / len(MEASURES)) for name in MEASURES)
-
-    def scale(self, schema: Schema) -> Fraction:
-        """Return the scale of the noise on each measure, in steps of 1 / n.
-
-        Raises
-        ------
-        InputError
-            If it is more than the sampler draws.
-        """
-        scale = len(MEASURES) * schema.records.max_per_person / exact(self.epsilon, "epsilon")
+    def plan(self, schema: Schema) -> Plan:
+        """Return the two steps, one a measure, in parts of 1 / n."""
+        sensitivity, price = Sensitivity.of_record(schema, l1=1), self.share(len(MEASURES))
+        scale = sensitivity.l1 / price
         if scale > LARGEST_SCALE:
             raise InputError("--paid-epsilon is too small: the noise would be above 2^50 records")
-        return scale
-
-    def privacy_loss(self, schema: Schema) -> PrivacyLoss:
-        """Return the price and its statement."""
         law = (
             "It publishes two distances of the table to the published sets, each rounded to whole parts of the number "
-            f"of records, with exact discrete Laplace noise of scale {spell(self.scale(schema))} parts: the "
+            f"of records, with exact discrete Laplace noise of scale {spell(scale)} parts: the "
             "Kolmogorov-Smirnov distance of a score that was fitted to the published sets alone, and the mean total "
             "variation distance of all one-way and two-way margins, both averaged over the sets. What the sets cost is "
             "paid apart and adds to this."
         )
-        text = statement(_as_mechanism(self), schema, law)
-        return PrivacyLoss(
-            epsilon=exact(self.epsilon, "epsilon"), neighbours=self.neighbours, kind="pure", statement=text
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            n_sets=self.n_sets,
+            law=law,
+            steps=tuple(Step(name=name, sensitivity=sensitivity, price=price, counts=name) for name in MEASURES),
         )
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Measure the published sets against the table; no set is made."""
+        noisy = [
+            int(curator.count(step, measure)[0])
+            for step, measure in zip(plan.steps, (self._score_distance, self._margin_distance), strict=True)
+        ]
+        return Drawn(sets=(), statistics={"measures": pd.DataFrame({"measure": [*MEASURES], "noisy_steps": noisy})})
+
+    def _score_distance(self, table: Table) -> IntArray:
+        return np.array([ks_of(table_codes(table), self.codes, self.score)])
+
+    def _margin_distance(self, table: Table) -> IntArray:
+        return np.array([tvd_of(table_codes(table), self.codes, self.score)])
+
+    @cached_property
+    def score(self) -> "PublicScore":
+        """The score of records that is fitted to the published sets."""
+        return fit_public_score(self._release.sets, self._release.schema)
+
+    @cached_property
+    def codes(self) -> list[IntArray]:
+        """The records of the published sets as codes."""
+        return [codes_of(frame, self._release.schema) for frame in self._release.sets]
+
+    @property
+    def _release(self) -> ReleaseFolder:
+        published: ReleaseFolder | None = vars(self)["_published"]
+        if published is None:
+            raise InputError("an evaluation needs the published release that it is of")
+        return published
+
+    def references(self, n: int) -> tuple[float, float]:
+        """Return what n records drawn from the first set score in the place of the table: public, and free."""
+        first = next(codes for codes in self.codes if len(codes))
+        rng = np.random.default_rng(SEED)
+        drawn = resampled(first, rng) if len(first) == n else first[rng.integers(len(first), size=n)]
+        ks, tvd = steps_of(drawn, [first], self.score)
+        return ks / n, tvd / n
 
 
 def evaluate_paid(
@@ -115,7 +159,7 @@ def evaluate_paid(
     explain: bool = False,
     rng: np.random.Generator | None = None,
     clock: Clock | None = None,
-) -> dict[str, Any]:
+) -> PaidDocument:
     """Measure a published release privately, charge the ledger, and write ``public/evaluation.json``.
 
     Parameters
@@ -137,7 +181,7 @@ def evaluate_paid(
 
     Returns
     -------
-    dict
+    PaidDocument
         What was written.
 
     Raises
@@ -154,60 +198,44 @@ def evaluate_paid(
     with clock.step("reading the release"):
         release = open_release(directory)
     _refuse(release)
-    price = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), neighbours=release.document.privacy.neighbours)
-    loss, scale = price.privacy_loss(release.schema), price.scale(release.schema)
+    neighbours = release.document.privacy.neighbours
+    mechanism = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), neighbours=neighbours, published=release)
+    plan = mechanism.plan(release.schema)
     with clock.step("fitting the public score"):
-        score = fit_public_score(release.sets, release.schema)
+        score = mechanism.score
     if rng is None:
         _check_writable(release.home)
-    receipt = None
-    with nullcontext() if ledger is None else ledger.reserve(price, release.schema, explain=explain):
+    with nullcontext() if ledger is None else ledger.reserve(mechanism, release.schema, explain=explain):
         with clock.step("reading the table"):
             confidential = open_table(table, release)
         # All that could fail for reasons of its own comes before the charge.
-        references = _references(release.sets, score, confidential.n_records)
-        if ledger is not None:
-            with clock.step("charging the ledger"):
-                number = ledger.charge(
-                    loss,
-                    price.spends(),
-                    mechanism=price.name,
-                    schema=release.schema,
-                    fingerprint=confidential.fingerprint,
-                )
-                receipt = ledger.receipt(number)
-    bits = RandomBits(rng)
-    if bits.reproducible:
-        loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
-    with clock.step("measuring"):
-        exact_steps = np.array(measured_steps(confidential, release.sets, score))
-        noisy = exact_steps + discrete_laplace(scale, len(MEASURES), bits)
-    del exact_steps
-    found = _described(release, price, loss, scale, noisy, references, confidential.n_records, score)
-    found["receipt"] = None if receipt is None else asdict(receipt)
-    if not bits.reproducible:
+        references = mechanism.references(confidential.n_records)
+        with clock.step("charging and measuring"):
+            figures, _ = mechanism.release(confidential, ledger=ledger, rng=rng)
+    found = _document(release, figures, plan, references, confidential.n_records, score)
+    if not figures.reproducible:
         _write(release.home, found)
     return found
 
 
-def measured_steps(table: Table, sets: "tuple[pd.DataFrame, ...]", score: "PublicScore") -> tuple[int, int]:
+def measured_steps(table: Table, sets: Sequence[pd.DataFrame], score: "PublicScore") -> tuple[int, int]:
     """Return both measures in whole parts of the number of records: exact, and confidential."""
     return steps_of(table_codes(table), [codes_of(frame, score.schema) for frame in sets], score)
 
 
-def steps_of(original: IntArray, others: list[IntArray], score: "PublicScore") -> tuple[int, int]:
+def steps_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> tuple[int, int]:
     """Return both measures of codes against codes."""
-    ks = ks_steps(score.of(original), [score.of(other) for other in others])
-    return ks, margins_steps(original, others, sizes_of(score.schema))
+    return ks_of(original, others, score), tvd_of(original, others, score)
 
 
-def _references(sets: "tuple[pd.DataFrame, ...]", score: "PublicScore", n: int) -> tuple[float, float]:
-    """Return what a resample of the first set scores in the place of the table: public, for it reads the sets only."""
-    first = next(codes for frame in sets if len(codes := codes_of(frame, score.schema)))
-    rng = np.random.default_rng(0)
-    drawn = resampled(first, rng) if len(first) == n else first[rng.integers(len(first), size=n)]
-    ks, tvd = steps_of(drawn, [first], score)
-    return ks / n, tvd / n
+def ks_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> int:
+    """Return n times the mean Kolmogorov-Smirnov distance of the score, in whole steps."""
+    return ks_steps(score.of(original), [score.of(other) for other in others])
+
+
+def tvd_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> int:
+    """Return n times the mean total variation distance of small margins, in whole steps."""
+    return margins_steps(original, others, sizes_of(score.schema))
 
 
 def _refuse(release: ReleaseFolder) -> None:
@@ -229,45 +257,36 @@ def _refuse(release: ReleaseFolder) -> None:
         )
 
 
-def _described(
-    release: ReleaseFolder,
-    price: PaidEvaluation,
-    loss: PrivacyLoss,
-    scale: Fraction,
-    noisy: IntArray,
-    references: tuple[float, float],
-    n: int,
-    score: "PublicScore",
-) -> dict[str, Any]:
-    deviation = discrete_laplace_variance(scale) ** 0.5 / n
-    return {
-        "mechanism": price.name,
-        "release": ReleaseIdentity.of(release.document).model_dump(),
-        "measures": [
-            {
-                "measure": name,
-                "reading": reading,
-                "value": min(1.0, max(0.0, int(steps) / n)),
-                "noisy_steps": int(steps),
-                "steps": n,
-                "standard_deviation_of_noise": deviation,
-                "reference": reference,
-            }
-            for (name, reading), steps, reference in zip(MEASURES.items(), noisy, references, strict=True)
-        ],
-        "references": "what a resample of the first synthetic set scores against it; they cost nothing",
-        "score": score.describe(),
-        "privacy": {
-            "epsilon": as_float(loss.epsilon),
-            "delta": 0.0,
-            "neighbours": loss.neighbours,
-            "kind": loss.kind,
-            "sampling": loss.sampling,
-            "statement": loss.statement,
-        },
-        "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in price.spends()],
-        "software": software(),
-    }
+def _document(
+    release: ReleaseFolder, figures: Release, plan: Plan, references: tuple[float, float], n: int, score: "PublicScore"
+) -> PaidDocument:
+    noisy = [int(steps) for steps in figures.statistics["measures"]["noisy_steps"]]
+    return PaidDocument.model_validate(
+        {
+            "mechanism": figures.mechanism,
+            "release": ReleaseIdentity.of(release.document).model_dump(),
+            "measures": [
+                {
+                    "measure": name,
+                    "reading": reading,
+                    "value": min(1.0, max(0.0, steps / n)),
+                    "noisy_steps": steps,
+                    "steps": n,
+                    "standard_deviation_of_noise": step.standard_deviation / n,
+                    "reference": reference,
+                }
+                for (name, reading), step, steps, reference in zip(
+                    MEASURES.items(), plan.steps, noisy, references, strict=True
+                )
+            ],
+            "references": "what a resample of the first synthetic set scores against it; they cost nothing",
+            "score": score.describe(),
+            "privacy": StatedLoss.of(figures.loss),
+            "spends": [StatedSpend.of(spend) for spend in figures.spends],
+            "software": software(),
+            "receipt": None if figures.receipt is None else asdict(figures.receipt),
+        }
+    )
 
 
 def _hidden(home: Path) -> Path:
@@ -283,17 +302,13 @@ def _check_writable(home: Path) -> None:
         raise InputError(f"can't write {home / FILE}: {error.strerror}; nothing was charged") from None
 
 
-def _write(home: Path, found: dict[str, Any]) -> None:
+def _write(home: Path, found: PaidDocument) -> None:
     hidden = _hidden(home)
     try:
-        write_json(hidden, found)
+        write_json(hidden, found.contents())
         hidden.replace(home / FILE)
     except OSError as error:
         raise InputError(f"can't write {home / FILE}: {error.strerror}; a spend on record stays charged") from None
-
-
-def _as_mechanism(price: PaidEvaluation) -> Mechanism:
-    return price  # type: ignore[return-value]
 
 
 # ---- the public score ----

@@ -15,13 +15,13 @@ from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four,
 
 from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
-from pdips.audit.cases.pseudo_posterior import pseudo_posterior
-from pdips.mechanism import Clock
+from pdips.audit.cases.posterior import pseudo
 from pdips.posterior import fits
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.records import synthetic_sets, to_frame
 from pdips.posterior.weights import ratio_weights
+from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
 
 CLAIM = 5
@@ -171,7 +171,7 @@ def test_weights_that_no_record_moves_leave_nothing_of_the_difference():
 
 @pytest.mark.parametrize("weights", ["weighted", "weighted-e"])
 def test_an_audit_finds_it(weights):
-    cases = list(pseudo_posterior(partial(PseudoPosterior, epsilon=CLAIM, weights=weights)))
+    cases = list(pseudo(partial(PseudoPosterior, epsilon=CLAIM, weights=weights)))
     # wrong with probability 1e-6; 10,000 runs show at most log(10,000 / 14) = 6.6
     [found] = audit_cases(cases, n_runs=10_000, confidence=1 - 1e-6, rng=np.random.default_rng(0))
     assert found.verdict == "VIOLATION"

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.data.table import Table
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
 from pdips.quantile import sequential
 from pdips.quantile.choosing import Chooser
