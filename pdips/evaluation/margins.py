@@ -47,10 +47,8 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
 
     Parameters
     ----------
-    table : Table
-        The confidential table.
-    sets : sequence of DataFrame or LargeSet
-        Synthetic sets of the same schema.
+    table, sets : Table and sequence of DataFrame or LargeSet
+        The confidential table, and synthetic sets of its schema.
     rng : numpy.random.Generator, optional
         For the resample that gives the reference values.
 
@@ -175,10 +173,8 @@ def k_way(
 
     Parameters
     ----------
-    table : Table
-        The confidential table.
-    sets : sequence of DataFrame or LargeSet
-        Synthetic sets of the same schema.
+    table, sets : Table and sequence of DataFrame or LargeSet
+        The confidential table, and synthetic sets of its schema.
     k : int
         Columns of a margin, from 1 to all.
     weighted : bool
@@ -283,12 +279,7 @@ def _two_way(original: CodedRecords, synthetic: Sequence[CodedRecords], sizes: S
 class KMarginal:
     """k-marginal scores, from 0 (disjoint) to 1000 (equal).
 
-    Attributes
-    ----------
-    score : float
-        Mean over the sets of columns.
-    by_columns : dict of tuple of str to float
-        Score of each set of ``k`` columns that was looked at.
+    ``score`` is the mean over all sets of ``k`` columns that were looked at, ``by_columns`` has the score of each.
     """
 
     score: float
@@ -318,11 +309,6 @@ def k_marginal(
         How many sets of ``k`` columns to draw at random, without repetition; default: all sets.
     rng : numpy.random.Generator, optional
         Draws them.
-
-    Returns
-    -------
-    KMarginal
-        The mean score, and the score of each set of columns.
 
     Raises
     ------
@@ -357,11 +343,7 @@ def k_marginal(
 
 
 def bins_of(values: FloatArray, original: FloatArray) -> IntArray:
-    """Return the bin of each value, 0 to 5, by the quartiles of the original; 6 for missing.
-
-    As R's ``findInterval(values, quantile(original), left.open = TRUE)``: how many of Min, Q1, Median, Q3 and Max lie
-    below the value.
-    """
+    """Return the bin of each value, 0 to 5, open on the left, by the quartiles of the original; 6 for missing."""
     known = original[~np.isnan(original)]
     edges = np.quantile(known, [0, 0.25, 0.5, 0.75, 1]) if len(known) else np.zeros(5)
     return np.where(np.isnan(values), N_BINS, np.searchsorted(edges, values, side="left"))
@@ -392,12 +374,11 @@ class Association:
         Every two columns.
     p_original, p_synthetic : ndarray of float64, shape (pairs,)
         p-values on the table, and combined over the synthetic sets.
-    consistency : dict of float to float
-        By level of significance, the share of pairs on which table and sets conclude alike.
+    consistency, reference : dict of float to float
+        By level of significance, the share of pairs on which table and sets conclude alike; and the same for a single
+        set drawn with replacement from the table itself.
     crosstab : DataFrame, 4 by 4
         Number of pairs by category of the original (rows) and of the synthetic p-value (columns).
-    reference : dict of float to float
-        ``consistency`` of a single set drawn with replacement from the table itself.
     """
 
     pairs: list[tuple[str, str]]
@@ -451,14 +432,9 @@ def combine_chi_square(statistics: ArrayLike, df: int) -> float:
     Parameters
     ----------
     statistics : array_like, shape (sets,)
-        Chi-square statistics ``d`` of the same hypothesis.
+        Chi-square statistics ``d`` of the same hypothesis; a single one keeps its own p-value.
     df : int
         Their degrees of freedom ``k``.
-
-    Returns
-    -------
-    float
-        p-value; with one set, that of its statistic.
 
     Raises
     ------

@@ -144,11 +144,6 @@ def standardised_pmse(
     rng : numpy.random.Generator, optional
         For them, and for the folds of a penalty.
 
-    Returns
-    -------
-    StandardisedPmse
-        pMSE, its mean and standard deviation under the null, ratio and z.
-
     Raises
     ------
     InputError
@@ -190,17 +185,8 @@ def standardised_pmse(
 def null_moments(n_coefficients: int, n_original: int, n_synthetic: int) -> tuple[float, float]:
     """Return mean and standard deviation of pMSE for a right synthetic set, the original fixed.
 
-    Parameters
-    ----------
-    n_coefficients : int
-        Of an unpenalised logistic regression, with the intercept.
-    n_original, n_synthetic : int
-        TableLike.
-
-    Returns
-    -------
-    tuple of float
-        ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N``; see :func:`standardised_pmse`.
+    They are ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N``: see :func:`standardised_pmse`. The
+    coefficients are those of an unpenalised logistic regression, the intercept among them.
     """
     n = n_original + n_synthetic
     share = n_synthetic / n
@@ -363,11 +349,6 @@ def specks(
     rng : numpy.random.Generator, optional
         For the resample that gives the reference value.
 
-    Returns
-    -------
-    Specks
-        Distances by set, their mean and the reference's.
-
     Raises
     ------
     InputError
@@ -402,14 +383,9 @@ def specks(
 
 
 def ks_distance(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> float:
-    """Return the largest distance of two empirical distribution functions given as counts of scores.
+    """Return the largest distance of two empirical distribution functions of scores.
 
-    Parameters
-    ----------
-    scores : ndarray of float64, shape (groups,)
-        Equal scores are one point of both functions.
-    n_original, n_synthetic : ndarray of float64, shape (groups,)
-        How many records of each table have the score.
+    ``n_original`` and ``n_synthetic`` say how many records of each table have a score, all of shape (groups,).
     """
     return _widest_gap(scores, n_original, n_synthetic)[0]
 

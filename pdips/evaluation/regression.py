@@ -14,14 +14,13 @@ from pdips.data.coding import numbers
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.encoding import ColumnPair, TableLike, indicators, paired
+from pdips.evaluation.encoding import TableLike, indicators, paired
 from pdips.inference import Rule, combine
 
 Family = Literal["linear", "logistic", "poisson"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-_MOST_STEPS = 200
-_TOLERANCE = 1e-6
+_FIRTH = {"max_iter": 200, "gtol": 1e-6, "xtol": 1e-6}
 _SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 
 
@@ -114,12 +113,11 @@ def fit_logistic(
         columns |= {f"{i}:{j}": u * v for i, u in terms[a].items() for j, v in terms[b].items()}
     x = np.column_stack(list(columns.values()))
     kept = (y < schema.columns[outcome].n_values) & ~np.isnan(x).any(axis=1)
-    x, y, told = x[kept], y[kept], []
+    x, y = x[kept], y[kept]
     if len(np.unique(y)) < 2:
-        return _fit_of(tuple(columns), told, np.zeros(0), np.zeros(0), converged=False)
+        return _fit_of(tuple(columns), [], np.zeros(0), np.zeros(0), converged=False)
     told = independent_columns(x, np.ones(len(y)))
-    estimates, errors, converged = _firth_on_groups(x[:, told], y, None, firth=firth)
-    return _fit_of(tuple(columns), told, estimates, errors, converged=converged)
+    return _fit_of(tuple(columns), told, *_firth_on_groups(x[:, told], y, None, firth=firth))
 
 
 def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper_s: ArrayLike) -> FloatArray:
@@ -127,10 +125,8 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
 
     Parameters
     ----------
-    lower_o, upper_o : array_like
-        Bounds from the original data.
-    lower_s, upper_s : array_like
-        Bounds from synthetic data; NaN where there are none.
+    lower_o, upper_o, lower_s, upper_s : array_like
+        Bounds from the original and from synthetic data; NaN where there are none.
 
     Returns
     -------
@@ -144,12 +140,12 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
     confidentiality*, The American Statistician 60, 224-232. The measure goes negative there for disjoint intervals;
     paper 000 cuts it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
     """
-    lo, uo, ls, us = np.broadcast_arrays(
-        *(np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
-    )
+    bounds = (np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
+    lo, uo, ls, us = np.broadcast_arrays(*bounds)
     common = np.minimum(uo, us) - np.maximum(lo, ls)
-    shares = [_share(common, upper - lower) for lower, upper in ((lo, uo), (ls, us))]
-    overlap = np.where(common >= 0, np.mean(shares, axis=0), 0.0)
+    widths = np.array([uo - lo, us - ls])
+    shares = np.divide(common, widths, out=np.broadcast_to((common >= 0) * 1.0, widths.shape).copy(), where=widths > 0)
+    overlap = np.where(common >= 0, shares.mean(axis=0), 0.0)
     return np.where(np.isnan(lo) | np.isnan(uo), np.nan, overlap)
 
 
@@ -160,10 +156,8 @@ def compare_fits(
 
     Parameters
     ----------
-    original_fit : Fit
-        On the confidential table.
-    synthetic_fits : sequence of Fit
-        The same model on each set.
+    original_fit, synthetic_fits : Fit and sequence of Fit
+        One model on the confidential table and on each set.
     level : float
         Of the confidence intervals.
     rule : str, optional
@@ -186,7 +180,12 @@ def compare_fits(
     if not len(synthetic_fits) or any(fit.names != original_fit.names for fit in synthetic_fits):
         raise InputError("comparing fits needs at least one synthetic fit, of the same model and schema")
     lower, upper = original_fit.interval(level)
-    estimate, (low, high) = _pooled(synthetic_fits, level, rule)
+    if len(synthetic_fits) == 1 and rule is None:
+        estimate, (low, high) = synthetic_fits[0].estimates, synthetic_fits[0].interval(level)
+    else:
+        variances = [fit.standard_errors**2 for fit in synthetic_fits]
+        combined = combine([fit.estimates for fit in synthetic_fits], variances, level=level, rule=rule)
+        estimate, (low, high) = combined.estimate, combined.interval
     return pd.DataFrame(
         {
             "original": original_fit.estimates,
@@ -201,19 +200,6 @@ def compare_fits(
         },
         index=pd.Index(original_fit.names, name="coefficient"),
     )
-
-
-def _pooled(fits: Sequence[Fit], level: float, rule: Rule | None) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
-    if len(fits) == 1 and rule is None:
-        return fits[0].estimates, fits[0].interval(level)
-    variances = [fit.standard_errors**2 for fit in fits]
-    combined = combine([fit.estimates for fit in fits], variances, level=level, rule=rule)
-    return combined.estimate, combined.interval
-
-
-def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, (part >= 0) * 1.0)
 
 
 def _check_names(
@@ -236,8 +222,7 @@ def _check_names(
         if not (schema.columns[name].is_categorical or schema.columns[name].is_binned):
             raise InputError(f"column {name!r} has neither levels nor bins; name it as numeric")
     for name in numeric:
-        levels = schema.columns[name].levels
-        if levels is not None and not all(isinstance(level, (int, float)) for level in levels):
+        if not all(isinstance(level, (int, float)) for level in schema.columns[name].levels or ()):
             raise InputError(f"column {name!r} has levels that are no numbers, so it can't be numeric")
 
 
@@ -306,10 +291,18 @@ def fit_design(
     (Firth's correction included) and standard errors are Binder's (1983) linearisation for records drawn one by one,
     A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are not known here.
     """
-    _check_outcome(y, family)
-    w = _scaled_weights(weights, len(y))
-    if weights is not None:
-        x, y, w = x[w > 0], y[w > 0], w[w > 0]
+    if family not in FAMILIES:
+        raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
+    if family == "logistic" and not np.isin(y, (0.0, 1.0)).all():
+        raise InputError("logistic regression needs an outcome with two levels")
+    if family == "poisson" and (y < 0).any():
+        raise InputError("Poisson regression needs an outcome that is never below 0")
+    w = np.ones(len(y))
+    if weights is not None and len(y):
+        if not weights.sum() > 0:
+            raise InputError("weights must not all be 0")
+        x, y, w = (part[weights > 0] for part in (x, y, weights))
+        w = w / w.mean()
     if len(y) <= x.shape[1] or not np.ptp(y) > 0:
         return _fit_of(names, [], np.zeros(0), np.zeros(0), converged=False)
     kept = independent_columns(x, w)
@@ -319,34 +312,15 @@ def fit_design(
     if converged and (family != "logistic" or weights is not None):
         start = estimates if family == "logistic" else None
         estimates, errors, converged = _generalised(x[:, kept], y, w, family, start, sandwich=weights is not None)
-    return _fit_of(names, kept, estimates, errors, converged=converged)
+    return _fit_of(names, kept, estimates, errors, converged)
 
 
-def _fit_of(
-    names: tuple[str, ...], kept: list[int], estimates: FloatArray, errors: FloatArray, *, converged: bool
-) -> Fit:
-    """Return a fit whose coefficients are NaN where they weren't estimated, or all of them without convergence."""
+def _fit_of(names: tuple[str, ...], kept: list[int], estimates: FloatArray, errors: FloatArray, converged: bool) -> Fit:
+    """Return a fit whose coefficients are NaN where they weren't estimated, all of them without convergence."""
     found = np.full((2, len(names)), np.nan)
     if converged:
         found[:, kept] = estimates, errors
     return Fit(names=names, estimates=found[0], standard_errors=found[1], converged=converged)
-
-
-def _check_outcome(y: FloatArray, family: Family) -> None:
-    if family not in FAMILIES:
-        raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
-    if family == "logistic" and not np.isin(y, (0.0, 1.0)).all():
-        raise InputError("logistic regression needs an outcome with two levels")
-    if family == "poisson" and (y < 0).any():
-        raise InputError("Poisson regression needs an outcome that is never below 0")
-
-
-def _scaled_weights(weights: FloatArray | None, n: int) -> FloatArray:
-    if weights is None or not n:
-        return np.ones(n)
-    if not weights.sum() > 0:
-        raise InputError("weights must not all be 0")
-    return weights * (np.count_nonzero(weights) / weights.sum())
 
 
 def _generalised(
@@ -370,7 +344,7 @@ def _generalised(
         )
     covariance = back @ found.cov_params() @ back.T * (len(y) / (len(y) - 1) if sandwich else 1.0)
     estimates, errors = back @ found.params, np.sqrt(np.diagonal(covariance))
-    return estimates, errors, bool(np.isfinite(estimates).all() and np.isfinite(errors).all())
+    return estimates, errors, bool(np.isfinite([estimates, errors]).all())
 
 
 def _firth_on_groups(
@@ -387,8 +361,7 @@ def _firth_on_groups(
     x, y, n = _equal_records(x, y, weights)
     z, back = _uncorrelated(x, n)
     penalty = 0.5 if firth else 0.0
-    options = {"max_iter": _MOST_STEPS, "gtol": _TOLERANCE, "xtol": _TOLERANCE, "penalty_weight": penalty}
-    model = FirthLogisticRegression(backend="numpy", fit_intercept=False, **options)
+    model = FirthLogisticRegression(backend="numpy", fit_intercept=False, penalty_weight=penalty, **_FIRTH)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -440,7 +413,7 @@ def standardised_differences(
     Parameters
     ----------
     original, synthetic : DataFrame or array_like, shape (records, columns)
-        The confidential table and a synthetic set; columns of an array are ``"x1"``, ``"x2"``, ... TableLike with a
+        The confidential table and a synthetic set; columns of an array are ``"x1"``, ``"x2"``, ... Records with a
         missing number are left out; a missing level is a level.
     outcome : str
         A numeric column.
@@ -484,17 +457,15 @@ def normalised_rmse(synthetic: TableLike, holdout: TableLike, outcome: str, pred
     Parameters
     ----------
     synthetic, holdout : DataFrame or array_like, shape (records, columns)
-        A synthetic set, and confidential records that it wasn't made from. See :func:`standardised_differences`.
-    outcome : str
-        A numeric column.
-    predictors : sequence of str
+        A synthetic set, and confidential records that it wasn't made from.
+    outcome, predictors
         As in :func:`standardised_differences`.
 
     Returns
     -------
     float
-        Root of the mean squared prediction error over the standard deviation of the hold-out's outcome, with n - 1
-        below as in R's ``sd``. About sqrt(1 - R^2) for a good set, 1 for one that knows nothing but the mean.
+        Root of the mean squared prediction error over the standard deviation of the hold-out's outcome (n - 1 below).
+        About sqrt(1 - R^2) for a good set, 1 for one that knows nothing but the mean.
 
     Raises
     ------
@@ -504,8 +475,7 @@ def normalised_rmse(synthetic: TableLike, holdout: TableLike, outcome: str, pred
     Notes
     -----
     Arnold and Neunhoeffer (2020), *Really useful synthetic data*, as in section 4.3 of paper 002. A predictor that the
-    synthetic set can't tell from those before it has coefficient 0, as with R's ``predict``. Compare with the same for
-    the original in the place of the synthetic set.
+    set can't tell from those before it has coefficient 0, as with R's ``predict``. Compare with the original's.
     """
     _, theirs, ours = _both(synthetic, holdout, outcome, predictors)
     deviation = float(np.std(ours[1], ddof=1)) if len(ours[1]) > 1 else 0.0
@@ -529,7 +499,9 @@ def _both(
     target, *pairs = paired(first, second, [outcome, *predictors])
     if target.levels is not None:
         raise InputError(f"the outcome {outcome!r} must be numeric")
-    columns = {name: both for pair in pairs for name, both in _numbers(pair).items()}
+    columns: dict[str, Arrays] = {}
+    for pair in pairs:
+        columns |= {pair.name: (pair.original, pair.synthetic)} if pair.levels is None else indicators(pair)
     tables = []
     for which, y in enumerate((target.original, target.synthetic)):
         x = np.column_stack([np.ones(len(y)), *(both[which] for both in columns.values())])
@@ -538,10 +510,6 @@ def _both(
             raise InputError("each table needs at least one record without missing values in outcome and predictors")
         tables.append((x[known], y[known]))
     return ["intercept", *columns], tables[0], tables[1]
-
-
-def _numbers(pair: ColumnPair) -> dict[str, Arrays]:
-    return {pair.name: (pair.original, pair.synthetic)} if pair.levels is None else indicators(pair)
 
 
 def _least_squares(x: FloatArray, y: FloatArray) -> FloatArray:
