@@ -10,20 +10,22 @@ from scipy import stats
 
 from pdips import InputError, RefusedError, Schema, Table
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import linear_weights
 from pdips_papers import find
 from pdips_papers.harness.execution import measure
 from pdips_papers.harness.framework import COLUMNS, Options, Task
 from pdips_papers.harness.pages import write
 from pdips_papers.pseudo import censored_forms, salary, salary_forms
+from pdips_papers.pseudo.as_printed import PrintedPosterior
 from pdips_papers.pseudo.censored_beta import CensoredBeta, measured, summaries
 from pdips_papers.pseudo.censored_findings import findings
 from pdips_papers.pseudo.censored_forms import Made, Published, censored_count, ecdf_distances, row_of, sound_row
 from pdips_papers.pseudo.censored_layout import BOUND, BOUNDS, COUNT
 from pdips_papers.pseudo.censored_paper import COUNTED, COUNTS, SALARY, SALARY_ROWS
+from pdips_papers.pseudo.quadrature import Quadrature
 from pdips_papers.pseudo.salary import Salary, schema_beside, subsample
 from pdips_papers.pseudo.salary_forms import Answer, confidential_column
 
@@ -100,7 +102,7 @@ def test_bounds_after_censoring_stop_at_the_window():
 
 
 def test_the_published_window_costs_twice_what_it_claims():
-    claimed = CensoredPosterior(epsilon=5, model="beta", variant="published")
+    claimed = PrintedPosterior(epsilon=5, model="beta")
     assert claimed.window(censored_forms.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
         censored_forms.SCHEMA
     )

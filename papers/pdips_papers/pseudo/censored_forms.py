@@ -13,9 +13,10 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram.histograms import PerturbedHistogram
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.model import Blueprint, as_source
-from pdips.posterior.quadrature import Quadrature
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips_papers.pseudo.quadrature import Quadrature
 
 N_DRAWS = 1_000
 """Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""

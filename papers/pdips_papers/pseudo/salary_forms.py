@@ -17,9 +17,11 @@ from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.histogram.histograms import PerturbedHistogram
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.censoring import Censored, censor
+from pdips.posterior.censoring import Censored
 from pdips.posterior.columns import record_values
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.finished_model import censor
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import converged, sample
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips_papers.pseudo.censored_forms import CENSOR_UW, CENSOR_W, PH, UNWEIGHTED, WEIGHTED, WEIGHTED_E
