@@ -350,10 +350,7 @@ def _generalised(
 def _firth_on_groups(
     x: FloatArray, y: IntArray, weights: FloatArray | None, *, firth: bool = True
 ) -> tuple[FloatArray, FloatArray, bool]:
-    """Fit a logistic regression by firthmodels on groups of equal records.
-
-    Standard errors of weighted records are not to be used: they take weights for numbers of records.
-    """
+    """Fit a logistic regression on groups of equal records; standard errors are wrong where records have weights."""
     from firthmodels import FirthLogisticRegression
     from scipy.special import expit
     from sklearn.exceptions import ConvergenceWarning
