@@ -27,10 +27,11 @@ from pdips.evaluation.evaluate import evaluate, general_utility
 from pdips.evaluation.pictures import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictures
 from pdips.evaluation.propensity import N_CELLS, specks
 from pdips.release.documents import check, write_json
-from pdips.report import evaluation_pictures as drawing
-from pdips.report.evaluated import MARGINS, READINGS, SPECKS, verdict
+from pdips.report import figures as drawing
 from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
+from pdips.report.utility import MARGINS, READINGS, SPECKS
+from pdips.report.utility import evaluation_verdict as verdict
 
 SCHEMA = Schema.from_toml("""
 [columns.sex]
@@ -163,9 +164,8 @@ def test_a_heat_map_of_many_levels_keeps_those_that_differ_most_and_the_sum():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.choice(levels, 2000), "b": rng.random(2000)})
     made = frame.assign(a=frame["a"].where(frame["a"] != "level 7", "level 33"))
-    found = check(
-        PairDifference, {**difference(Table(frame, schema), [made], schema, ["a", "b"]), "distance": 0.1}, "pair"
-    )
+    apart = difference(Table(frame, schema), [made], schema, ["a", "b"])
+    found = check(PairDifference, {**apart, "distance": 0.1}, "pair")
     rows, across = found.levels
     assert (len(rows), len(across)) == (MOST_LEVELS, MOST_LEVELS)
     assert {"level 7", "level 33", "28 others", "missing"} <= {*rows}
@@ -213,9 +213,8 @@ def analysed(difference: float | None, coverage: float | None) -> dict[str, Any]
 
 def found_of(general: list[dict[str, Any]], specific: Any = None) -> EvaluationDocument:
     release = {"mechanism": "steps", "epsilon": 1.0, "kind": "pure", "n_sets": 2}
-    return check(
-        EvaluationDocument, {"release": release, "weight": None, "general": general, "specific": specific}, "x"
-    )
+    content = {"release": release, "weight": None, "general": general, "specific": specific}
+    return check(EvaluationDocument, content, "x")
 
 
 PAIRS, SINGLES = MARGINS
