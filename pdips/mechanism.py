@@ -244,7 +244,7 @@ class PlannedMechanism(ABC):
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
-        check_settings(self, split=getattr(self, "split", "once"))
+        check_settings(self, variant=self.variants[0], split=getattr(self, "split", "once"))
 
     @abstractmethod
     def plan(self, schema: Schema) -> Plan:

@@ -88,6 +88,17 @@ class Step:
         return self.sensitivity.l2_squared * self.times / (2 * self.price)
 
     @property
+    def rho(self) -> Fraction:
+        """What the step adds to a zero-concentrated loss: epsilon^2 / 2, or an eighth where the range is bounded.
+
+        Bun and Steinke (2016), proposition 1.4; Cesar and Rogers (2021) for choices and distributions, whose price is
+        a bounded range.
+        """
+        if self.law == "gaussian":
+            return self.price
+        return self.price**2 / (self.times * (2 if self.law == "laplace" else 8))
+
+    @property
     def standard_deviation(self) -> float:
         """Standard deviation of the noise on each number."""
         if self.law == "gaussian":
@@ -175,7 +186,7 @@ class Plan:
         return tuple(
             Spend(
                 step=f"{step.name}{of_set(number, self.repeats)}",
-                epsilon=step.price * rate,
+                epsilon=self._cost(step) * rate,
                 composition="parallel" if step.parallel else "sequential",
             )
             for number in range(1, self.repeats + 1)
@@ -201,7 +212,10 @@ class Plan:
         return replace(self, kind="none", law=flaw)
 
     def _sum(self) -> Fraction:
-        return self.repeats * sum((step.price for step in self.steps), Fraction(0))
+        return self.repeats * sum(map(self._cost, self.steps), Fraction(0))
+
+    def _cost(self, step: Step) -> Fraction:
+        return step.rho if self.kind == "zcdp" else step.price
 
 
 def of_set(number: int, n_rounds: int) -> str:

@@ -38,7 +38,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Check",
         "Chooser",
         "Counts",
-        "Density",
         "Drawn",
         "Finding",
         "Given",
