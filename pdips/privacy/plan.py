@@ -50,6 +50,8 @@ class Step:
     parallel : bool
         Asked of strata that no record can be in two of, and the sensitivity is that of all strata together: one person
         pays once.
+    unit : float
+        What a whole step of the answer is worth in the unit in which noise is shown.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class Step:
     counts: str = ""
     delta: Fraction = Fraction(0)
     parallel: bool = False
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "price", positive(self.price, f"the price of {self.name}"))
@@ -109,7 +112,9 @@ class Step:
     def noise(self) -> Noise:
         """The noise on each number, in words and figures that may be published."""
         scale = math.sqrt(self.variance) if self.law == "gaussian" else float(self.scale)
-        return Noise(statistics=self.counts, scale=scale, standard_deviation=self.standard_deviation)
+        return Noise(
+            statistics=self.counts, scale=scale * self.unit, standard_deviation=self.standard_deviation * self.unit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
