@@ -9,9 +9,9 @@ import pandas as pd
 from pdips.data.table import Table
 from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
-from pdips.quantile import sequential
 from pdips.quantile.choosing import Chooser
-from pdips.quantile.column_plan import Task
+from pdips.quantile.column_plan import ColumnTask
+from pdips.quantile.column_synthesis import synthesize as synthesize_columns
 from pdips.quantile.conditional import Draw, LineDraw
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
@@ -54,10 +54,10 @@ def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
     """Quantile regressions at the same quantiles, fitted to the table without noise."""
     taus = np.array([float(k) / 20 for k in range(1, 20)])
 
-    def fit(task: Task, chooser: Chooser) -> Draw:
+    def fit(task: ColumnTask, chooser: Chooser) -> Draw:
         records = task.records()
         lines = quantile_lines(records.predictors, records.outcome, list(taus))
         return LineDraw(task.column, task.box, taus, lines, "interpolate")
 
     columns = KNGResidual(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,)).columns(table.schema)
-    return sequential.release(columns, table, fit, 1, table.n_records, RandomBits(rng), Clock()).sets[0]
+    return synthesize_columns(columns, table, fit, 1, table.n_records, RandomBits(rng), Clock()).sets[0]

@@ -16,6 +16,7 @@ from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.kng import KNG, QUANTILES
 from pdips.quantile.kng_residual import KNGResidual
+from pdips_papers.kng.as_printed import PrintedKNG
 from pdips_papers.kng.heavy_paper import BUDGET, spent
 from pdips_papers.kng.heavy_regression import quantile_lines
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
@@ -90,7 +91,7 @@ class Form:
     def true_epsilon(self, epsilon: str) -> float | None:
         """Return what the row spends if it claims epsilon; None where no bound is known."""
         if self.kind == "published":
-            return spent(KNG(epsilon=epsilon, **self.settings)) if self.settings else None
+            return spent(PrintedKNG(epsilon=epsilon, **self.settings)) if self.settings else None
         return None if self.kind == "reference" else float(exact(epsilon, "epsilon"))
 
 
@@ -101,11 +102,12 @@ def _released(mechanism: Mechanism, case: Case, rng: np.random.Generator) -> pd.
 def _kng(kind: Kind, short: str, **settings: Any) -> Form:
     settings |= {"caps": PREDICTOR_CAPS, "budget": BUDGET}
     if kind == "published":
-        settings |= {"variant": "published", "between": "quantile"}
+        settings |= {"between": "quantile"}
+    build = PrintedKNG if kind == "published" else KNG
     return Form(
         kind=kind,
         short=short,
-        make=lambda case, epsilon, rng: _released(KNG(epsilon=epsilon, **settings), case, rng),
+        make=lambda case, epsilon, rng: _released(build(epsilon=epsilon, **settings), case, rng),
         settings=settings,
     )
 

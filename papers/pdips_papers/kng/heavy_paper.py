@@ -58,8 +58,10 @@ def spent(mechanism: KNG) -> float:
     """Return what the published variant of a mechanism spends on the paper's three columns.
 
     The sum over columns and quantiles of the epsilon that each line claims, times Delta_R / (2 (1 - tau) C_X)
-    (SOUNDNESS theorem 3.1): what basic composition guarantees when lines are drawn exactly from the printed density on
-    public candidates.
+    (``docs/proofs/kng.md``, section 6): what basic composition guarantees when lines are drawn exactly from the printed
+    density on public candidates.
     """
     epsilon = exact(mechanism.epsilon, "epsilon")
-    return math.fsum(true_epsilon(mechanism.plan, p, float(epsilon * BUDGET[name])) for name, p in PREDICTORS.items())
+    return math.fsum(
+        true_epsilon(mechanism.quantile_plan, p, float(epsilon * BUDGET[name])) for name, p in PREDICTORS.items()
+    )

@@ -1,0 +1,101 @@
+"""The plain line that opens each section of the curator's report, and the checks that it sums up."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pdips.report.formats import plural
+
+Level = Literal["good", "watch", "bad", "open"]
+WORDS: dict[Level, str] = {"good": "Passed", "watch": "Needs review", "bad": "Failed", "open": "Open"}
+COLOURS: dict[Level, str] = {"good": "green", "watch": "yellow", "bad": "red", "open": "grey"}
+SIGNS: dict[Level, str] = {"good": "\N{CHECK MARK}", "watch": "!", "bad": "\N{MULTIPLICATION X}", "open": "?"}
+WORST_FIRST: tuple[Level, ...] = ("bad", "watch", "open", "good")
+DID: dict[Level, tuple[str, str]] = {
+    "bad": ("failed", "failed"),
+    "watch": ("needs review", "need review"),
+    "open": ("could not be made", "could not be made"),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """One line on one section.
+
+    Attributes
+    ----------
+    level : {"good", "watch", "bad", "open"}
+        ``open``: what it would take to judge is not there.
+    line : str
+        A sentence that says what was found, by which rule.
+    brief : str
+        The same for a terminal; the line where it is empty.
+    """
+
+    level: Level
+    line: str
+    brief: str = ""
+
+    @property
+    def word(self) -> str:
+        """The level as a reader sees it, so that colour alone says nothing."""
+        return WORDS[self.level]
+
+    @property
+    def sign(self) -> str:
+        """The level as one character, which a screen reader passes over: the word says it."""
+        return SIGNS[self.level]
+
+    @property
+    def short(self) -> str:
+        """The colour's name and what was found, on one line."""
+        return f"{COLOURS[self.level]:<6}  {self.brief or self.line}"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One rule and what it found."""
+
+    name: str
+    found: str
+    rule: str
+    level: Level
+
+    @property
+    def word(self) -> str:
+        """The level as a reader sees it."""
+        return WORDS[self.level]
+
+
+def summed(checks: Sequence[Check]) -> Verdict:
+    """Return the verdict of some checks: its level is the worst of theirs; the line names those that didn't pass."""
+    if not checks:
+        return Verdict(level="open", line="No check could be made.")
+    parts, briefly = [], []
+    for level in WORST_FIRST[:-1]:
+        found = [check for check in checks if check.level == level]
+        if found:
+            did = f"{plural(len(found), 'check')} {DID[level][len(found) > 1]}"
+            parts.append(f"{did}: {'; '.join(f'{one.name}: {one.found} (rule: {one.rule})' for one in found)}.")
+            briefly.append(f"{did}: {', '.join(one.name for one in found)}")
+    if not parts:
+        line = "The only check passed." if len(checks) == 1 else f"All {len(checks)} checks passed."
+        return Verdict(level="good", line=line)
+    return Verdict(level=worst_of(check.level for check in checks), line=" ".join(parts), brief="; ".join(briefly))
+
+
+def worst(found: Sequence[Verdict], otherwise: Verdict) -> Verdict:
+    """Return the worst of what was found, its line followed by the lines of the others; ``otherwise`` for none."""
+    if not found:
+        return otherwise
+    ordered = sorted(found, key=lambda verdict: WORST_FIRST.index(verdict.level))
+    return Verdict(
+        level=ordered[0].level,
+        line=" ".join(verdict.line for verdict in ordered),
+        brief=" ".join(verdict.brief or verdict.line for verdict in ordered),
+    )
+
+
+def worst_of(levels: Iterable[Level]) -> Level:
+    """Return the worst of some levels; good for none."""
+    return min(levels, key=WORST_FIRST.index, default="good")
