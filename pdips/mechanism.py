@@ -51,6 +51,11 @@ class Mechanism(Protocol):
         What the mechanism offers: neighbours it has a proof for, accountings, and ways to pay for several sets.
     most_sets : int
         The largest number of sets of one release.
+
+    Examples
+    --------
+    >>> Steps(epsilon="1/2").privacy_loss(Schema(columns={"ill": Column(levels=["no", "yes"])})).epsilon
+    Fraction(1, 2)
     """
 
     name: ClassVar[str]
@@ -346,9 +351,9 @@ class PlannedMechanism(ABC):
         plan, clock = self.plan(table.schema), Clock(progress)
         loss, spends = plan.loss, plan.spends
         check_representable(table.schema)
+        self.check(plan, table)
         if table.counts is not None and not self.weighs_records:
             raise InputError(f"{self.name} reads records one by one: read the table with counted=False")
-        self.check(plan, table)
         receipt = None
         if ledger is not None:
             with clock.step("charging the ledger"):

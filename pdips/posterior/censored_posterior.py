@@ -124,6 +124,20 @@ class CensoredPosterior(PlannedMechanism):
     measure takes back, on records simulated there, what censoring would take away, so that the posterior keeps its
     place and width where the window is narrow, the better the nearer the centre is. Proof:
     ``docs/proofs/censored-posterior.md``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
+    >>> release, record = CensoredPosterior(epsilon=16, model=build_model).release(table)
+    >>> len(release.sets[0])
+    60
     """
 
     name: ClassVar[str] = "censored-posterior"
@@ -242,6 +256,8 @@ class CensoredPosterior(PlannedMechanism):
             given = [name for name in OF_NUTS if getattr(self, name) != self.__dataclass_fields__[name].default]
             check_unused(given, f"sampler = {sampler}", "sampler = nuts")
         if sampler == "rejection":
+            if self.neighbours == "add-remove":
+                raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
             check_prior(space)
         if self.centred_on == "staged":
             stages.rehearse(space)
@@ -326,8 +342,6 @@ class CensoredPosterior(PlannedMechanism):
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse or warn, from public facts alone and before anything is spent, of what can't work."""
         if self.sampler == "rejection":
-            if not plan.n_public:
-                raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
             check_proposals(table.n_records, self.window(plan.schema), n_draws=self.n_draws)
         n_public = self.n_records or (table.n_records if plan.n_public else 1)
         if n_public * self.window(plan.schema) < USELESS:

@@ -85,6 +85,19 @@ class PseudoPosterior(PlannedMechanism):
     epsilon_x = 2 max_i alpha_i f_i of the second fit. With log-likelihoods that the parameters leave
     unbounded (normal, beta, Bernoulli, ...) no finite epsilon holds at any number of records; and the weights depend on
     all records, so each record moves the weights of all others. ``docs/mechanisms/pseudo-posterior.md`` has an example.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
+    >>> PseudoPosterior(epsilon=2, model=build_model).privacy_loss(schema).kind
+    'asymptotic'
     """
 
     name: ClassVar[str] = "pseudo-posterior"
