@@ -339,5 +339,5 @@ def test_steps_checks_its_settings_against_the_schema(settings, message, tmp_pat
 
 def test_layers_equal_to_columns_is_one_layer_less_with_cells_below():
     deep, less = (find("steps")(epsilon=1, order=("a", "b", "c"), layers=layers) for layers in (3, 2))
-    assert deep.scales(SCHEMA) == less.scales(SCHEMA)
-    assert len(deep.scales(SCHEMA)) == 3
+    assert scales_of(deep, SCHEMA) == scales_of(less, SCHEMA)
+    assert len(scales_of(deep, SCHEMA)) == 3

@@ -209,8 +209,7 @@ def measured(noisy, schema, relation="replace-one", records=((0, 0),) * 10):
     """The tree of a perturbed histogram whose noisy counts are given."""
     plan = PerturbedHistogram(epsilon=1, neighbours=relation).plan(schema)
     tree = measure(plan.design, Drawing(plan, table_of(records, schema), seeded()), np.random.default_rng(0))
-    tree.observed[-1][0] = noisy
-    return tree
+    return replace(tree, observed=[tree.observed[0], np.array(noisy)])
 
 
 def test_perturbed_draws_from_the_clamped_and_normalised_counts():
@@ -448,7 +447,7 @@ def test_counts_too_large_to_add_up_still_give_records():
     plan = PerturbedHistogram(epsilon=1).plan(schema)
     curator = Drawing(plan, random_table(schema, 50, 1), seeded())
     measured = measure(plan.design, curator, np.random.default_rng(0))
-    huge = replace(measured, observed=[measured.observed[0], noisy[None]])
+    huge = replace(measured, observed=[measured.observed[0], noisy])
     drawn = draw_from_noisy(huge, n_public=True, rng=np.random.default_rng(1))
     assert len(drawn) == 50
     assert drawn.min() >= 0
