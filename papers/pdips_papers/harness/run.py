@@ -19,7 +19,7 @@ import pandas as pd
 
 from pdips import __version__
 from pdips.errors import InputError, RefusedError
-from pdips_papers.harness.framework import Options, Study, Task, derive_seed
+from pdips_papers.harness.study import Options, Study, Task, derive_seed
 
 Tell = Callable[[int, int], None]
 """Told how many tasks are done, of how many."""
@@ -96,7 +96,7 @@ def _check_request(study: Study, options: Options, workers: int | None) -> None:
     if options.data is not None and study.data == "none":
         raise InputError(f"study {study.name} simulates its data and takes no --data")
     if options.data is None and study.data == "required":
-        raise InputError(f"study {study.name} needs a table: --data T{getattr(study, 'needs', '')}")
+        raise InputError(f"study {study.name} needs a table: --data T{study.needs}")
     if workers is not None and workers < 0:
         raise InputError(f"the number of workers must be at least 0, got {workers}")
 

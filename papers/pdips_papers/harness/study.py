@@ -1,14 +1,20 @@
-"""What a study is: tasks that run anywhere in any order, a table beside the paper's, pictures and words."""
+"""What a study is: tasks that run anywhere in any order, a table beside the paper's, pictures, claims and words."""
 
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
+from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import positive
 
@@ -17,6 +23,9 @@ if TYPE_CHECKING:
 
 COLUMNS = ("row", "column", "ours", "standard_error", "paper")
 """The columns of a study's table, in long form."""
+
+HOLDS, PARTLY, FAILS, TO_COME = "holds", "holds in part", "doesn't hold", "to come"
+"""What is said of a claim."""
 
 Data = Literal["none", "optional", "required"]
 
@@ -139,7 +148,7 @@ class Block:
     group: str = ""
 
 
-class Study(Protocol):
+class Study(ABC):
     """A study: built without arguments, picklable.
 
     Attributes
@@ -152,48 +161,120 @@ class Study(Protocol):
         As in the paper, or as many as take minutes.
     data : {"none", "optional", "required"}
         Whether ``--data`` makes sense.
+    needs : str
+        What the refusal of a run without data adds.
     """
 
-    name: str
-    title: str
-    default_replicates: int
-    data: Data
+    name: ClassVar[str]
+    title: ClassVar[str]
+    default_replicates: ClassVar[int]
+    data: ClassVar[Data] = "none"
+    needs: ClassVar[str] = ""
 
+    @abstractmethod
     def tasks(self, options: Options) -> list[Task]:
         """Cut the work into tasks of seconds to a minute. Raises InputError if the options make no sense."""
-        ...
 
+    @abstractmethod
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Do one task; return measurements, each with ``row``, ``column`` and ``value`` at least.
 
         ``seed`` is for ``numpy.random.default_rng``: derived from the study, the seed option and the task's key.
         """
-        ...
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return ``COLUMNS`` from all measurements (``task`` holds the key of the task), NaN for what there isn't."""
-        ...
+        return summarise(measurements)
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """Say how to print the table."""
-        ...
+        return whole(table, self.title)
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Draw what the paper draws."""
-        ...
+        return []
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Hold the paper's claims against the table."""
+        return []
 
     def text(self) -> str:
         """Return paragraphs in HTML: what was done, definitions, which published row spends how much true epsilon."""
-        ...
+        page, common = (
+            files("pdips_papers").joinpath("texts", f"{part}.html").read_text("utf-8") for part in (self.name, "common")
+        )
+        return page.replace("{{ common }}\n", common)
 
 
-@runtime_checkable
-class Judging(Protocol):
-    """A study that also compares claims: the page prints them in a table."""
+class Figures:
+    """Looks up figures in a study's table, by row and column.
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """Compare the paper's claims with what was found."""
-        ...
+    Parameters
+    ----------
+    table : DataFrame
+        With the columns of ``COLUMNS``.
+    """
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self._found = {(row, column): values for row, column, *values in table[list(COLUMNS)].values.tolist()}
+        self.rows = tuple(dict.fromkeys(str(row) for row, _ in self._found))
+
+    def at(self, row: str, column: str) -> float:
+        """Return our figure, NaN if there is none."""
+        return float(self._found.get((row, column), (math.nan,))[0])
+
+    def error(self, row: str, column: str) -> float:
+        """Return its standard error, NaN if there is none."""
+        return float(self._found[row, column][1]) if (row, column) in self._found else math.nan
+
+    def paper(self, row: str, column: str) -> float:
+        """Return the paper's figure, NaN if there is none."""
+        return float(self._found[row, column][2]) if (row, column) in self._found else math.nan
+
+
+type Said = tuple[str, str | bool | Sequence[bool]]
+"""What was found, with its figures; and the verdict, or the comparisons that it follows from."""
+
+
+class Claims[Seen]:
+    """The claims of a paper in their order: the paper's words, and what holds each against the figures seen.
+
+    Examples
+    --------
+    >>> claims: Claims[Figures] = Claims()
+    >>> @claims("(4) Less noise, less error; {form}.")
+    ... def less_error(seen):
+    ...     low, high = seen.at("sound", "1"), seen.at("sound", "2")
+    ...     return f"{low} and {high}.", [high < low]
+    >>> table = pd.DataFrame([("sound", "1", 0.5, 0.1, 0.0), ("sound", "2", 0.2, 0.1, 0.0)], columns=list(COLUMNS))
+    >>> claims.judge(Figures(table), form="sound")
+    [Finding(claim='(4) Less noise, less error; sound.', found='0.5 and 0.2.', verdict='holds')]
+    """
+
+    def __init__(self) -> None:
+        self._table: list[tuple[str, Callable[[Seen], Said | None]]] = []
+
+    def __call__(self, claim: str) -> Callable[[Callable[[Seen], Said | None]], Callable[[Seen], Said | None]]:
+        """Put a claim into the table, with the function that judges it; the function may return None for no finding."""
+
+        def put(judge: Callable[[Seen], Said | None]) -> Callable[[Seen], Said | None]:
+            self._table.append((claim, judge))
+            return judge
+
+        return put
+
+    def judge(self, seen: Seen, **words: str) -> list[Finding]:
+        """Judge all claims; ``words`` fill what their texts leave open."""
+        said = [(claim.format(**words), judge(seen)) for claim, judge in self._table]
+        return [Finding(claim=claim, found=each[0], verdict=verdict(each[1])) for claim, each in said if each]
+
+
+def verdict(parts: str | bool | Sequence[bool]) -> str:
+    """Return the verdict that follows from comparisons: all of them right, some, or none."""
+    if isinstance(parts, str):
+        return parts
+    parts = [parts] if isinstance(parts, bool | np.bool_) else parts
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
 
 
 def derive_seed(study: str, seed: int, key: str) -> int:
@@ -250,3 +331,33 @@ def whole(table: pd.DataFrame, title: str) -> list[Block]:
     """Return the layout of a small table: all rows by all columns, in the order in which they come."""
     rows, columns = ({name: name for name in table[side].unique()} for side in ("row", "column"))
     return [Block(title=title, rows=rows, columns=columns)]
+
+
+def rows_of(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return measurements of one row, by column."""
+    return [{"row": row, "column": column, "value": value} for column, value in values.items()]
+
+
+def by_place(measurements: pd.DataFrame) -> dict[tuple[str, str], FloatArray]:
+    """Return the values over replicates, by row and column."""
+    groups = measurements.groupby(["row", "column"], sort=False)["value"]
+    return {(str(row), str(column)): group.to_numpy(dtype=np.float64) for (row, column), group in groups}
+
+
+def task_key(text: str) -> str:
+    """Return a text as the key of a task: in lower case, other characters than letters and digits replaced."""
+    return "".join(letter if letter.isalnum() or letter in "._=-" else "_" for letter in text.lower())
+
+
+def schema_beside(path: Path, study: str) -> Schema:
+    """Return the schema in the file beside a table, of the same name with the ending .toml.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    beside = path.with_suffix(".toml")
+    if not beside.is_file():
+        raise InputError(f"study {study} needs the table's schema beside it: there is no {beside.name}")
+    return Schema.load(beside)

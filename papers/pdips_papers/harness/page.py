@@ -13,7 +13,7 @@ from pdips import __version__
 from pdips.report import pictures
 from pdips.report.formats import number
 from pdips.report.pages import render
-from pdips_papers.harness.framework import COLUMNS, Block, Judging, Options, Picture, Study
+from pdips_papers.harness.study import COLUMNS, Block, Options, Picture, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +44,7 @@ def write(
     options : Options
         What was asked for.
     measurements : DataFrame
-        As :func:`pdips_papers.harness.execution.measure` returns them.
+        As :func:`pdips_papers.harness.run.measure` returns them.
     out : path
         The study's folder.
     seed : int
@@ -92,7 +92,7 @@ def _shown(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> dic
         for place, picture in enumerate(study.pictures(measurements, table))
     ]
     blocks = [spread(block, table) for block in study.layout(table)]
-    findings = study.findings(table) if isinstance(study, Judging) else []
+    findings = study.findings(table)
     return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks, "findings": findings}
 
 
