@@ -6,7 +6,7 @@ import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips_papers.modips.mixed_moments import N_SETS, Bounds, Records, places
+from pdips_papers.modips.location_model import N_SETS, Bounds, Records, places
 
 SCOTT = 3.5
 """Bin width over standard deviation and n^(-1/4), Scott's rule for two numbers."""

@@ -1,6 +1,6 @@
 """The synthesizers of paper 004 on one column in [0, 1]: as published, and with the loss that they claim."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -11,11 +11,10 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.histogram.histograms import PerturbedHistogram
-from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.model import Blueprint, as_source
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.registry import find
 
 N_DRAWS = 1_000
 """Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""
@@ -24,8 +23,20 @@ SCALE = 0.8
 """The paper's c1 for down-scaling, at epsilon 4 only."""
 
 DOWNSCALED_AT = "4"
+
 WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH = "Weighted", "Weighted-e", "Censor_w", "Censor_uw", "PH"
+
 UNWEIGHTED, FRESH, CONFIDENTIAL = "Unweighted", "fresh sample", "Data"
+
+BOUND, COUNT = "Lipschitz bound", "count"
+UTILITY = ("max-ECDF", "avg-ECDF", "mean", "median", "15th percentile", "90th percentile")
+BOUNDS = (BOUND, f"{BOUND}: sd", f"{BOUND}: min", f"{BOUND}: max", f"{BOUND}: share above")
+
+EPSILON = 5
+"""The paper's target in its application."""
+
+STAGED = {"staged, ϵ = 5": 5, "staged, ϵ = 1": 1}
+"""The default form of ``censored-posterior``, by its column in the application's table: true epsilon."""
 
 CENTRES: dict[str, dict[str, Any]] = {
     "zero": {"centre": "zero"},
@@ -163,10 +174,10 @@ def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> I
     bins = {"y": {"lower": 0, "upper": 1, "bins": int(np.ceil(np.sqrt(len(y))))}}
     table, binned = Table(frame, SCHEMA), Table(frame, Schema.model_validate({"columns": bins}))
     for epsilon in epsilons:
-        histogram, _ = PerturbedHistogram(epsilon=epsilon).release(binned, rng=rng)
+        histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned, rng=rng)
         yield Made(row=row_of(PH, epsilon), synthetic=_values(histogram.sets))
         for centre, settings in CENTRES.items():
-            release, _ = CensoredPosterior(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
+            release, _ = find("censored-posterior")(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
             yield Made(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
 
 
@@ -187,3 +198,9 @@ def ecdf_distances(confidential: FloatArray, synthetic: FloatArray) -> tuple[flo
         for values in (confidential, synthetic)
     )
     return float(np.abs(ours - theirs).max()), float(((ours - theirs) ** 2).mean())
+
+
+def epsilons_in(rows: Iterable[str]) -> list[str]:
+    """Return the epsilons in the names of rows, the largest first."""
+    found = {row.partition("epsilon = ")[2].partition(",")[0] for row in rows if "epsilon = " in row}
+    return sorted(found, key=float, reverse=True)

@@ -1,18 +1,25 @@
 """The general location model of simulations 3 and 4 of paper 003: its statistics, with noise, and draws given them."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
+import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
-from pdips_papers.harness.conjugate import draw_covariances, draw_shares, nearest_covariance
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.registry import find
+from pdips.release.release import Release
+from pdips.statistics.plan import Plan
+from pdips.statistics.statistic import Counts, Products, Sums
+from pdips.statistics.units import unit_of
+from pdips_papers.harness.measures import draw_covariances, draw_shares, nearest_covariance
 
 N_SETS = 5
-STEPS = 512
-"""Grid steps in half a range: records are rounded to it before they are added up (SOUNDNESS 7.2, review E5)."""
 
 PRIOR = 0.5
 """Parameter of the Dirichlet prior for each cell, as in the paper."""
@@ -23,6 +30,9 @@ LEAST = 2.0**-10
 FINE = 2**20
 
 PAIRS = ((0, 0), (1, 1), (0, 1))
+
+ONE_IN = 100
+"""One replicate in this many has noise-aware rows: each is a release with chains of its own."""
 
 
 @dataclass(frozen=True)
@@ -69,10 +79,10 @@ class Bounds:
         middle = self.middle[cell]
         return np.clip(z, middle - self.half, middle + self.half)
 
-    def units(self, records: Records) -> IntArray:
-        """Return the distances of z from the middle in whole steps of half / ``STEPS``."""
-        apart = records.z - self.middle[records.cell]
-        return np.stack([quantise(apart[..., j], Fraction(self.half[j]) / STEPS) for j in (0, 1)], axis=-1)
+    def schema(self) -> Schema:
+        """Return the schema of a cell and of the distances of z from its middle."""
+        numbers = {f"z{j + 1}": {"lower": -half, "upper": half} for j, half in enumerate(self.half.tolist())}
+        return Schema.model_validate({"columns": {"cell": {"levels": list(range(self.cells))}} | numbers})
 
 
 @dataclass(frozen=True)
@@ -96,72 +106,74 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics in whole numbers, exact or with noise; u is z - middle in grid steps.
+    """Statistics of data sets, exact or with noise; u is z - middle in units of half the range.
 
     Parameters
     ----------
-    counts : ndarray of int64, shape (replicates, cells)
+    counts : ndarray, shape (replicates, cells)
         Records in each cell.
-    sums : ndarray of int64, shape (replicates, cells, 2)
+    sums : ndarray, shape (replicates, cells, 2)
         Of u in each cell.
-    products : ndarray of int64, shape (replicates, 3)
+    products : ndarray, shape (replicates, 3)
         Sums of u_1^2, u_2^2 and u_1 u_2 over all cells.
     n : int
         Number of records: public.
-    scales : tuple of Fraction
-        Of the discrete Laplace noise on counts, sums, squares and the product, in steps; 0 where exact.
+    noise : float
+        Variance of the noise on each sum.
     """
 
-    counts: IntArray
-    sums: IntArray
-    products: IntArray
+    counts: FloatArray
+    sums: FloatArray
+    products: FloatArray
     n: int
-    scales: tuple[Fraction, Fraction, Fraction, Fraction] = (Fraction(0),) * 4
+    noise: float = 0.0
 
 
-def observe(data: Records, bounds: Bounds) -> Statistics:
-    """Add up the records of data sets, shape (replicates, 1, n), rounded to the grid."""
-    cell, u = data.cell[:, 0], bounds.units(data)[:, 0]
-    place = (cell + bounds.cells * np.arange(len(cell))[:, None]).ravel()
-    size = len(cell) * bounds.cells
-    sums = [np.bincount(place, u[..., j].ravel(), size).astype(np.int64) for j in (0, 1)]
+def plan_of(bounds: Bounds, epsilon: Fraction) -> Plan:
+    """Return what ``modips`` does for ``models/glom.py``, with equal shares: counts, two sums, three products."""
+    products = {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
+    sums = {f"sums {j}": Sums(of=f"z{j + 1}", by=("cell",)) for j in (0, 1)}
+    statistics = {"counts": Counts(by=("cell",))} | sums | products
+    return Plan(
+        schema=bounds.schema(),
+        neighbours="replace-one",
+        statistics=statistics,
+        budget="equal",
+        amount=epsilon,
+        law="laplace",
+    )
+
+
+def sanitised(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits) -> Statistics:
+    """Sanitize the statistics of data sets, shape (replicates, 1, n), once with all of epsilon, as ``modips`` does."""
+    plan = plan_of(bounds, epsilon)
+    exact, noisy = observe(data, bounds, plan.schema), {}
+    for part in plan.parts:
+        values = exact[part.name]
+        noise = part.noise(len(values), bits)
+        noisy[part.name] = (values + noise) * part.statistic.unit(plan.schema)
+    deviation = max(part.standard_deviation * part.statistic.unit(plan.schema) for part in plan.parts[1:3])
     return Statistics(
-        counts=np.bincount(place, minlength=size).reshape(-1, bounds.cells),
-        sums=np.stack(sums, axis=-1).reshape(-1, bounds.cells, 2),
-        products=np.stack([(u[..., j] * u[..., k]).sum(axis=1) for j, k in PAIRS], axis=-1),
+        counts=noisy["counts"],
+        sums=np.stack([noisy["sums 0"], noisy["sums 1"]], axis=-1),
+        products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=data.n,
+        noise=deviation**2,
     )
 
 
-def sanitised(exact: Statistics, epsilon: Fraction, bits: RandomBits) -> Statistics:
-    """Add noise once, the whole epsilon in equal shares: counts (unless there is one cell), two sums, three products.
-
-    Replacing a record changes two counts by 1, a sum over the cells by ``STEPS`` in each of two cells, a sum of squares
-    by ``STEPS``^2 and the sum of products by twice that at most (SOUNDNESS 5.5, review E5); with one cell a sum changes
-    by 2 ``STEPS`` as well.
-    """
-    cells = exact.counts.shape[1]
-    share = epsilon / (6 if cells > 1 else 5)
-    scales = (
-        Fraction(2) / share if cells > 1 else Fraction(0),
-        2 * STEPS / share,
-        STEPS**2 / share,
-        2 * STEPS**2 / share,
-    )
-
-    def noise(scale: Fraction, shape: tuple[int, ...]) -> IntArray:
-        return discrete_laplace(scale, math.prod(shape), bits).reshape(shape)
-
-    products = exact.products.copy()
-    products[:, :2] += noise(scales[2], products[:, :2].shape)
-    products[:, 2] += noise(scales[3], products[:, 2].shape)
-    return replace(
-        exact,
-        counts=exact.counts + noise(scales[0], exact.counts.shape) if cells > 1 else exact.counts,
-        sums=exact.sums + noise(scales[1], exact.sums.shape),
-        products=products,
-        scales=scales,
-    )
+def observe(data: Records, bounds: Bounds, schema: Schema) -> dict[str, IntArray]:
+    """Return the exact statistics in whole units, shape (replicates, entries), by their names in the plan."""
+    cell = data.cell[:, 0]
+    place, size = places(data.cell, bounds.cells), len(cell) * bounds.cells
+    apart = (data.z - bounds.middle[data.cell])[:, 0]
+    u = [unit_of(schema, f"z{j + 1}").whole(apart[..., j].ravel()) for j in (0, 1)]
+    found = {"counts": np.bincount(place, minlength=size).reshape(-1, bounds.cells)}
+    for j in (0, 1):
+        found[f"sums {j}"] = np.bincount(place, u[j], size).astype(np.int64).reshape(-1, bounds.cells)
+    for number, (j, k) in enumerate(PAIRS):
+        found[f"product {number}"] = (u[j] * u[k]).reshape(cell.shape).sum(axis=1, keepdims=True)
+    return found
 
 
 def plug_in(noisy: Statistics, bounds: Bounds, n_sets: int, rng: np.random.Generator) -> Parameters:
@@ -171,21 +183,16 @@ def plug_in(noisy: Statistics, bounds: Bounds, n_sets: int, rng: np.random.Gener
     eigenvalues of the pooled covariance matrix into what bounds allow. What noise adds on average to the square of a
     sum is taken off, as far as the square stays nonnegative.
     """
-    counts, units = np.maximum(noisy.counts, 1), bounds.half / STEPS
-    means = np.clip(noisy.sums / counts[..., None], -STEPS, STEPS)
-    extra = discrete_laplace_variance(noisy.scales[1]) if noisy.scales[1] else 0.0
-    square = np.minimum(np.maximum(noisy.sums.astype(np.float64) ** 2 - extra, 0) / counts[..., None], _most(counts))
-    cross = (counts * means[..., 0] * means[..., 1]).sum(axis=1)
+    counts = np.maximum(noisy.counts, 1)
+    means = np.clip(noisy.sums / counts[..., None], -1, 1)
+    square = np.minimum(np.maximum(noisy.sums**2 - noisy.noise, 0) / counts[..., None], counts[..., None])
     spread = np.empty((len(counts), 2, 2))
     for j in (0, 1):
         spread[:, j, j] = noisy.products[:, j] - square[..., j].sum(axis=1)
-    spread[:, 0, 1] = spread[:, 1, 0] = noisy.products[:, 2] - cross
-    spread = nearest_covariance(spread / STEPS**2 / noisy.n, LEAST, 1.0) * np.outer(bounds.half, bounds.half)
-    return conjugate(counts, means * units + bounds.middle, spread, noisy.n, n_sets, rng)
-
-
-def _most(counts: IntArray) -> FloatArray:
-    return np.asarray(counts[..., None] * float(STEPS) ** 2)
+    spread[:, 0, 1] = noisy.products[:, 2] - (counts * means[..., 0] * means[..., 1]).sum(axis=1)
+    spread[:, 1, 0] = spread[:, 0, 1]
+    spread = nearest_covariance(spread / noisy.n, LEAST, 1.0) * np.outer(bounds.half, bounds.half)
+    return conjugate(counts, means * bounds.half + bounds.middle, spread, noisy.n, n_sets, rng)
 
 
 def conjugate(
@@ -304,3 +311,30 @@ def draw_records(drawn: Parameters, n: int, rng: np.random.Generator, bounds: Bo
     z = rng.standard_normal((*cell.shape, 2)) @ np.swapaxes(np.linalg.cholesky(drawn.covariance), -1, -2)
     z += drawn.means.reshape(-1, 2)[places(cell, cells)].reshape(z.shape)
     return Records(cell, z if bounds is None else bounds.clip(cell, z))
+
+
+def tables(data: Records, levels: Sequence[int], half: FloatArray) -> list[Table]:
+    """Return data sets as tables of the columns w1, w2, ..., z1 and z2, with common bounds; first one in ``ONE_IN``."""
+    numbers = {f"z{j + 1}": {"lower": -width, "upper": width} for j, width in enumerate(half.tolist())}
+    codes = {f"w{j + 1}": {"levels": list(range(size))} for j, size in enumerate(levels)}
+    schema, found = Schema.model_validate({"columns": codes | numbers}), []
+    for k in range(max(1, len(data.cell) // ONE_IN)):
+        w = np.unravel_index(data.cell[k, 0], tuple(levels))
+        columns = dict(zip(codes, w, strict=True))
+        columns |= {f"z{j + 1}": data.z[k, 0, :, j] for j in (0, 1)}
+        found.append(Table(pd.DataFrame(columns), schema))
+    return found
+
+
+def releases(made: Sequence[Table], model: str, epsilon: Fraction, rng: np.random.Generator) -> list[Release]:
+    """Release each table by ``modips`` with a shipped model, noise-aware, with equal shares."""
+    mechanism = find("modips")(epsilon=epsilon, n_sets=N_SETS, model=model, budget="equal")
+    return [mechanism.release(table, rng=rng)[0] for table in made]
+
+
+def records_in(found: Sequence[Release], levels: Sequence[int]) -> Records:
+    """Return the synthetic sets of releases as records."""
+    names = [f"w{j + 1}" for j in range(len(levels))]
+    codes = np.array([[each[names].to_numpy(dtype=np.int64) for each in release.sets] for release in found])
+    z = np.array([[each[["z1", "z2"]].to_numpy(dtype=np.float64) for each in release.sets] for release in found])
+    return Records(np.ravel_multi_index(tuple(np.moveaxis(codes, -1, 0)), tuple(levels)).astype(np.int64), z)

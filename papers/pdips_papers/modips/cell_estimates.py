@@ -1,64 +1,70 @@
-"""What simulations 3 and 4 of paper 003 share: estimates from sets, sets without one, and pictures by group."""
+"""What simulations 3 and 4 of paper 003 share: estimates from sets, sets without one, claims on means, pictures."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
 from pdips.arrays import FloatArray
-from pdips.report.pictures import INK
-from pdips_papers.harness.epsilon_curves import Curves, epsilons_of, short, suffix_of
-from pdips_papers.harness.framework import Block, Picture
-from pdips_papers.harness.measures import LEVEL, MANY_DEGREES, MEASURES, at_each, pooled, summary
-from pdips_papers.modips.mixed_moments import Records, cell_moments, places
+from pdips.report.formats import MINUS
+from pdips_papers.harness.curves import (
+    INK,
+    CurveFigures,
+    Curves,
+    CurveStudy,
+    epsilons_of,
+    short,
+    suffix_of,
+)
+from pdips_papers.harness.measures import (
+    LEVEL,
+    MANY_DEGREES,
+    MEASURES,
+    at_each,
+    combine_predictive,
+    pooled,
+    summary,
+)
+from pdips_papers.harness.study import Block, Picture
+from pdips_papers.modips.location_model import Records, cell_moments, places
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
 
 Combining = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 WITHOUT = "without"
 """The measure of sets that give no estimate: a cell is empty, or a regression has no fit."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """Parameters that one picture shows.
-
-    Parameters
-    ----------
-    title : str
-        Heading.
-    cases : mapping of str to str
-        End of the name of a row, and how to print it.
-    """
-
-    title: str
-    cases: Mapping[str, str]
+LABELS = {
+    "original": "original data",
+    "np-dips-published": "NP-DIPS (published)",
+    "np-dips": "NP-DIPS",
+    "modips-published": "MODIPS (published)",
+    "modips-plug-in": "MODIPS plug-in, once",
+    "modips-plug-in-common": "MODIPS plug-in, once, common bounds",
+    "modips-noise-aware": "MODIPS noise-aware",
+    "multiple-synthesis": "multiple synthesis",
+    "wrong-published": "wrong model (published)",
+    "wrong-plug-in": "wrong model, once",
+}
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupedCurves:
-    """Curves over epsilon with pictures by group of parameters, and a table of sets without an estimate.
+class GroupedStudy(CurveStudy):
+    """A study with pictures by group of parameters, and a table of sets without an estimate."""
 
-    Parameters
-    ----------
-    curves : Curves
-        Of all groups.
-    groups : sequence of Group
-        In order.
-    """
+    groups: ClassVar[Mapping[str, Mapping[str, str]]]
+    """By heading: the parameters that one picture shows, and how to print them."""
 
-    curves: Curves
-    groups: Sequence[Group]
+    def batch(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many replicates a task has at most."""
+        return 100
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table of :meth:`Curves.table`, and the shares of sets without an estimate after it."""
+        """Return the long table of the curves, and the shares of sets without an estimate after it."""
         without = measurements["column"].str.startswith(WITHOUT)
         table = self.curves.table(measurements[~without])
         shares = pooled(measurements[without])
@@ -68,7 +74,7 @@ class GroupedCurves:
         return pd.concat([table, repeated, shares[~plain]], ignore_index=True)
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the blocks of :meth:`Curves.layout`, and those of sets without an estimate."""
+        """Return the blocks of the curves, and those of sets without an estimate."""
         epsilons, present = epsilons_of(table), set(zip(table["row"], table["column"], strict=True))
         columns = {f"{WITHOUT}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
         blocks = self.curves.layout(table)
@@ -83,35 +89,60 @@ class GroupedCurves:
                 blocks.append(Block(title=title, rows=rows, columns=columns, headline=False, group="By epsilon"))
         return blocks
 
-    def pictures(self, table: pd.DataFrame) -> list[Picture]:
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Return a picture for each group: four panels for each of its parameters, with a line for each method."""
-        single = self.curves.pictures(table)
-        by_case = {picture.title: picture for picture in single}
+        by_case = {picture.title: picture for picture in self.curves.pictures(table)}
         found = []
-        for group in self.groups:
-            parts = [(label, by_case[label]) for label in group.cases.values() if label in by_case]
-            panels = [self._named(panel, label) for label, part in parts for panel in part.panels]
+        for title, cases in self.groups.items():
+            parts = [(label, by_case[label]) for label in cases.values() if label in by_case]
+            panels = [_named(panel, label) for label, part in parts for panel in part.panels]
             if parts:
                 caption, key = parts[0][1].caption, parts[0][1].key
-                found.append(Picture(title=group.title, caption=caption, panels=panels, key=key))
+                found.append(Picture(title=title, caption=caption, panels=panels, key=key))
         return found
 
-    @staticmethod
-    def _named(panel: "str | Figure", label: str) -> "str | Figure":
-        """Put the parameter into the title of a panel."""
-        if not isinstance(panel, str):
-            axes = panel.axes[0]
-            measure = (
-                axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
-            )
-            axes.set_title(f"{label}: {measure}", fontsize=9.5, color=INK, loc="left", pad=5)
-        return panel
+
+def _named(panel: "str | Figure", label: str) -> "str | Figure":
+    """Put the parameter into the title of a panel."""
+    if not isinstance(panel, str):
+        axes = panel.axes[0]
+        title = axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
+        axes.set_title(f"{label}: {title}", fontsize=9.5, color=INK, loc="left", pad=5)
+    return panel
 
 
-def grouped(groups: Sequence[Group], **options: Any) -> GroupedCurves:
+def grouped(groups: Mapping[str, Mapping[str, str]], **options: Any) -> Curves:
     """Return the curves of all groups; ``options`` are those of :class:`Curves`."""
-    cases = {case: label for group in groups for case, label in group.cases.items()}
-    return GroupedCurves(curves=Curves(cases=cases, **options), groups=groups)
+    return Curves(cases={case: label for cases in groups.values() for case, label in cases.items()}, **options)
+
+
+class Averages(CurveFigures):
+    """Averages of figures over parameters and epsilons, as numbers and in words; what isn't there is left out."""
+
+    def of(self, name: str, cases: Sequence[str], measure: str, epsilons: Sequence[str]) -> float:
+        """Return the mean over cases and epsilons, of absolute values for the bias; infinite without any."""
+        values = np.array(self.over([name], cases, measure, epsilons))
+        values = np.abs(values[~np.isnan(values)])
+        return float(values.mean()) if len(values) else math.inf
+
+    def words(self, names: Sequence[str], cases: Sequence[str], measure: str, epsilons: Sequence[str]) -> str:
+        """Return such means for several methods."""
+        shown = (f"{LABELS[name]} {figure(self.of(name, cases, measure, epsilons), measure)}" for name in names)
+        return ", ".join(shown)
+
+
+def figure(value: float, measure: str) -> str:
+    """Return a figure in words: a percentage for coverage."""
+    if math.isinf(value):
+        return "none"
+    if measure == "coverage":
+        return f"{100 * value:.0f} %"
+    return f"{value:.2g}".replace("-", MINUS) if value < 100 else f"{value:,.0f}"
+
+
+def span(epsilons: Sequence[str]) -> str:
+    """Name a run of epsilons by its ends."""
+    return short(epsilons[0]) if len(epsilons) == 1 else f"{short(epsilons[0])} to {short(epsilons[-1])}"
 
 
 def combine_available(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -141,6 +172,29 @@ def combine_available(estimates: FloatArray, variances: FloatArray) -> tuple[Flo
     quantile = np.where(normal, special.ndtri(LEVEL), special.stdtrit(np.maximum(degrees, 1.0), LEVEL))
     half = quantile * np.sqrt(between / size + within)
     return np.where(enough, centre, np.nan), np.where(enough, half, np.nan)
+
+
+def combine_sets(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Combine posterior predictive sets, those that give an estimate, as :func:`combine_predictive` does.
+
+    Parameters
+    ----------
+    estimates, variances : ndarray, shape (replicates, sets)
+        NaN where a set gives none.
+
+    Returns
+    -------
+    estimate, half_width : ndarray, shape (replicates,)
+        NaN where fewer than two sets have an estimate.
+    """
+    there = np.isfinite(estimates) & np.isfinite(variances)
+    centre, half = (np.full(len(estimates), np.nan) for _ in range(2))
+    for m in range(2, estimates.shape[1] + 1):
+        rows = there.sum(axis=1) == m
+        if rows.any():
+            kept = (each[rows][there[rows]].reshape(-1, m) for each in (estimates, variances))
+            centre[rows], half[rows] = combine_predictive(*kept)
+    return centre, half
 
 
 def summarised(
