@@ -216,20 +216,20 @@ class Figures:
     """
 
     def __init__(self, table: pd.DataFrame) -> None:
-        self._found = {(row, column): values for row, column, *values in table[list(COLUMNS)].values.tolist()}
-        self.rows = tuple(dict.fromkeys(str(row) for row, _ in self._found))
+        self.found = {(row, column): values for row, column, *values in table[list(COLUMNS)].values.tolist()}
+        self.rows = tuple(dict.fromkeys(str(row) for row, _ in self.found))
 
     def at(self, row: str, column: str) -> float:
         """Return our figure, NaN if there is none."""
-        return float(self._found.get((row, column), (math.nan,))[0])
+        return float(self.found.get((row, column), (math.nan,))[0])
 
     def error(self, row: str, column: str) -> float:
         """Return its standard error, NaN if there is none."""
-        return float(self._found[row, column][1]) if (row, column) in self._found else math.nan
+        return float(self.found[row, column][1]) if (row, column) in self.found else math.nan
 
     def paper(self, row: str, column: str) -> float:
         """Return the paper's figure, NaN if there is none."""
-        return float(self._found[row, column][2]) if (row, column) in self._found else math.nan
+        return float(self.found[row, column][2]) if (row, column) in self.found else math.nan
 
 
 type Said = tuple[str, str | bool | Sequence[bool]]

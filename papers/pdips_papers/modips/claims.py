@@ -35,7 +35,6 @@ NAMES = {
 
 LOW, HIGH = 0.93, 0.97
 SMALLEST = math.exp(-2) - 1e-6
-
 ONE, PRIORS = "laplace-one-count", ("multinomial-dirichlet", "mcclure-reiter")
 HISTOGRAMS = ("perturbed-histogram", "smoothed-histogram")
 PARAMETERS = {"mu": "mean", "s2": "variance"}

@@ -22,9 +22,7 @@ from pdips.statistics.exact_counts import draw_counts
 from pdips.statistics.noise_laws import LaplaceLaw
 
 EPSILONS = (repr(math.e),)
-
 TARGET, ALTERED = "diagnosis", "O"
-
 NUMBERS = {"age": "age", "hours_sitting": "hours"}
 
 N_BINS = 4
@@ -62,36 +60,23 @@ CONFUSION = ("+ as +", "+ as -", "- as +", "- as -")
 """Observed and predicted, per 20 held out; + is an altered diagnosis."""
 
 RATE = "CR, %"
-
 WAYS = (1, 2, 3, 8)
-
 TVD = {k: f"TVD {k}-way" for k in WAYS}
-
 MOMENTS = tuple(f"{short} {moment}" for short in NUMBERS.values() for moment in ("mean", "SD"))
-
 BALANCED, AMONG_ALTERED, AMONG_NORMAL = "balanced, %", "altered called so, %", "normal called altered, %"
-
 ONE_CLASS = "sets of one class, %"
 
 COST = 1.0
 """C of the support vector machines, as in e1071 by default: its cross-validation reports a rate and chooses nothing."""
 
 HALF, PERKS = "alpha = 1/2", "alpha = 1/K"
-
 LAPLACE_PUBLISHED, LAPLACE = "Laplace sanitizer (published)", "Laplace sanitizer"
-
 PRIVBAYES = "privbayes"
-
 PUBLISHED, PLUG_IN, AWARE = "plug-in (published)", "plug-in", "noise-aware"
-
 PRINTED_SVM, SOUND_SVM, SOUND_SVM_N = "PrivateSVM (printed)", "PrivateSVM, C = 1", "PrivateSVM, C = n"
-
 SVMS = (PRINTED_SVM, SOUND_SVM, SOUND_SVM_N)
-
 ORIGINAL, MAJORITY = "original data", "majority class"
-
 RESAMPLE, EVEN = "resample, not private", "even cells, no data"
-
 REFERENCES = (ORIGINAL, MAJORITY, RESAMPLE, EVEN)
 
 Maker = Callable[[Table, str, np.random.Generator], pd.DataFrame]

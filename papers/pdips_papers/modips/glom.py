@@ -32,16 +32,13 @@ from pdips_papers.modips.cell_histograms import scotts_bins, two_steps
 from pdips_papers.modips.location_model import N_SETS, Bounds, Records, draw_records
 
 N, RHO = 1000, 0.5
-
 LEVELS = (2, 3, 4)
 
 MARGINS = ((0.4, 0.6), (0.2, 0.3, 0.5), (0.15, 0.2, 0.25, 0.4))
 """Shares of the levels, independent of each other: cells of 1.2 to 12 %. The paper's are in its supplement."""
 
 CELLS = 24
-
 SHARES = np.einsum("i,j,k->ijk", *MARGINS).ravel()
-
 LEVEL_OF = np.stack(np.unravel_index(np.arange(CELLS), LEVELS))
 
 MEANS = -2 + 4 * np.stack([5 * np.arange(CELLS) % CELLS, 7 * np.arange(CELLS) % CELLS], axis=-1) / (CELLS - 1)

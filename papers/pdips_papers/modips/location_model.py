@@ -28,7 +28,6 @@ LEAST = 2.0**-10
 """Least eigenvalue of a noisy covariance matrix, in squared half ranges."""
 
 FINE = 2**20
-
 PAIRS = ((0, 0), (1, 1), (0, 1))
 
 ONE_IN = 100

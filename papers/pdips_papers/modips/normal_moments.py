@@ -36,9 +36,7 @@ STEPS = 1024
 """Grid steps between the bounds: records are rounded to it before sums are taken (docs/proofs/modips.md, section 1)."""
 
 CELLS_A_BATCH = 200_000
-
 TRUTH = {"mu": 0.0, "s2": 1.0}
-
 N_SETS, MANY_SETS = 5, 100
 
 DRAWS = 1000

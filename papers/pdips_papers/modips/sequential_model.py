@@ -15,14 +15,12 @@ from pdips_papers.modips.as_printed import posterior_draws
 from pdips_papers.modips.location_model import N_SETS, Bounds, Records
 
 LEVELS = (2, 2, 3)
-
 CELLS = 12
 
 HALF = 4.0
 """Bounds -4 and 4 on both numbers."""
 
 BOUNDS = Bounds(np.zeros((CELLS, 2)), np.array([HALF, HALF]))
-
 ONE_CELL = Bounds(np.zeros((1, 2)), np.array([HALF, HALF]))
 
 TOLERANCE_OF_FIRTH = 1e-4

@@ -42,7 +42,6 @@ from pdips_papers.modips.location_model import N_SETS, PAIRS, Records, draw_reco
 from pdips_papers.modips.sequential_model import BOUNDS, HALF, LEVELS, ONE_CELL, SEQUENCE, draw_levels, in_units
 
 N, RHO = 1000, 0.5
-
 COVARIANCE = np.array([[1.0, RHO], [RHO, 1.0]])
 
 COMPONENTS = 8
@@ -58,7 +57,6 @@ PUBLIC_BINS = 13
 """Bins of each number: what Scott's rule gives for variance 1."""
 
 NAMES = ("intercept", "z1", "z2", "w1", "w2")
-
 TRUTHS = {str(number + 1): row for number, row in enumerate(row for one in SEQUENCE for row in one.truth)}
 
 GROUPS = {
@@ -293,13 +291,9 @@ METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], Records]] = {
 """Each takes data, the total epsilon and bits, and returns synthetic sets."""
 
 MEANS, SPREADS = ("mu1", "mu2"), ("s1", "s2", "rho")
-
 PRINTED = ("modips-published", "np-dips-published")
-
 REPAIRED = ("modips-plug-in", "np-dips")
-
 WRONG = ("wrong-published", "wrong-plug-in")
-
 FEW = 0.05
 
 claims: Claims[Averages] = Claims()

@@ -33,7 +33,6 @@ TARGETS = {"5": 0.060, "4": 0.065, "3": 0.070, "1": 0.09}
 """Mean max-ECDF that the default is to stay below, by true epsilon."""
 
 MEAN_COUNT = f"{COUNT}: Mean"
-
 STATISTICS = UTILITY[2:]
 RANKED = ("max-ECDF", "avg-ECDF", "Mean", "Median", "15th Q", "90th Q")
 CLAIMING = (WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW)

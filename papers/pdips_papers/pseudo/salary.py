@@ -53,9 +53,7 @@ MOST_RECORDS = 2_000
 """Of a larger table each replicate takes as many records at random; the paper's has 1,601."""
 
 TRUE, RHAT, KEPT = "True ϵ", "R-hat", "Sets released"
-
 SALARY_ROWS = ("Lipschitz", "Privacy", "max-ECDF", "avg-ECDF", "Mean", "Median", "15th Q", "90th Q")
-
 NONE = float("nan")
 SALARY: dict[str, tuple[float, ...]] = {
     "Data": (NONE, NONE, NONE, NONE, 91019, 80000, 51000, 150000),

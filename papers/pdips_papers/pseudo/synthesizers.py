@@ -23,11 +23,8 @@ SCALE = 0.8
 """The paper's c1 for down-scaling, at epsilon 4 only."""
 
 DOWNSCALED_AT = "4"
-
 WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH = "Weighted", "Weighted-e", "Censor_w", "Censor_uw", "PH"
-
 UNWEIGHTED, FRESH, CONFIDENTIAL = "Unweighted", "fresh sample", "Data"
-
 BOUND, COUNT = "Lipschitz bound", "count"
 UTILITY = ("max-ECDF", "avg-ECDF", "mean", "median", "15th percentile", "90th percentile")
 BOUNDS = (BOUND, f"{BOUND}: sd", f"{BOUND}: min", f"{BOUND}: max", f"{BOUND}: share above")

@@ -11,9 +11,7 @@ from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 
 LEVELS = {"x1": 2, "x2": 3, "x3": 4, "x4": 5}
-
 N_CELLS = 120
-
 N_BINS = 15
 
 RIDGE = 1.0

@@ -37,13 +37,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 N_SETS = 4
-
 N_TEST = 100
-
 EPSILONS = ("0.5", "2", "5", "10")
-
 SAMPLES = (10_000, 4_000)
-
 NAMES = {"STEPS": "steps", "UH modified": "universal-histogram", "PrivBayes": "privbayes"}
 METHODS = tuple(NAMES)
 
@@ -54,7 +50,6 @@ FORMS: dict[str, dict[str, Any]] = {
 }
 
 DEFAULT = "steps as by default"
-
 REFERENCES = ("the table itself", "bins alone")
 
 GROUPS = ("x1+x2+x4", "x3+y")
@@ -295,11 +290,8 @@ def _error(values: FloatArray) -> float:
 # The paper's figures 2 and 3.
 
 DRAWN = ("published", "sound")
-
 COLOURS = dict(zip(DRAWN, (4, 3), strict=True))
-
 METHOD_COLOURS = {"STEPS": 5, "UH modified": 2, "PrivBayes": 6}
-
 MEASURES = ("bias", "RMSE", "coverage")
 
 type Values = Mapping[tuple[str, str, str], Mapping[str, FloatArray]]

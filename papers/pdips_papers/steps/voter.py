@@ -39,6 +39,7 @@ from pdips_papers.steps.voter_table import (
     ALWAYS,
     AMONG_ALL,
     FIRTH,
+    MEASURES,
     NEVER,
     PAPER_METHODS,
     RESAMPLE,
@@ -50,9 +51,7 @@ from pdips_papers.steps.voter_table import (
 )
 
 N_SETS = 5
-
 EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
-
 ORDER = ("voted", "college", "prereg_state")
 
 SETTINGS: dict[str, tuple[str, dict[str, Any]]] = {

@@ -46,7 +46,6 @@ FIGURES = {
 }
 
 COLOURS = {method: number for number, method in enumerate((*PAPER_METHODS, "STEPS"), start=1)}
-
 LIMITS = (-0.03, 1.03)
 
 

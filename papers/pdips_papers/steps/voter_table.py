@@ -33,18 +33,14 @@ MEASURES = {
 """The measures of table 3: their columns in ``voter_table3.csv``, and what they are called here."""
 
 SMALLER_IS_BETTER = frozenset({"ks_distance"})
-
 RESAMPLE = "resample, not private"
 
 NEVER, ALWAYS = "no pair found associated", "every pair found associated"
 """What consistency rates come to if the tests on synthetic sets say the same of all pairs, whatever the data."""
 
 REFERENCES = (RESAMPLE, NEVER, ALWAYS)
-
 FIRTH = {key.replace("overlap", "firth"): f"{label} (Firth)" for key, label in MEASURES.items() if "overlap" in key}
-
 SCORE = "overall score"
-
 AMONG_ALL = " among all"
 
 

@@ -9,10 +9,12 @@ weights that are the density over that of the clouds.
 from fractions import Fraction
 
 import numpy as np
+from numpy.typing import NDArray
+from sklearn.tree import DecisionTreeClassifier
 
 from pdips.arrays import FloatArray
 from pdips.privacy.noise import RandomBits, exponential_mechanism, quantise
-from pdips_papers.kng.pmse_stages import (
+from pdips_papers.kng.pmse_mechanism import (
     NAMES,
     RATES,
     Known,
@@ -24,11 +26,13 @@ from pdips_papers.kng.pmse_stages import (
     with_logs,
     without_logs,
 )
+from pdips_papers.kng.pmse_scores import synthesise
 
 PRIOR_VARIANCE = 100_000
 """Of each parameter, as in the paper's code."""
 
 N_ROUNDS = 3
+
 MOST_TREES = 400
 """Candidates of a round: each needs a tree."""
 
@@ -39,6 +43,7 @@ FREEDOM = 4
 """Degrees of freedom of the clouds: the density has wide tails."""
 
 N_BINS = 64
+
 SEARCH = 50
 """The unpaid search spends this many times epsilon."""
 
@@ -50,6 +55,9 @@ FLOOR = 200.0
 
 STEP = Fraction(1, 2**20)
 """Nats; log weights are rounded to it."""
+
+DEPTH, LEAST_GAIN = 5, 0.01
+"""Of the tree, as the paper's code sets CART: depth, and the misclassified that a split must save, as a share."""
 
 
 def published(
@@ -97,15 +105,50 @@ def published(
 
 def log_density(records: FloatArray, epsilon: Fraction, changed: FloatArray) -> FloatArray:
     """Return the printed log density at parameters with the rates as logs, shape (candidates, 8)."""
-    from pdips_papers.kng.pmse_kernels import synthesise
-    from pdips_papers.kng.pmse_tree import binned, tree_pmse
-
     n, thetas = len(records), without_logs(changed)
-    edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T.copy()
+    edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T
     real, points = binned(records, edges), -np.log1p(-_even(n))
-    pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges), N_BINS) for theta in thetas])
+    pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges)) for theta in thetas])
     prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, RATES].sum(axis=1)
     return np.asarray(-n * float(epsilon) / 2 * pmse + prior)
+
+
+def binned(records: FloatArray, edges: FloatArray) -> NDArray[np.float32]:
+    """Return the bins of records, shape (n, 3), on the columns' sorted edges, shape (3, edges)."""
+    bins = [np.searchsorted(cuts, values, side="right") for cuts, values in zip(edges, records.T, strict=True)]
+    return np.column_stack(bins).astype(np.float32)
+
+
+def tree_pmse(
+    real: NDArray[np.float32], made: NDArray[np.float32], depth: int = DEPTH, least_gain: float = LEAST_GAIN
+) -> float:
+    """Return the pMSE of a tree that tells confidential from synthetic records, pruned as CART does.
+
+    Parameters
+    ----------
+    real, made : ndarray, shapes (n, 3) and (m, 3)
+        Bins of the confidential and of the synthetic records.
+    depth : int
+        Most splits on the way to a leaf.
+    least_gain : float
+        Misclassified records that a split must save, as a share of the root's, for each split below it.
+    """
+    n, m = len(real), len(made)
+    smallest = least_gain * min(n, m)
+    grown = DecisionTreeClassifier(max_depth=depth, random_state=0)
+    tree = grown.fit(np.concatenate([real, made]), np.repeat([0, 1], [n, m])).tree_
+    counts = tree.value[:, 0] * tree.weighted_n_node_samples[:, None]
+    squares = (counts.sum(axis=1) * (counts[:, 1] / counts.sum(axis=1) - m / (n + m)) ** 2).tolist()
+    errors, splits = counts.min(axis=1).tolist(), [0] * tree.node_count
+    left, right = tree.children_left.tolist(), tree.children_right.tolist()
+    for node in range(tree.node_count - 1, -1, -1):  # children come after their parents
+        if left[node] >= 0 and errors[node] > smallest:
+            below = errors[left[node]] + errors[right[node]]
+            n_splits = splits[left[node]] + splits[right[node]] + 1
+            if errors[node] - below > smallest * n_splits or least_gain == 0.0:
+                errors[node], splits[node] = below, n_splits
+                squares[node] = squares[left[node]] + squares[right[node]]
+    return float(squares[0] / (n + m))
 
 
 def _around(known: Known, n_candidates: int, number: int) -> FloatArray:
