@@ -14,18 +14,26 @@ from pdips.posterior.model import Blueprint, as_source
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import linear_weights
+from pdips.registry import MECHANISMS
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options, Task
-from pdips_papers.harness.pages import write
-from pdips_papers.pseudo import censored_forms, salary, salary_forms
-from pdips_papers.pseudo.censored_beta import CensoredBeta, measured, summaries
-from pdips_papers.pseudo.censored_findings import findings
-from pdips_papers.pseudo.censored_forms import Made, Published, censored_count, ecdf_distances, row_of, sound_row
-from pdips_papers.pseudo.censored_layout import BOUND, BOUNDS, COUNT
-from pdips_papers.pseudo.censored_paper import COUNTED, COUNTS, SALARY, SALARY_ROWS
-from pdips_papers.pseudo.salary import Salary, schema_beside, subsample
-from pdips_papers.pseudo.salary_forms import Answer, confidential_column
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options, Task, schema_beside
+from pdips_papers.pseudo import salary, synthesizers
+from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, measured, summaries
+from pdips_papers.pseudo.claims import simulated_findings
+from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Answer, Salary, confidential_column, subsample
+from pdips_papers.pseudo.synthesizers import (
+    BOUND,
+    BOUNDS,
+    COUNT,
+    Made,
+    Published,
+    censored_count,
+    ecdf_distances,
+    row_of,
+    sound_row,
+)
 
 N, DRAWS = 250, 150
 
@@ -33,9 +41,9 @@ N, DRAWS = 250, 150
 @pytest.fixture(scope="module", autouse=True)
 def quick():
     """The same quadrature with a graph that compiles in no time."""
-    fit = Quadrature(Blueprint(as_source("beta"), censored_forms.SCHEMA).model, {"y": np.linspace(0.1, 0.9, 9)})
+    fit = Quadrature(Blueprint(as_source("beta"), synthesizers.SCHEMA).model, {"y": np.linspace(0.1, 0.9, 9)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(censored_forms, "fitted", lambda: fit)
+        patch.setattr(synthesizers, "fitted", lambda: fit)
         yield
 
 
@@ -101,8 +109,8 @@ def test_bounds_after_censoring_stop_at_the_window():
 
 def test_the_published_window_costs_twice_what_it_claims():
     claimed = CensoredPosterior(epsilon=5, model="beta", variant="published")
-    assert claimed.window(censored_forms.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
-        censored_forms.SCHEMA
+    assert claimed.window(synthesizers.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
+        synthesizers.SCHEMA
     )
     assert claimed.privacy_loss().kind == "none"
 
@@ -181,7 +189,7 @@ def test_the_tasks_are_the_papers():
 
 
 def verdict_of(table, words):
-    (found,) = [finding for finding in findings(table) if words in finding.claim]
+    (found,) = [finding for finding in simulated_findings(table) if words in finding.claim]
     return found.verdict
 
 
@@ -228,7 +236,7 @@ def test_the_schema_lies_beside_the_table(tmp_path):
     with pytest.raises(InputError, match=r"there is no pay\.toml"):
         Salary().tasks(Options(replicates=1, data=path))
     (tmp_path / "pay.toml").write_text(PAY.to_toml(), encoding="utf-8")
-    assert confidential_column(schema_beside(path)) == "pay"
+    assert confidential_column(schema_beside(path, "salary")) == "pay"
     first, second = Salary().tasks(Options(replicates=2, data=path))
     assert first.arguments == second.arguments
     assert first.key != second.key
@@ -271,9 +279,9 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
             )
         }
     )
-    monkeypatch.setattr(salary_forms, "sample", lambda *_, **__: given)
-    monkeypatch.setattr(salary_forms, "worst_rhat", lambda _: 1.0)
-    largest, synthetic, _ = salary_forms.Published(table, rng).refit(np.ones(60), 2.5)
+    monkeypatch.setattr(salary, "sample", lambda *_, **__: given)
+    monkeypatch.setattr(salary, "worst_rhat", lambda _: 1.0)
+    largest, synthetic, _ = salary.Fitted(table, rng).refit(np.ones(60), 2.5)
     y, male = table.frame["pay"].to_numpy() / 50, (table.frame["sex"] == "m").to_numpy()
     mean = 1 / (1 + np.exp(-(posterior["intercept"][..., None] + posterior["coefficients"] * male)))
     precision = posterior["lambda"][..., None]
@@ -283,7 +291,7 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
     assert np.abs(largest - np.abs(by_hand - math.log(50))).max() > 1  # the broken twin: in natural units
 
 
-class Recorded(salary_forms.Published):
+class Recorded(salary.Fitted):
     """Writes down what is fitted."""
 
     def refit(self, weights, window):
@@ -317,8 +325,8 @@ class Withholds:
 
 
 def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
-    monkeypatch.setattr(salary, "Published", Recorded)
-    monkeypatch.setattr(salary_forms, "CensoredPosterior", Withholds)
+    monkeypatch.setattr(salary, "Fitted", Recorded)
+    monkeypatch.setitem(MECHANISMS, "censored-posterior", Withholds)
     path = tmp_path / "pay.parquet"
     salaries().frame.to_parquet(path)
     path.with_suffix(".toml").write_text(PAY.to_toml(), encoding="utf-8")
@@ -337,7 +345,7 @@ def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
 
 
 def test_what_is_withheld_is_not_measured():
-    found = {row["row"] for row in salary.measured(np.ones(3), Answer(column="staged, ϵ = 5", synthetic=None, true=5))}
+    found = {row["row"] for row in salary.answered(np.ones(3), Answer(column="staged, ϵ = 5", synthetic=None, true=5))}
     assert found == {"True ϵ", "Sets released"}
 
 

@@ -7,13 +7,27 @@ import pytest
 from pdips import InputError
 from pdips.quantile.sequential import check_years
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
 from pdips_papers.kng import firm_panel
-from pdips_papers.kng.firm_panel import ERRORS, KM, LEVEL, PMSE, FirmPanelStudy
-from pdips_papers.kng.firm_panel_data import BOUNDS, PANELS, load, schema_of, top_code, widen
-from pdips_papers.kng.firm_panel_forms import FORMS, NON_PRIVATE, RESIDUAL, VARYING
+from pdips_papers.kng.firm_panel import (
+    BOUNDS,
+    ERRORS,
+    FORMS,
+    KM,
+    LEVEL,
+    NON_PRIVATE,
+    PANELS,
+    PMSE,
+    RESIDUAL,
+    VARYING,
+    FirmPanelStudy,
+    load,
+    schema_of,
+    top_code,
+    widen,
+)
 
 
 def test_the_panels_are_those_of_plm():

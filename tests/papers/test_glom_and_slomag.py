@@ -12,17 +12,17 @@ import numpy as np
 import pandas as pd
 import pytest
 from firthmodels import FirthLogisticRegression
-from scipy import optimize, stats
+from scipy import stats
 
+from pdips.data.table import Table
 from pdips.inference import combine as combine_by_rule
 from pdips.privacy.noise import RandomBits
 from pdips_papers import find as find_study
-from pdips_papers.harness.conjugate import draw_covariances, draw_normal, draw_shares, nearest_covariance
-from pdips_papers.harness.epsilon_curves import epsilons_of
-from pdips_papers.harness.framework import Options
-from pdips_papers.harness.measures import combine
-from pdips_papers.modips import glom, mixed_aware, mixed_histograms, mixed_measures, mixed_moments, slomag, slomag_model
-from pdips_papers.modips.mixed_moments import N_SETS, STEPS, Bounds, Records, Statistics
+from pdips_papers.harness.curves import epsilons_of
+from pdips_papers.harness.measures import combine, draw_covariances, draw_normal, draw_shares, nearest_covariance
+from pdips_papers.harness.study import Options
+from pdips_papers.modips import cell_estimates, cell_histograms, glom, location_model, sequential_model, slomag
+from pdips_papers.modips.location_model import N_SETS
 
 Z = stats.norm.isf(0.5e-6)
 """Standard errors that a mean stays within but once in a million."""
@@ -39,13 +39,13 @@ def off(values, expected):
 
 
 def shares_of(records, cells):
-    counts = mixed_moments.cell_moments(records, cells)[0]
+    counts = location_model.cell_moments(records, cells)[0]
     return counts[:, 0] / records.n
 
 
 def test_data_of_simulation_3_have_their_moments():
     data = glom.simulated(300, np.random.default_rng(1))
-    counts, means, spread = (found[:, 0] for found in mixed_moments.cell_moments(data, 24))
+    counts, means, spread = (found[:, 0] for found in location_model.cell_moments(data, 24))
     assert off(shares_of(data, 24), glom.SHARES) < Z + 1  # the most of 24
     assert off(shares_of(data, 24), glom.SHARES[::-1]) > 2 * Z
     assert glom.SHARES.min() == pytest.approx(0.012)
@@ -109,79 +109,33 @@ def test_covariances_are_moved_into_their_eigenvalues():
     np.testing.assert_allclose(kept, [[[2.0, 0.5], [0.5, 1.0]], [[0.1, 0.0], [0.0, 5.0]]])
 
 
-def statistics_by_hand(cell, z, bounds):
-    """Counts, sums and products record by record, in exact arithmetic."""
-    counts, sums, products = [0] * bounds.cells, [[0, 0] for _ in range(bounds.cells)], [0, 0, 0]
-    for k, row in zip(cell, z, strict=True):
-        u = [
-            math.floor(
-                Fraction(float(row[j] - bounds.middle[k, j])) * STEPS / Fraction(bounds.half[j]) + Fraction(1, 2)
-            )
-            for j in (0, 1)
-        ]
-        counts[k] += 1
-        sums[k] = [sums[k][0] + u[0], sums[k][1] + u[1]]
-        products = [products[0] + u[0] ** 2, products[1] + u[1] ** 2, products[2] + u[0] * u[1]]
-    return counts, sums, products
-
-
-def test_statistics_are_those_by_hand():
+@pytest.mark.parametrize("bounds", [glom.BY_CELL, glom.COMMON], ids=["by cell", "common"])
+def test_statistics_of_a_batch_are_those_of_the_plan(bounds):
     data = glom.simulated(2, np.random.default_rng(4))
-    for bounds in (glom.BY_CELL, glom.COMMON):
-        found = mixed_moments.observe(data, bounds)
-        for i in range(2):
-            counts, sums, products = statistics_by_hand(data.cell[i, 0], data.z[i, 0], bounds)
-            assert found.counts[i].tolist() == counts
-            assert found.sums[i].tolist() == sums
-            assert found.products[i].tolist() == products
-
-
-@pytest.mark.parametrize("cells", [1, 2])
-def test_noise_is_scaled_to_what_a_replaced_record_changes(cells):
-    bounds = Bounds(np.array([[0.0, 0.0], [1.0, -1.0]])[:cells], np.array([4.0, 2.0]))
-    corners = [(k, (1 - a) * 4.0 + k, b * 2.0 - k) for k in range(cells) for a in (0, 1, 2) for b in (-1, 0, 1)]
-    rest, most = [(0, 1.0, 1.0)], np.zeros(4)
-    found = []
-    for record in corners:
-        cell, z = np.array([r[0] for r in [*rest, record]]), np.array([r[1:] for r in [*rest, record]])
-        found.append(mixed_moments.observe(Records(cell[None, None], z[None, None]), bounds))
-    for one, other in product(found, found):
-        change = np.abs(one.products - other.products)[0]
-        sums = np.abs(one.sums - other.sums).sum(axis=(0, 1))
-        most = np.maximum(most, [np.abs(one.counts - other.counts).sum(), sums.max(), change[:2].max(), change[2]])
-    scales = mixed_moments.sanitised(found[0], Fraction(1), bits()).scales
-    assert [float(scale) for scale in scales] == pytest.approx(list(most * (6 if cells > 1 else 5)))
-    assert most[1] == 2 * STEPS
-    assert most[3] == 2 * STEPS**2  # a scale for one product of two bounds would be half of what is needed
-
-
-def test_noise_on_the_statistics_has_that_scale():
-    exact = Statistics(
-        np.zeros((2000, 24), dtype=np.int64),
-        np.zeros((2000, 24, 2), dtype=np.int64),
-        np.zeros((2000, 3), dtype=np.int64),
-        1000,
-    )
-    noisy = mixed_moments.sanitised(exact, Fraction(30), bits(5))
-    parts = noisy.counts, noisy.sums, noisy.products[:, :2], noisy.products[:, 2:]
-    for values, scale in zip(parts, noisy.scales, strict=True):
-        size = np.abs(values.reshape(-1, 1)).astype(float)
-        q = math.exp(-1 / scale)
-        assert off(size, 2 * q / (1 - q**2)) < Z
-        assert off(size, 2 * q / (1 - q**2) / 1.2) > Z
+    plan = location_model.plan_of(bounds, Fraction(3))
+    found = location_model.observe(data, bounds, plan.schema)
+    for i in range(2):
+        apart = (data.z - bounds.middle[data.cell])[i, 0]
+        table = Table(pd.DataFrame({"cell": data.cell[i, 0], "z1": apart[:, 0], "z2": apart[:, 1]}), plan.schema)
+        for name, exact in plan.exact(table).items():
+            np.testing.assert_array_equal(found[name][i], exact)
+    noisy = location_model.sanitised(data, bounds, Fraction(10**9), bits())
+    np.testing.assert_allclose(noisy.counts, found["counts"], atol=1e-6)
+    # the variance of noise on a sum: two sums, each a sixth of epsilon; a record that changes cell moves each by 2
+    assert location_model.sanitised(data, bounds, Fraction(6), bits()).noise == pytest.approx(2 * 2**2, rel=1e-3)
 
 
 @pytest.fixture
 def scales(monkeypatch):
     """The scales of the noise that histograms ask for."""
     seen = []
-    real = mixed_histograms.discrete_laplace
+    real = cell_histograms.discrete_laplace
 
     def spy(scale, n, source):
         seen.append(scale)
         return real(scale, n, source)
 
-    monkeypatch.setattr(mixed_histograms, "discrete_laplace", spy)
+    monkeypatch.setattr(cell_histograms, "discrete_laplace", spy)
     return seen
 
 
@@ -204,12 +158,12 @@ def test_published_histograms_have_half_the_noise_of_sound_ones(scales):
 def test_histograms_without_noise_give_back_their_cells_and_bins():
     data = glom.simulated(3, np.random.default_rng(7))
     bins = np.random.default_rng(0).integers(1, 8, (3, 24, 2))
-    sets = mixed_histograms.two_steps(data, glom.BY_CELL, bins, Fraction(1, 1000), bits())
+    sets = cell_histograms.two_steps(data, glom.BY_CELL, bins, Fraction(1, 1000), bits())
     shapes = bins.reshape(-1, 2)
 
     def taken(records, number):
         home = records.cell[:, number] + 24 * np.arange(3)[:, None]
-        index = mixed_histograms._bin_index(records.z[:, number], records.cell[:, number], glom.BY_CELL, shapes[home])
+        index = cell_histograms._bin_index(records.z[:, number], records.cell[:, number], glom.BY_CELL, shapes[home])
         return set(zip(home.ravel().tolist(), index.ravel().tolist(), strict=True))
 
     for number in range(N_SETS):
@@ -224,13 +178,13 @@ def test_published_means_are_noised_at_a_scale_that_the_true_count_sets(monkeypa
 
     def keep(counts, means, spread, n, n_sets, rng):
         seen.update(counts=counts, means=means)
-        return mixed_moments.Parameters(counts / n, means, spread)
+        return location_model.Parameters(counts / n, means, spread)
 
-    monkeypatch.setattr(mixed_moments, "conjugate", keep)
+    monkeypatch.setattr(location_model, "conjugate", keep)
     data = glom.simulated(400, np.random.default_rng(8))
     epsilon = Fraction(3000)
-    mixed_moments.as_printed(data, glom.BY_CELL, epsilon, bits())
-    counts, means, _ = mixed_moments.cell_moments(data, 24)
+    location_model.as_printed(data, glom.BY_CELL, epsilon, bits())
+    counts, means, _ = location_model.cell_moments(data, 24)
     there = (counts > 0).all(axis=(1, 2))
     size = np.abs(seen["means"] - means)[there] * counts[there][..., None] / (8 * 30 / float(epsilon))
     assert off(size.reshape(-1, 1), 1.0) < Z  # a Laplace variable of scale 1 is 1 from 0 on average
@@ -242,8 +196,8 @@ def test_at_a_large_epsilon_models_find_the_data():
     data = glom.simulated(20, np.random.default_rng(9))
     for method in ("modips-published", "modips-plug-in", "modips-plug-in-common"):
         sets = glom.METHODS[method](data, Fraction(10**6), bits())
-        for name, (estimate, variance) in mixed_measures.covariance_estimates(sets, 24).items():
-            own = mixed_measures.covariance_estimates(data, 24)[name][0]
+        for name, (estimate, variance) in cell_estimates.covariance_estimates(sets, 24).items():
+            own = cell_estimates.covariance_estimates(data, 24)[name][0]
             assert (np.abs(estimate - own) < Z * np.sqrt(3 * variance)).all()
         gap = shares_of(sets, 24) - shares_of(data, 24)
         assert np.abs(gap).max() < Z * math.sqrt(2 * 0.12 / 1000)
@@ -258,10 +212,10 @@ def firths_by_package(x, y, tolerance=1e-7):
 
 def test_firths_fits_are_those_of_firthmodels():
     data = slomag.simulated(2, np.random.default_rng(10))
-    found = slomag_model.firth_estimates(data)
-    w = slomag_model.levels(data.cell[:, 0])
+    found = sequential_model.firth_estimates(data)
+    w = sequential_model.levels(data.cell[:, 0])
     for i in range(2):
-        x = slomag_model.design(data.z[i, 0], [column[i] for column in w])
+        x = sequential_model.design(data.z[i, 0], [column[i] for column in w])
         outcomes = {"1": (w[0], 3), "2": (w[1], 4), "3": (np.choose(w[2], [0, 1, -1]), 5)}
         outcomes["4"] = (np.choose(w[2], [0, -1, 1]), 5)
         for number, (y, p) in outcomes.items():
@@ -271,7 +225,7 @@ def test_firths_fits_are_those_of_firthmodels():
 
 
 def test_firths_fits_under_separation_and_where_there_are_none():
-    from pdips_papers.modips.logit_kernels import firth
+    from pdips_papers.modips.sequential_model import firth
 
     rng = np.random.default_rng(11)
     x = np.stack([np.column_stack([np.ones(40), rng.standard_normal(40)]) for _ in range(3)])
@@ -286,73 +240,44 @@ def test_firths_fits_under_separation_and_where_there_are_none():
     assert np.isnan(errors[1:]).all()
 
 
-@pytest.mark.parametrize("number", [0, 2])
-def test_regularised_modes_are_those_of_scipy(number):
-    from pdips_papers.modips.logit_kernels import log_posterior, ridge_modes
+def test_plug_in_has_the_information_of_the_design():
+    rng = np.random.default_rng(3)
+    x, beta = rng.standard_normal((1, 40, 2)), rng.standard_normal((1, 4)) / 2
+    found = sequential_model.information(x, beta, 0.7)[0]
 
-    regression = slomag_model.SEQUENCE[number]
-    x, y = slomag_model.scaled_design(slomag.simulated(2, np.random.default_rng(12)), regression)
-    assert np.linalg.norm(x, axis=2).max() <= 1 + 1e-12
-    modes, _, lengths = ridge_modes(x, y, regression.p, regression.classes, 4.0, 1e-9)
-    assert lengths.max() < 1e-9
+    def loss(flat):
+        score = np.column_stack([np.zeros(40), x[0] @ flat.reshape(2, 2).T])
+        return np.logaddexp.reduce(score, axis=1).sum() + 0.35 * flat @ flat
 
-    def loss(beta):
-        score = np.column_stack([np.zeros(1000), x[0] @ beta.reshape(-1, regression.p).T])
-        return -(score[np.arange(1000), y[0]] - np.logaddexp.reduce(score, axis=1)).sum() + 2.0 * beta @ beta
-
-    wanted = optimize.minimize(loss, np.zeros(modes.shape[1]), method="BFGS", options={"gtol": 1e-5}).x
-    np.testing.assert_allclose(modes[0], wanted, atol=1e-3)
-    assert log_posterior(x[0], y[0], wanted, regression.p, 4.0) == pytest.approx(-loss(wanted))
-
-
-def test_a_replaced_record_moves_a_mode_by_no_more_than_is_paid_for():
-    from pdips_papers.modips.logit_kernels import ridge_modes
-
-    ridge, worst = 3.0, []
-    for regression in slomag_model.SEQUENCE:
-        rng = np.random.default_rng(13)
-        x = rng.standard_normal((300, 20, regression.p))
-        x /= np.maximum(np.linalg.norm(x, axis=2, keepdims=True), 1)
-        y = rng.integers(0, regression.classes, (300, 20))
-        apart, other = x.copy(), y.copy()
-        if regression.classes == 2:
-            apart[:, 0] = -x[:, 0]
-        else:
-            other[:, 0] = (y[:, 0] + 1) % 3
-        one = ridge_modes(x, y, regression.p, regression.classes, ridge, 1e-9)[0]
-        two = ridge_modes(apart, other, regression.p, regression.classes, ridge, 1e-9)[0]
-        steps = [np.floor(found / float(slomag_model.GRID) + 0.5) for found in (one, two)]
-        moved = np.abs(steps[0] - steps[1]).sum(axis=1).max()
-        worst.append(moved / slomag_model.sensitivity(regression, ridge))
-        assert np.linalg.norm(one - two, axis=1).max() <= regression.reach / ridge
-    assert max(worst) <= 1
-    assert min(worst) > 1 / 1000  # the scale as printed, for n times the precision, isn't enough
+    h = 1e-3
+    steps = h * np.eye(4)
+    by_differences = [
+        [
+            (loss(beta[0] + a + b) - loss(beta[0] + a - b) - loss(beta[0] - a + b) + loss(beta[0] - a - b)) / (4 * h**2)
+            for b in steps
+        ]
+        for a in steps
+    ]
+    np.testing.assert_allclose(found, by_differences, atol=1e-3)
 
 
-def test_metropolis_ends_in_the_posterior():
-    data = slomag.simulated(1, np.random.default_rng(14))
-    rng, regression = np.random.default_rng(0), slomag_model.SEQUENCE[0]
-    data = Records(np.repeat(data.cell, 100, axis=0), np.repeat(data.z, 100, axis=0))
-    drawn = slomag_model.posterior_draws(data, regression, 0.5, rng).reshape(-1, 3)
-    from pdips_papers.modips.logit_kernels import log_posterior, ridge_modes
-
-    x, y = slomag_model.scaled_design(data, regression)
-    mode, information, _ = ridge_modes(x[:1], y[:1], 3, 2, 0.5, 1e-9)
-    covariance = np.linalg.inv(information[0])
-    points = rng.multivariate_normal(mode[0], 1.3 * covariance, 2000)
-    weight = np.array([log_posterior(x[0], y[0], point, 3, 0.5) for point in points])
-    weight -= stats.multivariate_normal(mode[0], 1.3 * covariance).logpdf(points)
-    weight = np.exp(weight - weight.max())
-    wanted = weight @ points / weight.sum()  # by importance
-    error = np.sqrt(np.diag(covariance) * (1 / 500 + 2 / 2000))
-    assert (np.abs(drawn.mean(axis=0) - wanted) / error).max() < Z
-    assert (np.abs(drawn.mean(axis=0) + 0.7 * np.sqrt(np.diag(covariance)) - wanted) / error).max() > Z
-    assert drawn.std(axis=0) == pytest.approx(np.sqrt(np.diag(covariance)), rel=0.15)
+def test_noisy_modes_are_those_that_modips_sanitizes():
+    data = slomag.simulated(2, np.random.default_rng(12))
+    sample = slomag.Sample(data, ())
+    plan = slomag.plan_of(Fraction(10**6))
+    assert {part.share for part in plan.parts} == {Fraction(1, slomag.COMPONENTS)}
+    table, exact = sample.exact[0]
+    measured = plan.sanitize(table, bits(), exact)
+    w = sequential_model.levels(data.cell[:, 0])
+    x = sequential_model.design(data.z[0, 0], [column[0] for column in w])[:, :3] * sequential_model.SEQUENCE[0].unit
+    b = measured.value("fit 0")
+    slope = x.T @ (w[0][0] - 1 / (1 + np.exp(-x @ b))) - slomag.RIDGE * b
+    assert np.abs(slope).max() < 0.05  # the ridge fit of the unit ball's predictors, with next to no noise
 
 
 def test_printed_noise_on_coefficients_has_its_length():
     rng = np.random.default_rng(15)
-    noise = slomag_model.grown_noise(slomag_model.SEQUENCE[2], 0.25, (4000, 5), rng).reshape(-1, 10)
+    noise = sequential_model.grown_noise(sequential_model.SEQUENCE[2], 0.25, (4000, 5), rng).reshape(-1, 10)
     length = np.linalg.norm(noise, axis=1)[:, None]
     assert off(length, 2.5) < Z
     assert off(length, 2.25) > 2 * Z
@@ -362,14 +287,14 @@ def test_printed_noise_on_coefficients_has_its_length():
 def test_sets_without_an_estimate_are_left_out():
     rng = np.random.default_rng(16)
     q, v = rng.standard_normal((20, 5)), rng.random((20, 5))
-    for ours, theirs in zip(mixed_measures.combine_available(q, v), combine(q, v), strict=True):
+    for ours, theirs in zip(cell_estimates.combine_available(q, v), combine(q, v), strict=True):
         np.testing.assert_allclose(ours, theirs)
     q[0, 3:], q[1, :4], q[2] = np.nan, np.nan, np.nan
-    centre, half = mixed_measures.combine_available(q, v)
+    centre, half = cell_estimates.combine_available(q, v)
     np.testing.assert_allclose([centre[:1], half[:1]], combine(q[:1, :3], v[:1, :3]))
     assert np.isnan(centre[1:3]).all()
     assert np.isnan(half[1:3]).all()
-    rows = mixed_measures.summarised("row", "", q, v, 0.0)
+    rows = cell_estimates.summarised("row", "", q, v, 0.0)
     assert {row["column"]: row["count"] for row in rows} == {
         "bias": 18,
         "rmse": 18,
@@ -378,23 +303,8 @@ def test_sets_without_an_estimate_are_left_out():
         "without": 20,
     }
     assert rows[-1]["value"] == pytest.approx((2 + 4 + 5) / 100)
-    single = mixed_measures.combine_available(q[3:, :1], v[3:, :1])
+    single = cell_estimates.combine_available(q[3:, :1], v[3:, :1])
     np.testing.assert_allclose(single, combine(q[3:, :1], v[3:, :1]))
-
-
-def test_noise_aware_posteriors_find_what_little_noise_leaves():
-    rng = np.random.default_rng(4)
-    data = glom.simulated(2, rng)
-    exact = mixed_moments.observe(data, glom.COMMON)
-    noisy = mixed_moments.sanitised(exact, Fraction(1000), RandomBits(rng))
-    found = mixed_aware.posterior(noisy, glom.COMMON, rng)
-    counts, means, spread = mixed_moments.cell_moments(data, glom.CELLS)
-    # posterior means within five posterior standard deviations of what the records say
-    for draws, known in ((found.shares, counts[:, 0] / glom.N), (found.means, means[:, 0])):
-        assert (np.abs(draws.mean(axis=1) - known) < 5 * draws.std(axis=1)).all()
-    found_spread = found.covariance.mean(axis=1)
-    np.testing.assert_allclose(found_spread, spread[:, 0] * glom.N / (glom.N - glom.CELLS), rtol=0.2)
-    assert found.spaced(5).means.shape == (2, 5, glom.CELLS, 2)
 
 
 def test_sets_of_a_noise_aware_posterior_are_combined_by_their_rule():
@@ -402,7 +312,7 @@ def test_sets_of_a_noise_aware_posterior_are_combined_by_their_rule():
     q, v = rng.normal(size=(3, 5)), rng.uniform(0.5, 1, (3, 5))
     q[1, 2] = np.nan
     q[2, :4] = np.nan
-    centre, half = mixed_aware.combine_sets(q, v)
+    centre, half = cell_estimates.combine_sets(q, v)
     whole = combine_by_rule(q[0], v[0], rule="posterior-predictive")
     four = combine_by_rule(np.delete(q[1], 2), np.delete(v[1], 2), rule="posterior-predictive")
     np.testing.assert_allclose(centre[:2], [whole.estimate, four.estimate])
