@@ -14,7 +14,7 @@ from pdips.evaluation.margins import compare
 from pdips.evaluation.paid import evaluate_paid
 from pdips.margins.steps import Steps
 from pdips.mechanism import Clock
-from pdips.release.release import write_json
+from pdips.release.documents import write_json
 from pdips.report.pages import rewrite_report
 
 FORMULA = "own_business ~ age * sex + education + race"

@@ -4,7 +4,10 @@ Names are imported when they are first used, so that ``import pdips`` is quick a
 """
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
+
+from pdips import moved
 
 if TYPE_CHECKING:
     from pdips.bayes_net.privbayes import PrivBayes as PrivBayes
@@ -66,6 +69,9 @@ _HOMES = {
 }
 
 __all__ = sorted(_HOMES)
+
+if not any(isinstance(finder, moved.OldAddresses) for finder in sys.meta_path):
+    sys.meta_path.append(moved.OldAddresses())
 
 
 def __getattr__(name: str) -> Any:

@@ -2,14 +2,17 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
-import xarray as xr
+from pydantic import BeforeValidator
+from pydantic.dataclasses import dataclass
 
 from pdips.errors import InputError, RefusedError
+
+if TYPE_CHECKING:
+    import xarray as xr
 
 RHAT, ESS = 1.01, 400
 """R-hat must be below the one, bulk and tail effective draws above the other, for every element of every variable."""
@@ -24,14 +27,17 @@ ROUNDS = 3
 
 NOT_CONVERGED = (
     "the sampler did not converge, so its draw is not one of the posterior that the price is proved for, and nothing "
-    "is released; the spend stays charged, and withholding is itself an observation of the records that nobody has "
-    "paid for; reparametrise the model on public or synthetic data, or use more tuning and draws"
+    "is released; the spend stays charged, and withholding is itself an observation of the records that no epsilon "
+    "pays for; reparametrise the model on public or synthetic data, or use more tuning and draws"
 )
+
+Extended = Annotated[float, BeforeValidator(lambda value: np.inf if value is None else value)]
+"""A number that may be infinite, which JSON writes as null."""
 
 
 @dataclass(frozen=True)
 class Convergence:
-    """What chains say about themselves. All of it is a function of the records, so it stays inside.
+    """How well chains agree, in numbers. All of it is a function of the records, so it stays inside.
 
     Parameters
     ----------
@@ -42,33 +48,44 @@ class Convergence:
     divergences : int
         Trajectories that left the energy's level.
     rounds : int
-        How often chains were run until they said this, each time longer than the time before.
+        How often chains were run until they agreed like this, each time longer than the time before.
+
+    Examples
+    --------
+    >>> found = Convergence(rhat={"mean": 1.002}, ess_bulk={"mean": 900}, ess_tail={"mean": 350}, divergences=0)
+    >>> found.passed, found.smallest_ess_tail
+    (False, 350.0)
     """
 
-    rhat: Mapping[str, float]
-    ess_bulk: Mapping[str, float]
-    ess_tail: Mapping[str, float]
+    rhat: Mapping[str, Extended]
+    ess_bulk: Mapping[str, Extended]
+    ess_tail: Mapping[str, Extended]
     divergences: int
     rounds: int = 1
 
     @property
+    def largest_rhat(self) -> float:
+        """R-hat of the variable whose chains agree least; 1 if nothing was watched."""
+        return max(self.rhat.values(), default=1.0)
+
+    @property
+    def smallest_ess_bulk(self) -> float:
+        """Effective draws for the centre of the variable that has fewest; infinite if nothing was watched."""
+        return min(self.ess_bulk.values(), default=np.inf)
+
+    @property
+    def smallest_ess_tail(self) -> float:
+        """Effective draws for the tails of the variable that has fewest; infinite if nothing was watched."""
+        return min(self.ess_tail.values(), default=np.inf)
+
+    @property
     def passed(self) -> bool:
         """Whether R-hat < 1.01 and both effective sizes > 400 everywhere, and there are no divergences."""
-        enough = all(size > ESS for size in (*self.ess_bulk.values(), *self.ess_tail.values()))
-        return enough and all(value < RHAT for value in self.rhat.values()) and self.divergences == 0
-
-    def describe(self) -> str:
-        """Return a line for ``run.json``."""
-        rhat = max(self.rhat.values(), default=1.0)
-        bulk, tail = (min(sizes.values(), default=np.inf) for sizes in (self.ess_bulk, self.ess_tail))
-        return (
-            f"{'passed' if self.passed else 'failed'}: R-hat at most {rhat:.4f} (below {RHAT} asked for), effective "
-            f"draws at least {bulk:.0f} for the centre and {tail:.0f} for the tails (above {ESS}), {self.divergences} "
-            f"divergences (none){f', in round {self.rounds}' if self.rounds > 1 else ''}"
-        )
+        enough = min(self.smallest_ess_bulk, self.smallest_ess_tail) > ESS
+        return enough and self.largest_rhat < RHAT and self.divergences == 0
 
 
-def converged(tree: xr.DataTree, watch: Sequence[str] = ()) -> Convergence:
+def converged(tree: "xr.DataTree", watch: Sequence[str] = ()) -> Convergence:
     """Return how well the chains of a posterior agree.
 
     Parameters
@@ -95,16 +112,15 @@ def converged(tree: xr.DataTree, watch: Sequence[str] = ()) -> Convergence:
     with np.errstate(all="ignore"):
         rhat, bulk, tail = az.rhat(looked_at), az.ess(looked_at, method="bulk"), az.ess(looked_at, method="tail")
     told = tree["sample_stats"].data_vars if "sample_stats" in tree else {}
-    diverging = told.get("diverging", xr.DataArray(0))  # no divergences where nothing follows gradients
     return Convergence(
         rhat={str(name): _worst(rhat[name], still[name], np.inf, np.max) for name in looked_at},
         ess_bulk={str(name): _worst(bulk[name], still[name], 0, np.min) for name in looked_at},
         ess_tail={str(name): _worst(tail[name], still[name], 0, np.min) for name in looked_at},
-        divergences=int(diverging.sum()),
+        divergences=int(told["diverging"].sum()) if "diverging" in told else 0,  # none where no gradients are followed
     )
 
 
-def _worst(found: xr.DataArray, still: xr.DataArray, unknown: float, worst: Any) -> float:
+def _worst(found: "xr.DataArray", still: "xr.DataArray", unknown: float, worst: Any) -> float:
     """Return the worst of some elements; those that never move are constants of the model, not chains that hang."""
     moving = found.to_numpy()[~still.to_numpy()]
     moving = np.where(np.isnan(moving), unknown, moving)

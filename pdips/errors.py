@@ -6,6 +6,12 @@ class InputError(ValueError):
 
     A message names columns, rules and public settings, never a record's value, count or position: an
     error raised after looking at the table is seen by whoever asked, and nobody has paid for it.
+
+    Examples
+    --------
+    >>> LaplaceSanitizer(epsilon=-1)
+    Traceback (most recent call last):
+    pdips.errors.InputError: epsilon must be above 0, got -1
     """
 
 
@@ -18,7 +24,17 @@ class DataError(InputError):
 
 
 class RefusedError(RuntimeError):
-    """The request was understood and is refused: it would overspend, or publish what no guarantee covers."""
+    """The request was understood and is refused: it would overspend, or publish what no guarantee covers.
+
+    Examples
+    --------
+    >>> ledger = Ledger("persons.sqlite")
+    >>> ledger.set_total("1/2")
+    >>> with ledger.reserve(LaplaceSanitizer(epsilon=1), Schema(columns={"ill": Column(levels=["no", "yes"])})):
+    ...     pass
+    Traceback (most recent call last):
+    pdips.errors.RefusedError: ledger persons.sqlite would be overspent: asked epsilon 1, remaining epsilon 0.5, ...
+    """
 
 
 class UselessWarning(UserWarning):

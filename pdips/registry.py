@@ -42,7 +42,7 @@ AUDITS: dict[str, Home] = {
     "pseudo-posterior": "pdips.audit.cases.posterior:pseudo",
     "smoothed-histogram": "pdips.audit.cases.histogram:smoothed",
     "steps": "pdips.audit.cases.margins:steps",
-    "universal-histogram": "pdips.audit.cases.universal:universal",
+    "universal-histogram": "pdips.audit.cases.margins:universal",
 }
 """For each mechanism a function that takes a builder and gives the cases to audit it on."""
 
@@ -59,6 +59,13 @@ def register(name: str, mechanism: type[Any], cases: Callable[..., Iterable[Any]
     cases : callable
         Takes a function that builds the mechanism with given settings; returns the cases to run
         (:class:`pdips.audit.neighbour_pairs.Case`).
+
+    Examples
+    --------
+    >>> from pdips.audit.cases.margins import sanitizer
+    >>> register("my-sanitizer", LaplaceSanitizer, sanitizer)
+    >>> "my-sanitizer" in MECHANISMS
+    True
     """
     MECHANISMS[name], AUDITS[name] = mechanism, cases
 
@@ -70,6 +77,11 @@ def find(name: str) -> type[Any]:
     ------
     InputError
         If there is no mechanism of this name; the message lists those that there are.
+
+    Examples
+    --------
+    >>> find("laplace-sanitizer").name
+    'laplace-sanitizer'
     """
     found: type[Any] = _load(MECHANISMS[choice(name, tuple(MECHANISMS), "mechanism")])
     return found

@@ -1,8 +1,10 @@
-"""Fixtures that tests of several commands share."""
+"""Fixtures that the rooms' tests share; tables and laws that aren't fixtures are in ``tables.py`` and ``laws.py``."""
 
+import logging
 import sys
 
 import pytest
+from tables import RELATIONS, random_table, schema_of
 
 from pdips import cli
 
@@ -22,3 +24,28 @@ def pdips(monkeypatch, capsys):
         return code, output.out, output.err
 
     return run
+
+
+@pytest.fixture(params=RELATIONS)
+def neighbours(request) -> str:
+    """Each of the two relations between neighbours."""
+    return request.param
+
+
+@pytest.fixture
+def schema():
+    """Two columns of two and three levels."""
+    return schema_of(2, 3)
+
+
+@pytest.fixture
+def table(schema):
+    """Forty records of the small schema, the same ones each time."""
+    return random_table(schema, 40)
+
+
+@pytest.fixture
+def quiet(monkeypatch):
+    """Keep PyMC from telling how it samples."""
+    for name in ("pymc", "pymc.sampling.forward"):
+        monkeypatch.setattr(logging.getLogger(name), "level", logging.ERROR)

@@ -6,8 +6,18 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 
+from pdips.audit import Case, audit_cases
+from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
+from pdips.privacy.noise import RandomBits
+
+RELATIONS = ("replace-one", "add-remove")
+
+
+def bits(seed: int = 0) -> RandomBits:
+    """Random bits that come again: from a seed, where a release takes the operating system's."""
+    return RandomBits(np.random.default_rng(seed))
 
 
 def schema_of(*sizes: int, **extra) -> Schema:
@@ -40,3 +50,9 @@ def replacements(records, schema: Schema) -> Iterator[tuple[tuple[int, ...], ...
 def random_table(schema: Schema, n: int, seed: int = 0) -> Table:
     rng = np.random.default_rng(seed)
     return table_of([[rng.integers(c.n_levels) for c in schema.columns.values()] for _ in range(n)], schema)
+
+
+def worst_loss(mechanism, schema, sizes) -> float:
+    """The worst log ratio over all tables of these sizes, their neighbours, and all synthetic sets."""
+    pairs = [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
+    return max(finding.bound for finding in audit_cases([Case(mechanism, pair, "exact") for pair in pairs]))

@@ -41,6 +41,19 @@ class Attack:
     permitted : float
         The largest true positive rate that the claimed epsilon permits at the upper confidence limit (97.5 %) of the
         measured false positive rate: ``lower`` is above it with probability 5 % at most for a sound mechanism.
+
+    Examples
+    --------
+    >>> Attack(
+    ...     score="distance of the target to its nearest synthetic record",
+    ...     false_positive_rate=0.1,
+    ...     measured_false_positive_rate=0.1,
+    ...     true_positive_rate=0.2,
+    ...     lower=0.17,
+    ...     upper=0.23,
+    ...     permitted=permitted(1, 0, 0.12),
+    ... ).permitted
+    0.326...
     """
 
     score: str
@@ -57,7 +70,13 @@ class Attack:
 
 
 def permitted(epsilon: float, delta: float, false_positive_rate: float) -> float:
-    """Return the largest true positive rate of a test under (epsilon, delta)-privacy (Kairouz, Oh, Viswanath, 2015)."""
+    """Return the largest true positive rate of a test under (epsilon, delta)-privacy (Kairouz, Oh, Viswanath, 2015).
+
+    Examples
+    --------
+    >>> round(permitted(1, 0, 0.1), 3)
+    0.272
+    """
     direct = math.exp(min(epsilon, 700)) * false_positive_rate + delta
     return min(direct, 1 - math.exp(-epsilon) * (1 - delta - false_positive_rate), 1.0)
 
@@ -81,6 +100,15 @@ def attack(
         Releases of each table, at least 400.
     rng : numpy.random.Generator, optional
         For tests.
+
+    Examples
+    --------
+    >>> from pdips.audit.neighbour_pairs import worst_pairs
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> pair = worst_pairs(schema, "replace-one")[0]
+    >>> found = attack(LaplaceSanitizer(epsilon=1), pair, n_shadow=400)
+    >>> [one.false_positive_rate for one in found]
+    [0.01, 0.1, 0.01, 0.1]
     """
     if n_shadow < 400:
         raise InputError(f"a membership attack needs at least 400 shadow releases, got {n_shadow}")

@@ -4,7 +4,7 @@ import csv
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations_with_replacement, product
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
-from pdips.arrays import BoolArray
 from pdips.data.coding import person_key, person_keys
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
@@ -23,7 +22,9 @@ from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Neighbours, exact
 
-Event = Callable[[NDArray[Any]], BoolArray]
+Event = Callable[[NDArray[Any]], Any]
+"""Takes raw outputs, one a row, and returns which of them are in the event."""
+
 Engine = Literal["exact", "counts", "density"]
 CROWD = 20
 Record = tuple[int, ...]
@@ -50,6 +51,13 @@ class Pair:
     written : tuple of two lists of records, optional
         Of tables read from files: the records as they are written, cell by cell. These must be neighbours, whatever the
         reader made of them. Left out, the records as codes must be.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> first, second = (Table(pd.DataFrame({"ill": ["no", last]}), schema) for last in ("no", "yes"))
+    >>> Pair("one falls ill", first, second, "replace-one").event_name
+    'learned on half the runs'
     """
 
     name: str
@@ -69,11 +77,46 @@ class Pair:
 
 @dataclass(frozen=True)
 class Case:
-    """A mechanism, a pair to try it on, and the engine to do it with."""
+    """A mechanism, a pair to try it on, and the engine to do it with.
+
+    Examples
+    --------
+    >>> from pdips.audit.neighbour_pairs import worst_pairs
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> pair = worst_pairs(schema, "replace-one")[0]
+    >>> Case(LaplaceSanitizer(epsilon=1), pair).engine
+    'counts'
+    """
 
     mechanism: Mechanism
     pair: Pair
     engine: Engine = "counts"
+
+
+def with_event(pair: Pair, event: Event, name: str) -> Pair:
+    """Return the pair with an event fixed in advance."""
+    return replace(pair, event=event, event_name=name)
+
+
+def toward_counts(pair: Pair, first: ArrayLike, second: ArrayLike) -> Pair:
+    """Return the pair with the event that no noisy count is on the far side of the first table's true count.
+
+    For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.
+
+    Parameters
+    ----------
+    pair : Pair
+        The tables.
+    first, second : array_like of int, shape (counts,)
+        Their true counts, in the order of the last numbers of each row of output.
+    """
+    a, b = np.array(first), np.array(second)
+
+    def event(rows: NDArray[Any]) -> Any:
+        counts = rows[:, rows.shape[1] - len(a) :]
+        return (((counts >= a) | (a <= b)) & ((counts <= a) | (a >= b))).all(axis=1)
+
+    return with_event(pair, event, "every changed count on the first table's side")
 
 
 def check_relation(mechanism: Mechanism, pair: Pair) -> None:
@@ -163,6 +206,14 @@ def pair_of_files(
     ------
     InputError
         If the files aren't neighbours, or a table is refused.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> for name, last in (("a.csv", "no"), ("b.csv", "yes")):
+    ...     pd.DataFrame({"ill": ["no", last]}).to_csv(name, index=False)
+    >>> pair_of_files("one falls ill", "a.csv", "b.csv", schema, "replace-one").written[1]
+    [('no',), ('yes',)]
     """
     one, other = (Table.read(path, schema, counted=counted) for path in (first, second))
     written = (_written(Path(first), schema), _written(Path(second), schema))
@@ -246,6 +297,12 @@ def worst_pairs(schema: Schema, neighbours: Neighbours) -> list[Pair]:
         Two levels or bins at least in every column that isn't public; no structural zeros between the extremes.
     neighbours : {"replace-one", "add-remove"}
         The relation.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> len(worst_pairs(schema, "add-remove"))
+    4
     """
     first, last = extremes(schema)
     free = [place for place, column in enumerate(schema.columns.values()) if not column.public]
@@ -273,7 +330,14 @@ def _moved(name: str, schema: Schema, neighbours: Neighbours, crowd: list[Record
 
 
 def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Iterator[Pair]:
-    """Yield every pair of neighbouring tables, ``n_records`` in the larger, for exact audits of tiny schemas."""
+    """Yield every pair of neighbouring tables, ``n_records`` in the larger, for exact audits of tiny schemas.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"])})
+    >>> len(list(small_pairs(schema, "replace-one", 2)))
+    6
+    """
     everything = product(*(range(column.n_levels) for column in schema.columns.values()))
     cells = [cell for cell in everything if not _is_impossible(cell, schema)]
     tables = {records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records)}

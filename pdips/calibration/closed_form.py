@@ -9,10 +9,9 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins.counts import Given, Plan
 from pdips.margins.domain import Domain, columns_of
-from pdips.margins.intervals import IntervalPlan
-from pdips.margins.trees import Intervals, Tree
+from pdips.margins.intervals import IntervalPlan, interval_counts, interval_parents
+from pdips.margins.margin_error import ColumnTree, OrderedTree, view_error
 from pdips.mechanism import Mechanism
-from pdips.privacy.noise import discrete_laplace_variance
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
 Form = Callable[[Mechanism], dict[str, NoiseSum]]
@@ -75,21 +74,17 @@ def _counts(plan: Plan, domain: Domain) -> Callable[[list[int]], NoiseSum]:
         )
     last = len(plan.scales)
     split = {column: number for number, column in enumerate(plan.chooser.columns[: last - 1], start=1)}
-    public = set(domain.public.tolist())
-    depth = tuple(0 if j in public else split.get(j, last) for j in range(len(domain.names)))
-    return Tree(tuple(map(int, domain.sizes)), depth, plan.scales, plan.n_public).margin
+    known = split | dict.fromkeys(domain.public.tolist(), 0)
+    tree = ColumnTree(domain, tuple(known.get(j, last) for j in range(len(domain.names))), plan.n_public)
+    return lambda columns: tree.margin(columns, plan.scales)
 
 
 def _on_views(plan: Plan, domain: Domain, columns: list[int]) -> NoiseSum:
-    """Return the error of the average, weighted by inverse variance, over the views that hold a margin."""
-    n_cells = math.prod(int(domain.sizes[j]) for j in columns)
-    held = [(view.scale, view.n_cells(domain) // n_cells) for view in plan.views if set(columns) <= set(view.columns)]
-    if not held:
+    found = view_error(domain, plan.views, columns)
+    if found is None:
         names = label(tuple(domain.names[j] for j in columns))
         raise NoFormError(f"no margin that is counted holds {names}: it follows from others by maximum entropy")
-    precision = [1 / (n * max(discrete_laplace_variance(scale), 1e-30)) for scale, n in held]
-    total = sum(precision)
-    return NoiseSum(tuple(Terms(p / total, n, scale) for p, (scale, n) in zip(precision, held, strict=True)))
+    return found
 
 
 def _intervals(plan: IntervalPlan, domain: Domain) -> Callable[[list[int]], NoiseSum]:
@@ -99,9 +94,8 @@ def _intervals(plan: IntervalPlan, domain: Domain) -> Callable[[list[int]], Nois
     def product(columns: list[int]) -> int:
         return math.prod(int(domain.sizes[j]) for j in columns)
 
-    tree = Intervals(
-        n_levels=int(domain.sizes[ordered]),
-        fan_out=plan.fan_out,
+    tree = OrderedTree(
+        parents=tuple(interval_parents(interval_counts(int(domain.sizes[ordered]), plan.fan_out))),
         n_below=product(below),
         has_cells=bool(below),
         n_trees=product(public),

@@ -100,7 +100,7 @@ def calibrate(
         )
     _tell(found)
     if json_path is not None:
-        from pdips.release.release import write_json
+        from pdips.release.documents import write_json
 
         write_json(Path(json_path), found.describe())
 

@@ -20,8 +20,8 @@ def check(directory: str) -> None:
     DIR is the folder of a release, or its public folder alone. Nothing but privacy.json is read. Exit code: 0 no known
     fault touches it, 3 one does or may, 2 no release.
     """
+    from pdips.release.documents import read_json
     from pdips.release.known_faults import examine
-    from pdips.report.facts import read
 
     home = Path(directory)
     places = (home / "public" / "privacy.json", home / "privacy.json", home / "confidential" / "privacy.json")
@@ -31,7 +31,7 @@ def check(directory: str) -> None:
             f"{directory} is no folder of a pdips release: neither it nor its folders public and confidential hold "
             "privacy.json"
         )
-    found = examine(read(path))
+    found = examine(read_json(path))
     click.echo(f"release   {found.mechanism}, made by {found.described}")
     for fault in found.faults:
         _show(f"{fault.identifier:<4}      {fault.severity.upper()}: {fault.wrong}")

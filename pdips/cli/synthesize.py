@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from pdips.data.table import Table
     from pdips.mechanism import Clock, Mechanism
     from pdips.privacy.ledger import Ledger
-    from pdips.privacy.loss import PrivacyLoss
     from pdips.release.release import Release, RunRecord
     from pdips.report.verdicts import Verdict
 
@@ -176,7 +175,7 @@ def _write_inside(
 ) -> None:
     from pdips.evaluation.deciles import cut
     from pdips.evaluation.margins import compare
-    from pdips.release.release import write_json
+    from pdips.release.documents import AccountState, Comparison, Diagnostics, RunDocument
     from pdips.report.pages import write_report
     from pdips.report.posterior import write_tree
 
@@ -186,49 +185,16 @@ def _write_inside(
         diagnostics, tree = record.look_closer()
     if tree is not None:
         write_tree(tree, folder / "diagnostics")
-    run = {
-        "published": published,
-        "seconds": {**clock.seconds, **record.seconds},
-        "peak_memory_mib": record.peak_memory,
-        "ledger": None if ledger is None else _account(ledger, release.loss),
-        "n_records": table.n_records,
-        "diagnostics": dict(diagnostics),
-        "comparison": comparison,
-    }
-    write_json(folder / "run.json", run)
-    write_report(folder, release.describe(), tell=verdicts.update)
-
-
-def _account(ledger: "Ledger", loss: "PrivacyLoss") -> dict[str, Any]:
-    """Return where the account stands, what this release was charged, and every charge so far."""
-    from pdips.privacy.loss import to_replace_one
-
-    account = ledger.summary()
-    charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
-    amounts = {
-        "total_epsilon": account.total_epsilon,
-        "spent_epsilon": account.spent_epsilon,
-        "remaining_epsilon": account.remaining_epsilon,
-        "total_delta": account.total_delta,
-        "spent_delta": account.spent_delta,
-        "charged_epsilon": charged.epsilon,
-        "charged_delta": charged.delta,
-    }
-    entries = [
-        {
-            "number": entry.number,
-            "time": entry.time,
-            "mechanism": entry.mechanism,
-            "epsilon": float(entry.charged_epsilon),
-            "delta": float(entry.charged_delta),
-        }
-        for entry in ledger.entries()
-    ]
-    return {
-        "neighbours": account.neighbours,
-        **{name: None if amount is None else float(amount) for name, amount in amounts.items()},
-        "entries": entries,
-    }
+    RunDocument(
+        published=published,
+        seconds={**clock.seconds, **record.seconds},
+        peak_memory_mib=record.peak_memory,
+        ledger=None if ledger is None else AccountState.of(ledger, release.loss),
+        n_records=table.n_records,
+        diagnostics=Diagnostics.model_validate(diagnostics),
+        comparison=Comparison.model_validate(comparison),
+    ).write(folder)
+    write_report(folder, release.document(), tell=verdicts.update)
 
 
 def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: bool, file_format: str) -> None:

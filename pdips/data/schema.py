@@ -93,6 +93,11 @@ class Column(BaseModel):
         Known to everyone; copied as it is.
     unit, label : str, optional
         For people.
+
+    Examples
+    --------
+    >>> Column(lower=0, upper=90, bins=3, integer=True).names()
+    ['0-29', '30-59', '60-90']
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -241,6 +246,11 @@ class Records(BaseModel):
     weight : str, optional
         Numeric column, not below 0, that says for how many of the population a record stands. It is synthesized like
         any other; evaluation weights records by it where it can.
+
+    Examples
+    --------
+    >>> Records(person="id", max_per_person=2).max_per_person
+    2
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -263,6 +273,14 @@ class Schema(BaseModel):
         Structural zeros: each names levels of two or more categorical columns that can't occur together.
     title : str, optional
         For people.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "age": Column(lower=18, upper=99, bins=9)})
+    >>> schema.columns["age"].n_levels
+    9
+    >>> list(Schema.load("examples/youth.toml").columns)[:3]
+    ['age', 'sex', 'race']
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)

@@ -48,6 +48,11 @@ class Table:
     DataError
         If a value lies outside its column's levels or bounds or is missing without leave, a combination is impossible,
         a person has too many records, or there are no records.
+
+    Examples
+    --------
+    >>> Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    Table(columns=['age', 'sex', 'race', ...])
     """
 
     def __init__(self, frame: pd.DataFrame, schema: Schema) -> None:

@@ -13,7 +13,8 @@ from pdips.evaluation.opened import open_release, open_table
 from pdips.evaluation.pictured import pictured
 from pdips.evaluation.specific import specific_utility
 from pdips.mechanism import Clock
-from pdips.release.release import software, write_json
+from pdips.release.documents import write_json
+from pdips.release.release import software
 
 NOTE = (
     "Inside only: computed from the confidential table, and no epsilon pays for it. Publishing a figure leaks; so does "

@@ -11,7 +11,7 @@ from pdips.data.readers import read_frame
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
-from pdips.report.facts import PublicFacts, check, read
+from pdips.release.documents import PrivacyDocument, home_of
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -26,7 +26,7 @@ class Opened:
         Where the synthetic sets lie: ``public``, or ``confidential`` for a release that may not be published.
     content : dict
         Contents of ``privacy.json``.
-    facts : PublicFacts
+    facts : PrivacyDocument
         The same, checked.
     sets : tuple of DataFrame
         The synthetic sets.
@@ -35,7 +35,7 @@ class Opened:
     folder: Path
     home: Path
     content: dict[str, Any]
-    facts: PublicFacts
+    facts: PrivacyDocument
     sets: tuple[pd.DataFrame, ...]
 
     @property
@@ -68,17 +68,15 @@ def open_release(directory: str | Path) -> Opened:
         If the folder holds no release, a set is missing or in excess, or a set doesn't fit the schema.
     """
     folder = Path(directory)
-    places = (folder / "public", folder / "confidential")
-    home = next((place for place in places if (place / "privacy.json").is_file()), None)
+    home = home_of(folder)
     if home is None:
         raise InputError(
             f"{folder} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
             "`pdips synthesize --out` made"
         )
-    content = dict(read(home / "privacy.json"))
-    facts = check(PublicFacts, content, str(home / "privacy.json"))
+    facts = PrivacyDocument.read(home)
     sets = tuple(_read_set(path, facts.table_schema) for path in _files(home, facts.n_sets))
-    return Opened(folder=folder, home=home, content=content, facts=facts, sets=sets)
+    return Opened(folder=folder, home=home, content=facts.contents(), facts=facts, sets=sets)
 
 
 def open_table(path: str | Path, opened: Opened) -> Table:

@@ -20,7 +20,8 @@ from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
-from pdips.release.release import software, write_json
+from pdips.release.documents import write_json
+from pdips.release.release import software
 
 FILE = "evaluation.json"
 MEASURES = {

@@ -14,13 +14,11 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.domain import columns_of
+from pdips.margins.domain import cells, check_domain, columns_of, domain_of, split_by, top_layer
+from pdips.margins.margin_error import ColumnTree, CountTree, small_margins, view_errors
 from pdips.margins.maximum_entropy import MOST_DENSE
-from pdips.margins.shapes import Shape, checked_order, shape_of
-from pdips.margins.views import View, choose_views
-from pdips.margins.views import margin_errors as margin_errors_of
+from pdips.margins.views import SMALLEST_VARIANCE, View, choose_views, count_variance
 from pdips.privacy.loss import Neighbours, Number, choice, positive
-from pdips.privacy.noise import discrete_laplace_variance
 
 Rule = Literal["equal", "half-to-leaves", "optimal"]
 By = Literal["two-way", "one-way"]
@@ -35,6 +33,39 @@ USABLE = 1.0
 
 MOST_ROUNDS = 200
 SMALLEST_SHARE = 1e-6
+
+
+def column_tree(
+    schema: Schema, order: Sequence[str], layers: int, neighbours: Neighbours = "replace-one"
+) -> ColumnTree:
+    """Return the tree that splits by the first ``layers`` columns of ``order``; 0 layers is a flat histogram.
+
+    Raises
+    ------
+    InputError
+        If the order names a column that isn't there, or is public, or twice; or there are more layers than columns.
+    """
+    check_domain(schema, choice(neighbours, get_args(Neighbours), "neighbours"))
+    order, domain = checked_order(schema, order), domain_of(schema)
+    if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers <= len(order):
+        raise InputError(f"layers must be a whole number from 0 to the {len(order)} columns of the order, got {layers}")
+    split = order[: min(layers, len(domain.names) - len(domain.public) - 1)]
+    known = {name: number for number, name in enumerate(split, start=1)} | dict.fromkeys(schema.public_columns, 0)
+    depth = tuple(known.get(name, len(split) + 1) for name in domain.names)
+    return ColumnTree(domain, depth, neighbours == "replace-one")
+
+
+def checked_order(schema: Schema, order: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the columns from the top: as given, or those of the schema that aren't public in its order."""
+    free = tuple(name for name in schema.columns if name not in schema.public_columns)
+    if order is None:
+        return free
+    for name in order:
+        if name not in free:
+            raise InputError(f"order: {name!r} is no column of the schema that could be split by")
+    if not order or len(set(order)) < len(order):
+        raise InputError("order must name at least one column, and none twice")
+    return tuple(order)
 
 
 def layer_scales(
@@ -55,11 +86,11 @@ def layer_scales(
     return tuple(sensitivity / part for part in each)
 
 
-def budgets(shape: Shape, epsilon: Fraction, rule: Rule, by: By = "two-way") -> tuple[Fraction, ...]:
+def budgets(tree: ColumnTree, epsilon: Fraction, rule: Rule, by: By = "two-way") -> tuple[Fraction, ...]:
     """Return the epsilon of each noised layer by a rule."""
-    n = shape.n_noised
+    n = tree.n_noised
     if rule == "optimal":
-        return _best(shape, epsilon, by)
+        return _best(tree, epsilon, by)
     if rule == "half-to-leaves" and n > 1:
         return (*(epsilon / 2 / (n - 1),) * (n - 1), epsilon / 2)
     return (epsilon / n,) * n
@@ -96,50 +127,53 @@ def best_budget(
     tuple of Fraction
         In thousandths of epsilon, at least one each; the last one is that of the cells. They add up to epsilon exactly.
     """
-    return _best(
-        shape_of(schema, order, layers, neighbours), positive(epsilon, "epsilon"), choice(by, get_args(By), "by")
-    )
+    tree = column_tree(schema, order, layers, neighbours)
+    return _best(tree, positive(epsilon, "epsilon"), choice(by, get_args(By), "by"))
 
 
-def _best(shape: Shape, epsilon: Fraction, by: By) -> tuple[Fraction, ...]:
+def _best(tree: ColumnTree, epsilon: Fraction, by: By) -> tuple[Fraction, ...]:
     """Minimise the mean variance over shares, with that of continuous Laplace noise, and round to thousandths.
 
     The variance of a least squares estimate is a minimum over linear estimators, for each of which it is linear in the
     variances of the noise: it is concave in them. So its tangent, whose slopes w_h are mean squared weights, lies above
     it, and minimising the tangent, sum w_h / share_h^2, by share_h ~ w_h^(1/3) never makes it worse.
     """
-    n = shape.n_noised
+    n = tree.n_noised
     if n == 1:
         return (epsilon,)
     wanted = 2 if by == "two-way" else 1
-    cost = shape.coefficients[[len(margin) == wanted for margin in shape.margins]].mean(axis=0)
-    found = [_descend(shape, cost, start) for start in np.vstack([np.ones(n), 1 + n * np.eye(n)])]
-    _, share = min(found, key=lambda pair: pair[0])
+    of_margins = [len(columns) == wanted for columns in small_margins(len(tree.depth))]
+    cost = tree.coefficients[of_margins].mean(axis=0)
+    share = _descend(tree, cost, np.vstack([np.ones(n), 1 + n * np.eye(n)]))
     return tuple(epsilon * Fraction(part, PARTS) for part in _whole_parts(share))
 
 
-def _descend(shape: Shape, cost: FloatArray, share: FloatArray) -> tuple[float, FloatArray]:
-    """Return the least cost that can be reached from a split of the budget, and its shares."""
-    before = math.inf
+def _descend(tree: ColumnTree, cost: FloatArray, share: FloatArray) -> FloatArray:
+    """Return the shares of least cost that can be reached from splits of the budget, one a row."""
+    before = np.full(len(share), math.inf)
     for _ in range(MOST_ROUNDS):
-        share = share / share.sum()
-        value, weight = _value_and_weights(shape, cost, share)
-        if value > before * (1 - 1e-7):
+        share = share / share.sum(axis=1, keepdims=True)
+        value, weight = _value_and_weights(tree, cost, share)
+        better = value <= before * (1 - 1e-7)
+        if not better.any():
             break
-        before, share = value, np.cbrt(weight)
-    return value, share / share.sum()
+        before, found = np.minimum(value, before), share
+        share = np.where(better[:, None], np.cbrt(weight), share)
+    best: FloatArray = found[np.argmin(before)]
+    return best
 
 
-def _value_and_weights(shape: Shape, cost: FloatArray, share: FloatArray) -> tuple[float, FloatArray]:
-    """Return the cost of a split of the budget, and its derivatives by the variances of the noise."""
+def _value_and_weights(tree: ColumnTree, cost: FloatArray, share: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the cost of splits of the budget, one a row, and its derivatives by the variances of the noise."""
     noise = 1 / np.maximum(share, SMALLEST_SHARE) ** 2
-    spread, fan_out = shape.spreads(noise).tolist(), shape.fan_out
-    gain = cost[1:].tolist()
-    if not shape.n_public:
-        gain[0] += cost[0] * fan_out[0]
-    for layer in range(1, shape.n_noised):
-        gain[layer] += gain[layer - 1] * spread[layer] ** 2 / (fan_out[layer] * spread[layer + 1] ** 2)
-    return float(cost @ spread), np.array(gain) * (np.array(spread[1:]) / noise) ** 2
+    spread = np.concatenate(tree.shape.spreads(np.split(noise, tree.n_noised, axis=1)), axis=1)
+    gain = np.repeat(cost[None, 1:], len(share), axis=0)
+    if not tree.n_public:
+        gain[:, 0] += cost[0] * tree.fan_out[0]
+    for layer in range(1, tree.n_noised):
+        ratio = spread[:, layer] / spread[:, layer + 1]
+        gain[:, layer] += gain[:, layer - 1] * ratio**2 / tree.fan_out[layer]
+    return spread @ cost, gain * (spread[:, 1:] / noise) ** 2
 
 
 def _whole_parts(share: FloatArray) -> list[int]:
@@ -196,33 +230,74 @@ def margin_errors(
     left out of account: with them errors are at most as large (Gauss and Markov: knowing more never hurts).
     """
     order = checked_order(schema, order)
-    shape = shape_of(schema, order, len(order) if layers is None else layers, neighbours)
+    tree = column_tree(schema, order, len(order) if layers is None else layers, neighbours)
     if (epsilon is None) == (scales is None):
         raise InputError("give either epsilon or scales")
     if scales is None and epsilon is not None:
-        scales = layer_scales(schema, epsilon, _spent(shape, epsilon, budget), neighbours)
-    if scales is None or len(scales) != shape.n_noised:
-        raise InputError(f"the tree has {shape.n_noised} layers with noise, the budget {len(scales or ())}")
-    errors = _errors(shape, scales)
+        scales = layer_scales(schema, epsilon, _spent(tree, epsilon, budget), neighbours)
+    if scales is None or len(scales) != tree.n_noised:
+        raise InputError(f"the tree has {tree.n_noised} layers with noise, the budget {len(scales or ())}")
+    errors, margins = tree.standard_errors(scales), small_margins(len(tree.depth))
     frame = pd.DataFrame(
         {
-            "margin": [" x ".join(shape.names[place] for place in margin) for margin in shape.margins],
-            "cells": [math.prod(int(shape.sizes[place]) for place in margin) for margin in shape.margins],
+            "margin": [" x ".join(tree.domain.names[place] for place in columns) for columns in margins],
+            "cells": [math.prod(int(tree.domain.sizes[place]) for place in columns) for columns in margins],
             "se_records": errors,
         }
     )
     return frame if n is None else frame.assign(se_share=errors / _checked_n(n))
 
 
-def _spent(shape: Shape, epsilon: Number, budget: Rule | Sequence[Number]) -> Sequence[Number]:
+def exact_margin_variances(
+    schema: Schema,
+    columns: Sequence[str],
+    *,
+    order: Sequence[str],
+    scales: Sequence[Fraction],
+    neighbours: Neighbours = "replace-one",
+) -> FloatArray:
+    """Return the variance of each cell of a margin with structural zeros taken into account: a pass over all nodes.
+
+    Parameters
+    ----------
+    schema : Schema
+        What is public about the table.
+    columns : sequence of str
+        The margin.
+    order : sequence of str
+        Columns from the top; those with a scale of their own split.
+    scales : sequence of Fraction
+        Scale of the noise by layer; the last one is that of the cells.
+    neighbours : {"replace-one", "add-remove"}
+        The relation.
+
+    Returns
+    -------
+    ndarray, shape (cells of the margin,)
+        In squared records, in the order of ``numpy.ndindex`` over the levels of the columns.
+    """
+    domain = domain_of(schema)
+    layers = [top_layer(domain)]
+    for name in checked_order(schema, order)[: len(scales) - 1]:
+        layers.append(split_by(domain, layers[-1], np.full(layers[-1].n_nodes, domain.names.index(name))))
+    bottom = cells(domain, layers[-1])
+    below = [*layers[1:], bottom.layer]
+    noise = [
+        np.where(layer.possible, count_variance(s), SMALLEST_VARIANCE) for layer, s in zip(below, scales, strict=True)
+    ]
+    one_each = [np.ones(layer.n_nodes) for layer in below]
+    tree = CountTree([layer.parent for layer in below], one_each, neighbours == "replace-one")
+    places = [domain.names.index(name) for name in columns]
+    levels = [bottom.levels(np.arange(bottom.layer.n_nodes), place) for place in places]
+    cell = np.ravel_multi_index(tuple(levels), tuple(domain.sizes[places]))
+    picked = (tree.weights(noise, (cell == number).astype(float)) for number in range(np.prod(domain.sizes[places])))
+    return np.array([sum(w**2 @ v for w, v in zip(weights, noise, strict=True)) for weights in picked])
+
+
+def _spent(tree: ColumnTree, epsilon: Number, budget: Rule | Sequence[Number]) -> Sequence[Number]:
     if isinstance(budget, str):
-        return budgets(shape, positive(epsilon, "epsilon"), choice(budget, RULES, "budget"))
+        return budgets(tree, positive(epsilon, "epsilon"), choice(budget, RULES, "budget"))
     return budget
-
-
-def _errors(shape: Shape, scales: Sequence[Fraction]) -> FloatArray:
-    spread = shape.spreads(np.array([discrete_laplace_variance(scale) for scale in scales]))
-    return np.asarray(np.sqrt(shape.coefficients @ spread))
 
 
 def _checked_n(n: int) -> int:
@@ -281,15 +356,16 @@ def suggest_layers(
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
     _checked_n(n)
     rows = [_margins(schema, n, total / n_sets, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
+    n_columns = np.array([len(columns) for columns in small_margins(len(schema.columns))])
     for layers in range(_most_layers(schema, order) + 1):
-        shape = shape_of(schema, order, layers, neighbours)
-        for rule in RULES if shape.n_noised > 1 else RULES[:1]:
-            epsilons = budgets(shape, total / n_sets, rule, wanted)
-            errors = _errors(shape, layer_scales(schema, total / n_sets, epsilons, neighbours)) * 100 / _checked_n(n)
-            cells = int(np.prod(shape.sizes))
-            rows.append(
-                {"layers": layers, "budget": rule, **_on_tree(shape, errors), "cells": cells, "epsilons": epsilons}
-            )
+        tree = column_tree(schema, order, layers, neighbours)
+        protected = [not {*columns} <= {*tree.domain.public.tolist()} for columns in small_margins(len(tree.depth))]
+        for rule in RULES if tree.n_noised > 1 else RULES[:1]:
+            epsilons = budgets(tree, total / n_sets, rule, wanted)
+            errors = tree.standard_errors(layer_scales(schema, total / n_sets, epsilons, neighbours))[protected]
+            found = _summary(errors * 100 / n, n_columns[protected])
+            row = {"layers": layers, "budget": rule, **found, "cells": tree.domain.n_cells, "epsilons": epsilons}
+            rows.append(row)
     median = f"{wanted.replace('-', '_')}_median"
     by_rank = ["usable", median, "layers"]
     return pd.DataFrame(rows).sort_values(by_rank, ascending=[False, True, True], ignore_index=True)
@@ -302,7 +378,7 @@ def _margins(schema: Schema, n: int, epsilon: Fraction, neighbours: Neighbours) 
     epsilons = tuple(epsilon * share for share in shares.values())
     scales = layer_scales(schema, epsilon, epsilons, neighbours)
     views = tuple(View(columns, scale, "") for columns, scale in zip(shares, scales, strict=True))
-    found = [item for item in margin_errors_of(domain, views) if not {*item.columns} <= {*schema.public_columns}]
+    found = [item for item in view_errors(domain, views) if not {*item.columns} <= {*schema.public_columns}]
     errors = np.array([item.standard_error for item in found]) * 100 / n
     n_columns = np.array([len(item.columns) for item in found])
     cells = sum(view.n_cells(domain) for view in views)
@@ -318,12 +394,6 @@ def _margins(schema: Schema, n: int, epsilon: Fraction, neighbours: Neighbours) 
 def _most_layers(schema: Schema, order: Sequence[str]) -> int:
     """Return the deepest tree of its own: splitting by all columns is splitting by all but the last."""
     return min(len(order), len(schema.columns) - len(schema.public_columns) - 1)
-
-
-def _on_tree(shape: Shape, errors: FloatArray) -> dict[str, float]:
-    """Return the summary of a tree's errors; public margins left out."""
-    protected = np.array([shape.depth[list(margin)].any() for margin in shape.margins])
-    return _summary(errors[protected], np.array([len(margin) for margin in shape.margins])[protected])
 
 
 def _summary(errors: FloatArray, n_columns: IntArray) -> dict[str, float]:

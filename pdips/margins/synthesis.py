@@ -9,12 +9,12 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
-from pdips.margins.accuracy import tree_margin_errors
 from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.counts import Measured, Plan, measure, noise_variance
 from pdips.margins.domain import Domain, descend, top_node
+from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
-from pdips.margins.views import margin_errors, one_way_margins
+from pdips.margins.views import one_way_margins
 from pdips.mechanism import Clock, Drawn, Mechanism
 from pdips.privacy.noise import RandomBits
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
@@ -71,7 +71,7 @@ def _estimate_from_views(measured: Measured, plan: Plan) -> Estimate:
     counts = tuple(view[0].astype(np.float64) for view in measured.views)
     margins, total = one_way_margins(domain, plan.views, counts)
     totals = measured.observed[0][0].astype(np.float64) if plan.n_public else np.array([max(round(total), 0)])
-    errors = {item.columns: item.standard_error for item in margin_errors(domain, plan.views)}
+    errors = {item.columns: item.standard_error for item in view_errors(domain, plan.views)}
     spread = [errors.get((name,), 0.0) for name in domain.names]
     views = [
         Observation(count, noise_variance(view.possible(domain), view.scale), view.columns)
@@ -178,8 +178,8 @@ def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, cl
 def _errors(measured: Measured, plan: Plan) -> tuple[MarginError, ...]:
     """Return what the noise comes to in margins; trees of a release have the same noise, and nearly the same errors."""
     if plan.views:
-        return margin_errors(measured.domain, plan.views)
-    return tree_margin_errors(measured.domain, measured.layers, measured.scales, n_public=plan.n_public)
+        return view_errors(measured.domain, plan.views)
+    return tree_errors(measured.domain, measured.layers, measured.scales, n_public=plan.n_public)
 
 
 def of_set(number: int, n_trees: int) -> str:

@@ -1,6 +1,7 @@
 """Views: margins of a few columns each that together hold every pair of columns, chosen from public facts only."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
@@ -10,7 +11,6 @@ import numpy as np
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
 from pdips.privacy.noise import discrete_laplace_variance
-from pdips.release.release import MarginError
 
 Columns = tuple[int, ...]
 
@@ -19,6 +19,15 @@ SHARE_STEPS = 100
 
 SMALLEST_CAP, LARGEST_CAP = 16, 16_384
 """Cells of a view: the covering designs that are compared have views of up to 16, 32, 64, ... cells."""
+
+
+SMALLEST_VARIANCE = 1e-30
+"""Stands in for the variance of noise so small that its reciprocal would overflow; only its ratio to others matters."""
+
+
+def count_variance(scale: Fraction | None) -> float:
+    """Return the variance of a count with discrete Laplace noise of this scale; infinite without a count (None)."""
+    return math.inf if scale is None else max(discrete_laplace_variance(scale), SMALLEST_VARIANCE)
 
 
 @dataclass(frozen=True)
@@ -46,6 +55,14 @@ class View:
     def n_cells(self, domain: Domain) -> int:
         """Return the number of cells, structural zeros included."""
         return math.prod(self.sizes(domain))
+
+    def n_summed(self, domain: Domain, columns: Sequence[int]) -> int:
+        """Return how many cells of the view add up to one of a margin of some of its columns."""
+        return self.n_cells(domain) // math.prod(int(domain.sizes[column]) for column in columns)
+
+    def margin_variance(self, domain: Domain, columns: Sequence[int]) -> float:
+        """Return the variance of the noise in a cell of a margin, in squared records."""
+        return self.n_summed(domain, columns) * count_variance(self.scale)
 
     def find(self, domain: Domain, codes: IntArray) -> IntArray:
         """Return the cell that each record, given by its levels, falls into."""
@@ -123,27 +140,6 @@ def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: list[int
     return best
 
 
-def margin_errors(domain: Domain, views: tuple[View, ...]) -> tuple[MarginError, ...]:
-    """Return the standard error of the noise in each one-way and two-way margin of the noisy views.
-
-    Of the average, weighted by inverse variance, over all views that hold the margin; in records, for one cell. It
-    follows from public facts, so it is known before anything is spent, and it may be published.
-    """
-    found = []
-    for size in (1, 2):
-        for columns in combinations(range(len(domain.names)), size):
-            precision = sum(_precision(domain, view, columns) for view in views if set(columns) <= set(view.columns))
-            if precision:
-                names = tuple(domain.names[column] for column in columns)
-                found.append(MarginError(columns=names, standard_error=math.sqrt(1 / precision)))
-    return tuple(found)
-
-
-def _precision(domain: Domain, view: View, columns: Columns) -> float:
-    n_summed = view.n_cells(domain) / math.prod(int(domain.sizes[column]) for column in columns)
-    return 1 / (n_summed * max(discrete_laplace_variance(view.scale), 1e-30))
-
-
 def one_way_margins(
     domain: Domain, views: tuple[View, ...], counts: tuple[FloatArray, ...]
 ) -> tuple[list[FloatArray], float]:
@@ -154,7 +150,7 @@ def one_way_margins(
         for view, count in zip(views, counts, strict=True):
             if column in view.columns:
                 others = tuple(axis for axis, j in enumerate(view.columns) if j != column)
-                weight = _precision(domain, view, (column,))
+                weight = 1 / view.margin_variance(domain, (column,))
                 estimate += weight * count.reshape(view.sizes(domain)).sum(axis=others)
                 precision += weight
         margins.append(estimate / precision if precision else np.full(int(size), np.nan))

@@ -412,7 +412,7 @@ class CensoredPosterior:
             settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": bits.generator()}
             drawn, tree, found = chains.draw_chains(space, stage, censoring, values, **settings)
             closer = look("at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
-            return drawn, {"sampler": "nuts", "convergence": found.describe()}, closer
+            return drawn, {"sampler": "nuts", "convergence": found}, closer
         values, counts = distinct(record_values(table), table.counts)
         if sampler == "grid":
             scored = score_grid(space, stage, censoring, values, counts)

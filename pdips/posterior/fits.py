@@ -105,8 +105,8 @@ class Chains:
         tree = sampling.sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
         found = sampling.converged(tree, self._watch)
         sampling.require(found)
-        self.convergence = {"chains": found.describe()}
-        self.facts = {"sampler": self.name, "convergence": found.describe(), "passed": found.passed}
+        self.convergence = {"chains": found}
+        self.facts = {"sampler": self.name, "convergence": found, "passed": found.passed}
         self._held: xr.DataTree = tree
         posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
         self._draws = {str(name): posterior[name].to_numpy() for name in posterior.data_vars}

@@ -277,7 +277,7 @@ def at_chains(
 ) -> Found:
     """Look closer at a posterior that was drawn from by NUTS."""
     rows, n = distinct(values, counts)
-    facts = {"sampler": "nuts", "convergence": convergence.describe(), "passed": convergence.passed}
+    facts = {"sampler": "nuts", "convergence": convergence, "passed": convergence.passed}
     posterior = Posterior(tree=tree, released=released, facts=facts, independent=False)
     return inspect(_censored(space, stage, censoring, rows, n), posterior)
 

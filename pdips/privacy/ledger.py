@@ -83,6 +83,15 @@ class Ledger:
     replace it: an older copy forgets spends, which ``compare`` finds out by the receipts of later releases; so does
     moving the file without the ``-journal`` beside it that a crash may leave. The file needs a file system whose locks
     work, which many network drives' do not.
+
+    Examples
+    --------
+    >>> ledger = Ledger("persons.sqlite")
+    >>> ledger.set_total(2)
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, record = LaplaceSanitizer(epsilon=1).release(table, ledger=ledger)
+    >>> ledger.summary().remaining_epsilon
+    Fraction(1, 1)
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 10.0) -> None:

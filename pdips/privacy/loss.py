@@ -93,6 +93,12 @@ class PrivacyLoss:
         Whether the output is drawn from exactly the law that the proof is about.
     statement : str
         One paragraph that a disclosure board can read, with every assumption in it.
+
+    Examples
+    --------
+    >>> loss = PrivacyLoss(epsilon="0.1", neighbours="replace-one", kind="pure", statement="One count, Laplace noise.")
+    >>> loss.epsilon, loss.is_finite
+    (Fraction(1, 10), True)
     """
 
     epsilon: Fraction
@@ -124,7 +130,13 @@ class PrivacyLoss:
 
 @dataclass(frozen=True, kw_only=True)
 class Spend:
-    """One item of a price: which step, how much of the total, and how it composes with the others."""
+    """One item of a price: which step, how much of the total, and how it composes with the others.
+
+    Examples
+    --------
+    >>> Spend(step="noisy counts", epsilon="1/2")
+    Spend(step='noisy counts', epsilon=Fraction(1, 2), composition='sequential')
+    """
 
     step: str
     epsilon: Fraction
@@ -138,6 +150,11 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> 
     """Return a zero-concentrated loss with its (epsilon, delta) reading, rounded up at the twelfth decimal.
 
     Bun and Steinke (2016), Proposition 1.3: rho-zCDP implies (rho + 2 sqrt(rho log(1/delta)), delta)-DP.
+
+    Examples
+    --------
+    >>> round(float(zcdp("0.5", "1e-6", "replace-one", "A Gaussian count.").epsilon), 3)
+    5.757
     """
     exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
     if exact_delta >= 1:
@@ -162,6 +179,12 @@ def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
     ------
     InputError
         If there are no losses, they differ in kind or neighbours, or one of them is no finite guarantee.
+
+    Examples
+    --------
+    >>> loss = PrivacyLoss(epsilon="0.1", neighbours="replace-one", kind="pure", statement="One count.")
+    >>> compose([loss, loss, loss]).epsilon
+    Fraction(3, 10)
     """
     if not losses:
         raise InputError("nothing to compose: the list of losses is empty")
@@ -192,6 +215,12 @@ def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
 
     Pure epsilon doubles; (epsilon, delta) becomes (2 epsilon, (1 + e^epsilon) delta); rho quadruples (two steps of
     group privacy). The other direction doesn't exist: a replace-one guarantee says nothing of the number of records.
+
+    Examples
+    --------
+    >>> loss = PrivacyLoss(epsilon=1, neighbours="add-remove", kind="pure", statement="One count.")
+    >>> to_replace_one(loss).epsilon
+    Fraction(2, 1)
     """
     if loss.neighbours == "replace-one":
         return loss

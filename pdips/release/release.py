@@ -1,8 +1,7 @@
 """What goes out, and what stays: a release is paid for, a run record is not."""
 
-import json
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -14,28 +13,14 @@ import pyarrow.parquet as pq
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.privacy.account import Receipt
-from pdips.privacy.loss import PrivacyLoss, Spend, as_float, spell
+from pdips.privacy.loss import PrivacyLoss, Spend, spell
+from pdips.release.documents import MarginError as MarginError
+from pdips.release.documents import Noise as Noise
+from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.large_set import LargeSet
 
 Format = Literal["parquet", "csv"]
 Closer = Callable[[], tuple[Mapping[str, Any], Any]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
-
-    statistics: str
-    scale: float
-    standard_deviation: float
-
-
-@dataclass(frozen=True, kw_only=True)
-class MarginError:
-    """The standard error, in records, that the noise gives to one cell of a margin of these columns. Public."""
-
-    columns: tuple[str, ...]
-    standard_error: float
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -94,30 +79,25 @@ class Release:
     def __repr__(self) -> str:
         return f"Release(mechanism={self.mechanism!r}, n_sets={self.n_sets}, epsilon={spell(self.loss.epsilon)})"
 
+    def document(self) -> PrivacyDocument:
+        """Return what ``privacy.json`` holds: public settings only, no timing, no diagnostic."""
+        return PrivacyDocument(
+            mechanism=self.mechanism,
+            settings=dict(self.settings),
+            n_sets=self.n_sets,
+            reproducible=self.reproducible,
+            receipt=self.receipt,
+            privacy=StatedLoss.of(self.loss),
+            spends=[StatedSpend.of(spend) for spend in self.spends],
+            noise=list(self.noise),
+            margin_errors=list(self.margin_errors),
+            table_schema=self.schema,
+            software=software(),
+        )
+
     def describe(self) -> dict[str, Any]:
-        """Return the contents of ``privacy.json``: public settings only, no timing, no diagnostic."""
-        loss = self.loss
-        return {
-            "mechanism": self.mechanism,
-            "settings": dict(self.settings),
-            "n_sets": self.n_sets,
-            "reproducible": self.reproducible,
-            "receipt": None if self.receipt is None else asdict(self.receipt),
-            "privacy": {
-                "epsilon": as_float(loss.epsilon),
-                "delta": as_float(loss.delta),
-                "neighbours": loss.neighbours,
-                "kind": loss.kind,
-                "sampling": loss.sampling,
-                "statement": loss.statement,
-                **({"rho": as_float(loss.rho)} if loss.rho else {}),
-            },
-            "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in self.spends],
-            "noise": [asdict(item) for item in self.noise],
-            "margin_errors": [asdict(item) for item in self.margin_errors],
-            "schema": self.schema.to_dict(),
-            "software": software(),
-        }
+        """Return the contents of ``privacy.json`` as plain numbers, strings, lists and mappings."""
+        return self.document().contents()
 
     def publish(self, directory: str | Path, *, file_format: Format = "parquet", allow: Collection[str] = ()) -> None:
         """Write ``synthetic_1.parquet`` ... and ``privacy.json`` into a folder.
@@ -165,7 +145,7 @@ class Release:
                 frame.to_csv(path, index=False)
             else:
                 pq.write_table(pa.Table.from_pandas(frame, preserve_index=False), path, compression="zstd")
-        write_json(folder / "privacy.json", self.describe())
+        self.document().write(folder)
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -203,8 +183,3 @@ class RunRecord:
 def software() -> dict[str, str]:
     """Return the versions that a release was made with."""
     return {name: version(name) for name in ("pdips", "numpy", "pandas", "pyarrow")}
-
-
-def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """Write JSON that people can read too."""
-    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -7,7 +7,7 @@ from typing import Any
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.report.facts import PublicFacts
+from pdips.release.documents import PrivacyDocument
 
 _DRAWN = (
     "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far "
@@ -65,14 +65,14 @@ class Advice:
     code: str
 
 
-def standard_errors(facts: PublicFacts) -> str:
+def standard_errors(facts: PrivacyDocument) -> str:
     """Return why no standard error is known, or what there is beside the noise that the release lists."""
     if facts.noise:
         return BESIDES.get(facts.mechanism, "")
     return WHY_NONE.get(facts.mechanism, DEFAULT)
 
 
-def combining(facts: PublicFacts) -> Advice:
+def combining(facts: PrivacyDocument) -> Advice:
     """Return the rule of :func:`pdips.inference.rule_for`, or in its words why there is none."""
     from pdips.inference import rule_for
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument
 from pdips.report.advice import combining
-from pdips.report.facts import PaidFacts, PublicFacts, Run
 from pdips.report.formats import number, plural, price
 from pdips.report.meaning import odds_factor, round_up
 from pdips.report.price import LARGE_EPSILON, total
@@ -57,7 +57,7 @@ class Check:
         return WORDS[self.state]
 
 
-def section(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
+def section(facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it. A paid evaluation is published too, so its price counts."""
     groups = {
         "What is promised, and to whom": promised(facts, run, paid),
@@ -85,7 +85,7 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     return Verdict(level="good", line="All questions are answered by yes.")
 
 
-def promised(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> list[Check]:
+def promised(facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> list[Check]:
     """Return the questions on the guarantee itself."""
     privacy, bounded = facts.privacy, facts.privacy.kind in BOUNDED
     sets, epsilon = plural(facts.n_sets, "set"), total(facts, paid)
@@ -114,7 +114,7 @@ def promised(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> lis
     ]
 
 
-def _epsilon(facts: PublicFacts, epsilon: float) -> Check:
+def _epsilon(facts: PrivacyDocument, epsilon: float) -> Check:
     state: State = "yes" if epsilon <= SMALL_EPSILON else "person" if epsilon <= LARGE_EPSILON else "watch"
     factor = f"An attacker's odds change by a factor of at most {number(round_up(odds_factor(epsilon)))}."
     if facts.privacy.delta:
@@ -131,7 +131,7 @@ def _epsilon(facts: PublicFacts, epsilon: float) -> Check:
     )
 
 
-def _delta(facts: PublicFacts, n: int | None) -> Check:
+def _delta(facts: PrivacyDocument, n: int | None) -> Check:
     delta = facts.privacy.delta
     state: State = "person"
     found = f"delta = {price(delta)}; the run doesn't say how many records there are."
@@ -149,7 +149,7 @@ def _delta(facts: PublicFacts, n: int | None) -> Check:
     )
 
 
-def _unit(facts: PublicFacts) -> Check:
+def _unit(facts: PrivacyDocument) -> Check:
     records = facts.table_schema.records
     cap = plural(records.max_per_person, "record")
     return Check(
@@ -163,7 +163,7 @@ def _unit(facts: PublicFacts) -> Check:
     )
 
 
-def computed(facts: PublicFacts) -> list[Check]:
+def computed(facts: PrivacyDocument) -> list[Check]:
     """Return the questions on mechanism, sampling, randomness and what was taken as public."""
     published, exact = facts.settings.get("variant") == "published", facts.privacy.sampling == "exact"
     bounded = facts.privacy.kind in BOUNDED
@@ -204,7 +204,7 @@ def computed(facts: PublicFacts) -> list[Check]:
     ]
 
 
-def _copied(facts: PublicFacts) -> Check:
+def _copied(facts: PrivacyDocument) -> Check:
     columns = facts.table_schema.public_columns
     return Check(
         question="Are columns that were copied known to everyone already?",
@@ -215,7 +215,7 @@ def _copied(facts: PublicFacts) -> Check:
     )
 
 
-def composed(facts: PublicFacts, run: Run) -> list[Check]:
+def composed(facts: PrivacyDocument, run: RunDocument) -> list[Check]:
     """Return the questions on other releases about the same people."""
     ledger = run.ledger
     state: State = "watch" if ledger is None or ledger.total_epsilon is None else "yes"
@@ -248,7 +248,7 @@ def composed(facts: PublicFacts, run: Run) -> list[Check]:
     ]
 
 
-def useful(facts: PublicFacts) -> list[Check]:
+def useful(facts: PrivacyDocument) -> list[Check]:
     """Return the questions on errors, intervals and small groups."""
     advice = combining(facts)
     return [
@@ -280,7 +280,7 @@ def useful(facts: PublicFacts) -> list[Check]:
     ]
 
 
-def operated(facts: PublicFacts) -> list[Check]:
+def operated(facts: PrivacyDocument) -> list[Check]:
     """Return the questions on people and machines."""
     hidden = facts.settings.get("sampler") in ("rejection", "atoms")
     return [

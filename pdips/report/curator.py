@@ -4,22 +4,24 @@ import math
 from pathlib import Path
 from typing import Any
 
+from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument
 from pdips.report import checklist, diagnostics, price, utility
-from pdips.report.facts import PaidFacts, PublicFacts, Run
 
 
-def context(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
+def context(
+    confidential: Path, facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None
+) -> dict[str, Any]:
     """Return all that ``report.html.j2`` is filled with.
 
     Parameters
     ----------
     confidential : path
         The folder that stays inside, with ``diagnostics`` and ``evaluation.json`` where there are any.
-    facts : PublicFacts
+    facts : PrivacyDocument
         ``privacy.json``.
-    run : Run
+    run : RunDocument
         ``run.json``.
-    paid : PaidFacts, optional
+    paid : PaidDocument, optional
         A paid evaluation of the release.
     """
     sections = {

@@ -5,15 +5,15 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pdips.release.documents import PrivacyDocument, RunDocument
 from pdips.report import noise, posterior
 from pdips.report.chains import BAND
-from pdips.report.facts import PublicFacts, Run
 from pdips.report.judging import EDGE, judge
 
 PICTURES = ("parameters", "ranks", "energy", "predicted", "bounds")
 
 
-def section(confidential: Path, facts: PublicFacts, run: Run) -> dict[str, Any]:
+def section(confidential: Path, facts: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it.
 
     Parameters

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from markupsafe import Markup
 
+from pdips.release.documents import PaidDocument, PrivacyDocument, mean
 from pdips.report import evaluation_pictures as drawing
 from pdips.report.evaluation_facts import (
     FILE,
@@ -16,7 +17,6 @@ from pdips.report.evaluation_facts import (
     Pictures,
     read_evaluation,
 )
-from pdips.report.facts import PaidFacts, PublicFacts, mean
 from pdips.report.formats import number, percent
 from pdips.report.verdicts import Verdict
 
@@ -51,7 +51,7 @@ class Finding:
     words: str
 
 
-def section(confidential: Path, facts: PublicFacts, paid: PaidFacts | None) -> dict[str, Any]:
+def section(confidential: Path, facts: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
     """Return what the report shows of an evaluation, inside and paid, and the verdict on utility.
 
     An evaluation whose release differs in mechanism, epsilon, kind or number of sets isn't shown: ``stale`` names what

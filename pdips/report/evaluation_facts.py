@@ -6,7 +6,7 @@ from typing import Annotated, Self
 from pydantic import BaseModel, Field, model_validator
 
 from pdips.privacy.loss import Kind
-from pdips.report.facts import Number, NumberOrNone, PublicFacts, check, read
+from pdips.release.documents import Finite, FiniteOrNone, PrivacyDocument, check, read_json
 
 FILE = "evaluation.json"
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
@@ -17,11 +17,11 @@ class Described(BaseModel):
     """The release that an evaluation is of."""
 
     mechanism: str
-    epsilon: Number
+    epsilon: Finite
     kind: Kind
     n_sets: int
 
-    def differs(self, facts: PublicFacts) -> list[str]:
+    def differs(self, facts: PrivacyDocument) -> list[str]:
         """Return what of it isn't true of a release."""
         here = {
             "mechanism": facts.mechanism,
@@ -35,8 +35,8 @@ class Described(BaseModel):
 class ColumnEcdf(BaseModel):
     """max-ECDF and avg-ECDF of one column."""
 
-    largest: NumberOrNone
-    average: NumberOrNone
+    largest: FiniteOrNone
+    average: FiniteOrNone
 
 
 class Detail(BaseModel):
@@ -50,12 +50,12 @@ class MeasureFacts(BaseModel):
 
     name: str
     reading: str
-    by_set: list[NumberOrNone]
-    mean: NumberOrNone
-    reference: NumberOrNone
+    by_set: list[FiniteOrNone]
+    mean: FiniteOrNone
+    reference: FiniteOrNone
     weighted: bool
     reason: str | None
-    best: Number = 0.0
+    best: Finite = 0.0
     detail: Detail = Detail()
 
     @property
@@ -76,14 +76,14 @@ class Coefficient(BaseModel):
     """A coefficient on the table and on the sets."""
 
     coefficient: str
-    original: NumberOrNone
-    original_lower: NumberOrNone
-    original_upper: NumberOrNone
-    combined: NumberOrNone
-    combined_lower: NumberOrNone
-    combined_upper: NumberOrNone
-    ci_overlap: NumberOrNone
-    standardized_difference: NumberOrNone
+    original: FiniteOrNone
+    original_lower: FiniteOrNone
+    original_upper: FiniteOrNone
+    combined: FiniteOrNone
+    combined_lower: FiniteOrNone
+    combined_upper: FiniteOrNone
+    ci_overlap: FiniteOrNone
+    standardized_difference: FiniteOrNone
     same_sign: bool
     covered: bool
 
@@ -98,8 +98,8 @@ class Analysed(BaseModel):
     rule: str
     note: str | None
     coefficients: list[Coefficient]
-    summary: dict[str, NumberOrNone]
-    reference: dict[str, NumberOrNone]
+    summary: dict[str, FiniteOrNone]
+    reference: dict[str, FiniteOrNone]
 
     @property
     def told(self) -> list[Coefficient]:
@@ -130,7 +130,7 @@ class Density(BaseModel):
     label: str
     unit: str | None
     log: bool
-    edges: Annotated[list[Number], Field(min_length=2, max_length=1000)]
+    edges: Annotated[list[Finite], Field(min_length=2, max_length=1000)]
     table: list[Share]
     sets: list[Share]
     missing: tuple[Share, Share | None] | None
@@ -164,7 +164,7 @@ class Pair(BaseModel):
     labels: tuple[str, str]
     levels: tuple[list[str], list[str]]
     difference: list[list[Difference]]
-    distance: Number
+    distance: Finite
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -213,4 +213,4 @@ def read_evaluation(folder: Path) -> Evaluation | None:
         If it can't be read or is damaged.
     """
     path = folder / FILE
-    return check(Evaluation, read(path), str(path)) if path.exists() else None
+    return check(Evaluation, read_json(path), str(path)) if path.exists() else None

@@ -1,12 +1,17 @@
 """The rules by which the curator's report calls a draw good, and what each rule found."""
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import exp, inf, sqrt
 
-from pdips.convergence import BFMI, ESS, RHAT, ROUNDS
-from pdips.report.facts import BoundFacts, PosteriorFacts, Predicted, PublicFacts, RecordsFacts, Run
+from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
+from pdips.release.documents import (
+    BoundSummary,
+    PosteriorSummary,
+    PredictiveCheck,
+    PrivacyDocument,
+    RecordCheck,
+    RunDocument,
+)
 from pdips.report.formats import number, percent, plural
 from pdips.report.noise import Compared
 from pdips.report.utility import checks as compared_at_release
@@ -24,42 +29,13 @@ MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
 NOISE_FACTOR = 3.0
 """How much further a margin may lie from the table than noise and sampling alone bring it."""
 
-SAID = re.compile(
-    r"(passed|failed): R-hat at most (\S+) \(.*?\), effective draws at least (\S+) for the centre and (\S+) for the "
-    r"tails \(.*?\), (\d+) divergences(?: \(none\), in round (\d+))?"
-)
 POST_PROCESSING = ("modips",)
 """Mechanisms whose chains read released noisy statistics only, so that repeating them costs nothing."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Agreement:
-    """What chains said about themselves: the worst of all parameters, and of all runs."""
-
-    passed: bool
-    rhat: float
-    ess_bulk: float
-    ess_tail: float
-    divergences: int
-    rounds: int = 1
-
-    @classmethod
-    def of(cls, lines: Sequence[str]) -> "Agreement | None":
-        """Read lines of :meth:`pdips.convergence.Convergence.describe`; None if there is none among them."""
-        found = [said.groups() for line in lines if (said := SAID.match(line))]
-        if not found:
-            return None
-        return cls(
-            passed=all(word == "passed" for word, *_ in found),
-            rhat=max(float(rhat) for _, rhat, *_ in found),
-            ess_bulk=min(float(bulk) for _, _, bulk, *_ in found),
-            ess_tail=min(float(tail) for *_, tail, _, _ in found),
-            divergences=sum(int(count) for *_, count, _ in found),
-            rounds=max(int(number or 1) for *_, number in found),
-        )
-
-
-def judge(facts: PublicFacts, run: Run, bfmi: Sequence[float], noise: Compared | None) -> tuple[Verdict, list[Check]]:
+def judge(
+    facts: PrivacyDocument, run: RunDocument, bfmi: Sequence[float], noise: Compared | None
+) -> tuple[Verdict, list[Check]]:
     """Return the verdict on how a release was drawn and what came of it, and each rule with what it found.
 
     The rules; gates are those of :mod:`pdips.convergence`, the others stand above. The worst of them is the verdict, in
@@ -108,12 +84,13 @@ def judge(facts: PublicFacts, run: Run, bfmi: Sequence[float], noise: Compared |
     return summed(found), found
 
 
-def _draw(facts: PublicFacts, run: Run, bfmi: Sequence[float]) -> list[Check]:
+def _draw(facts: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> list[Check]:
     posterior = run.diagnostics.posterior
-    looked_at = [] if posterior is None or posterior.convergence is None else [posterior.convergence]
-    agreement = Agreement.of([*run.diagnostics.convergence, *looked_at])
-    if agreement is not None:
-        return _chains(agreement, bfmi) + _rounds(agreement, facts.mechanism)
+    chains = list(run.diagnostics.convergence)
+    if posterior is not None and posterior.convergence is not None:
+        chains.append(posterior.convergence)
+    if chains:
+        return _chains(chains, bfmi) + _rounds(chains, facts.mechanism)
     rule = "an exact draw, or chains that agree"
     if facts.privacy.sampling == "mcmc" and (posterior is None or posterior.chains > 1):
         return [Check(name="the draw", found="by chains or floating point, not described", rule=rule, level="open")]
@@ -124,38 +101,46 @@ def _draw(facts: PublicFacts, run: Run, bfmi: Sequence[float]) -> list[Check]:
     return [Check(name="the draw", found=found, rule=rule, level="good")]
 
 
-def _chains(agreement: Agreement, bfmi: Sequence[float]) -> list[Check]:
-    """Judge by the numbers, and by the gate's own word, which knew all digits of them."""
-    fewest = min(agreement.ess_bulk, agreement.ess_tail)
-    apart, few = agreement.rhat >= RHAT, fewest <= ESS
-    if agreement.passed:
-        apart = few = False
-    elif not few and not agreement.divergences:
-        apart = True
+def _chains(found: Sequence[Convergence], bfmi: Sequence[float]) -> list[Check]:
+    rhat = max(one.largest_rhat for one in found)
+    fewest = min(min(one.smallest_ess_bulk, one.smallest_ess_tail) for one in found)
+    divergences = sum(one.divergences for one in found)
     rows = [
-        ("R-hat, largest", f"{agreement.rhat:.4f}", f"below {RHAT}", apart),
-        ("effective draws, fewest", "unbounded" if fewest == inf else f"{fewest:,.0f}", f"above {ESS}", few),
-        ("divergences", str(agreement.divergences), "none", agreement.divergences > 0),
+        ("R-hat, largest", f"{rhat:.4f}", f"below {RHAT}", rhat < RHAT),
+        ("effective draws, fewest", "unbounded" if fewest == inf else f"{fewest:,.0f}", f"above {ESS}", fewest > ESS),
+        ("divergences", str(divergences), "none", not divergences),
     ]
-    found = [Check(name=a, found=b, rule=c, level="bad" if failed else "good") for a, b, c, failed in rows]
+    checks = [Check(name=a, found=b, rule=c, level="good" if kept else "bad") for a, b, c, kept in rows]
     if bfmi:
         level: Level = "good" if min(bfmi) >= BFMI else "watch"
-        found.append(Check(name="BFMI, smallest", found=number(min(bfmi)), rule=f"{BFMI} or more", level=level))
-    return found
+        checks.append(Check(name="BFMI, smallest", found=number(min(bfmi)), rule=f"{BFMI} or more", level=level))
+    return checks
 
 
-def _rounds(agreement: Agreement, mechanism: str) -> list[Check]:
+def agreement(found: Convergence) -> str:
+    """Say how well chains agree, against what is asked of them."""
+    sizes = (found.smallest_ess_bulk, found.smallest_ess_tail)
+    bulk, tail = ("unbounded" if size == inf else f"{size:.0f}" for size in sizes)
+    return (
+        f"{'passed' if found.passed else 'failed'}: R-hat at most {found.largest_rhat:.4f} (below {RHAT} asked for), "
+        f"effective draws at least {bulk} for the centre and {tail} for the tails (above {ESS}), {found.divergences} "
+        f"divergences (none){f', in round {found.rounds}' if found.rounds > 1 else ''}"
+    )
+
+
+def _rounds(chains: Sequence[Convergence], mechanism: str) -> list[Check]:
     """Say that chains were run again; a first round that agreed needs no word."""
-    if agreement.rounds == 1:
+    rounds = max(one.rounds for one in chains)
+    if rounds == 1:
         return []
-    found = f"chains disagreed and were run again, longer each time; they agreed in round {agreement.rounds}"
+    found = f"chains disagreed and were run again, longer each time; they agreed in round {rounds}"
     rule = "agreement in round 1; running again was decided on confidential records, which the guarantee does not cover"
     if mechanism in POST_PROCESSING:
         rule = "agreement in round 1; the chains read noisy statistics only, so running them again costs nothing"
     return [Check(name="rounds of chains", found=f"{found} of {ROUNDS}", rule=rule, level="watch")]
 
 
-def _grid(posterior: PosteriorFacts) -> list[Check]:
+def _grid(posterior: PosteriorSummary) -> list[Check]:
     if posterior.edge is None:
         return []
     level: Level = "good" if posterior.edge <= EDGE else "watch"
@@ -167,7 +152,7 @@ def _grid(posterior: PosteriorFacts) -> list[Check]:
     ]
 
 
-def _statistics(predictive: dict[str, Predicted]) -> list[Check]:
+def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
     entries = sum(row.entries for row in predictive.values())
     if not entries:
         return []
@@ -191,7 +176,7 @@ def _tail(least: int, n: int, p: float) -> float:
     return float(bdtrc(least - 1, n, p)) if least else 1.0
 
 
-def _records(records: RecordsFacts | None) -> list[Check]:
+def _records(records: RecordCheck | None) -> list[Check]:
     if records is None:
         return []
     rule = f"no column further off than draws are by themselves by more than {OFF}; failed above {FAR_OFF}"
@@ -204,7 +189,7 @@ def _records(records: RecordsFacts | None) -> list[Check]:
     return [Check(name=name, found=", ".join(off) or "no column is off", rule=rule, level=level)]
 
 
-def _terms(bounds: BoundFacts | None) -> list[Check]:
+def _terms(bounds: BoundSummary | None) -> list[Check]:
     if bounds is None or bounds.failed:
         return []
     found: list[Check] = []

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from pdips.report.facts import Margin, PublicFacts, Run, mean
+from pdips.release.documents import Margin, PrivacyDocument, RunDocument, mean
 
 LARGEST_TEXT = 64_000_000
 """Bytes of a CSV file whose records are counted."""
@@ -45,7 +45,7 @@ class Compared:
     two_way: Pairs | None
 
 
-def compare(home: Path, facts: PublicFacts, run: Run) -> Compared | None:
+def compare(home: Path, facts: PrivacyDocument, run: RunDocument) -> Compared | None:
     """Return standard errors of margins beside distances that were found; None where the release states no errors.
 
     The expected distance of a margin is half the sum over its cells of the mean absolute error of a normal whose
@@ -85,7 +85,7 @@ def _expected(margin: Margin, error: float, n: int) -> float:
     return min(HALF_NORMAL / 2 * math.fsum(spread), 1.0)
 
 
-def _pairs(errors: dict[tuple[str, ...], float], margins: dict[str, Margin], run: Run, n: int) -> Pairs | None:
+def _pairs(errors: dict[tuple[str, ...], float], margins: dict[str, Margin], run: RunDocument, n: int) -> Pairs | None:
     pairs = {names: error for names, error in errors.items() if len(names) == 2 and set(names) <= set(margins)}
     if not pairs:
         return None

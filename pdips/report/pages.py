@@ -14,11 +14,12 @@ from markupsafe import Markup
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError, RefusedError
+from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of
 from pdips.report import curator, drawings
 from pdips.report.advice import combining, standard_errors
 from pdips.report.evaluation_facts import FILE as EVALUATION
-from pdips.report.facts import PaidFacts, PublicFacts, Run, check, read, read_paid
 from pdips.report.formats import number, percent, plural, price
+from pdips.report.judging import agreement
 from pdips.report.meaning import belief_bound, odds_factor, power_bound, round_up
 from pdips.report.price import MOST_ITEMS, items, price_sum, total
 from pdips.report.verdicts import Verdict
@@ -55,18 +56,18 @@ def write_card(public: Path) -> Path:
     RefusedError
         If the release has no guarantee: there is nothing that a card could say to its users.
     """
-    return _write(public / "card.html", _card(public, read(public / "privacy.json")))
+    return _write(public / "card.html", _card(public, PrivacyDocument.read(public)))
 
 
-def write_report(confidential: Path, public_facts: Mapping[str, Any], tell: Tell | None = None) -> Path:
+def write_report(confidential: Path, facts: PrivacyDocument, tell: Tell | None = None) -> Path:
     """Write the curator's report.
 
     Parameters
     ----------
     confidential : path
         The folder that stays inside, with ``run.json``.
-    public_facts : mapping
-        The contents of ``privacy.json``.
+    facts : PrivacyDocument
+        What ``privacy.json`` holds.
     tell : callable, optional
         Given the verdict of each section. They are read from the confidential table, so they stay inside too.
 
@@ -80,7 +81,7 @@ def write_report(confidential: Path, public_facts: Mapping[str, Any], tell: Tell
     InputError
         If ``run.json`` can't be read, or either is damaged or lacks a key.
     """
-    return _write(confidential / "report.html", _report(confidential, public_facts, tell))
+    return _write(confidential / "report.html", _report(confidential, facts, tell))
 
 
 def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
@@ -95,13 +96,13 @@ def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
         If the folder holds no release, or a file is damaged.
     """
     public, confidential = directory / "public", directory / "confidential"
-    home = next((folder for folder in (public, confidential) if (folder / "privacy.json").is_file()), None)
+    home = home_of(directory)
     if home is None:
         raise InputError(
             f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
             "`pdips synthesize --out` made"
         )
-    facts, pages = read(home / "privacy.json"), {}
+    facts, pages = PrivacyDocument.read(home), {}
     if home == public:
         pages[public / "card.html"] = _card(public, facts)
     if home == confidential or _has_run(confidential):
@@ -118,11 +119,10 @@ def rewrite_report(directory: Path) -> Path | None:
         If a file is damaged.
     """
     confidential = directory / "confidential"
-    homes = (directory / "public", confidential)
-    home = next((folder for folder in homes if (folder / "privacy.json").is_file()), None)
+    home = home_of(directory)
     if home is None or not _has_run(confidential):
         return None
-    return write_report(confidential, read(home / "privacy.json"))
+    return write_report(confidential, PrivacyDocument.read(home))
 
 
 def _has_run(confidential: Path) -> bool:
@@ -138,11 +138,10 @@ def _write(path: Path, page: str) -> Path:
     return path
 
 
-def _card(public: Path, content: Mapping[str, Any]) -> str:
-    facts = check(PublicFacts, content, str(public / "privacy.json"))
+def _card(public: Path, facts: PrivacyDocument) -> str:
     if facts.privacy.kind == "none":
         raise RefusedError("a release of kind 'none' is never published, so it has no card")
-    paid, csv = read_paid(public, facts), (public / "synthetic_1.csv").exists()
+    paid, csv = PaidDocument.beside(public, facts), (public / "synthetic_1.csv").exists()
     return render(
         "card.html.j2",
         facts=facts,
@@ -171,17 +170,16 @@ def _card(public: Path, content: Mapping[str, Any]) -> str:
     )
 
 
-def _report(confidential: Path, content: Mapping[str, Any], tell: Tell | None = None) -> str:
-    facts = check(PublicFacts, content, "privacy.json")
-    run = check(Run, read(confidential / "run.json"), str(confidential / "run.json"))
-    paid = read_paid(confidential.parent / "public", facts)
+def _report(confidential: Path, facts: PrivacyDocument, tell: Tell | None = None) -> str:
+    run = RunDocument.read(confidential)
+    paid = PaidDocument.beside(confidential.parent / "public", facts)
     context = curator.context(confidential, facts, run, paid)
     if tell is not None:
         tell(context["verdicts"])
     return render("report.html.j2", **context)
 
 
-def _guarantee(facts: PublicFacts, paid: PaidFacts | None) -> dict[str, Any]:
+def _guarantee(facts: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
     """Return what the price of sets and paid evaluation together means, upper bounds rounded up."""
     privacy = facts.privacy
     epsilon, delta = total(facts, paid), privacy.delta
@@ -274,7 +272,7 @@ def _environment() -> "Environment":
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(number=number, percent=percent, price=price)
+    environment.filters.update(agreement=agreement, number=number, percent=percent, price=price)
     environment.globals.update(plural=plural)
     return environment
 

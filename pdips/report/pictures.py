@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from io import StringIO
 from typing import TYPE_CHECKING, Any
 
-from pdips.report.facts import Margin, TwoWay
+from pdips.release.documents import Margin, TwoWay
 from pdips.report.formats import number, percent
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior.closer import stored_name
+from pdips.release.documents import PosteriorSummary
 from pdips.report import bounds as drawing
 from pdips.report import chains, predicted
-from pdips.report.facts import PosteriorFacts
 
 if TYPE_CHECKING:
     import xarray as xr
@@ -97,7 +97,7 @@ class Looked:
     bfmi: list[float] = field(default_factory=list)
 
 
-def look(path: Path, facts: PosteriorFacts | None, schema: Schema) -> Looked:
+def look(path: Path, facts: PosteriorSummary | None, schema: Schema) -> Looked:
     """Read a folder ``diagnostics`` and draw what is in it.
 
     Columns that the model describes come before public ones. Folders of earlier versions lack some groups.
@@ -126,7 +126,7 @@ def look(path: Path, facts: PosteriorFacts | None, schema: Schema) -> Looked:
         raise InputError(f"{path} is damaged") from None
 
 
-def _draws(tree: "xr.DataTree", facts: PosteriorFacts) -> list[NDArray[Any]]:
+def _draws(tree: "xr.DataTree", facts: PosteriorSummary) -> list[NDArray[Any]]:
     """Return the draws of the parameters that are drawn, (chains, draws) each."""
     posterior = tree["posterior"].to_dataset()
     arrays = {str(name): array.transpose("chain", "draw", ...).to_numpy() for name, array in posterior.items()}
@@ -134,7 +134,7 @@ def _draws(tree: "xr.DataTree", facts: PosteriorFacts) -> list[NDArray[Any]]:
     return [next(elements[parameter.name.partition("[")[0]]) for parameter in facts.parameters[:MOST_PARAMETERS]]
 
 
-def _parameters(each: list[NDArray[Any]], facts: PosteriorFacts) -> Pictures:
+def _parameters(each: list[NDArray[Any]], facts: PosteriorSummary) -> Pictures:
     found = []
     for place, (draws, parameter) in enumerate(zip(each, facts.parameters, strict=False)):
         released = [value for value in parameter.released if value is not None]
@@ -143,7 +143,7 @@ def _parameters(each: list[NDArray[Any]], facts: PosteriorFacts) -> Pictures:
     return found
 
 
-def _ranks(each: list[NDArray[Any]], facts: PosteriorFacts) -> Pictures:
+def _ranks(each: list[NDArray[Any]], facts: PosteriorSummary) -> Pictures:
     """Return pictures of chains' ranks; parameters that never move have none."""
     if facts.chains < 2 or not each or each[0].shape[1] < FEWEST_RANKED:
         return []

@@ -6,8 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pdips.data.schema import Column, Schema
+from pdips.release.documents import PosteriorSummary
 from pdips.report.bounds import panel
-from pdips.report.facts import PosteriorFacts
 from pdips.report.pictures import ACCENT, BAR, INK, as_svg
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ MOST_SD = 6.0
 """Noisy numbers further off than this are drawn at the edge."""
 
 
-def pictures(tree: "xr.DataTree", facts: PosteriorFacts, schema: Schema) -> Pictures:
+def pictures(tree: "xr.DataTree", facts: PosteriorSummary, schema: Schema) -> Pictures:
     """Return titles and pictures of what was predicted; none where nothing was kept."""
     if not {"posterior_predictive", "observed_data"} <= set(tree.children):
         return []

@@ -5,9 +5,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pdips.release.documents import AccountState, PaidDocument, PrivacyDocument, RunDocument
 from pdips.report import drawings
 from pdips.report.drawings import Part
-from pdips.report.facts import Account, PaidFacts, PublicFacts, Run
 from pdips.report.formats import price
 from pdips.report.verdicts import Verdict, worst
 
@@ -17,16 +17,16 @@ MOST_ITEMS = 12
 """Longer lists are folded."""
 
 
-def section(facts: PublicFacts, run: Run, paid: PaidFacts | None) -> dict[str, Any]:
+def section(facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it.
 
     Parameters
     ----------
-    facts : PublicFacts
+    facts : PrivacyDocument
         ``privacy.json``.
-    run : Run
+    run : RunDocument
         ``run.json``.
-    paid : PaidFacts, optional
+    paid : PaidDocument, optional
         A paid evaluation, which is a further spend.
     """
     return {
@@ -42,23 +42,23 @@ def section(facts: PublicFacts, run: Run, paid: PaidFacts | None) -> dict[str, A
     }
 
 
-def items(facts: PublicFacts) -> list[tuple[str, str, float, float]]:
+def items(facts: PrivacyDocument) -> list[tuple[str, str, float, float]]:
     """Return step, composition, epsilon and share of the total of each spend."""
     return [(item.step, item.composition, item.epsilon, item.epsilon / facts.privacy.epsilon) for item in facts.spends]
 
 
-def price_sum(facts: PublicFacts) -> float | None:
+def price_sum(facts: PrivacyDocument) -> float | None:
     """Return the sum of the spends where it says something other than the total, else None."""
     summed = math.fsum(item.epsilon for item in facts.spends)
     return None if math.isclose(summed, facts.privacy.epsilon, rel_tol=1e-9) else summed
 
 
-def total(facts: PublicFacts, paid: PaidFacts | None) -> float:
+def total(facts: PrivacyDocument, paid: PaidDocument | None) -> float:
     """Return epsilon of the sets and of a paid evaluation together: they compose one after the other."""
     return math.fsum([facts.privacy.epsilon, *([paid.privacy.epsilon] if paid else [])])
 
 
-def verdict(facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> Verdict:
+def verdict(facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> Verdict:
     """Return the verdict by the rules that ``docs/report.md`` lists."""
     privacy, found = facts.privacy, []
     if privacy.kind in ("none", "asymptotic"):
@@ -91,7 +91,7 @@ def _on_delta(delta: float, n: int | None) -> list[Verdict]:
     return []
 
 
-def account(facts: PublicFacts, ledger: Account, paid: PaidFacts | None) -> dict[str, Any]:
+def account(facts: PrivacyDocument, ledger: AccountState, paid: PaidDocument | None) -> dict[str, Any]:
     """Return where the account stood: earlier spends, this release, an evaluation, what is left, and for how many."""
     this = ledger.charged_epsilon if ledger.charged_epsilon is not None else _charged(facts, ledger)
     later = paid.privacy.epsilon if paid else 0.0
@@ -110,7 +110,7 @@ def account(facts: PublicFacts, ledger: Account, paid: PaidFacts | None) -> dict
     }
 
 
-def _charged(facts: PublicFacts, ledger: Account) -> float | None:
+def _charged(facts: PrivacyDocument, ledger: AccountState) -> float | None:
     """Return what the account was charged, for a run that doesn't say; None where it can't be told."""
     privacy = facts.privacy
     if privacy.kind in ("none", "asymptotic"):
@@ -120,7 +120,7 @@ def _charged(facts: PublicFacts, ledger: Account) -> float | None:
     return 2 * privacy.epsilon if privacy.kind != "zcdp" else None
 
 
-def _more(ledger: Account, this: float, left: float) -> int:
+def _more(ledger: AccountState, this: float, left: float) -> int:
     """Return how many more releases of this price the total has room for, in epsilon and in delta."""
     fits = math.floor(left / this * (1 + 1e-9))
     if ledger.charged_delta and ledger.total_delta is not None:

@@ -7,9 +7,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pdips.release.documents import Comparison, Margin, Moments, PaidDocument, PrivacyDocument, RunDocument, mean
 from pdips.report import evaluated, pictures
 from pdips.report.evaluated import FAR_MARGINS, FAR_TIMES, NEAR_MARGINS, NEAR_TIMES
-from pdips.report.facts import Comparison, Margin, Moments, PaidFacts, PublicFacts, Run, mean
 from pdips.report.formats import number
 from pdips.report.verdicts import Check, Level, Verdict, summed, worst
 
@@ -27,7 +27,9 @@ NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0
 """Standard errors of a resample by which means and standard deviations may be off in any case."""
 
 
-def section(confidential: Path, facts: PublicFacts, run: Run, paid: PaidFacts | None = None) -> dict[str, Any]:
+def section(
+    confidential: Path, facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None
+) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it: see :func:`checks` and :func:`evaluated.verdict`.
 
     Raises
@@ -68,7 +70,7 @@ def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
     return worst([at_release, evaluation], at_release)
 
 
-def checks(facts: PublicFacts, comparison: Comparison) -> list[Check]:
+def checks(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
     """Judge what was compared at release, of columns that aren't public.
 
     - *Single columns*, by the total variation distance of each from the table: **good** at up to
@@ -88,7 +90,7 @@ def checks(facts: PublicFacts, comparison: Comparison) -> list[Check]:
     return [*_one_way(facts, comparison), *_pairs(comparison), *_numeric(facts, comparison)]
 
 
-def _one_way(facts: PublicFacts, comparison: Comparison) -> list[Check]:
+def _one_way(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
     public = facts.table_schema.public_columns
     known = [one for one in comparison.margins() if one.reference is not None and one.column not in public]
     levels = {one.column: _of_distance(one) for one in known}
@@ -125,7 +127,7 @@ def _pairs(comparison: Comparison) -> list[Check]:
     return _check("pairs of columns", off, f"{rule} times and {FAR_MARGINS:g}", [level])
 
 
-def _numeric(facts: PublicFacts, comparison: Comparison) -> list[Check]:
+def _numeric(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
     columns = facts.table_schema.columns
     found = [one for one in comparison.numeric if one.column in columns]
     means = {one.column: _of_means(one, lower=float(columns[one.column].lower or 0)) for one in found}

@@ -83,9 +83,8 @@ def _facts(fitted: Fitted, n_released: int) -> dict[str, Any]:
     found = fitted.tree["posterior"]
     facts = {"parameters": rows[:MOST_LISTED], "more": max(0, len(rows) - MOST_LISTED)}
     facts |= {"draws": int(found.sizes["draw"]), "chains": int(found.sizes["chain"])}
-    convergence = fitted.convergence.describe() if fitted.convergence is not None else None
     sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
-    return facts | {"sampler": sampler, "convergence": convergence}
+    return facts | {"sampler": sampler, "convergence": fitted.convergence}
 
 
 def _simulate(

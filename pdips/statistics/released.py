@@ -159,4 +159,4 @@ def _published(fitted: Fitted) -> pd.DataFrame:
 
 
 def _convergence(fits: Sequence[Fitted]) -> Any:
-    return [each.convergence.describe() for each in fits if each.convergence is not None] or "independent draws"
+    return [each.convergence for each in fits if each.convergence is not None] or "independent draws"

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "pdips"
 
 RANKS = [
-    ["arrays", "errors", "convergence"],
+    ["arrays", "errors", "convergence", "moved"],
     ["data"],
     ["privacy"],
     ["release", "registry"],

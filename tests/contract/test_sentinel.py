@@ -11,7 +11,7 @@ import pytest
 
 from pdips import Ledger, Schema, Table, cli
 from pdips.registry import MECHANISMS, find
-from pdips.release.release import write_json
+from pdips.release.documents import PrivacyDocument, write_json
 from pdips.report.advice import DEFAULT
 from pdips.report.pages import write_card, write_report
 
@@ -135,7 +135,7 @@ def check_that_planted_words_stay_inside(out: Path) -> str:
     run["seconds"], run["n_records"] = {"sentinel-step": 741.25}, 987_654_321
     run["diagnostics"]["sentinel-diagnostic"] = "sentinel-value"
     write_json(inside / "run.json", run)
-    report = write_report(inside, json.loads((public / "privacy.json").read_text())).read_text()
+    report = write_report(inside, PrivacyDocument.read(public)).read_text()
     write_json(inside / "evaluation.json", {"formula": "sentinel-formula", "general": []})
     card = write_card(public).read_text()
     assert card == before

@@ -1,6 +1,5 @@
 """The models that come with pdips: densities against scipy by hand, draws, units, refusals, and the commands."""
 
-import logging
 import subprocess
 import sys
 import tomllib
@@ -31,6 +30,8 @@ MODELS = sorted(EXAMPLE)
 OF_STATISTICS = ["bernoulli", "glom", "linear_regression", "multinomial", "normal_moments", "slomag", "slomag_moments"]
 """Models for modips, which have tests of their own."""
 
+pytestmark = pytest.mark.usefixtures("quiet")
+
 
 def log_likelihoods(model, values, point) -> np.ndarray:
     """Return the log-likelihood of each record at one value of the model's value variables, shape (records,)."""
@@ -41,12 +42,6 @@ def log_likelihoods(model, values, point) -> np.ndarray:
     [graph] = clone_replace([record_terms(model)], replaced, rebuild_strict=False)
     function = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
     return function(*(np.asarray(values[name], inputs[name].dtype) for name in inputs))
-
-
-@pytest.fixture(autouse=True)
-def quiet(monkeypatch):
-    monkeypatch.setattr(logging.getLogger("pymc"), "level", logging.ERROR)
-    monkeypatch.setattr(logging.getLogger("pymc.sampling.forward"), "level", logging.ERROR)
 
 
 @cache

@@ -14,10 +14,10 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import schema_of, table_of
+from tables import schema_of, table_of, worst_loss
 
 from pdips import InputError, McClureReiter, MultinomialDirichlet, PrivacyLoss, Schema, SmoothedHistogram, Table
-from pdips.audit import Case, audit, audit_cases
+from pdips.audit import audit
 from pdips.audit.neighbour_pairs import Pair, small_pairs
 from pdips.histogram import urns
 from pdips.mechanism import Law, Outcome
@@ -27,12 +27,6 @@ EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
 SURE = 1 - 1e-6
 PUBLIC = Schema.model_validate({"columns": {"a": {"levels": [0, 1]}, "g": {"levels": [0, 1], "public": True}}})
-
-
-def worst_loss(mechanism, schema, sizes) -> float:
-    """The worst log ratio over all tables of these sizes, their neighbours, and all synthetic sets."""
-    pairs = [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
-    return max(finding.bound for finding in audit_cases([Case(mechanism, pair, "exact") for pair in pairs]))
 
 
 def p_value(counts, probabilities) -> float:

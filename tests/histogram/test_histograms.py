@@ -15,7 +15,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import all_tables, random_table, replacements, schema_of, table_of
+from tables import all_tables, random_table, replacements, schema_of, table_of, worst_loss
 
 from pdips import InputError, Ledger, PerturbedHistogram, PrivacyLoss, Schema, SmoothedHistogram, Table
 from pdips.audit import Case, audit, audit_cases
@@ -38,12 +38,6 @@ RULES = schema_of(2, 2, impossible=[{"a": 1, "b": 0}])
 
 def seeded(seed: int = 0) -> RandomBits:
     return RandomBits(np.random.default_rng(seed))
-
-
-def worst_loss(mechanism, schema, sizes) -> float:
-    """The worst log ratio over all tables of these sizes, their neighbours, and all synthetic sets."""
-    pairs = [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
-    return max(finding.bound for finding in audit_cases([Case(mechanism, pair, "exact") for pair in pairs]))
 
 
 # The price

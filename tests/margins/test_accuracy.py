@@ -9,7 +9,7 @@ from tables import random_table, schema_of
 
 from pdips import LaplaceSanitizer, Schema, Steps
 from pdips.margins import counts as hierarchy
-from pdips.margins.accuracy import tree_margin_errors
+from pdips.margins.margin_error import tree_errors
 from pdips.margins.planning import margin_errors
 from pdips.privacy.noise import RandomBits, discrete_laplace_variance
 
@@ -61,7 +61,7 @@ def test_errors_are_those_of_the_dense_covariance(scales, n_public, chooser):
     measured = hierarchy.measure(random_table(SCHEMA, 20), plan, RandomBits(np.random.default_rng(0)))
     covariance = dense_errors(measured, given, n_public=n_public)
     levels = [measured.levels(np.arange(48), j) for j in range(4)]
-    found = tree_margin_errors(measured.domain, measured.layers, given, n_public=n_public)
+    found = tree_errors(measured.domain, measured.layers, given, n_public=n_public)
     assert len(found) == 10
     for item in found:
         places = ["abcd".index(name) for name in item.columns]

@@ -9,7 +9,7 @@ import pytest
 from tables import random_table, schema_of
 
 from pdips import InputError, Steps, suggest_layers
-from pdips.margins import planning, shapes
+from pdips.margins import planning
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import cells, domain_of, split_by, top_layer
 from pdips.privacy.noise import RandomBits, discrete_laplace_variance
@@ -86,7 +86,7 @@ def test_structural_zeros_are_counted_exactly_and_only_help(neighbours):
     bounds = planning.margin_errors(schema, order=order, scales=scales, neighbours=neighbours)["se_records"]
     closer = 0
     for bound, margin in zip(bounds, margins_of(schema), strict=True):
-        found = shapes.exact_margin_variances(schema, margin, order=order, scales=scales, neighbours=neighbours)
+        found = planning.exact_margin_variances(schema, margin, order=order, scales=scales, neighbours=neighbours)
         assert np.abs(found - dense_variances(schema, order, scales, neighbours, margin)).max() < 1e-9
         assert found.max() <= bound**2 + 1e-9
         closer += found.max() < bound**2 - 1e-6
@@ -98,7 +98,7 @@ def test_without_zeros_the_pass_over_nodes_is_the_closed_form(neighbours):
     schema = schema_of(3, 2, 4)
     told = planning.margin_errors(schema, order=("b", "c"), layers=1, scales=SCALES[:2], neighbours=neighbours)
     for row, margin in zip(told.itertuples(), margins_of(schema), strict=True):
-        found = shapes.exact_margin_variances(
+        found = planning.exact_margin_variances(
             schema, margin, order=("b", "c"), scales=SCALES[:2], neighbours=neighbours
         )
         assert found == pytest.approx(np.full(len(found), row.se_records**2), rel=1e-12)

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import random_table, schema_of, table_of
+from tables import bits, random_table, schema_of, table_of
 
 from pdips import InputError, Schema, Table, UniversalHistogram
 from pdips.margins import counts as hierarchy
@@ -18,17 +18,12 @@ from pdips.margins import intervals, laws
 from pdips.margins.consistency import consistent
 from pdips.margins.intervals import average_range_variance, best_fan_out, interval_counts, interval_parents
 from pdips.margins.universal_histogram import Shuffled
-from pdips.privacy.noise import RandomBits
 
 
 @pytest.fixture
 def silence(monkeypatch):
     """Take the noise away."""
     monkeypatch.setattr(hierarchy, "discrete_laplace", lambda scale, n, bits: np.zeros(n, np.int64))
-
-
-def bits(seed: int = 0) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 @pytest.mark.parametrize("n_levels", [1, 2, 3, 7, 8, 9, 10, 27, 100])

@@ -10,7 +10,8 @@ from tables import random_table, schema_of
 
 from pdips import Schema, Steps
 from pdips.margins.domain import domain_of
-from pdips.margins.views import View, choose_views, margin_errors, one_way_margins
+from pdips.margins.margin_error import view_errors
+from pdips.margins.views import View, choose_views, one_way_margins
 from pdips.privacy.noise import RandomBits
 
 SCHEMAS = {
@@ -73,7 +74,7 @@ def test_margin_errors_are_those_of_releases():
     for row in rows:
         margins, _ = one_way_margins(domain, views, tuple(part.astype(float) for part in np.split(row, ends)))
         found.append(margins[0] - truth)
-    errors = {item.columns: item.standard_error for item in margin_errors(domain, views)}
+    errors = {item.columns: item.standard_error for item in view_errors(domain, views)}
     squares, n = (np.array(found) ** 2).sum(), np.array(found).size
     slack = 6 * math.sqrt(2 / n) * 1.5  # sums of Laplace noise have somewhat heavier tails than normal
     assert squares / n == pytest.approx(errors[("a",)] ** 2, rel=slack)

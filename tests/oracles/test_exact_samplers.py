@@ -13,13 +13,13 @@ import pymc as pm
 import pytest
 from laws import ACCEPT, REJECT, chi_square
 from scipy import stats
+from tables import bits
 
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.atoms import Stopping, draw_with_atom, stopping_for
 from pdips.posterior.prior import prior_of
 from pdips.posterior.rejection import check_proposals, expected_proposals, reject
 from pdips.privacy import coins
-from pdips.privacy.noise import RandomBits
 
 WINDOW, STEPS = Fraction(1, 2), 64
 UNIT = WINDOW / STEPS
@@ -27,10 +27,6 @@ EPSILON = 4 * WINDOW
 THETA = np.array([0.02, 0.3, 0.5, 0.7, 0.98])
 TWENTIETHS = np.array([0] * 3 + [1] * 6 + [2] * 2 + [3] * 6 + [4] * 3)
 MU = np.bincount(TWENTIETHS) / 20
-
-
-def bits(seed: int = 0) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 def record_steps(x: int) -> np.ndarray:

@@ -13,10 +13,10 @@ import pandas as pd
 import pytest
 from firthmodels import FirthLogisticRegression
 from scipy import stats
+from tables import bits
 
 from pdips.data.table import Table
 from pdips.inference import combine as combine_by_rule
-from pdips.privacy.noise import RandomBits
 from pdips_papers import find as find_study
 from pdips_papers.harness.curves import epsilons_of
 from pdips_papers.harness.measures import combine, draw_covariances, draw_normal, draw_shares, nearest_covariance
@@ -26,10 +26,6 @@ from pdips_papers.modips.location_model import N_SETS
 
 Z = stats.norm.isf(0.5e-6)
 """Standard errors that a mean stays within but once in a million."""
-
-
-def bits(seed=0):
-    return RandomBits(np.random.default_rng(seed))
 
 
 def off(values, expected):

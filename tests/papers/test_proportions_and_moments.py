@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, chi_square
+from tables import bits
 
-from pdips.privacy.noise import RandomBits
 from pdips_papers import find as find_study
 from pdips_papers.harness.curves import EPSILONS, batches, epsilons_of, short
 from pdips_papers.harness.study import Options
@@ -24,10 +24,6 @@ EPSILON = Fraction(3)
 """Of one set; the studies get five times as much for their five."""
 
 X = np.array([-2.9, -2.0, -1.1, 0.3, 0.9, 3.9])
-
-
-def bits(seed=0):
-    return RandomBits(np.random.default_rng(seed))
 
 
 def sample_of(x=X, n_bins=3):

@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, chi_square, two_samples
 from scipy import stats
+from tables import bits
 
 from pdips import registry
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.privacy.noise import RandomBits
 from pdips.registry import find
 from pdips_papers import find as find_study
 from pdips_papers.harness.batch import release_each
@@ -60,10 +60,6 @@ def test_a_study_calls_the_mechanism_that_its_rows_are_named_after(study, name, 
         arguments |= {"n": 20, "draws": 10, "claimed": []}
     with pytest.raises(ReachedError):
         found.run(arguments, 1)
-
-
-def bits(seed=0):
-    return RandomBits(np.random.default_rng(seed))
 
 
 def in_first_bin(values):

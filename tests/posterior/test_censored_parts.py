@@ -10,6 +10,7 @@ import pandas as pd
 import pymc as pm
 import pytest
 from scipy import stats
+from tables import bits
 
 from pdips import InputError, Schema, Table
 from pdips.posterior import anchors, stages
@@ -23,7 +24,7 @@ from pdips.posterior.price import concentrated, pure
 from pdips.posterior.scores import STEPS, Terms, squash
 from pdips.posterior.stages import Stage
 from pdips.posterior.workspace import Workspace
-from pdips.privacy.noise import RandomBits, _choose_exactly, _LazyUniform
+from pdips.privacy.noise import _choose_exactly, _LazyUniform
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
@@ -58,10 +59,6 @@ def one():
 @pytest.fixture(scope="module")
 def two():
     return Workspace(Blueprint(as_source(two_parameters), SPAN))
-
-
-def bits(seed: int) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 # One record at many points

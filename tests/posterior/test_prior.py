@@ -13,6 +13,7 @@ from laws import ACCEPT, REJECT
 from pytensor.tensor.random.utils import custom_rng_deepcopy
 from scipy import stats
 from small_models import WIDE, blueprint
+from tables import bits
 
 from pdips import CensoredPosterior, Table
 from pdips.errors import InputError
@@ -23,11 +24,6 @@ from pdips.posterior.prior import prior_of
 from pdips.posterior.rejection import reject
 from pdips.posterior.words import generator_of
 from pdips.posterior.workspace import Workspace
-from pdips.privacy.noise import RandomBits
-
-
-def bits(seed: int = 0) -> RandomBits:
-    return RandomBits(np.random.default_rng(seed))
 
 
 def test_a_generator_hands_out_the_words_of_its_bits_and_none_twice():

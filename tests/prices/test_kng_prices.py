@@ -11,6 +11,7 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 import pytest
+from tables import RELATIONS
 
 from pdips import KNG, KNGResidual, Schema, Table
 from pdips.data.encoding import in_units
@@ -24,7 +25,6 @@ EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
 THIRDS = (Fraction(1, 4), Fraction(1, 2), Fraction(3, 4))
 VALUES = (0.0, 0.01, 1.0)
-RELATIONS = ["replace-one", "add-remove"]
 
 
 def loss(first, second) -> float:

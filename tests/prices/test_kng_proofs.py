@@ -285,7 +285,6 @@ def tables(schema, before, after, neighbours, shuffle=True):
 
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("move", MOVES)
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("which", MECHANISMS)
 def test_no_path_costs_more_than_epsilon(which, neighbours, move):
     more = {"n_records": 10} if neighbours == "add-remove" else {}

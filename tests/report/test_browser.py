@@ -100,7 +100,7 @@ def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "sampler": "nuts",
             "draws": 1000,
             "chains": 4,
-            "convergence": "passed: R-hat at most 1.001",
+            "convergence": {"rhat": {"mu": 1.001}, "ess_bulk": {"mu": 900}, "ess_tail": {"mu": 700}, "divergences": 0},
             "parameters": [{**parameter, "ess_tail": 700.0, "released": [1.1]}],
             "bounds": bounds,
             "predictive": {"counts": {"entries": 10, "outside": 0.1, "smallest_p": 0.04}},

@@ -18,9 +18,8 @@ from pdips import LaplaceSanitizer, Schema, Steps, Table
 from pdips.errors import InputError
 from pdips.inference import Combined
 from pdips.registry import MECHANISMS
-from pdips.release.release import write_json
+from pdips.release.documents import PrivacyDocument, write_json
 from pdips.report.advice import DEFAULT, WHY_NONE, combining, formula, standard_errors
-from pdips.report.facts import PublicFacts
 from pdips.report.meaning import detection_bound, detection_bound_zcdp, power_bound
 from pdips.report.pages import write_card
 
@@ -124,7 +123,7 @@ def test_card_of_a_zcdp_release_has_its_rho(tmp_path: Path) -> None:
 
 
 def test_every_mechanism_without_noise_has_its_reason() -> None:
-    facts = PublicFacts.model_validate(facts_of())
+    facts = PrivacyDocument.model_validate(facts_of())
     silent = {name for name in MECHANISMS if standard_errors(facts.model_copy(update={"mechanism": name})) == DEFAULT}
     # these list their noise, as test_sentinel.py sees on their cards
     assert silent == {"laplace-sanitizer", "modips", "perturbed-histogram", "privbayes", "steps", "universal-histogram"}
@@ -213,7 +212,7 @@ def test_card_says_plainly_what_cannot_be_had(tmp_path: Path, settings: Any, n_s
     assert "No valid interval can be had from these sets alone." in card
     assert words in card
     assert "smf" not in card
-    assert combining(PublicFacts.model_validate(facts)).rule is None
+    assert combining(PrivacyDocument.model_validate(facts)).rule is None
 
 
 EVALUATION = {

@@ -8,18 +8,17 @@ import pytest
 from test_card import EVALUATION, words_of
 from test_report import COLUMNS, facts_of, pages, run_of, write_folder
 
-from pdips.release.release import write_json
+from pdips.release.documents import AccountState, PaidDocument, PrivacyDocument, RunDocument, write_json
 from pdips.report import checklist, drawings, price
 from pdips.report.drawings import Part
-from pdips.report.facts import Account, PaidFacts, PublicFacts, Run
 from pdips.report.verdicts import SIGNS, WORDS, Verdict, worst
 
 NO_TOTAL = {"total_epsilon": None, "spent_epsilon": 1.0, "remaining_epsilon": None, "neighbours": "replace-one"}
 RUN = run_of(facts_of())
 
 
-def checked(facts: dict[str, Any], **changes: Any) -> tuple[PublicFacts, Run]:
-    return PublicFacts.model_validate(facts), Run.model_validate({**RUN, **changes})
+def checked(facts: dict[str, Any], **changes: Any) -> tuple[PrivacyDocument, RunDocument]:
+    return PrivacyDocument.model_validate(facts), RunDocument.model_validate({**RUN, **changes})
 
 
 def states(facts: dict[str, Any], **changes: Any) -> dict[str, str]:
@@ -51,7 +50,7 @@ def test_rules_of_the_price(facts: Any, changes: Any, level: str, words: str) ->
 
 def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
     facts, run = checked(facts_of(epsilon=9.9))
-    paid = PaidFacts.model_validate(EVALUATION)  # at 0.25
+    paid = PaidDocument.model_validate(EVALUATION)  # at 0.25
     assert (price.verdict(facts, run).level, price.verdict(facts, run, paid).level) == ("good", "watch")
     alone, together = checklist.promised(facts, run), checklist.promised(facts, run, paid)
     assert [check.state for check in alone[:2]] == ["yes", "person"]
@@ -68,13 +67,13 @@ def test_the_worst_comes_first() -> None:
     assert len(set(WORDS.values())) == len(set(SIGNS.values())) == 4
 
 
-def ledger(**changes: Any) -> Account:
+def ledger(**changes: Any) -> AccountState:
     full = {"total_epsilon": 10.0, "spent_epsilon": 4.0, "remaining_epsilon": 6.0, "neighbours": "replace-one"}
-    return Account.model_validate({**full, **changes})
+    return AccountState.model_validate({**full, **changes})
 
 
 def test_where_the_account_stands() -> None:
-    facts, paid = PublicFacts.model_validate(facts_of()), PaidFacts.model_validate(EVALUATION)
+    facts, paid = PrivacyDocument.model_validate(facts_of()), PaidDocument.model_validate(EVALUATION)
     found = price.account(facts, ledger(), paid)
     assert (found["earlier"], found["this"], found["later"], found["left"], found["more"]) == (3, 1, 0.25, 5.75, 5)
     assert price.account(facts, ledger(), None)["more"] == 6
@@ -82,9 +81,9 @@ def test_where_the_account_stands() -> None:
     assert price.account(facts, ledger(total_epsilon=None, remaining_epsilon=None), None)["more"] is None
     tight = {"charged_epsilon": 1.0, "charged_delta": 1e-6, "total_delta": 3e-6, "spent_delta": 1e-6}
     assert price.account(facts, ledger(**tight), None)["more"] == 2
-    removed = PublicFacts.model_validate(facts_of(neighbours="add-remove"))
+    removed = PrivacyDocument.model_validate(facts_of(neighbours="add-remove"))
     assert price.account(removed, ledger(), None)["this"] == 2
-    unknown = PublicFacts.model_validate(facts_of(neighbours="add-remove", kind="zcdp", delta=1e-6))
+    unknown = PrivacyDocument.model_validate(facts_of(neighbours="add-remove", kind="zcdp", delta=1e-6))
     assert price.account(unknown, ledger(), None)["bar"] is None
 
 

@@ -24,9 +24,9 @@ from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.margins import compare
 from pdips.privacy.loss import PrivacyLoss, Spend
-from pdips.release.release import Release, write_json
+from pdips.release.documents import Margin, PrivacyDocument, write_json
+from pdips.release.release import Release
 from pdips.report import pictures
-from pdips.report.facts import Margin
 from pdips.report.formats import ABSENT, MINUS, number, percent, plural, price
 from pdips.report.meaning import belief_bound, detection_bound, odds_factor, round_up
 from pdips.report.pages import rewrite, write_card, write_report
@@ -293,11 +293,11 @@ def test_shares_and_distances_of_the_wrong_shape(folder: Path) -> None:
         broken["comparison"]["one_way"][0][key] = value
         write_json(folder / "confidential" / "run.json", broken)
         with pytest.raises(InputError, match="same length"):
-            write_report(folder / "confidential", facts)
+            write_report(folder / "confidential", PrivacyDocument.model_validate(facts))
     run["comparison"]["two_way"]["distance"].pop()
     write_json(folder / "confidential" / "run.json", run)
     with pytest.raises(InputError, match="a row and a column for each"):
-        write_report(folder / "confidential", facts)
+        write_report(folder / "confidential", PrivacyDocument.model_validate(facts))
 
 
 def test_message_about_a_damaged_run_shows_no_value(folder: Path) -> None:

@@ -20,11 +20,10 @@ from pdips.evaluation.evaluate import general_utility
 from pdips.evaluation.inside import evaluate
 from pdips.evaluation.pictured import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictured
 from pdips.evaluation.propensity import CELLS, specks
-from pdips.release.release import write_json
+from pdips.release.documents import check, write_json
 from pdips.report import evaluation_pictures as drawing
 from pdips.report.evaluated import MARGINS, READINGS, SPECKS, verdict
 from pdips.report.evaluation_facts import Analysed, Density, Evaluation, Pair, Propensity
-from pdips.report.facts import check
 from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
 

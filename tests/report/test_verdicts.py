@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -16,9 +17,9 @@ from pdips.data.table import Table
 from pdips.evaluation.deciles import cut
 from pdips.evaluation.margins import compare, moments
 from pdips.registry import find
+from pdips.release.documents import PrivacyDocument, RunDocument
 from pdips.release.large_set import LargeSet
 from pdips.report import utility
-from pdips.report.facts import PublicFacts, Run
 from pdips.report.judging import judge
 from pdips.report.verdicts import COLOURS, Check, summed
 
@@ -62,9 +63,9 @@ def released(table: Table, mechanism: str, **settings: Any) -> list[pd.DataFrame
 def verdicts_of(table: Table, sets: list[pd.DataFrame], *, sampling: str = "exact") -> dict[str, str]:
     """Return the levels of the verdicts on diagnostics and utility of a release that has nothing but its sets."""
     facts = facts_of(dict(table.schema.to_dict()["columns"]), (), sampling=sampling)
-    public = PublicFacts.model_validate(facts)
+    public = PrivacyDocument.model_validate(facts)
     comparison = compare(cut(table), sets, np.random.default_rng(3))
-    run = Run.model_validate(
+    run = RunDocument.model_validate(
         {"seconds": {}, "peak_memory_mib": 1, "ledger": None, "published": True, "comparison": comparison}
     )
     found = utility.checks(public, run.comparison)
@@ -218,7 +219,7 @@ def level_of(name: str, **changes: Any) -> str:
         comparison["one_way"][changes.pop("place", 0)].update(changes)
     if name == "pairs of columns":
         comparison["two_way"].update({key: (np.ones((4, 4)) * value).tolist() for key, value in changes.items()})
-    found = utility.checks(PublicFacts.model_validate(facts), Run.model_validate(run).comparison)
+    found = utility.checks(PrivacyDocument.model_validate(facts), RunDocument.model_validate(run).comparison)
     return next(check.level for check in found if check.name == name)
 
 
@@ -266,7 +267,7 @@ def test_a_run_of_an_earlier_version_is_judged_by_what_it_compared():
     for one in run["comparison"]["one_way"]:
         del one["reference"]
     del run["comparison"]["numeric"]
-    found = utility.checks(PublicFacts.model_validate(facts), Run.model_validate(run).comparison)
+    found = utility.checks(PrivacyDocument.model_validate(facts), RunDocument.model_validate(run).comparison)
     assert [check.name for check in found] == ["pairs of columns"]
 
 
@@ -289,16 +290,16 @@ def test_a_verdict_counts_and_names_what_did_not_pass():
 # Rounds of chains
 
 
-def line_of(rounds: int) -> str:
-    return Convergence({"a": 1.001}, {"a": 900}, {"a": 900}, 0, rounds=rounds).describe()
+def chains_of(rounds: int) -> dict[str, Any]:
+    return asdict(Convergence({"a": 1.001}, {"a": 900}, {"a": 900}, 0, rounds=rounds))
 
 
 @pytest.mark.parametrize("mechanism", ["censored-posterior", "modips"])
 def test_further_rounds_need_review_and_the_words_fit_the_mechanism(tmp_path, mechanism):
     facts = facts_of(sampling="mcmc") | {"mechanism": mechanism}
     for rounds, level in ((1, "good"), (2, "watch"), (3, "watch")):
-        run = run_of(facts) | {"diagnostics": {"convergence": [line_of(1), line_of(rounds)]}}
-        verdict, _ = judge(PublicFacts.model_validate(facts), Run.model_validate(run), (), None)
+        run = run_of(facts) | {"diagnostics": {"convergence": [chains_of(1), chains_of(rounds)]}}
+        verdict, _ = judge(PrivacyDocument.model_validate(facts), RunDocument.model_validate(run), (), None)
         assert verdict.level == level
         assert (f"they agreed in round {rounds} of {ROUNDS}" in verdict.line) == (rounds > 1)
         if rounds > 1:

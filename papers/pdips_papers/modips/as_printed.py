@@ -3,13 +3,16 @@
 What each really loses: ``docs/proofs/modips.md``, section 4.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.audit.cases.statistics import counted_pair, emptied_cell, larger_cell, other_sign, turned_choice
+from pdips.audit.neighbour_pairs import Case, Event, Pair, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -347,3 +350,29 @@ def redraw_loss(epsilon: float) -> float:
 def regression_loss(n: int, strength: Fraction, epsilon: float) -> float:
     """Return what the printed regression loses at least, on one coefficient: n epsilon / 2 - 1 / (2 strength)."""
     return n * epsilon / 2 - 1 / (2 * float(strength))
+
+
+def published(epsilon: Number = 1) -> Iterator[Case]:
+    """Yield the cases on which the forms as printed are audited, the regression with a tenth of epsilon.
+
+    Each is accused.
+    """
+    tenth = exact(epsilon, "epsilon") / 10
+    regression = PrintedRegression(epsilon=tenth, outcome="w", predictors=("x",), intercept=False)
+    covariance = PrintedCovariance(epsilon=epsilon, of=("y", "z"), by="w")
+    means = PrintedMeans(epsilon=epsilon, of="y", by="w")
+    least = covariance.exact(other_sign().first)
+    tried: list[tuple[Any, Pair, Event, str]] = [
+        (RedrawnCount(epsilon=epsilon, of="x"), counted_pair(), lambda rows: rows < 0.1, "the count is below .1"),
+        (means, emptied_cell(), np.isfinite, "the cell has a mean"),
+        (means, larger_cell(), lambda rows: rows > 3, "the cell's mean is above 3"),
+        (covariance, other_sign(), lambda rows: rows >= least, "the covariance is at least that of the first table"),
+        (regression, turned_choice(), lambda rows: rows > 0, "the coefficient is above 0"),
+    ]
+    for mechanism, pair, event, name in tried:
+        yield Case(mechanism, with_event(pair, _of_the_first(event), name))
+
+
+def _of_the_first(event: Event) -> Event:
+    """Return an event of the first number of an output."""
+    return lambda rows: event(rows[:, 0])

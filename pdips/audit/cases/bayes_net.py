@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pdips.audit.cases.margins import TINY, toward, with_event
-from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, where_allowed, worst_pairs
+from pdips.audit.cases.margins import TINY, toward
+from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
 
 BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})

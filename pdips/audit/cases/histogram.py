@@ -1,13 +1,9 @@
-"""The pairs and events on which perturbed histograms and urns are audited (SOUNDNESS section 8)."""
+"""The pairs and events on which perturbed histograms and urns are audited."""
 
 from collections.abc import Callable, Iterator
-from typing import Any
 
-from numpy.typing import NDArray
-
-from pdips.arrays import BoolArray
-from pdips.audit.cases.margins import TINY, sanitizer, with_event
-from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, worst_pairs
+from pdips.audit.cases.margins import TINY, sanitizer
+from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, with_event, worst_pairs
 from pdips.data.schema import Schema
 from pdips.histogram.dirichlet import McClureReiter, MultinomialDirichlet
 from pdips.histogram.histograms import PerturbedHistogram, SmoothedHistogram
@@ -70,9 +66,4 @@ def alone(neighbours: Neighbours) -> Pair:
     first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
     name = "empty cell: a record alone in its cell moves or leaves"
     pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
-    return with_event(pair, _all_in_second_cell, "all synthetic records are in that cell")
-
-
-def _all_in_second_cell(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = (rows[:, 0::2] == 0).all(axis=1)
-    return found
+    return with_event(pair, lambda rows: (rows[:, 0::2] == 0).all(axis=1), "all synthetic records are in that cell")

@@ -1,21 +1,25 @@
-"""The pairs and events on which histogram and tree mechanisms are audited (SOUNDNESS section 8)."""
+"""The pairs and events on which the Laplace sanitizer, STEPS and the universal histogram are audited."""
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from pdips.arrays import BoolArray
-from pdips.audit.neighbour_pairs import Case, Event, Pair, file_pairs, small_pairs, table_of, where_allowed, worst_pairs
+from pdips.audit.neighbour_pairs import (
+    Case,
+    Pair,
+    file_pairs,
+    small_pairs,
+    table_of,
+    toward_counts,
+    where_allowed,
+    with_event,
+    worst_pairs,
+)
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.margins.steps import Steps
-from pdips.mechanism import Law, Mechanism
-
-Build = Callable[..., Mechanism]
+from pdips.margins.universal_histogram import UniversalHistogram
+from pdips.mechanism import Law
 
 TINY = Schema.model_validate(
     {
@@ -29,6 +33,15 @@ TINY = Schema.model_validate(
 """A table of 12 cells with a numeric column, on which everything can be enumerated."""
 
 
+AGE = {"lower": 0, "upper": 90, "bins": 9}
+
+ORDERED = Schema.model_validate({"columns": {"age": AGE, "ill": {"levels": ["no", "yes"]}}})
+"""A table with an ordered column of nine levels: at fan-out 3, two layers of intervals and the cells."""
+
+ALONE = Schema.model_validate({"columns": {"age": AGE}})
+"""The ordered column by itself: two layers, so that few counts change and the counts engine sees a small excess."""
+
+
 class Lawful(Protocol):
     """A mechanism whose exact law can be spelt out."""
 
@@ -36,24 +49,9 @@ class Lawful(Protocol):
 
 
 def toward(mechanism: Lawful, pair: Pair) -> Pair:
-    """Return the pair with the event that no noisy count is on the far side of the first table's true count.
-
-    For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.
-    """
+    """Return the pair with the event that tells most of all noisy counts of a mechanism, by its law."""
     (first,), (second,) = (mechanism.law(table).outcomes for table in (pair.first, pair.second))
-    a, b = np.array(first.statistics), np.array(second.statistics)
-
-    def event(rows: NDArray[Any]) -> BoolArray:
-        counts = rows[:, rows.shape[1] - len(a) :]
-        found: BoolArray = ((counts >= a) | (a <= b)).all(axis=1) & ((counts <= a) | (a >= b)).all(axis=1)
-        return found
-
-    return with_event(pair, event, "every changed count on the first table's side")
-
-
-def with_event(pair: Pair, event: Event, name: str) -> Pair:
-    """Return the pair with an event fixed in advance."""
-    return replace(pair, event=event, event_name=name)
+    return toward_counts(pair, first.statistics, second.statistics)
 
 
 def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
@@ -121,3 +119,22 @@ def _elections(mechanism: Steps) -> Iterator[Case]:
     pair = Pair(name, table_of([*crowd, (0, 1)], wide), table_of(moved, wide), neighbours)
     yield Case(mechanism, with_event(pair, lambda rows: rows[:, 0] == 0, "the first column is elected"))
     yield Case(mechanism, pair, "exact")
+
+
+def universal(build: Callable[..., UniversalHistogram]) -> Iterator[Case]:
+    """Yield the cases of the universal histogram: columns in random order, and intervals of one column."""
+    shuffled = where_allowed(build, layers=2)
+    if shuffled is not None:
+        for pair in worst_pairs(TINY, shuffled.neighbours):
+            yield Case(shuffled, pair, "exact")
+        yield Case(shuffled, worst_pairs(TINY, shuffled.neighbours)[1])
+    cut = where_allowed(build, attribute="age", fan_out=3) or where_allowed(build, attribute="age")
+    if cut is not None:
+        for schema in (ALONE, ORDERED):
+            for pair in worst_pairs(schema, cut.neighbours):
+                yield Case(cut, pair, "exact")
+        boundary = worst_pairs(ALONE, cut.neighbours)[1]
+        yield Case(cut, toward(cut, boundary) if cut.split == "once" else boundary)
+        yield Case(cut, worst_pairs(ORDERED, cut.neighbours)[0])
+    if shuffled is None and cut is None:
+        yield Case(build(), worst_pairs(TINY, build().neighbours)[1], "exact")

@@ -1,4 +1,4 @@
-"""The pairs and events on which posterior mechanisms are audited (SOUNDNESS section 8)."""
+"""The pairs and events on which posterior mechanisms are audited."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy.stats import beta
 
 from pdips.arrays import BoolArray, IntArray
-from pdips.audit.cases.pseudo_posterior import pseudo_posterior
-from pdips.audit.neighbour_pairs import Case, Event, Pair, where_allowed
+from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -23,10 +22,9 @@ from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
 from pdips.posterior.drawing import Scored
 from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_of
+from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.workspace import ONE_AT_A_TIME
 from pdips.privacy.noise import RandomBits, discrete_laplace
-
-__all__ = ["Staged", "censored", "pseudo"]
 
 Build = Callable[..., CensoredPosterior]
 
@@ -43,9 +41,6 @@ LIGHT = 36
 
 CROWD = 12
 """Records of the pair on which two stages are audited."""
-
-pseudo = pseudo_posterior
-"""The cases of the pseudo posterior."""
 
 
 def switch(data: Columns, schema: Schema) -> pm.Model:
@@ -86,6 +81,14 @@ def narrow(data: Columns, schema: Schema) -> pm.Model:
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 3)
         pm.Normal("y", theta, 0.3, observed=data["y"])
+    return model
+
+
+def normal(data: Columns, schema: Schema) -> pm.Model:
+    """Return the model of the pseudo posterior: records of known deviation 1 about an unknown mean."""
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 10)
+        pm.Normal("y", theta, 1, observed=data["y"])
     return model
 
 
@@ -153,7 +156,8 @@ def censored(build: Build) -> Iterator[Case]:
             yield Case(staged, _flip(coin_table, CROWD, staged), "exact")
     counted = _staged(build, share="0.999")
     if counted is not None:
-        yield Case(counted, _toward(counted, _flip(coin_table, CROWD, counted)))
+        pair = _flip(coin_table, CROWD, counted)
+        yield Case(counted, toward_counts(pair, counts_of(pair.first), counts_of(pair.second)))
     plain = _centred(build, switch, "prior")
     if plain is not None:
         yield Case(plain, _flip(coin_table, _crowd(plain, COIN, 3), plain))
@@ -230,17 +234,6 @@ def _flip(table_of: Callable[[list[float]], Table], crowd: int, mechanism: Censo
     return Pair(name, table_of([*zeros, 1.0]), table_of(other), mechanism.neighbours)
 
 
-def _toward(mechanism: Staged, pair: Pair) -> Pair:
-    """Return the pair with the event that no noisy count is on the far side of the first table's true count."""
-    a, b = counts_of(pair.first), counts_of(pair.second)
-
-    def event(rows: NDArray[Any]) -> BoolArray:
-        found: BoolArray = (((rows >= a) | (a <= b)) & ((rows <= a) | (a >= b))).all(axis=1)
-        return found
-
-    return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, "every changed count on its side")
-
-
 def _shares(event: Event | None = None) -> Pair:
     """Return the pair of Censor_uw: a share goes from .7 to nearly 0."""
     first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
@@ -257,12 +250,29 @@ def _far_apart(rows: NDArray[Any]) -> BoolArray:
 
 def _outlier() -> Pair:
     """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
-    rest = [0.0] * 19 + [1.5] * 19
-    first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (100.0, 0.0))
-    event = "the mean is nearer to the second crowd"
-    return Pair("an outlier beside two crowds", first, second, "replace-one", _second_crowd, event)
+    pair = _beside("an outlier beside two crowds", 100.0, [0.0] * 19 + [1.5] * 19)
+    return with_event(pair, lambda rows: np.abs(rows[:, 0] - 1.5) < 0.75, "the mean is nearer to the second crowd")
 
 
-def _second_crowd(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = np.abs(rows[:, 0] - 1.5) < 0.75
-    return found
+def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
+    """Yield the cases of the pseudo posterior, with a model of their own; it is caught on all of them."""
+    mechanism = build(model=normal)
+    yield Case(mechanism, _dropped() if mechanism.weights == "weighted-e" else _harmless())
+
+
+def _dropped() -> Pair:
+    """Return the pair in which a record makes all others risky, so that none counts."""
+    pair = _beside("an outlier among equal records", 400.0, [0.0] * 19)
+    return with_event(pair, lambda rows: np.abs(rows[:, 0]) > 3, "the mean is more than 3 from 0")
+
+
+def _harmless() -> Pair:
+    """Return the pair in which a record makes all others harmless, so that they count in full."""
+    pair = _beside("an outlier beside a risky minority", 400.0, [0.0] * 13 + [5.0] * 6)
+    return with_event(pair, lambda rows: rows[:, 0] > 1.2, "the mean is above 1.2")
+
+
+def _beside(name: str, outlier: float, rest: list[float]) -> Pair:
+    """Return the pair in which an outlier goes to 0, where others are."""
+    first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (outlier, 0.0))
+    return Pair(name, first, second, "replace-one")

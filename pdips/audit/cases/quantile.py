@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pdips.audit.cases.margins import toward, with_event
-from pdips.audit.neighbour_pairs import Case, Pair, table_of, where_allowed, worst_pairs
+from pdips.audit.cases.margins import toward
+from pdips.audit.neighbour_pairs import Case, Pair, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -121,7 +121,7 @@ def _missing_pair(neighbours: Neighbours) -> Pair:
 
 
 def _top(build: Callable[..., KNG]) -> Iterator[Case]:
-    """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes (SOUNDNESS section 8)."""
+    """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes (docs/proofs/kng.md)."""
     wanted: dict[str, Any] = {"scheme": "plain", "slopes": "varying", "base": "uniform", "n_candidates": 400}
     wanted |= {"quantiles": ("99/100",)}
     asked = partial(_built, build)

@@ -1,4 +1,4 @@
-"""The pairs and events on which sanitized statistics and the forms of paper 003 are audited (SOUNDNESS section 8)."""
+"""The pairs on which sanitized statistics are audited: the worst, and those that find the forms of paper 003 out."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,19 +8,17 @@ import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
 
-from pdips.arrays import BoolArray
 from pdips.audit.cases.margins import toward
-from pdips.audit.neighbour_pairs import Case, Event, Pair
+from pdips.audit.neighbour_pairs import Case, Pair
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.privacy.loss import Neighbours, Number, exact
+from pdips.privacy.loss import Neighbours
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel, Wanted
 from pdips.statistics.modips import Modips
 from pdips.statistics.noisy_model import Given
 from pdips.statistics.statistic import Counts, Products, Statistic, Sums
-from pdips_papers.modips.as_printed import PrintedCovariance, PrintedMeans, PrintedRegression, RedrawnCount
 
 Build = Callable[..., Modips]
 Declared = Callable[[Schema], Mapping[str, Statistic]]
@@ -54,23 +52,6 @@ def modips(build: Build) -> Iterator[Case]:
             yield from (Case(made, pair, "exact") for pair in (first, *others))
         if declared is not of_moments:
             yield Case(made, toward(made, first) if made.kind == "pure" and made.split == "once" else first)
-
-
-def published(epsilon: Number = 1) -> Iterator[Case]:
-    """Yield the cases of the forms as printed, the regression with a tenth of epsilon: each is accused."""
-    tenth = exact(epsilon, "epsilon") / 10
-    regression = PrintedRegression(epsilon=tenth, outcome="w", predictors=("x",), intercept=False)
-    covariance = PrintedCovariance(epsilon=epsilon, of=("y", "z"), by="w")
-    means = PrintedMeans(epsilon=epsilon, of="y", by="w")
-    tried: list[tuple[Any, Pair]] = [
-        (RedrawnCount(epsilon=epsilon, of="x"), _event(_counted_pair(), _near_none, "the count is below .1")),
-        (means, _event(_emptied_cell(), _has_a_mean, "the cell has a mean")),
-        (means, _event(_larger_cell(), _far_up, "the cell's mean is above 3")),
-        (covariance, _covariance(covariance)),
-        (regression, _event(_turned_choice(), _upward, "the coefficient is above 0")),
-    ]
-    for mechanism, pair in tried:
-        yield Case(mechanism, pair)
 
 
 # Models of which only the statistics matter
@@ -164,7 +145,7 @@ def _of_corners(neighbours: Neighbours) -> list[Pair]:
         ),
     ]
     if neighbours == "replace-one":
-        pairs += [_emptied_cell(), _larger_cell(), _other_sign()]
+        pairs += [emptied_cell(), larger_cell(), other_sign()]
     return pairs
 
 
@@ -179,32 +160,33 @@ def _of_choices(neighbours: Neighbours) -> list[Pair]:
     return [_either(name, first, other, without, neighbours)]
 
 
-def _counted_pair() -> Pair:
+def counted_pair() -> Pair:
+    """Return the pair in which a count is none or one."""
     return Pair("nobody or one person has the level", _coins(0, MANY), _coins(1, MANY - 1), "replace-one")
 
 
-def _emptied_cell() -> Pair:
-    """Return the pair of SOUNDNESS section 8 in which a cell has one record, or none."""
+def emptied_cell() -> Pair:
+    """Return the pair in which a cell has one record, or none."""
     rest = [("b", 0.0, 0.0)] * 3
     first, second = ([*rest, (cell, 0.0, 0.0)] for cell in "ab")
     return Pair("a cell has one record or none", _mixed(first), _mixed(second), "replace-one")
 
 
-def _larger_cell() -> Pair:
+def larger_cell() -> Pair:
     """Return the pair in which a cell has two records, or three."""
     rest = [("a", 0.0, 0.0)] * 2 + [("b", 0.0, 0.0)] * 3
     first, second = ([*rest, (cell, 1.0, 0.0)] for cell in "ba")
     return Pair("a cell has two records or three", _mixed(first), _mixed(second), "replace-one")
 
 
-def _other_sign() -> Pair:
+def other_sign() -> Pair:
     """Return the pair in which a record's product about the mean of its cell changes its sign with the cell."""
     rest = [("a", 0.0, 1.0)] * 9 + [("b", 0.0, 0.0)] * 10
     first, second = _mixed([*rest, ("b", 1.0, 1.0)]), _mixed([*rest, ("a", 1.0, 0.0)])
     return Pair("a record's product changes its sign with its cell", first, second, "replace-one")
 
 
-def _turned_choice() -> Pair:
+def turned_choice() -> Pair:
     """Return the pair in which one record of a thousand is informative, and says the opposite."""
     first, second = (_choices([(level, 1.0)], MANY - 1) for level in (1, 0))
     return Pair("one informative record says the opposite", first, second, "replace-one")
@@ -217,41 +199,3 @@ DECLARED: tuple[tuple[Declared, Callable[[Neighbours], list[Pair]]], ...] = (
     (of_choices, _of_choices),
 )
 """Statistics, and the pairs on which they are tried."""
-
-
-# Events
-
-
-def _event(pair: Pair, event: Event, name: str) -> Pair:
-    return Pair(pair.name, pair.first, pair.second, pair.neighbours, event, name)
-
-
-def _near_none(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = rows[:, 0] < 0.1
-    return found
-
-
-def _has_a_mean(rows: NDArray[Any]) -> BoolArray:
-    return np.isfinite(rows[:, 0])
-
-
-def _far_up(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = rows[:, 0] > 3
-    return found
-
-
-def _upward(rows: NDArray[Any]) -> BoolArray:
-    found: BoolArray = rows[:, 0] > 0
-    return found
-
-
-def _covariance(mechanism: PrintedCovariance) -> Pair:
-    """Return the pair with the event that the covariance is beyond the first table's own."""
-    pair = _other_sign()
-    least = mechanism.exact(pair.first)
-
-    def event(rows: NDArray[Any]) -> BoolArray:
-        found: BoolArray = rows[:, 0] >= least
-        return found
-
-    return _event(pair, event, "the covariance is at least that of the first table")

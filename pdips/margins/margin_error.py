@@ -1,0 +1,389 @@
+"""The standard error of a margin: what the noise on counts comes to in it, from public facts alone.
+
+What is counted and how loud its noise is are public, so all of this is known before a table is read; for the proofs see
+``docs/planning.md``. A least squares count of a tree is a weighted sum of the noisy ones. Of node v let s be the
+variance of its count from its own noise and what lies below it, S the sum of s over its children, and m the share of
+v's count that a cell of the margin gets. They give the variance of the cell, and the weight of each noisy count in it.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+
+import numpy as np
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.margins.domain import MOST_BITS, Domain, Layer
+from pdips.margins.views import View, count_variance
+from pdips.privacy.noise_sum import NoiseSum, Terms
+from pdips.release.release import MarginError
+
+MOST_HELD = 2**22
+"""Shares of nodes in margins that are worked out at once; 8 bytes each."""
+
+Columns = tuple[int, ...]
+Scales = Sequence[Fraction | None]
+
+
+def small_margins(n_columns: int) -> list[Columns]:
+    """Return all single columns and all pairs, as positions."""
+    return [columns for size in (1, 2) for columns in combinations(range(n_columns), size)]
+
+
+@dataclass(frozen=True)
+class CountTree:
+    """The shape of a tree of counts. Like nodes below one parent may stand once, with the number of them.
+
+    Parameters
+    ----------
+    parents : sequence of ndarray
+        For each layer below layer 0, the index of each node's parent in the layer above, not decreasing. Every node
+        above the last layer has children.
+    copies : sequence of ndarray
+        For each of these layers, how many nodes like it each node stands for below one parent.
+    n_public : bool
+        Whether the counts of layer 0 are exact; otherwise they aren't observed.
+    n_top : float
+        How many nodes like it each node of layer 0 stands for.
+    """
+
+    parents: Sequence[IntArray]
+    copies: Sequence[FloatArray]
+    n_public: bool
+    n_top: float = 1.0
+
+    @cached_property
+    def numbers(self) -> list[FloatArray]:
+        """How many nodes each node stands for in the whole tree, by layer."""
+        found = [np.full(int(self.parents[0][-1]) + 1, float(self.n_top))]
+        for parent, copies in zip(self.parents, self.copies, strict=True):
+            found.append(found[-1][parent] * copies)
+        return found
+
+    @cached_property
+    def _first_children(self) -> list[IntArray]:
+        return [np.flatnonzero(np.diff(parent, prepend=-1)) for parent in self.parents]
+
+    def _below(self, layer: int, values: FloatArray) -> FloatArray:
+        """Add values of the nodes of a layer up over the children of each node above, copies included."""
+        return np.add.reduceat(values * self.copies[layer - 1], self._first_children[layer - 1], axis=-1)
+
+    def spreads(self, variances: Sequence[FloatArray]) -> list[FloatArray]:
+        """Return s by layer, layer 0 first: 0 where its counts are exact (upward pass of docs/planning.md).
+
+        Parameters
+        ----------
+        variances : sequence of ndarray, shape (..., nodes) or (..., 1)
+            Of the noise on each count, layer by layer below layer 0, in squared records; infinite where there is no
+            count; above 0.
+        """
+        found = [np.zeros(len(self.parents[-1])) + variances[-1]]
+        for layer in range(len(self.parents) - 1, 0, -1):
+            below = self._below(layer + 1, found[0])
+            found.insert(0, below / (1 + below / variances[layer - 1]))
+        top = self._below(1, found[0])
+        return [np.zeros_like(top) if self.n_public else top, *found]
+
+    def weights(self, variances: Sequence[FloatArray], leaves: FloatArray) -> list[FloatArray]:
+        """Return what each noisy count weighs in a weighted sum of the least squares cells, by layer below layer 0.
+
+        Parameters
+        ----------
+        variances : sequence of ndarray
+            As for :meth:`spreads`.
+        leaves : ndarray, shape (nodes of the last layer,)
+            Weight of each cell.
+
+        Notes
+        -----
+        With a = S / (sigma^2 + S), 1 for a cell, a node's noise has weight a g, where g of a child c of v is
+        (m_c - m_v) + (1 - a_v) g_v; g of the root is 0 where the root is exact, and m where it isn't observed.
+        """
+        s, m, own = self.spreads(variances), [leaves], [np.ones(len(leaves))]
+        for layer in range(len(self.parents), 0, -1):
+            below = self._below(layer, s[layer])
+            m.insert(0, self._below(layer, s[layer] * m[0]) / below)
+            noise = variances[layer - 2] if layer > 1 else np.array([np.inf])
+            own.insert(0, 1 - 1 / (1 + below / noise))
+        g, found = np.zeros(len(m[0])) if self.n_public else m[0], list[FloatArray]()
+        for layer, parent in enumerate(self.parents, start=1):
+            g = m[layer] + ((1 - own[layer - 1]) * g - m[layer - 1])[parent]
+            found.append(own[layer] * g)
+        return found
+
+    def noise(self, scales: Scales, leaves: FloatArray) -> NoiseSum:
+        """Return the error of a weighted sum of the least squares cells.
+
+        Parameters
+        ----------
+        scales : sequence of Fraction or None
+            Scale of the noise by layer below layer 0; None for a layer that isn't counted.
+        leaves : ndarray, shape (nodes of the last layer,)
+            Weight of each cell.
+        """
+        weights = self.weights([np.array([count_variance(scale)]) for scale in scales], leaves)
+        numbers, terms = self.numbers[1:], list[Terms]()
+        for scale in dict.fromkeys(scale for scale in scales if scale is not None):
+            alike = [layer for layer, other in enumerate(scales) if other == scale]
+            weight = np.concatenate([weights[layer] for layer in alike]).round(12)
+            different, place = np.unique(weight, return_inverse=True)
+            n_each = np.bincount(place, weights=np.concatenate([numbers[layer] for layer in alike]))
+            terms += [Terms(float(w), round(n), scale) for w, n in zip(different, n_each, strict=True) if w and n]
+        return NoiseSum(tuple(terms))
+
+    def parts(self, spreads: Sequence[FloatArray], open_columns: Sequence[IntArray], sizes: IntArray) -> FloatArray:
+        """Return what each layer adds to the mean variance of the cells of every one-way and two-way margin.
+
+        Parameters
+        ----------
+        spreads : sequence of ndarray
+            s by layer.
+        open_columns : sequence of ndarray
+            Which columns each node leaves open, by layer, as the sum of 2^column.
+        sizes : ndarray, shape (columns,)
+            Numbers of levels.
+
+        Returns
+        -------
+        ndarray, shape (margins, layers)
+
+        Notes
+        -----
+        The variances of a margin's cells add up to the sum over all nodes of s |m|^2 less the sum over inner nodes of
+        S |m|^2. If k cells of the margin can still be reached from a node, |m|^2 is at least 1 / k, and equal to it
+        where siblings are split alike. So this is exact for one order of columns, and an upper bound where branches
+        differ. Structural zeros are left out: with them errors are at most as large (Gauss and Markov).
+        """
+        found = [_over_margins(open_columns[0], self.numbers[0] * spreads[0], sizes)]
+        for layer in range(1, len(spreads)):
+            together = self._below(layer, spreads[layer]) * self.numbers[layer - 1]
+            own = _over_margins(open_columns[layer], self.numbers[layer] * spreads[layer], sizes)
+            found.append(own - _over_margins(open_columns[layer - 1], together, sizes))
+        n_cells = [math.prod(map(int, sizes[list(columns)])) for columns in small_margins(len(sizes))]
+        return np.column_stack(found) / np.array(n_cells)[:, None]
+
+
+def _over_margins(open_columns: IntArray, values: FloatArray, sizes: IntArray) -> FloatArray:
+    """Add up values of nodes, each divided by the number of cells of a margin that the node can still fall into."""
+    patterns, place = np.unique(open_columns, return_inverse=True)
+    total = np.bincount(place, weights=values)
+    margins = small_margins(len(sizes))
+    first, second = (np.array([columns[i] if i < len(columns) else -1 for columns in margins]) for i in (0, 1))
+    found = np.zeros(len(margins))
+    for part in np.array_split(np.arange(len(patterns)), 1 + len(patterns) * len(margins) // MOST_HELD):
+        levels = np.where(patterns[part] >> np.arange(len(sizes))[:, None] & 1, sizes[:, None], 1)
+        one_each = np.vstack([1 / levels, np.ones(len(part))])
+        found += (one_each[first] * one_each[second]) @ total[part]
+    return found
+
+
+@dataclass(frozen=True)
+class ColumnTree:
+    """A tree that splits by the same columns in every branch; structural zeros are left out of account.
+
+    Parameters
+    ----------
+    domain : Domain
+        The columns.
+    depth : tuple of int
+        The layer in which each column is first known: 0 for public columns, 1 to L for those that split, the last one
+        for those that only the cells tell apart.
+    n_public : bool
+        Whether the counts of layer 0 are exact; otherwise they aren't observed.
+    """
+
+    domain: Domain
+    depth: tuple[int, ...]
+    n_public: bool
+
+    @cached_property
+    def n_noised(self) -> int:
+        """Number of layers below layer 0, the cells included."""
+        return max(*self.depth, 1)
+
+    def _product(self, layer: int, columns: Sequence[int]) -> int:
+        """Multiply the numbers of levels over those of some columns that a layer splits by."""
+        return math.prod(int(self.domain.sizes[j]) for j in columns if self.depth[j] == layer)
+
+    @cached_property
+    def fan_out(self) -> list[int]:
+        """Number of children of a node of each layer above the cells."""
+        every = range(len(self.depth))
+        return [self._product(layer, every) for layer in range(1, self.n_noised + 1)]
+
+    @cached_property
+    def shape(self) -> CountTree:
+        """The tree with one node a layer, which stands for all of it."""
+        one = [np.zeros(1, np.int64)] * self.n_noised
+        copies = [np.array([float(fan_out)]) for fan_out in self.fan_out]
+        return CountTree(one, copies, self.n_public, self._product(0, range(len(self.depth))))
+
+    @cached_property
+    def coefficients(self) -> FloatArray:
+        """What the variance of a cell of each margin is made of, shape (margins, layers): the factors of s by layer."""
+        layers = range(self.n_noised + 1)
+        left = [sum(1 << j for j, depth in enumerate(self.depth) if depth > layer) for layer in layers]
+        open_columns = [np.array([columns]) for columns in left]
+        return self.shape.parts([np.ones(1)] * len(layers), open_columns, self.domain.sizes)
+
+    def standard_errors(self, scales: Scales) -> FloatArray:
+        """Return the standard error of a cell of every one-way and two-way margin, in records.
+
+        All cells of a margin have the same. It is that of the least squares counts.
+
+        Parameters
+        ----------
+        scales : sequence of Fraction or None
+            Scale of the noise by layer below layer 0; None for a layer that isn't counted.
+        """
+        spreads = self.shape.spreads([np.array([count_variance(scale)]) for scale in scales])
+        return np.asarray(np.sqrt(self.coefficients @ np.concatenate(spreads)))
+
+    def margin(self, columns: Sequence[int], scales: Scales) -> NoiseSum:
+        """Return the error of a cell of a margin.
+
+        Parameters
+        ----------
+        columns : sequence of int
+            Positions of its columns.
+        scales : sequence of Fraction or None
+            Scale of the noise by layer below layer 0; None for a layer that isn't counted.
+
+        Notes
+        -----
+        In each layer nodes are of these kinds: those that agree with the cell, which come first, those that differ
+        from it in this layer for the first time, in the layer above, and so on.
+        """
+        others = [j for j in range(len(self.depth)) if j not in columns]
+        parents, copies = [], []
+        for layer, fan_out in enumerate(self.fan_out, start=1):
+            agreeing = self._product(layer, others)
+            parents.append(np.maximum(np.arange(layer + 1) - 1, 0))
+            copies.append(np.array([agreeing, fan_out - agreeing, *[fan_out] * (layer - 1)], dtype=float))
+        leaves = np.eye(1, len(parents[-1]))[0]
+        return CountTree(parents, copies, self.n_public, self._product(0, others)).noise(scales, leaves)
+
+
+@dataclass(frozen=True)
+class OrderedTree:
+    """A tree of intervals of one ordered column, the other columns fully cross-tabulated below.
+
+    Parameters
+    ----------
+    parents : tuple of ndarray
+        The interval above each interval, layer by layer; the last layer has one level each.
+    n_below : int
+        Number of cells below each level; 1 if there are no columns below.
+    n_trees : int
+        One for each combination of public columns.
+    scale : Fraction
+        Of the noise, the same in all layers.
+    n_public : bool
+        Whether the root is exact; otherwise it isn't observed.
+    has_cells : bool
+        Whether the last layer is one of cells below the levels.
+    """
+
+    parents: tuple[IntArray, ...]
+    n_below: int
+    n_trees: int
+    scale: Fraction
+    n_public: bool
+    has_cells: bool
+
+    def margin(self, ordered: bool, size_below: int, size_public: int) -> NoiseSum:
+        """Return the error of a cell of a margin: of the least exact cell, if it has the ordered column.
+
+        Parameters
+        ----------
+        ordered : bool
+            Whether the margin has the ordered column.
+        size_below, size_public : int
+            Numbers of combinations of its other columns, and of its public ones.
+        """
+        n_levels = len(self.parents[-1])
+        parents, copies = list(self.parents), [np.ones(len(parent)) for parent in self.parents]
+        if self.has_cells:
+            parents.append(np.repeat(np.arange(n_levels), 2))
+            copies.append(np.tile([self.n_below / size_below, self.n_below - self.n_below / size_below], n_levels))
+        tree = CountTree(parents, copies, self.n_public, self.n_trees // size_public)
+        held = np.ones(n_levels)
+        if ordered:
+            held = (np.arange(n_levels) == self._least_exact(tree)).astype(float)
+        leaves = np.column_stack([held, np.zeros(n_levels)]).ravel() if self.has_cells else held
+        return tree.noise([self.scale] * len(parents), leaves)
+
+    def _least_exact(self, tree: CountTree) -> int:
+        """Return the level whose count has the largest variance."""
+        variance, *spreads = tree.spreads([np.ones(1)] * len(tree.parents))
+        for parent, s in zip(self.parents, spreads, strict=False):
+            share = s / np.bincount(parent, weights=s)[parent]
+            variance = s * (1 - share) + share**2 * variance[parent]
+        return int(np.argmax(variance))
+
+
+def tree_errors(domain: Domain, layers: Sequence[Layer], scales: Scales, *, n_public: bool) -> tuple[MarginError, ...]:
+    """Return the standard error of one cell of each one-way and two-way margin of the least-squares counts of a tree.
+
+    Parameters
+    ----------
+    domain : Domain
+        The cross-tabulation.
+    layers : sequence of Layer
+        Layer 0, the layers that split, and the cells. Branches may be split by different columns.
+    scales : sequence of Fraction or None
+        Noise of each layer but the first; None for a layer that isn't counted.
+    n_public : bool
+        Whether layer 0 is exact.
+
+    Returns
+    -------
+    tuple of MarginError
+        The root mean square over the cells of a margin, in records; empty if there are more than 62 columns.
+
+    Notes
+    -----
+    Exact where all branches are split by the same columns, an upper bound otherwise: see :meth:`CountTree.parts`.
+    """
+    if len(domain.names) > MOST_BITS:
+        return ()
+    inner, n_cells = layers[:-1], np.bincount(layers[-1].parent)
+    parents = [*(layer.parent for layer in inner[1:]), np.arange(len(n_cells))]
+    tree = CountTree(parents, [*(np.ones(layer.n_nodes) for layer in inner[1:]), n_cells.astype(float)], n_public)
+    spreads = tree.spreads([np.array([count_variance(scale)]) for scale in scales])
+    open_columns = [*(layer.patterns() for layer in inner), np.zeros(len(n_cells), dtype=np.int64)]
+    variances = tree.parts(spreads, open_columns, domain.sizes).sum(axis=1)
+    protected = [not set(columns) <= set(domain.public.tolist()) for columns in small_margins(len(domain.names))]
+    return tuple(
+        MarginError(columns=tuple(domain.names[j] for j in columns), standard_error=math.sqrt(max(variance, 0.0)))
+        for columns, variance, shown in zip(small_margins(len(domain.names)), variances, protected, strict=True)
+        if shown
+    )
+
+
+def view_error(domain: Domain, views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None:
+    """Return the error of a cell of a margin, averaged by inverse variance over the views that hold it, if any does."""
+    held = [view for view in views if set(columns) <= set(view.columns)]
+    precision = [1 / view.margin_variance(domain, columns) for view in held]
+    weighted = zip(held, precision, strict=True)
+    terms = (Terms(p / sum(precision), view.n_summed(domain, columns), view.scale) for view, p in weighted)
+    return NoiseSum(tuple(terms)) if held else None
+
+
+def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...]:
+    """Return the standard error of the noise in each one-way and two-way margin of noisy views, in records.
+
+    Of a cell of the average, weighted by inverse variance, over all views that hold the margin; margins that no view
+    holds are left out. It follows from public facts, so it is known before anything is spent, and it may be published.
+    """
+    return tuple(_view_errors(domain, views))
+
+
+def _view_errors(domain: Domain, views: Sequence[View]) -> Iterator[MarginError]:
+    for columns in small_margins(len(domain.names)):
+        found = view_error(domain, views, columns)
+        if found is not None:
+            yield MarginError(columns=tuple(domain.names[j] for j in columns), standard_error=found.standard_error)

@@ -1,0 +1,530 @@
+"""The files of a release as typed objects: ``privacy.json``, ``run.json`` and the paid ``evaluation.json``.
+
+Who writes a file and who reads it use the same class. Files of earlier versions are read too; what they lack has a
+default, and what they said in a sentence is taken apart here.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_serializer, model_validator
+
+from pdips.convergence import ESS, RHAT, Convergence
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.privacy.account import Receipt
+from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, as_float, to_replace_one
+
+if TYPE_CHECKING:
+    from pdips.privacy.ledger import Ledger
+
+SENTENCE = re.compile(
+    r"(passed|failed): R-hat at most (\S+) \(.*?\), effective draws at least (\S+) for the centre and (\S+) for the "
+    r"tails \(.*?\), (\d+) divergences(?: \(none\), in round (\d+))?"
+)
+"""How versions up to 0.2.0 wrote the convergence of chains into ``run.json``."""
+
+
+def _nan_is_none(value: Any) -> Any:
+    return None if isinstance(value, float) and math.isnan(value) else value
+
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+FiniteOrNone = Annotated[Finite | None, BeforeValidator(_nan_is_none)]
+
+
+class Document(BaseModel):
+    """A JSON file of a release, checked when it is made and when it is read.
+
+    A message about a damaged file names keys, never a value.
+    """
+
+    model_config = ConfigDict(populate_by_name=True)
+    file: ClassVar[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the file of that name in a folder.
+
+        Raises
+        ------
+        InputError
+            If it can't be read or is damaged.
+        """
+        path = folder / cls.file
+        return check(cls, read_json(path), str(path))
+
+    def write(self, folder: Path) -> Path:
+        """Write the file into a folder, and return its path."""
+        path = folder / self.file
+        write_json(path, self.contents())
+        return path
+
+    def contents(self) -> dict[str, Any]:
+        """Return what the file holds, as plain numbers, strings, lists and mappings."""
+        found: dict[str, Any] = json.loads(self.model_dump_json(by_alias=True))
+        return found
+
+
+class Findings(BaseModel):
+    """Confidential findings of a mechanism: besides the fields that the report shows, whatever else it writes."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+# ---- privacy.json ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
+
+    statistics: str
+    scale: float
+    standard_deviation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginError:
+    """The standard error, in records, that the noise gives to one cell of a margin of these columns. Public."""
+
+    columns: tuple[str, ...]
+    standard_error: float
+
+
+class StatedLoss(BaseModel):
+    """A privacy loss as a file states it: in doubles, rounded up, with the statement for a disclosure board."""
+
+    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
+    delta: Annotated[float, Field(ge=0, lt=1)]
+    neighbours: Neighbours
+    kind: Kind
+    sampling: Sampling
+    statement: str
+    rho: Annotated[float, Field(ge=0, allow_inf_nan=False, exclude_if=lambda rho: not rho)] = 0.0
+
+    @classmethod
+    def of(cls, loss: PrivacyLoss) -> Self:
+        """Return what a file states of an exact loss."""
+        return cls(
+            epsilon=as_float(loss.epsilon),
+            delta=as_float(loss.delta),
+            neighbours=loss.neighbours,
+            kind=loss.kind,
+            sampling=loss.sampling,
+            statement=loss.statement,
+            rho=as_float(loss.rho),
+        )
+
+
+class StatedSpend(BaseModel):
+    """One item of a price as a file states it."""
+
+    step: str
+    epsilon: Finite
+    composition: str
+
+    @classmethod
+    def of(cls, spend: Spend) -> Self:
+        """Return what a file states of an exact item."""
+        return cls(step=spend.step, epsilon=as_float(spend.epsilon), composition=spend.composition)
+
+
+class PrivacyDocument(Document):
+    """What is published of a release beside its synthetic sets: settings, price, noise, schema. No timing.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> document = PrivacyDocument.read(Path("out/public"))  # doctest: +SKIP
+    >>> document.privacy.epsilon  # doctest: +SKIP
+    1.0
+    """
+
+    file: ClassVar[str] = "privacy.json"
+
+    mechanism: str
+    settings: dict[str, Any]
+    n_sets: Annotated[int, Field(ge=1)]
+    reproducible: bool
+    receipt: Receipt | None = None
+    privacy: StatedLoss
+    spends: list[StatedSpend]
+    noise: list[Noise] = []
+    margin_errors: list[MarginError] = []
+    table_schema: Annotated[Schema, Field(alias="schema")]
+    software: dict[str, str]
+
+    @field_serializer("table_schema")
+    def _without_defaults(self, schema: Schema) -> dict[str, Any]:
+        return schema.to_dict()
+
+
+class MeasuredRelease(BaseModel):
+    """The release that an evaluation is of."""
+
+    mechanism: str
+    epsilon: Finite
+    n_sets: int
+
+
+class PaidMeasure(Findings):
+    """One private figure of a paid evaluation."""
+
+    measure: str
+    reading: str
+    value: Finite
+    standard_deviation_of_noise: Finite
+    reference: Finite
+
+
+class PaidDocument(Document, Findings):
+    """``public/evaluation.json``: private figures on how close the sets are, and what they cost."""
+
+    file: ClassVar[str] = "evaluation.json"
+
+    release: MeasuredRelease
+    measures: Annotated[list[PaidMeasure], Field(min_length=1)]
+    privacy: StatedLoss
+    spends: list[StatedSpend]
+
+    @classmethod
+    def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
+        """Read the paid evaluation that was published beside a release, or return None where there is none.
+
+        Raises
+        ------
+        InputError
+            If the file is damaged, or is one of another release.
+        """
+        path = public / cls.file
+        if not path.is_file():
+            return None
+        paid = cls.read(public)
+        of, kept = paid.release, (release.mechanism, release.privacy.epsilon, release.n_sets)
+        if (of.mechanism, of.epsilon, of.n_sets) != kept:
+            raise InputError(f"{path} is of another release than privacy.json beside it: move it away")
+        return paid
+
+
+# ---- run.json ----
+
+
+class Charge(BaseModel):
+    """One charge, as the account was charged for it."""
+
+    number: int
+    time: str
+    mechanism: str
+    epsilon: Finite
+    delta: Finite = 0.0
+
+
+class AccountState(BaseModel):
+    """What the ledger said after the release: its total, what was spent, by this release and before."""
+
+    neighbours: str
+    total_epsilon: FiniteOrNone
+    spent_epsilon: Finite
+    remaining_epsilon: FiniteOrNone
+    total_delta: FiniteOrNone = None
+    spent_delta: Finite = 0.0
+    charged_epsilon: FiniteOrNone = None
+    charged_delta: FiniteOrNone = None
+    entries: list[Charge] = []
+
+    @classmethod
+    def of(cls, ledger: "Ledger", loss: PrivacyLoss) -> Self:
+        """Return where the account of a ledger stands after a release of this price."""
+        account = ledger.summary()
+        charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
+        amounts = {
+            "total_epsilon": account.total_epsilon,
+            "spent_epsilon": account.spent_epsilon,
+            "remaining_epsilon": account.remaining_epsilon,
+            "total_delta": account.total_delta,
+            "spent_delta": account.spent_delta,
+            "charged_epsilon": charged.epsilon,
+            "charged_delta": charged.delta,
+        }
+        entries = [
+            Charge(
+                number=entry.number,
+                time=entry.time,
+                mechanism=entry.mechanism,
+                epsilon=float(entry.charged_epsilon),
+                delta=float(entry.charged_delta),
+            )
+            for entry in ledger.entries()
+        ]
+        known = {name: None if amount is None else float(amount) for name, amount in amounts.items()}
+        return cls.model_validate({"neighbours": account.neighbours, **known, "entries": entries})
+
+
+class FullTable(BaseModel):
+    """L1 distances of the full cross-tabulation."""
+
+    by_set: list[Finite]
+    mean: FiniteOrNone
+    reference: FiniteOrNone
+
+
+class Margin(BaseModel):
+    """Shares of the levels of one column, in the table and averaged over the synthetic sets."""
+
+    column: str
+    label: str
+    unit: str | None
+    levels: list[str]
+    table: list[Finite]
+    synthetic: list[Finite]
+    distance: FiniteOrNone
+    reference: FiniteOrNone = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.levels or len(self.table) != len(self.levels):
+            raise ValueError("levels and table must be of the same length, at least 1")
+        if self.synthetic and len(self.synthetic) != len(self.levels):
+            raise ValueError("levels and synthetic must be of the same length")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Label and unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def furthest(self) -> int | None:
+        """Index of the level whose shares differ most."""
+        gaps = [abs(a - b) for a, b in zip(self.table, self.synthetic, strict=False)]
+        return gaps.index(max(gaps)) if gaps else None
+
+
+class TwoWay(BaseModel):
+    """Total variation distances of all pairs of columns."""
+
+    columns: list[str]
+    distance: list[list[FiniteOrNone]]
+    reference: list[list[FiniteOrNone]]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        size = len(self.columns)
+        for matrix in (self.distance, self.reference):
+            if len(matrix) != size or any(len(row) != size for row in matrix):
+                raise ValueError("distance and reference must have a row and a column for each of columns")
+        return self
+
+    def pairs(self) -> list[tuple[float, str, str]]:
+        """Return the pairs of columns and their distances, the furthest apart first."""
+        known = [
+            (distance, a, b)
+            for (i, a), (j, b) in combinations(enumerate(self.columns), 2)
+            if (distance := self.distance[i][j]) is not None
+        ]
+        return sorted(known, key=lambda pair: -pair[0])
+
+    def reference_mean(self) -> float | None:
+        """Return the mean distance of a resample over all pairs."""
+        return mean(self.reference[i][j] for i, j in combinations(range(len(self.columns)), 2))
+
+
+class Moments(BaseModel):
+    """Mean and standard deviation of a numeric column: see :func:`pdips.evaluation.margins.moments`."""
+
+    column: str
+    mean: Finite
+    sd: Finite
+    synthetic_mean: FiniteOrNone
+    synthetic_sd: FiniteOrNone
+    shift: FiniteOrNone
+    shift_error: Finite
+    ratio: FiniteOrNone
+    ratio_error: Finite
+
+
+class Comparison(BaseModel):
+    """How near the sets are to their table: see :func:`pdips.evaluation.margins.compare`."""
+
+    l1: FullTable
+    one_way: list[Margin]
+    two_way: TwoWay
+    numeric: list[Moments] = []
+
+    def margins(self) -> list[Margin]:
+        """Return the one-way margins, the furthest apart first."""
+        return sorted(self.one_way, key=lambda margin: -(margin.distance or 0))
+
+
+class Parameter(Findings):
+    """What is known of one parameter of a posterior, and the values that were released."""
+
+    name: str
+    mean: FiniteOrNone
+    sd: FiniteOrNone
+    rhat: FiniteOrNone = None
+    ess_bulk: FiniteOrNone = None
+    ess_tail: FiniteOrNone = None
+    released: list[FiniteOrNone] = []
+
+
+class Window(Findings):
+    """How many records are cut off at the window: at one of the draws at least, and at each that was released."""
+
+    limit: Finite
+    any: int
+    any_share: Finite
+    released: list[int]
+    released_share: list[Finite]
+
+
+class BoundSummary(Findings):
+    """What was found of records' terms before they are cut off."""
+
+    failed: str | None = None
+    draws: int = 0
+    bound: FiniteOrNone = None
+    rhat: FiniteOrNone = None
+    ess_tail: FiniteOrNone = None
+    certifies: str = ""
+    window: Window | None = None
+
+
+class PredictiveCheck(Findings):
+    """How a noisy statistic compares with simulated ones: see :mod:`pdips.statistics.predictive`."""
+
+    entries: int
+    outside: Finite
+    smallest_p: Finite
+    furthest: FiniteOrNone = None
+
+
+class RecordColumn(Findings):
+    """How far a column lies from the mean of what its model draws, and how far draws do."""
+
+    name: str
+    distance: Finite
+    typical: Finite
+    p: Finite
+
+
+class RecordCheck(Findings):
+    """How the columns of the table compare with records drawn from their model."""
+
+    failed: str | None = None
+    draws: int = 0
+    records: int = 0
+    columns: list[RecordColumn] = []
+
+
+def _convergence(value: Any) -> Any:
+    """Return the convergence of chains as numbers, from a sentence of an earlier version too; None for other words."""
+    if not isinstance(value, str):
+        return value
+    said = SENTENCE.match(value)
+    if said is None:
+        return None
+    word, rhat, bulk, tail, divergences, rounds = said.groups()
+    found = {"rhat": float(rhat), "ess_bulk": float(bulk), "ess_tail": float(tail)}
+    # The sentence rounds, and its first word knew all digits.
+    if word == "passed":
+        found["rhat"] = min(found["rhat"], math.nextafter(RHAT, 0))
+        found |= {name: max(found[name], math.nextafter(ESS, math.inf)) for name in ("ess_bulk", "ess_tail")}
+    elif min(found["ess_bulk"], found["ess_tail"]) > ESS and divergences == "0":
+        found["rhat"] = max(found["rhat"], RHAT)
+    worst = {name: {"all variables": number} for name, number in found.items()}
+    return Convergence(**worst, divergences=int(divergences), rounds=int(rounds or 1))  # type: ignore[arg-type]
+
+
+def _each_convergence(value: Any) -> list[Any]:
+    """Return what a mechanism said of its chains, once or several times; other words and numbers are left out."""
+    several = value.values() if isinstance(value, Mapping) and "rhat" not in value else value
+    found = map(_convergence, several if isinstance(several, Iterable) and not isinstance(several, str) else [value])
+    return [one for one in found if isinstance(one, Convergence) or (isinstance(one, Mapping) and "rhat" in one)]
+
+
+class PosteriorSummary(Findings):
+    """A posterior as its curator sees it: see :mod:`pdips.posterior.inspection`."""
+
+    sampler: str
+    draws: int
+    chains: int
+    convergence: Annotated[Convergence | None, BeforeValidator(_convergence)] = None
+    edge: FiniteOrNone = None
+    parameters: list[Parameter]
+    more: int = 0
+    bounds: BoundSummary | None = None
+    predictive: dict[str, PredictiveCheck] = {}
+    records: RecordCheck | None = None
+
+
+class Diagnostics(Findings):
+    """What a mechanism tells its curator: convergence of all chains that it ran, and its posterior, among others."""
+
+    convergence: Annotated[list[Convergence], BeforeValidator(_each_convergence)] = []
+    posterior: PosteriorSummary | None = None
+
+
+class RunDocument(Document):
+    """How the run went and how near the sets are to the table. Confidential, and paid by no epsilon."""
+
+    file: ClassVar[str] = "run.json"
+
+    published: bool
+    seconds: dict[str, Finite]
+    peak_memory_mib: Finite
+    ledger: AccountState | None
+    n_records: Annotated[int, Field(ge=0)] | None = None
+    diagnostics: Diagnostics = Diagnostics()
+    comparison: Comparison
+
+
+# ---- files ----
+
+
+def home_of(directory: Path) -> Path | None:
+    """Return where a release folder has its sets, ``public`` or ``confidential``; None if it holds no release."""
+    places = (directory / "public", directory / "confidential")
+    return next((place for place in places if (place / PrivacyDocument.file).is_file()), None)
+
+
+def mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the values that are there, or None."""
+    known = [value for value in values if value is not None]
+    return math.fsum(known) / len(known) if known else None
+
+
+def check[T: BaseModel](model: type[T], content: Any, source: str) -> T:
+    """Return a checked object; ``source`` is what a message calls its origin. A message names keys, never a value."""
+    try:
+        return model.model_validate(content)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = f"{where}: {first['msg']}" if where else first["msg"]
+        raise InputError(f"{source} is damaged: {message}") from None
+
+
+def read_json(path: Path) -> Mapping[str, Any]:
+    """Return the contents of a JSON file."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"can't read {path}: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise InputError(f"{path} is damaged: it is no valid JSON") from None
+    if not isinstance(content, dict):
+        raise InputError(f"{path} is damaged: it must hold one JSON object")
+    return content
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Write JSON that people can read too."""
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

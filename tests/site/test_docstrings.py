@@ -1,0 +1,153 @@
+"""Every public name has an example that runs: what ``pdips`` exports, and what the pages of docs/api describe."""
+
+import doctest
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import pdips
+from pdips import registry
+
+ROOT = Path(__file__).parents[2]
+DESCRIBED = re.compile(r"(?m)^\.\. auto(?:class|function):: (\S+)$")
+PUBLIC = sorted(
+    {f"pdips.{name}" for name in pdips.__all__}
+    | {name for page in (ROOT / "docs" / "api").glob("*.md") for name in DESCRIBED.findall(page.read_text("utf-8"))}
+)
+WITHOUT = {
+    "pdips.CensoredPosterior",
+    "pdips.KNG",
+    "pdips.KNGResidual",
+    "pdips.LaplaceSanitizer",
+    "pdips.McClureReiter",
+    "pdips.Mechanism",
+    "pdips.Modips",
+    "pdips.MultinomialDirichlet",
+    "pdips.PerturbedHistogram",
+    "pdips.PrivBayes",
+    "pdips.PseudoPosterior",
+    "pdips.Release",
+    "pdips.RunRecord",
+    "pdips.SmoothedHistogram",
+    "pdips.Steps",
+    "pdips.UniversalHistogram",
+    "pdips.calibrate",
+    "pdips.evaluation.association.chi_square",
+    "pdips.evaluation.coefficients.normalised_rmse",
+    "pdips.evaluation.coefficients.standardised_differences",
+    "pdips.evaluation.ecdf.ecdf_distances",
+    "pdips.evaluation.evaluate.general_utility",
+    "pdips.evaluation.formula.read_analysis",
+    "pdips.evaluation.frames.reference",
+    "pdips.evaluation.inside.evaluate",
+    "pdips.evaluation.k_marginal.k_marginal",
+    "pdips.evaluation.margins.compare",
+    "pdips.evaluation.margins.k_way",
+    "pdips.evaluation.paid.PaidEvaluation",
+    "pdips.evaluation.paid.evaluate_paid",
+    "pdips.evaluation.pmse.pmse",
+    "pdips.evaluation.pmse.standardised_pmse",
+    "pdips.evaluation.propensity.specks",
+    "pdips.evaluation.regression.ci_overlap",
+    "pdips.evaluation.regression.compare_fits",
+    "pdips.evaluation.regression.fit_logistic",
+    "pdips.evaluation.specific.specific_utility",
+    "pdips.evaluation.wasserstein.wasserstein_randomization",
+    "pdips.inference.Combined",
+    "pdips.inference.Wald",
+    "pdips.inference.combine",
+    "pdips.inference.mix",
+    "pdips.inference.rule_for",
+    "pdips.margins.planning.best_budget",
+    "pdips.margins.planning.margin_errors",
+    "pdips.margins.views.margin_errors",
+    "pdips.posterior.censoring.censor",
+    "pdips.posterior.columns.Columns",
+    "pdips.posterior.diagnostics.from_log_likelihood",
+    "pdips.posterior.diagnostics.log_likelihood_tree",
+    "pdips.posterior.diagnostics.stream_bounds",
+    "pdips.posterior.gallery.names",
+    "pdips.posterior.gallery.path",
+    "pdips.quantile.pymc_step.KNormGradientStep",
+    "pdips.quantile.pymc_step.knorm_gradient",
+    "pdips.statistics.logistic.Logistic",
+    "pdips.statistics.noisy_model.Given",
+    "pdips.statistics.statistic.Counts",
+    "pdips.statistics.statistic.Products",
+    "pdips.statistics.statistic.Scatter",
+    "pdips.statistics.statistic.Sums",
+    "pdips.suggest_layers",
+    "pdips_papers.harness.execution.measure",
+    "pdips_papers.harness.framework.Judging",
+    "pdips_papers.harness.framework.Options",
+    "pdips_papers.harness.framework.Study",
+    "pdips_papers.harness.framework.Task",
+    "pdips_papers.kng.job_flows.job_flows",
+}
+"""Public names that have no example yet. It may only become shorter."""
+
+SLOW = {"pdips.audit.membership.attack"}
+
+
+def find(name: str) -> object:
+    module, _, attribute = name.rpartition(".")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def examples_of(named: object) -> doctest.DocTest | None:
+    """Return the examples in an object's own docstring, None if it has none.
+
+    They run in a copy of its module's names, and as after ``from pdips import *`` and the usual imports of data.
+    """
+    names = {name: getattr(pdips, name) for name in pdips.__all__} | {"np": np, "pd": pd}
+    names |= vars(sys.modules[named.__module__])
+    [found] = doctest.DocTestFinder(recurse=False, exclude_empty=False).find(named, name="public", globs=names)
+    return found if found.examples else None
+
+
+def run(found: doctest.DocTest) -> str:
+    """Return what was other than the examples say, an empty text if all is as they say."""
+    complaints: list[str] = []
+    doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE).run(found, out=complaints.append)
+    return "".join(complaints)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in PUBLIC if n not in WITHOUT]
+)
+def test_a_public_name_has_an_example_that_runs(name, tmp_path, monkeypatch):
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "MECHANISMS", dict(registry.MECHANISMS))
+    monkeypatch.setattr(registry, "AUDITS", dict(registry.AUDITS))
+    found = examples_of(find(name))
+    assert found is not None, "no example in its docstring"
+    assert not (complaints := run(found)), complaints
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT))
+def test_a_name_without_an_example_is_still_without(name):
+    assert name in PUBLIC
+    assert examples_of(find(name)) is None, "it has one: take it out of WITHOUT"
+
+
+def test_a_wrong_or_missing_example_would_be_seen():
+    # the broken twins
+    def right():
+        """>>> 1 + 1
+        2
+        """
+
+    def wrong():
+        """>>> 1 + 1
+        3
+        """
+
+    assert not run(examples_of(right))
+    assert "Got:\n    2" in run(examples_of(wrong))
+    assert examples_of(test_a_wrong_or_missing_example_would_be_seen) is None
