@@ -26,8 +26,6 @@ NO_NOUN = set(
 
 EXCEPTIONS: dict[str, set[str]] = {
     "crowded_folders": {
-        "papers/pdips_papers/kng",
-        "papers/pdips_papers/modips",
         "pdips/evaluation",
         "pdips/margins",
         "pdips/posterior",
@@ -75,9 +73,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "Predicted",
         "Reading",
         "Wanted",
-        "papers/pdips_papers/modips/mixed_words.py",
-        "papers/pdips_papers/modips/modips_words.py",
-        "papers/pdips_papers/modips/words.py",
         "pdips/calibration/words.py",
         "pdips/evaluation/opened.py",
         "pdips/evaluation/pictured.py",
@@ -104,11 +99,6 @@ EXCEPTIONS: dict[str, set[str]] = {
         "docs/proofs/steps.md",
         "docs/proofs/universal-histogram.md",
         "docs/proofs/urns.md",
-        "papers/pdips_papers/kng/as_printed.py",
-        "papers/pdips_papers/kng/heavy_paper.py",
-        "papers/pdips_papers/modips/mixed_moments.py",
-        "papers/pdips_papers/modips/normal_moments.py",
-        "papers/pdips_papers/modips/slomag_model.py",
         "pdips/histogram/dirichlet.py",
         "pdips/histogram/histograms.py",
         "pdips/histogram/laplace.py",

@@ -143,7 +143,7 @@ def test_published_histograms_have_half_the_noise_of_sound_ones(scales):
         assert sets.cell.shape == (2, N_SETS, 1000)
         assert np.abs(sets.z - glom.MEANS[sets.cell]).max() <= 4
         scales.clear()
-    sample = slomag.Sample(slomag.simulated(2, np.random.default_rng(6)), ())
+    sample = slomag.SlomagSample(slomag.simulated(2, np.random.default_rng(6)), ())
     for method, wanted in ((slomag.np_dips_published, Fraction(1, 8)), (slomag.np_dips, Fraction(1, 4))):
         sets = method(sample, Fraction(40), bits())
         assert set(scales) == {wanted}
@@ -259,7 +259,7 @@ def test_plug_in_has_the_information_of_the_design():
 
 def test_noisy_modes_are_those_that_modips_sanitizes():
     data = slomag.simulated(2, np.random.default_rng(12))
-    sample = slomag.Sample(data, ())
+    sample = slomag.SlomagSample(data, ())
     plan = slomag.plan_of(Fraction(10**6))
     assert {part.share for part in plan.parts} == {Fraction(1, slomag.COMPONENTS)}
     table, exact = sample.exact[0]

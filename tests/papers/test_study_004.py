@@ -27,8 +27,8 @@ from pdips_papers.pseudo.synthesizers import (
     BOUND,
     BOUNDS,
     COUNT,
-    Made,
-    Published,
+    PublishedSynthesizers,
+    Synthesis,
     censored_count,
     ecdf_distances,
     row_of,
@@ -52,7 +52,7 @@ def draw(seed=1, n=N):
 
 
 def published(seed=1):
-    return Published(draw(), np.random.default_rng(seed), DRAWS)
+    return PublishedSynthesizers(draw(), np.random.default_rng(seed), DRAWS)
 
 
 # Definitions by hand
@@ -117,11 +117,13 @@ def test_the_published_window_costs_twice_what_it_claims():
 
 def test_measures_of_a_set():
     y = np.linspace(0.01, 0.99, 99)
-    found = {row["column"]: row["value"] for row in measured(y, Made(row="x", synthetic=y / 2, bound=2.0, censored=3))}
+    found = {
+        row["column"]: row["value"] for row in measured(y, Synthesis(row="x", synthetic=y / 2, bound=2.0, censored=3))
+    }
     assert (found[BOUND], found[COUNT]) == (2, 3)
     assert (found["mean"], found["median"]) == (pytest.approx(0.25), pytest.approx(0.25))
     assert found["15th percentile"] == pytest.approx(np.quantile(y / 2, 0.15))
-    assert "max-ECDF" not in {row["column"] for row in measured(y, Made(row="Data", synthetic=y))}
+    assert "max-ECDF" not in {row["column"] for row in measured(y, Synthesis(row="Data", synthetic=y))}
 
 
 def test_summaries_over_replicates():
@@ -281,7 +283,7 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
     )
     monkeypatch.setattr(salary, "sample", lambda *_, **__: given)
     monkeypatch.setattr(salary, "worst_rhat", lambda _: 1.0)
-    largest, synthetic, _ = salary.Fitted(table, rng).refit(np.ones(60), 2.5)
+    largest, synthetic, _ = salary.PublishedRegressions(table, rng).refit(np.ones(60), 2.5)
     y, male = table.frame["pay"].to_numpy() / 50, (table.frame["sex"] == "m").to_numpy()
     mean = 1 / (1 + np.exp(-(posterior["intercept"][..., None] + posterior["coefficients"] * male)))
     precision = posterior["lambda"][..., None]
@@ -291,7 +293,7 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
     assert np.abs(largest - np.abs(by_hand - math.log(50))).max() > 1  # the broken twin: in natural units
 
 
-class Recorded(salary.Fitted):
+class Recorded(salary.PublishedRegressions):
     """Writes down what is fitted."""
 
     def refit(self, weights, window):
@@ -325,7 +327,7 @@ class Withholds:
 
 
 def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
-    monkeypatch.setattr(salary, "Fitted", Recorded)
+    monkeypatch.setattr(salary, "PublishedRegressions", Recorded)
     monkeypatch.setitem(MECHANISMS, "censored-posterior", Withholds)
     path = tmp_path / "pay.parquet"
     salaries().frame.to_parquet(path)

@@ -196,7 +196,7 @@ class FirmPanelStudy(Study):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 5 against the table."""
-        return claims.judge(Flows(table))
+        return claims.judge(PanelFigures(table))
 
 
 def row_name(panel: str, form: str, epsilon: str | None) -> str:
@@ -376,7 +376,7 @@ def by_year(measurements: pd.DataFrame, kind: str, years: Sequence[int]) -> np.n
 # What section 5 says of its panel.
 
 
-class Flows(Figures):
+class PanelFigures(Figures):
     """Our figures at epsilon = 1, by panel."""
 
     def both(self, a: tuple[str, str | None], b: tuple[str, str | None], column: str) -> dict[str, tuple[float, float]]:
@@ -396,7 +396,7 @@ class Flows(Figures):
         )
 
 
-claims: Claims[Flows] = Claims()
+claims: Claims[PanelFigures] = Claims()
 
 
 def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
@@ -407,21 +407,21 @@ def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
     "Varying slopes are better than fixed ones (5.2; 3-marginal scores of stepwise in table 5: 831 to 902 and 697 to "
     "808)."
 )
-def _varying(seen: Flows) -> Said | None:
+def _varying(seen: PanelFigures) -> Said | None:
     pairs = seen.both((VARYING, "1"), (FIXED, "1"), KM)
     text = f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. {_list(pairs, 0)}."
     return (text, [a > b for a, b in pairs.values()]) if pairs else None
 
 
 @claims("The best private panel has about ten times the pMSE of the one without privacy (5.2).")
-def _without(seen: Flows) -> Said | None:
+def _without(seen: PanelFigures) -> Said | None:
     pairs = seen.both((VARYING, "1"), (NON_PRIVATE, None), PMSE)
     text = f"pMSE of stepwise with varying slopes at epsilon = 1, and without privacy. {_list(pairs, 4)}."
     return (text, [a < 20 * b for a, b in pairs.values()]) if pairs else None
 
 
 @claims("Stepwise with varying slopes retains the trend of job creation, some 10 % below the raw rates (5.3).")
-def _trend(seen: Flows) -> Said | None:
+def _trend(seen: PanelFigures) -> Said | None:
     pairs = seen.both((VARYING, "1"), (RESIDUAL, "1"), ERRORS["creation"])
     if not pairs:
         return None

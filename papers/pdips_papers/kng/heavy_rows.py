@@ -77,7 +77,7 @@ def spent(mechanism: Any) -> float:
     """Return what the published variant of a mechanism spends on the paper's three columns.
 
     The sum over columns and quantiles of the epsilon that each line claims, times Delta_R / (2 (1 - tau) C_X)
-    (SOUNDNESS theorem 3.1): what basic composition guarantees when lines are drawn exactly from the printed density on
+    (``docs/proofs/kng.md``): what basic composition guarantees when lines are drawn exactly from the printed density on
     public candidates.
     """
     epsilon = exact(mechanism.epsilon, "epsilon")

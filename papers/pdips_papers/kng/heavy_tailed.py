@@ -104,7 +104,7 @@ class HeavyTailed(Study):
     Parameters
     ----------
     rows : sequence of str
-        Rows of the tables to make; all by default.
+        HeavyFigures of the tables to make; all by default.
     n : int
         Records of a table.
     n_resplits : int
@@ -286,7 +286,7 @@ KNG = "KNG"
 EXTENDED = tuple(method for method in SCHEMES if method != KNG)
 
 
-class Rows(Figures):
+class HeavyFigures(Figures):
     """Our means and their errors, of the rows as published or as made sound."""
 
     def __init__(self, table: pd.DataFrame, row_of: Callable[[str], str]) -> None:
@@ -310,17 +310,17 @@ class Rows(Figures):
         return f"Better in: {'; '.join(parts)}.", right
 
 
-claims: Claims[Rows] = Claims()
+claims: Claims[HeavyFigures] = Claims()
 
 
 def findings_of(table: pd.DataFrame) -> list[Finding]:
     """Return the paper's claims as far as their rows were made, its price, and the targets."""
     found = []
     for form, row_of in (("as published", published_row), ("sound", sound_row)):
-        seen = Rows(table, row_of)
+        seen = HeavyFigures(table, row_of)
         if seen.has(*(row_of(method) for method in (*SCHEMES, PMSE))):
             found += claims.judge(seen, form=form)
-    seen = Rows(table, published_row)
+    seen = HeavyFigures(table, published_row)
     agreeing = [row for row in (NON_PRIVATE, *map(published_row, (*SCHEMES, PMSE))) if seen.has(row)]
     if agreeing:
         found += [_agreement(seen, agreeing), *_price(seen, agreeing)]
@@ -333,12 +333,12 @@ def better(column: str, one: float, other: float) -> bool:
 
 
 @claims("The four extended methods perform better than KNG across all measures (4.2 and 4.3); {form}.")
-def _better_than_kng(seen: Rows) -> Said:
+def _better_than_kng(seen: HeavyFigures) -> Said:
     return seen.compare([(method, KNG) for method in EXTENDED], MEASURES)
 
 
 @claims("Sandwich performs slightly better than stepwise across the measures of general utility (4.2); {form}.")
-def _sandwich(seen: Rows) -> Said:
+def _sandwich(seen: HeavyFigures) -> Said:
     pairs = [(f"Sandwich - {slopes}", f"Stepwise - {slopes}") for slopes in ("Fixed", "Varying")]
     return seen.compare(pairs, GENERAL)
 
@@ -347,18 +347,18 @@ def _sandwich(seen: Rows) -> Said:
     "The four extended methods perform as well as the pMSE mechanism or better, but for KM of stepwise with varying "
     "slopes (4.2 and 4.3); {form}."
 )
-def _better_than_pmse(seen: Rows) -> Said:
+def _better_than_pmse(seen: HeavyFigures) -> Said:
     return seen.compare([(method, PMSE) for method in EXTENDED], MEASURES)
 
 
 @claims("Fixed slopes are best for the intercept and the slope, as the data have fixed slopes (4.3); {form}.")
-def _fixed_slopes(seen: Rows) -> Said:
+def _fixed_slopes(seen: HeavyFigures) -> Said:
     pairs = [(f"{scheme} - Fixed", f"{scheme} - Varying") for scheme in ("Stepwise", "Sandwich")]
     return seen.compare(pairs, MEASURES[4:6])
 
 
 @claims("In NRMSE the four extended methods perform roughly the same (4.3); {form}.")
-def _prediction(seen: Rows) -> Said:
+def _prediction(seen: HeavyFigures) -> Said:
     parts, alike = [], []
     for column in MEASURES[6:]:
         values = [seen.at(seen.row_of(method), column) for method in EXTENDED]
@@ -368,7 +368,7 @@ def _prediction(seen: Rows) -> Said:
     return f"{'; '.join(parts)}.", alike
 
 
-def _agreement(seen: Rows, rows: Sequence[str]) -> Finding:
+def _agreement(seen: HeavyFigures, rows: Sequence[str]) -> Finding:
     """Say where our means are within three standard errors of the paper's, both errors and its rounding counted."""
     agree, total, parts = 0, 0, []
     for row in rows:
@@ -388,7 +388,7 @@ def _agreement(seen: Rows, rows: Sequence[str]) -> Finding:
     )
 
 
-def _price(seen: Rows, rows: Sequence[str]) -> list[Finding]:
+def _price(seen: HeavyFigures, rows: Sequence[str]) -> list[Finding]:
     spent = {row.removesuffix(" (published)"): seen.at(row, TRUE) for row in rows}
     known = {method: value for method, value in spent.items() if not math.isnan(value)}
     if not known:
@@ -404,7 +404,7 @@ def _price(seen: Rows, rows: Sequence[str]) -> list[Finding]:
     ]
 
 
-def _target(seen: Rows, column: str) -> Finding:
+def _target(seen: HeavyFigures, column: str) -> Finding:
     """Say whether our mechanism reaches a target, with the best published row beside it."""
     target, larger = TARGETS[column], column in LARGER_IS_BETTER
     best = max if larger else min

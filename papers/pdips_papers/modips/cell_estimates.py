@@ -116,8 +116,8 @@ def grouped(groups: Mapping[str, Mapping[str, str]], **options: Any) -> Curves:
     return Curves(cases={case: label for cases in groups.values() for case, label in cases.items()}, **options)
 
 
-class Averages(CurveFigures):
-    """Averages of figures over parameters and epsilons, as numbers and in words; what isn't there is left out."""
+class AverageFigures(CurveFigures):
+    """AverageFigures of figures over parameters and epsilons, as numbers and in words; what isn't there is left out."""
 
     def of(self, name: str, cases: Sequence[str], measure: str, epsilons: Sequence[str]) -> float:
         """Return the mean over cases and epsilons, of absolute values for the bias; infinite without any."""

@@ -222,7 +222,7 @@ def all_figures(rows: set[str]) -> dict[tuple[str, str], float]:
     return figures
 
 
-class Seen(Figures):
+class FertilityFigures(Figures):
     """Our figures at the paper's epsilon, by row without its epsilon."""
 
     def __init__(self, table: pd.DataFrame) -> None:
@@ -233,17 +233,17 @@ class Seen(Figures):
         return [self.at(row, column) for row in rows]
 
 
-claims: Claims[Seen] = Claims()
+claims: Claims[FertilityFigures] = Claims()
 
 
 def findings_of(table: pd.DataFrame) -> list[Finding]:
     """Return the paper's claims and what the table says of each; nothing if its epsilon wasn't run."""
-    seen = Seen(table)
+    seen = FertilityFigures(table)
     return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
 
 
 @claims("The SVM on the original data is right on 85 % of the 20 held out, the benchmark of table 4.")
-def _majority(seen: Seen) -> Said:
+def _majority(seen: FertilityFigures) -> Said:
     original, majority = seen.several((ORIGINAL, MAJORITY), RATE)
     text = (
         f"Calling everybody normal is right on {majority:.1f} %: in the paper's table 12 of 100 diagnoses are altered, "
@@ -257,7 +257,7 @@ def _majority(seen: Seen) -> Said:
 @claims(
     "64.7 and 50.0 %, against 85 %, are a cost to pay for some privacy; small samples and imbalance may be to blame."
 )
-def _cost(seen: Seen) -> Said:
+def _cost(seen: FertilityFigures) -> Said:
     def pair(row: str) -> str:
         return f"{seen.at(row, AMONG_ALTERED):.0f} and {seen.at(row, AMONG_NORMAL):.0f} %"
 
@@ -279,7 +279,7 @@ def _cost(seen: Seen) -> Said:
 @claims(
     "The Laplace sanitizer is no worse than PrivateSVM, 64.7 and 64.9 %, so synthetic data are to be preferred (5)."
 )
-def _svm(seen: Seen) -> Said:
+def _svm(seen: FertilityFigures) -> Said:
     laplace, svm, sound, majority = seen.several((LAPLACE_PUBLISHED, PRINTED_SVM, SOUND_SVM, MAJORITY), RATE)
     text = (
         f"As printed: {laplace:.1f} and {svm:.1f} %. But printed PrivateSVM has noise for another optimisation: its "
@@ -291,7 +291,7 @@ def _svm(seen: Seen) -> Said:
 
 
 @claims("Mean and SD of age and hours are close to the original ones for both (table 5).")
-def _moments(seen: Seen) -> Said:
+def _moments(seen: FertilityFigures) -> Said:
     named = {"original": ORIGINAL, "Laplace": LAPLACE_PUBLISHED, "MODIPS": MODIPS, "without data": EVEN}
     rows = {name: [seen.at(row, column) for column in MOMENTS] for name, row in named.items()}
     text = "; ".join(f"{name} {a:.2f} ({b:.2f}) and {c:.2f} ({d:.2f})" for name, (a, b, c, d) in rows.items())
@@ -303,7 +303,7 @@ def _moments(seen: Seen) -> Said:
 
 
 @claims("Total variation distances are consistently smaller with the Laplace sanitizer than with MODIPS (table 5).")
-def _distances(seen: Seen) -> Said:
+def _distances(seen: FertilityFigures) -> Said:
     pairs = [seen.several((LAPLACE_PUBLISHED, MODIPS), name) for name in TVD.values()]
     text = "; ".join(f"{a:.3f} and {b:.3f}" for a, b in pairs)
     even = "; ".join(f"{seen.at(EVEN, name):.3f}" for name in TVD.values())
@@ -316,7 +316,7 @@ def _distances(seen: Seen) -> Said:
     + " and ".join(", ".join(f"{value:.3f}" for value in PAPER_5[name][4:]) for name in ("Laplace sanitizer", "MODIPS"))
     + " (table 5)."
 )
-def _printed_distances(seen: Seen) -> Said:
+def _printed_distances(seen: FertilityFigures) -> Said:
     sums = [seen.at(MODIPS, name) for name in TVD.values()]
     parts = ", ".join(f"{value / divisor:.3f}" for value, divisor in zip(sums, (2, 2, 3, 4), strict=True))
     text = (
@@ -329,7 +329,7 @@ def _printed_distances(seen: Seen) -> Said:
 
 
 @claims("Beyond the paper: does a likelihood that knows the noise save the saturated model?")
-def _likelihoods(seen: Seen) -> Said:
+def _likelihoods(seen: FertilityFigures) -> Said:
     ways, even = (PUBLISHED, PLUG_IN, AWARE), seen.at(EVEN, TVD[1])
     sums = [seen.several([modips_row(way, prior) for way in ways], TVD[1]) for prior in (HALF, PERKS)]
     half, perks = (", ".join(f"{value:.3f}" for value in each) for each in sums)
@@ -342,7 +342,7 @@ def _likelihoods(seen: Seen) -> Said:
 
 
 @claims("Beyond the paper: does a method that doesn't count all cells do better?")
-def _useful(seen: Seen) -> Said:
+def _useful(seen: FertilityFigures) -> Said:
     a, b, even, best = seen.several((PRIVBAYES, LAPLACE, EVEN, RESAMPLE), TVD[2])
     text = (
         f"2-way distance of privbayes {a:.3f}, of the Laplace sanitizer {b:.3f}, both sound; without data {even:.3f}, "

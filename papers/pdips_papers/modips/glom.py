@@ -16,7 +16,7 @@ from pdips_papers.harness.measures import interval_summary
 from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, Claims, Finding, Said
 from pdips_papers.modips import location_model as model
 from pdips_papers.modips.cell_estimates import (
-    Averages,
+    AverageFigures,
     Combining,
     GroupedStudy,
     combine_available,
@@ -111,7 +111,7 @@ class Glom(GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.1 against the table."""
-        return claims.judge(Averages(table, CURVES))
+        return claims.judge(AverageFigures(table, CURVES))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -230,14 +230,14 @@ SPREADS = ("s1", "s2", "rho")
 HISTOGRAMS = ("np-dips-published", "np-dips")
 MODELS = ("modips-published", "modips-plug-in", "modips-plug-in-common")
 PRINTED = ("np-dips-published", "modips-published")
-claims: Claims[Averages] = Claims()
+claims: Claims[AverageFigures] = Claims()
 
 
-def _cases(seen: Averages, start: str) -> list[str]:
+def _cases(seen: AverageFigures, start: str) -> list[str]:
     return [case for case in seen.cases if case.startswith(start)]
 
 
-def _better(seen: Averages, cases: Sequence[str]) -> Said:
+def _better(seen: AverageFigures, cases: Sequence[str]) -> Said:
     """Compare the published forms in all four measures."""
     where, right, text = seen.above(math.exp(-2.01)), [], []
     labels = {"bias": "mean absolute bias", "rmse": "RMSE", "coverage": "coverage", "width": "width"}
@@ -253,17 +253,17 @@ def _better(seen: Averages, cases: Sequence[str]) -> Said:
     "(1) For the cell means NP-DIPS has smaller bias, similar or smaller RMSE, coverage closer to nominal and slightly "
     "narrower intervals than MODIPS for epsilon above e⁻²."
 )
-def _means(seen: Averages) -> Said:
+def _means(seen: AverageFigures) -> Said:
     return _better(seen, _cases(seen, "mu"))
 
 
 @claims("(1) So it has for the marginal probabilities.")
-def _shares(seen: Averages) -> Said:
+def _shares(seen: AverageFigures) -> Said:
     return _better(seen, _cases(seen, "w"))
 
 
 @claims("(2) For variances and correlation MODIPS has much the smaller bias and RMSE for epsilon above e⁻¹.")
-def _spreads(seen: Averages) -> Said:
+def _spreads(seen: AverageFigures) -> Said:
     where = seen.above(math.exp(-1.01))
     parts = [
         f"{label}: {seen.words((*HISTOGRAMS, *MODELS), SPREADS, measure, where)}"
@@ -275,7 +275,7 @@ def _spreads(seen: Averages) -> Said:
 
 
 @claims("(2) MODIPS covers them as nominal for epsilon above 1; NP-DIPS falls far short at every epsilon.")
-def _coverage_of_spreads(seen: Averages) -> Said:
+def _coverage_of_spreads(seen: AverageFigures) -> Said:
     where = seen.above(1.01)
     modips = seen.of("modips-published", SPREADS, "coverage", where)
     histogram = seen.of("np-dips-published", SPREADS, "coverage", seen.epsilons)
@@ -284,7 +284,7 @@ def _coverage_of_spreads(seen: Averages) -> Said:
 
 
 @claims("(2) NP-DIPS undercovers at large epsilon because z is cut into bins.")
-def _discretised(seen: Averages) -> Said:
+def _discretised(seen: AverageFigures) -> Said:
     bias = seen.words(HISTOGRAMS, ("s1", "s2"), "bias", [seen.top])
     noise = seen.of("np-dips-published", ("s1",), "bias", [seen.lowest])
     text = (
@@ -296,7 +296,7 @@ def _discretised(seen: Averages) -> Said:
 
 
 @claims("(ours) Noisy statistics taken as exact make intervals too short where one sanitisation serves all sets.")
-def _once(seen: Averages) -> Said:
+def _once(seen: AverageFigures) -> Said:
     where = seen.above(0.99)
     names = (*MODELS, "modips-noise-aware")
     plugged, aware = (seen.of(name, seen.cases, "coverage", where) for name in names[2:])
@@ -309,7 +309,7 @@ def _once(seen: Averages) -> Said:
 
 
 @claims("Both published procedures are ϵ-differentially private.")
-def _price(seen: Averages) -> Said:
+def _price(seen: AverageFigures) -> Said:
     names = (*PRINTED, "np-dips", "modips-plug-in", "modips-plug-in-common")
     text = (
         "They aren't: bins are read off the sample, cell means are noised at a scale that the true count sets, and the "

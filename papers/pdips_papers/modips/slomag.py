@@ -24,7 +24,7 @@ from pdips_papers.modips import location_model, sequential_model
 from pdips_papers.modips.cell_estimates import (
     LABELS,
     WITHOUT,
-    Averages,
+    AverageFigures,
     Combining,
     GroupedStudy,
     combine_available,
@@ -94,7 +94,7 @@ CURVES = grouped(
 
 
 @dataclass(frozen=True)
-class Sample:
+class SlomagSample:
     """Data sets, and what the published rows draw from them without looking at epsilon.
 
     Parameters
@@ -133,7 +133,7 @@ class Slomag(GroupedStudy):
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
         rng = np.random.default_rng(seed)
         bits, data = RandomBits(rng), simulated(arguments["replicates"], rng)
-        sample = Sample(data, tuple(sequential_model.exact_draws(data, one, PENALTY, rng) for one in SEQUENCE))
+        sample = SlomagSample(data, tuple(sequential_model.exact_draws(data, one, PENALTY, rng) for one in SEQUENCE))
         rows = measured("original", data) + measured("multiple-synthesis", multiple_synthesis(data, rng))
         for spelled in arguments["epsilons"]:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
@@ -145,7 +145,7 @@ class Slomag(GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.2 against the table."""
-        return claims.judge(Averages(table, CURVES))
+        return claims.judge(AverageFigures(table, CURVES))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -184,7 +184,7 @@ def multiple_synthesis(data: Records, rng: np.random.Generator) -> Records:
     return draw_levels(z, lambda regression, _: in_units(betas[regression.outcome], regression), rng)
 
 
-def np_dips_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
+def np_dips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do as printed: Scott's bins on the data crossed with the cells, sensitivity 1, epsilon / m a set.
 
     The bins give away the sample's standard deviations, so no epsilon is finite (5.3).
@@ -194,13 +194,13 @@ def np_dips_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Re
     return one_step(sample.data, BOUNDS, bins, N_SETS / epsilon, bits)
 
 
-def np_dips(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
+def np_dips(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do the same with public bins, at sensitivity 2: epsilon in all."""
     bins = np.full((len(sample.data.cell), 2), PUBLIC_BINS)
     return one_step(sample.data, BOUNDS, bins, 2 * N_SETS / epsilon, bits)
 
 
-def modips_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
+def modips_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do as printed: each set at epsilon / m in eight shares; noise of scale 2 / (n lambda) on posterior draws.
 
     The posterior's prior has precision lambda, not n lambda: the noise on the coefficients is n times too small, and
@@ -241,7 +241,7 @@ def plan_of(epsilon: Fraction) -> Plan:
     )
 
 
-def modips_plug_in(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
+def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
     rng, plan = bits.generator(), plan_of(epsilon)
     made = [plan.sanitize(table, bits, exact) for table, exact in sample.exact]
@@ -263,13 +263,13 @@ def modips_plug_in(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Recor
     return draw_levels(z, sequential_model.plug_in(modes, RIDGE, rng), rng)
 
 
-def wrong_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
+def wrong_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Synthesize by the general location model on the 12 cells, as printed in section 4.3.1."""
     rng = bits.generator()
     return draw_records(location_model.as_printed(sample.data, BOUNDS, epsilon, bits), N, rng, BOUNDS)
 
 
-def wrong_plug_in(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Records:
+def wrong_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Synthesize by the general location model on the 12 cells, sanitized once at the whole epsilon."""
     return once(BOUNDS)(sample.data, epsilon, bits)
 
@@ -280,7 +280,7 @@ def noise_aware(data: Records, shipped: str, epsilon: Fraction, rng: np.random.G
     return location_model.records_in(location_model.releases(made, shipped, epsilon, rng), LEVELS)
 
 
-METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], Records]] = {
+METHODS: dict[str, Callable[[SlomagSample, Fraction, RandomBits], Records]] = {
     "np-dips-published": np_dips_published,
     "np-dips": np_dips,
     "modips-published": modips_published,
@@ -296,15 +296,15 @@ REPAIRED = ("modips-plug-in", "np-dips")
 WRONG = ("wrong-published", "wrong-plug-in")
 FEW = 0.05
 
-claims: Claims[Averages] = Claims()
+claims: Claims[AverageFigures] = Claims()
 
 
-def _betas(seen: Averages) -> list[str]:
+def _betas(seen: AverageFigures) -> list[str]:
     return [case for case in seen.cases if case.startswith("beta")]
 
 
 @claims("For epsilon e⁻⁴ to e⁻² regressions on MODIPS sets don't converge.")
-def _no_fit(seen: Averages) -> Said:
+def _no_fit(seen: AverageFigures) -> Said:
     def share(name: str, epsilon: str) -> float:
         return float(np.mean(seen.over([name], [f"beta{j}, intercept" for j in "1234"], WITHOUT, [epsilon])))
 
@@ -320,7 +320,7 @@ def _no_fit(seen: Averages) -> Said:
 
 
 @claims("(1) The wrong model, GLOM on the 12 cells, can't tell what the data say: large bias, undercoverage.")
-def _wrong(seen: Averages) -> Said:
+def _wrong(seen: AverageFigures) -> Said:
     names, top = (*WRONG, "modips-published"), [seen.top]
     bias, coverage = (seen.words(names, _betas(seen), measure, top) for measure in ("bias", "coverage"))
     text = (
@@ -332,7 +332,7 @@ def _wrong(seen: Averages) -> Said:
 
 
 @claims("(2) Biases of coefficients by MODIPS are close to 0 for epsilon above e⁻¹; those by NP-DIPS don't diminish.")
-def _bias(seen: Averages) -> Said:
+def _bias(seen: AverageFigures) -> Said:
     runs = (seen.above(math.exp(-1.01)), [seen.top])
     parts = [f"epsilon {span(run)}: {seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}" for run in runs]
     modips, histogram = (seen.of(name, _betas(seen), "bias", [seen.top]) for name in PRINTED)
@@ -344,7 +344,7 @@ def _bias(seen: Averages) -> Said:
 
 
 @claims("(3) RMSE is large against that of the original data by every method.")
-def _errors(seen: Averages) -> Said:
+def _errors(seen: AverageFigures) -> Said:
     names = ("original", *PRINTED, *REPAIRED, *WRONG)
     parts = [f"epsilon {short(at)}: {seen.words(names, _betas(seen), 'rmse', [at])}" for at in (seen.middle, seen.top)]
     modips, original = (seen.of(name, _betas(seen), "rmse", [seen.middle]) for name in (PRINTED[0], "original"))
@@ -355,7 +355,7 @@ def _errors(seen: Averages) -> Said:
     "(4) MODIPS covers coefficients at or above 95 % for epsilon above e⁻¹, with wide intervals; NP-DIPS covers some "
     "and not others, and its widths hardly vary with epsilon."
 )
-def _coverage(seen: Averages) -> Said:
+def _coverage(seen: AverageFigures) -> Said:
     where, betas = seen.above(math.exp(-1.01)), _betas(seen)
     spread = [figure(f(seen.over([PRINTED[1]], betas, "coverage", where)), "coverage") for f in (min, max)]
     low, high = (seen.words(PRINTED[1:], betas, "width", [at]) for at in (seen.lowest, where[-1]))
@@ -371,7 +371,7 @@ def _coverage(seen: Averages) -> Said:
     "(5) For the means NP-DIPS has the smaller bias, RMSE and width for epsilon below e, similar ones above; both "
     "cover about 95 %."
 )
-def _means(seen: Averages) -> Said:
+def _means(seen: AverageFigures) -> Said:
     low, high, names = seen.below(math.exp(1)), seen.above(math.exp(1.01)), (*PRINTED, *REPAIRED)
     text = (
         f"RMSE for epsilon {span(low)}: {seen.words(names, MEANS, 'rmse', low)}; for {span(high)}: "
@@ -387,7 +387,7 @@ def _means(seen: Averages) -> Said:
     "(6) NP-DIPS and the wrong model fall far short of covering variances and correlation at every epsilon; MODIPS "
     "covers them, with smaller bias and RMSE than NP-DIPS for epsilon above e⁻²."
 )
-def _spreads(seen: Averages) -> Said:
+def _spreads(seen: AverageFigures) -> Said:
     where, names, spreads = seen.above(math.exp(-1.99)), (*PRINTED, *WRONG, *REPAIRED), ("s1", "s2", "rho")
     text = (
         f"Mean coverage for epsilon {span(where)}: {seen.words(names, spreads, 'coverage', where)}; RMSE: "
@@ -400,7 +400,7 @@ def _spreads(seen: Averages) -> Said:
 
 
 @claims("The published procedures are ϵ-differentially private.")
-def _price(seen: Averages) -> Said:
+def _price(seen: AverageFigures) -> Said:
     text = (
         "They aren't: bins are read off the sample, and noise on draws of coefficients is n times too small for the "
         f"prior as printed. Mean RMSE of coefficients at epsilon {short(seen.middle)}, published and repaired: "

@@ -28,8 +28,8 @@ from pdips_papers.pseudo.synthesizers import (
     UTILITY,
     WEIGHTED,
     WEIGHTED_E,
-    Made,
-    Published,
+    PublishedSynthesizers,
+    Synthesis,
     ecdf_distances,
     epsilons_in,
     row_of,
@@ -83,9 +83,12 @@ class CensoredBeta(Study):
         rng = np.random.default_rng(seed)
         n = arguments["n"]
         y = rng.beta(*SHAPES, n)
-        forms: list[Iterable[Made]] = [
-            [Made(row=CONFIDENTIAL, synthetic=y), Made(row=FRESH, synthetic=rng.beta(*SHAPES, n))],
-            Published(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
+        forms: list[Iterable[Synthesis]] = [
+            [
+                Synthesis(row=CONFIDENTIAL, synthetic=y),
+                Synthesis(row=FRESH, synthetic=rng.beta(*SHAPES, n)),
+            ],
+            PublishedSynthesizers(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
             sound(y, arguments["true"], rng),
         ]
         return [row for made in forms for each in made for row in measured(y, each)]
@@ -132,7 +135,7 @@ class CensoredBeta(Study):
         return simulated_findings(table)
 
 
-def measured(y: np.ndarray, made: Made) -> list[dict[str, Any]]:
+def measured(y: np.ndarray, made: Synthesis) -> list[dict[str, Any]]:
     """Return the measurements of one synthetic set: its bound and count if it has them, and its utility."""
     largest, average = ecdf_distances(y, made.synthetic)
     low, middle, high = np.quantile(made.synthetic, [0.15, 0.5, 0.9])

@@ -39,7 +39,7 @@ CLAIMING = (WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW)
 """The published forms."""
 
 
-class Seen(Figures):
+class CensoredFigures(Figures):
     """The table of the simulations by row and column.
 
     Parameters
@@ -80,13 +80,13 @@ class Seen(Figures):
         ]
 
 
-claims: Claims[Seen] = Claims()
-down_scaling: Claims[Seen] = Claims()
+claims: Claims[CensoredFigures] = Claims()
+down_scaling: Claims[CensoredFigures] = Claims()
 
 
 def simulated_findings(table: pd.DataFrame) -> list[Finding]:
     """Hold the claims of sections 4.2, 4.3 and 4.4 against the table, then our own targets."""
-    seen = Seen(table)
+    seen = CensoredFigures(table)
     found = claims.judge(seen) if seen.claimed else []
     if not np.isnan(seen.at(row_of(WEIGHTED, "", SCALE), BOUND)):
         found += down_scaling.judge(seen)
@@ -110,14 +110,14 @@ def _rising(values: Sequence[float]) -> bool:
 
 
 @claims("(4.2) Lipschitz bounds range from around 7.5 to 15 for Unweighted, from around 2 to 3.5 for Weighted.")
-def _weighting(seen: Seen) -> Said:
+def _weighting(seen: CensoredFigures) -> Said:
     (low, high), (least, most) = ([seen.at(row, name) for name in BOUNDS[2:4]] for row in (UNWEIGHTED, WEIGHTED))
     text = f"Least to greatest: {_series((low, high))} and {_series((least, most))}."
     return text, [5.5 < low < 9 and 10 < high < 20, 1.5 < least < 2.5 and 2.8 < most < 4.2]
 
 
 @claims("(4.2) Weighted-e has more concentrated bounds than Weighted at every ϵ, and cannot keep them below ϵ / 2.")
-def _concentration(seen: Seen) -> Said:
+def _concentration(seen: CensoredFigures) -> Said:
     spread, above, most = (seen.each(WEIGHTED_E, BOUNDS[place]) for place in (1, 4, 3))
     weighted = seen.at(WEIGHTED, BOUNDS[1])
     text = (
@@ -128,7 +128,7 @@ def _concentration(seen: Seen) -> Said:
 
 
 @claims("(4.2) Censor_w and Censor_uw keep the bounds at or below ϵ / 2; at ϵ = 5 many of Censor_w's are below.")
-def _strict(seen: Seen) -> Said:
+def _strict(seen: CensoredFigures) -> Said:
     above, first = [*seen.each(CENSOR_W, BOUNDS[4]), *seen.each(CENSOR_UW, BOUNDS[4])], seen.claimed[0]
     least, mean = (seen.of(CENSOR_W, first, name) for name in (BOUNDS[2], BOUND))
     text = (
@@ -141,7 +141,7 @@ def _strict(seen: Seen) -> Said:
     "(4.2) Censor_uw censors more records than Censor_w, Weighted-e truncates fewer than Censor_w censors; all more as "
     "ϵ falls."
 )
-def _counts(seen: Seen) -> Said:
+def _counts(seen: CensoredFigures) -> Said:
     dropped, weighted, plain = (seen.each(form, MEAN_COUNT) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW))
     printed = [seen.paper(row_of(CENSOR_W, epsilon), MEAN_COUNT) for epsilon in seen.claimed]
     text = (
@@ -154,7 +154,7 @@ def _counts(seen: Seen) -> Said:
 
 
 @claims("(3, 4.2) Censor_uw and Censor_w are ϵ-differentially private, with one record replaced.")
-def _guarantee(seen: Seen) -> Said:
+def _guarantee(seen: CensoredFigures) -> Said:
     text = (
         "They aren't. Terms censored at ±ϵ / 2 bound the posterior's ratio by 2 ϵ, and a table exists that attains it: "
         "Censor_uw spends 2 ϵ. Censor_w's weights come from a fit to all records, so that one record moves the weights "
@@ -164,7 +164,7 @@ def _guarantee(seen: Seen) -> Said:
 
 
 @claims("(4.3) Weighted has the lowest max-ECDF and avg-ECDF of all synthesizers.")
-def _weighted_first(seen: Seen) -> Said:
+def _weighted_first(seen: CensoredFigures) -> Said:
     better = seen.lowest(WEIGHTED, (WEIGHTED_E, CENSOR_W, CENSOR_UW, PH))
     ours, unweighted = (_series(seen.at(row, column) for column in UTILITY[:2]) for row in (WEIGHTED, UNWEIGHTED))
     text = (
@@ -175,7 +175,7 @@ def _weighted_first(seen: Seen) -> Said:
 
 
 @claims("(4.3) Of the others Censor_w has the lowest max-ECDF at every ϵ, and the lowest avg-ECDF at 4 and 3.")
-def _censor_w(seen: Seen) -> Said:
+def _censor_w(seen: CensoredFigures) -> Said:
     better = seen.lowest(CENSOR_W, (WEIGHTED_E, CENSOR_UW, PH))
     values = {form: seen.each(form, UTILITY[0]) for form in (CENSOR_W, WEIGHTED_E, CENSOR_UW)}
     text = (
@@ -186,20 +186,20 @@ def _censor_w(seen: Seen) -> Said:
 
 
 @claims("(4.3) All but Weighted lose utility as ϵ decreases, Weighted-e rapidly.")
-def _deteriorates(seen: Seen) -> Said:
+def _deteriorates(seen: CensoredFigures) -> Said:
     values = {form: seen.each(form, UTILITY[0]) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW, PH)}
     return f"Mean max-ECDF at {seen.where}: {_by_form(values)}.", [_rising(each) for each in values.values()]
 
 
 @claims("(4.3) Censor_uw is consistently worse than Censor_w.")
-def _below_unweighted(seen: Seen) -> Said:
+def _below_unweighted(seen: CensoredFigures) -> Said:
     plain, weighted = (seen.each(form, UTILITY[0]) for form in (CENSOR_UW, CENSOR_W))
     text = f"Mean max-ECDF at {seen.where}: {_series(plain)} and {_series(weighted)}."
     return text, [b < a for a, b in zip(plain, weighted, strict=True)]
 
 
 @claims("(4.3) PH clearly performs worse than almost all proposed Bayesian synthesizers.")
-def _histogram(seen: Seen) -> Said:
+def _histogram(seen: CensoredFigures) -> Said:
     values = {column: seen.each(PH, column) for column in UTILITY[:2]}
     worse = {
         column: [seen.of(PH, e, column) > seen.of(form, e, column) for form in CLAIMING for e in seen.claimed]
@@ -218,7 +218,7 @@ def _histogram(seen: Seen) -> Said:
     "(4.3) Weighted is best for mean, median and quantiles, Censor_w next for the median; Censor_uw is worse than "
     "Censor_w in all."
 )
-def _statistics(seen: Seen) -> Said:
+def _statistics(seen: CensoredFigures) -> Said:
     off = {form: np.array([seen.off(form, column) for column in STATISTICS]) for form in CLAIMING}
     median = [seen.off(form, "median") for form in (CENSOR_W, WEIGHTED_E, CENSOR_UW)]
     best_median = [min(values) == values[0] for values in zip(*median, strict=True)]
@@ -236,7 +236,7 @@ def _statistics(seen: Seen) -> Said:
     "(4.4) Down-scaling (c1 = 0.8, ϵ = 4) gives lower, more concentrated bounds, fewer censored records and better "
     "utility."
 )
-def _downscaling(seen: Seen) -> Said:
+def _downscaling(seen: CensoredFigures) -> Said:
     def pair(form: str, column: str) -> tuple[float, float]:
         epsilon = "" if form == WEIGHTED else DOWNSCALED_AT
         return seen.at(row_of(form, epsilon), column), seen.at(row_of(form, epsilon, SCALE), column)
@@ -253,7 +253,7 @@ def _downscaling(seen: Seen) -> Said:
     return f"Mean bound and mean avg-ECDF: {text}. Counts: {fewer}.", better
 
 
-def _targets(seen: Seen) -> list[Finding]:
+def _targets(seen: CensoredFigures) -> list[Finding]:
     """Return how the default fares against our own targets, at each epsilon that has one."""
     wanted = [epsilon for epsilon in TARGETS if not np.isnan(seen.at(sound_row("staged", epsilon), UTILITY[0]))]
     if not wanted:

@@ -126,7 +126,7 @@ class Salary(Study):
         table = subsample(_load(arguments["data"]), arguments.get("records", MOST_RECORDS), rng)
         y = table.frame[confidential_column(table.schema)].to_numpy(dtype=np.float64)
         answers = [Answer(column=CONFIDENTIAL, synthetic=y)]
-        answers += Fitted(table, rng, **arguments.get("fit", {})).all()
+        answers += PublishedRegressions(table, rng, **arguments.get("fit", {})).all()
         answers += sound_answers(table, rng)
         return [row for answer in answers for row in answered(y, answer)]
 
@@ -210,7 +210,7 @@ def confidential_column(schema: Schema) -> str:
     return names[0]
 
 
-class Fitted:
+class PublishedRegressions:
     """The published forms of one table: fits by NUTS of one model, compiled once, that differ in weights and window.
 
     Log-likelihoods are those of the number scaled to [0, 1] by its public bounds, as in the paper.

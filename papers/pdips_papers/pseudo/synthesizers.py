@@ -46,7 +46,7 @@ SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 
 
 @dataclass(frozen=True, kw_only=True)
-class Made:
+class Synthesis:
     """What a synthesizer made of a table.
 
     Parameters
@@ -98,7 +98,7 @@ def fitted() -> Quadrature:
     return Quadrature(blueprint.model, {"y": np.linspace(0.1, 0.9, 9)}, mode="NUMBA")
 
 
-class Published:
+class PublishedSynthesizers:
     """The published synthesizers of one table: fits of one model that differ in weights and window.
 
     Parameters
@@ -124,37 +124,37 @@ class Published:
         phi, precision = float(one["phi"][0]), float(one["lambda"][0])
         return largest, self._rng.beta(precision * phi, precision * (1 - phi), len(self._y))
 
-    def all(self, epsilons: Sequence[str]) -> Iterator[Made]:
+    def all(self, epsilons: Sequence[str]) -> Iterator[Synthesis]:
         """Make every published form at every claimed epsilon, with down-scaling at epsilon 4."""
         risks, synthetic = self.refit(self._ones)
-        yield Made(row=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()))
+        yield Synthesis(row=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()))
         for epsilon in epsilons:
             yield self.censored(CENSOR_UW, self._ones, epsilon)
         for scale in (1.0, SCALE) if DOWNSCALED_AT in epsilons else (1.0,):
             at = epsilons if scale == 1 else (DOWNSCALED_AT,)
             alpha = linear_weights(risks, scale=scale)
             largest, synthetic = self.refit(alpha)
-            yield Made(row=row_of(WEIGHTED, "", scale), synthetic=synthetic, bound=lipschitz_bound(alpha, largest))
+            yield Synthesis(row=row_of(WEIGHTED, "", scale), synthetic=synthetic, bound=lipschitz_bound(alpha, largest))
             for epsilon in at:
                 yield self.dropped(alpha, risks, epsilon, scale)
                 yield self.censored(CENSOR_W, alpha, epsilon, scale)
 
-    def dropped(self, alpha: FloatArray, risks: FloatArray, epsilon: str, scale: float) -> Made:
+    def dropped(self, alpha: FloatArray, risks: FloatArray, epsilon: str, scale: float) -> Synthesis:
         """Make Weighted-e: weight 0 where alpha_i f_i > epsilon / 2, f of the unweighted fit."""
         weights = weighted_e(alpha, risks, epsilon)
         largest, synthetic = self.refit(weights)
-        return Made(
+        return Synthesis(
             row=row_of(WEIGHTED_E, epsilon, scale),
             synthetic=synthetic,
             bound=lipschitz_bound(weights, largest),
             censored=censored_count(alpha, risks, float(epsilon) / 2),
         )
 
-    def censored(self, form: str, alpha: FloatArray, epsilon: str, scale: float = 1.0) -> Made:
+    def censored(self, form: str, alpha: FloatArray, epsilon: str, scale: float = 1.0) -> Synthesis:
         """Make Censor_w or Censor_uw: the weighted likelihood censored at epsilon / 2."""
         window = float(epsilon) / 2
         largest, synthetic = self.refit(alpha, window)
-        return Made(
+        return Synthesis(
             row=row_of(form, epsilon, scale),
             synthetic=synthetic,
             bound=min(lipschitz_bound(alpha, largest), window),
@@ -162,7 +162,7 @@ class Published:
         )
 
 
-def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> Iterator[Made]:
+def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> Iterator[Synthesis]:
     """Make the sound forms at each epsilon, which is their true loss if one record is replaced.
 
     The perturbed histogram has sqrt(n) bins, rounded up, and noise of scale 2 / epsilon: sound as published.
@@ -172,10 +172,10 @@ def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> I
     table, binned = Table(frame, SCHEMA), Table(frame, Schema.model_validate({"columns": bins}))
     for epsilon in epsilons:
         histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned, rng=rng)
-        yield Made(row=row_of(PH, epsilon), synthetic=_values(histogram.sets))
+        yield Synthesis(row=row_of(PH, epsilon), synthetic=_values(histogram.sets))
         for centre, settings in CENTRES.items():
             release, _ = find("censored-posterior")(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
-            yield Made(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
+            yield Synthesis(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
 
 
 def _values(sets: Sequence[pd.DataFrame]) -> FloatArray:

@@ -174,7 +174,7 @@ class StepsRegression(Study):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims that the paper makes in words against the table."""
-        return claims.judge(Averages(table, self.samples))
+        return claims.judge(RegressionFigures(table, self.samples))
 
 
 def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.Generator) -> Sequence[pd.DataFrame]:
@@ -401,7 +401,7 @@ SHOWN = ("published", "sound")
 NOMINAL = 0.95
 
 
-class Averages(Figures):
+class RegressionFigures(Figures):
     """Figures of the table, averaged over sizes and epsilons."""
 
     def __init__(self, table: pd.DataFrame, samples: Sequence[int]) -> None:
@@ -425,26 +425,26 @@ class Averages(Figures):
         return float(np.mean(np.abs(values - NOMINAL) if measure == "coverage" else values))
 
 
-claims: Claims[Averages] = Claims()
+claims: Claims[RegressionFigures] = Claims()
 
 
 @claims(
     "Model 1: PrivBayes is best in bias, coverage and prediction, and worst in RMSE; STEPS is best in RMSE; UH is "
     "worst in bias, coverage and prediction (section 3.3)."
 )
-def _first_model(seen: Averages) -> Said:
+def _first_model(seen: RegressionFigures) -> Said:
     best = {"bias": "PrivBayes", "coverage": "PrivBayes", "prediction": "PrivBayes", "rmse": "STEPS"}
     worst = {"bias": "UH modified", "coverage": "UH modified", "prediction": "UH modified", "rmse": "PrivBayes"}
     return _order(seen, 1, best, worst)
 
 
 @claims("Model 2: STEPS is best overall; PrivBayes is worst in RMSE, UH in coverage and prediction (section 3.3).")
-def _second_model(seen: Averages) -> Said:
+def _second_model(seen: RegressionFigures) -> Said:
     worst = {"rmse": "PrivBayes", "coverage": "UH modified", "prediction": "UH modified"}
     return _order(seen, 2, dict.fromkeys(SUMMARIES, "STEPS"), worst)
 
 
-def _order(seen: Averages, number: int, best: Mapping[str, str], worst: Mapping[str, str]) -> Said:
+def _order(seen: RegressionFigures, number: int, best: Mapping[str, str], worst: Mapping[str, str]) -> Said:
     parts, right = [], []
     for form in SHOWN:
         texts = []
@@ -461,7 +461,7 @@ def _order(seen: Averages, number: int, best: Mapping[str, str], worst: Mapping[
 
 
 @claims("Inferences improve with n and epsilon, but for UH and PrivBayes in model 2, where no trend is obvious.")
-def _improves(seen: Averages) -> Said:
+def _improves(seen: RegressionFigures) -> Said:
     low, high = seen.epsilons[0], seen.epsilons[-1]
     texts, right = [], []
     for number, method in product((1, 2), seen.methods):
@@ -476,7 +476,7 @@ def _improves(seen: Averages) -> Said:
     "Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is cut into "
     "bins."
 )
-def _coverage(seen: Averages) -> Said:
+def _coverage(seen: RegressionFigures) -> Said:
     ends = seen.epsilons[0], seen.epsilons[-1]
     bins = [seen.over("coverage", number, REFERENCES[1]) for number in (1, 2)]
     texts, strays = [], []

@@ -148,7 +148,7 @@ def _panel(
 CHI_SQUARE = [key for key in MEASURES if key.startswith("consistency")]
 
 
-class Published(Figures):
+class VoterFigures(Figures):
     """Our figures of the published forms, by place and method."""
 
     def __init__(self, table: pd.DataFrame) -> None:
@@ -174,19 +174,19 @@ class Published(Figures):
         return self.printed(place, method, MEASURES[key]) == best
 
 
-claims: Claims[Published] = Claims()
+claims: Claims[VoterFigures] = Claims()
 
 
 def findings_of(table: pd.DataFrame) -> list[Finding]:
     """Return the paper's claims and what the table says of each; without all six methods, nothing."""
-    seen = Published(table)
+    seen = VoterFigures(table)
     return claims.judge(seen) if seen.complete else []
 
 
 @claims(
     "All analyses taken together, STEPS-2 and STEPS-3 are best, followed by the flat Laplace sanitizer (section 4.3.1)."
 )
-def _overall(seen: Published) -> Said:
+def _overall(seen: VoterFigures) -> Said:
     sums = {method: sum(seen.of(place, method, SCORE) for place in seen.places) for method in PAPER_METHODS}
     papers = {
         method: sum(seen.paper(f"{place}: {method} (published)", SCORE) for place in seen.places)
@@ -205,7 +205,7 @@ def _overall(seen: Published) -> Said:
 
 
 @claims("PrivBayes has by far the smallest KS distance at all epsilons (section 4.3.2).")
-def _specks(seen: Published) -> Said:
+def _specks(seen: VoterFigures) -> Said:
     label, others = MEASURES["ks_distance"], [method for method in PAPER_METHODS if method != "PrivBayes"]
     text = "; ".join(
         f"{place}, PrivBayes {seen.of(place, 'PrivBayes', label):.3f}, best of the others "
@@ -216,13 +216,13 @@ def _specks(seen: Published) -> Said:
 
 
 @claims("In the chi-square tests the flat Laplace sanitizer is best, followed by STEPS (section 4.3.3).")
-def _chi_square(seen: Published) -> Said:
+def _chi_square(seen: VoterFigures) -> Said:
     wins = [seen.is_best(place, "flat Laplace", key) for place in seen.places for key in CHI_SQUARE]
     return f"Flat Laplace has the highest consistency rate in {sum(wins)} of {len(wins)} comparisons.", wins
 
 
 @claims("STEPS outperforms random partitioning, UH modified, on almost all measures (section 4.3.1).")
-def _informed(seen: Published) -> Said:
+def _informed(seen: VoterFigures) -> Said:
     wins = []
     for place in seen.places:
         for key, label in MEASURES.items():
@@ -235,7 +235,7 @@ def _informed(seen: Published) -> Said:
 
 
 @claims("For all methods the KS distance decreases as epsilon increases (section 4.3.2).")
-def _decreases(seen: Published) -> Said:
+def _decreases(seen: VoterFigures) -> Said:
     label = MEASURES["ks_distance"]
     places = sorted(seen.places, key=lambda place: float(place.rpartition("= ")[2]))
     falls = {
