@@ -13,7 +13,7 @@ from pdips.evaluation.inside import evaluate, inside_paths, write_inside
 from pdips.evaluation.margins import compare
 from pdips.evaluation.paid import evaluate_paid
 from pdips.margins.steps import Steps
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 from pdips.release.documents import write_json
 from pdips.report.pages import rewrite_report
 

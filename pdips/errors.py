@@ -39,3 +39,7 @@ class RefusedError(RuntimeError):
 
 class UselessWarning(UserWarning):
     """What was asked for will be of little use. Said from public facts alone, before anything is spent."""
+
+
+class PlanError(RuntimeError):
+    """A mechanism asked a curator for what its plan doesn't price: a fault of the mechanism."""

@@ -1,12 +1,11 @@
 """The contract of a mechanism, and the steps that every release passes through."""
 
 import resource
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, Protocol, Self
+from typing import Any, ClassVar, Literal, Protocol, Self, final
 
 import numpy as np
 import pandas as pd
@@ -15,22 +14,23 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_representable
 from pdips.errors import InputError
+from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, spell
+from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Noise, Plan
+from pdips.privacy.statement import SEEDED, paragraph
 from pdips.release.large_set import LargeSet
-from pdips.release.release import Closer, MarginError, Noise, Release, RunRecord
+from pdips.release.release import Closer, MarginError, Release, RunRecord
 
 Variant = Literal["sound", "published"]
 Split = Literal["once", "per-set"]
-Progress = Callable[[str], None]
 
 LARGEST_EPSILON = 1_000_000
 MOST_SETS = 10_000
 
-SEEDED = (
-    "MADE FROM A SEED, for tests and studies, not for publication: the assumption on random bits below fails, and "
-    "against anybody who knows or can guess the seed there is no guarantee."
+UNPLANNED = (
+    "What is asked of the table, and with which noise, is fixed by its schema and priced before the table is read."
 )
 
 
@@ -106,59 +106,12 @@ class Drawn:
         return cls(sets=held, large_sets=[made for made in sets if isinstance(made, LargeSet)], **rest)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """One outcome of a mechanism's exact law: discrete choices with their probability, and statistics to be noised.
-
-    Parameters
-    ----------
-    key : tuple of int
-        What was chosen; outcomes of two tables with the same key are the same outcome.
-    log_probability : float
-        Natural logarithm of its probability.
-    statistics : tuple of int
-        True statistics given the choices.
-    scales : tuple of Fraction
-        Scale of the independent discrete Laplace noise on each; 0 for statistics released as they are.
-    """
-
-    key: tuple[int, ...]
-    log_probability: float
-    statistics: tuple[int, ...] = ()
-    scales: tuple[Fraction, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Law:
-    """The exact law of a mechanism on a tiny table: the outcomes of one of ``repeats`` independent equal parts."""
-
-    outcomes: Sequence[Outcome]
-    repeats: int = 1
-
-
 class Auditable(Mechanism, Protocol):
     """A mechanism that shows auditors its raw output, since post-processing can hide a loss."""
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
         """Return the raw output of independent releases, one a row."""
         ...
-
-
-class Clock:
-    """Wall time by step, told to whoever watches."""
-
-    def __init__(self, progress: Progress | None = None) -> None:
-        self.seconds: dict[str, float] = {}
-        self._progress = progress
-
-    @contextmanager
-    def step(self, name: str) -> Iterator[None]:
-        """Time a step."""
-        if self._progress is not None:
-            self._progress(name)
-        start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str = "once") -> Fraction:
@@ -243,50 +196,187 @@ def run(
 
 
 def statement(mechanism: Mechanism, schema: Schema | None, law: str, *, delta: Fraction = Fraction(0)) -> str:
-    """Return the paragraph for a disclosure board: the law, whom it protects, and on which assumptions.
+    """Return the paragraph for a disclosure board."""
+    epsilon = exact(mechanism.epsilon, "epsilon")
+    return paragraph(mechanism.name, schema, mechanism.neighbours, mechanism.n_sets, law, epsilon=epsilon, delta=delta)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedMechanism(ABC):
+    """Frozen public settings of a mechanism. Two methods are to be written: :meth:`plan` and :meth:`synthesize`.
 
     Parameters
     ----------
-    mechanism : Mechanism
-        Whose price it is.
-    schema : Schema, optional
-        Names the cap on a person's records and the public columns.
-    law : str
-        What the mechanism does and which noise it adds; one or more sentences.
-    delta : Fraction
-        Probability of exceeding epsilon; 0 for a pure loss.
+    epsilon : int, float, str or Fraction
+        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
+    n_sets : int
+        Number of synthetic sets.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike. With replace-one the number of records is public, and all sets have it.
+
+    Attributes
+    ----------
+    name : str
+        On the command line.
+    relations, splits : tuple of str
+        Neighbours that there is a proof for, and ways to pay for several sets.
+    most_sets : int
+        The largest number of sets of one release.
+    weighs_records : bool
+        Whether it takes tables of distinct records and their counts.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
     """
-    records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
-    most = records.max_per_person if records is not None else 1
-    cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
-    factor = "the probability of any output by a factor of at most e^epsilon"
-    if delta:
-        factor = (
-            "the probability of any set of outputs by a factor of at most e^epsilon and, beyond that, by at most "
-            f"delta = {spell(delta)}"
+
+    name: ClassVar[str]
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
+    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = MOST_SETS
+    weighs_records: ClassVar[bool] = False
+    loss_kind: ClassVar[Kind] = "pure"
+
+    epsilon: Number
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+
+    def __post_init__(self) -> None:
+        check_settings(self, split=getattr(self, "split", "once"))
+
+    @abstractmethod
+    def plan(self, schema: Schema) -> Plan:
+        """Return what will be asked of a table of this schema, and what it costs; no table can change it.
+
+        Raises
+        ------
+        InputError
+            If the settings don't fit the schema.
+        """
+
+    @abstractmethod
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Ask the curator the steps of the plan, in order, and make synthetic sets of the answers.
+
+        Parameters
+        ----------
+        plan : Plan
+            What :meth:`plan` returned.
+        curator : Curator
+            Holds the table.
+        rng : numpy.random.Generator
+            For post-processing.
+        """
+
+    def check(self, plan: Plan, table: Table) -> None:  # noqa: B027 - most mechanisms take any table of the schema
+        """Refuse a table that the mechanism can't work on, before anything is charged.
+
+        Raises
+        ------
+        InputError
+            If a public number, such as that of records under replace-one, is out of range.
+        """
+
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than they were given."""
+        return {}
+
+    @final
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the price of a release. With a schema, the statement says what is asked of the table."""
+        if schema is not None:
+            return self.plan(schema).loss
+        epsilon = exact(self.epsilon, "epsilon")
+        text = paragraph(self.name, None, self.neighbours, self.n_sets, UNPLANNED, epsilon=epsilon, delta=Fraction(0))
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind=self.loss_kind, statement=text)
+
+    @final
+    def spends(self, schema: Schema) -> tuple[Spend, ...]:
+        """Return the items of the price for tables of this schema."""
+        return self.plan(schema).spends
+
+    @final
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as plain values, as they are published."""
+        return {**asdict(self), "epsilon": as_float(exact(self.epsilon, "epsilon")), **self.shown()}
+
+    @final
+    def release(
+        self,
+        table: Table,
+        *,
+        rng: np.random.Generator | None = None,
+        ledger: Ledger | None = None,
+        progress: Progress | None = None,
+    ) -> tuple[Release, RunRecord]:
+        """Spend the budget and draw a release.
+
+        The spend is on record before the first random bit is drawn; if the draw fails it stays charged. Where the price
+        was reserved before the table was read (``Ledger.reserve``), the charge takes the place of the reservation.
+
+        Parameters
+        ----------
+        table : Table
+            The confidential table.
+        rng : numpy.random.Generator, optional
+            For tests and studies; a release made with one is marked reproducible.
+        ledger : Ledger, optional
+            Charged before any noise is drawn.
+        progress : callable, optional
+            Told the name of each step.
+
+        Returns
+        -------
+        Release, RunRecord
+            What may be published, and what stays inside.
+
+        Raises
+        ------
+        InputError
+            If the settings don't fit the schema, or the ledger belongs to another table.
+        RefusedError
+            If the ledger's total would be overspent.
+        """
+        plan, clock = self.plan(table.schema), Clock(progress)
+        loss, spends = plan.loss, plan.spends
+        check_representable(table.schema)
+        if table.counts is not None and not self.weighs_records:
+            raise InputError(f"{self.name} reads records one by one: read the table with counted=False")
+        self.check(plan, table)
+        receipt = None
+        if ledger is not None:
+            with clock.step("charging the ledger"):
+                charge = ledger.charge(
+                    loss, spends, mechanism=self.name, schema=table.schema, fingerprint=table.fingerprint
+                )
+                receipt = ledger.receipt(charge)
+        bits = RandomBits(rng)
+        if bits.reproducible:
+            loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
+        drawn = self.synthesize(plan, Drawing(plan, table, bits, clock), bits.generator())
+        release = Release(
+            mechanism=self.name,
+            settings=self.settings(),
+            schema=table.schema,
+            loss=loss,
+            spends=spends,
+            sets=tuple(drawn.sets),
+            large_sets=tuple(drawn.large_sets),
+            statistics=drawn.statistics,
+            noise=plan.noise,
+            margin_errors=tuple(drawn.margin_errors),
+            tables=drawn.tables,
+            reproducible=bits.reproducible,
+            receipt=receipt,
         )
-    whom = {
-        "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema "
-        f"allows changes {factor}; the number of records is public",
-        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes {factor}, "
-        "for all tables of at least one record; the number of records is "
-        "protected too",
-    }[mechanism.neighbours]
-    epsilon, plural = spell(exact(mechanism.epsilon, "epsilon")), "s" if mechanism.n_sets > 1 else ""
-    parts = [
-        f"{mechanism.name} with epsilon = {epsilon} in total over {mechanism.n_sets} synthetic set{plural}: {whom}.",
-        law,
-        "Assumptions: the schema (levels, bounds, bins, impossible combinations) was fixed from public knowledge; "
-        "whether and what to publish was not decided by looking at the confidential table or at unpaid diagnostics; "
-        "the random bits of the operating system are unpredictable and were not kept.",
-    ]
-    if records and records.person is None:
-        parts.append(f"That no person has more than {cap} is declared, not checked.")
-    elif records:
-        parts.append(f"Records without a value in {records.person!r} are taken to be of a different person each.")
-    if public:
-        parts.append(
-            f"Public columns, their values copied (not their order) and not protected in any way: {', '.join(public)}. "
-            "Neighbouring tables share them; only the other columns of a person change."
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return release, RunRecord(
+            seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics, closer=drawn.closer
         )
-    return " ".join(parts)
+
+    @final
+    def share(self, rounds: int) -> Fraction:
+        """Return the epsilon of each of so many rounds."""
+        return exact(self.epsilon, "epsilon") / rounds

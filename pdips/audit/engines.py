@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,22 +13,14 @@ from pdips.arrays import FloatArray
 from pdips.audit.neighbour_pairs import Event, Pair
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Law
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw, exact_law, joined
 
 Rows = NDArray[Any]
-Observe = Callable[[Table, int, RandomBits], Rows]
+Observe = Callable[[Table, int, RandomBits], Rows | list[Rows]]
 
 LEARNING_CELLS = 24
 THRESHOLDS = 200
-
-
-class HasLaw(Protocol):
-    """A mechanism that can spell out its law on a tiny table."""
-
-    def law(self, table: Table) -> Law:
-        """Return the law."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -39,12 +31,18 @@ class Bound:
     event: str
 
 
-def exact_bound(mechanism: HasLaw, pair: Pair) -> Bound:
+def law_of(mechanism: Any, table: Table) -> ExactLaw:
+    """Return the exact law of a mechanism on a tiny table."""
+    found: ExactLaw = mechanism.law(table) if hasattr(mechanism, "law") else exact_law(mechanism, table)
+    return found
+
+
+def exact_bound(mechanism: Any, pair: Pair) -> Bound:
     """Return the exact loss of a pair: the worst log ratio over choices and noisy statistics, in both directions.
 
     Statistics with independent discrete Laplace noise of scale b lose at most |difference| / b each, all at once.
     """
-    laws = [mechanism.law(table) for table in (pair.first, pair.second)]
+    laws = [law_of(mechanism, table) for table in (pair.first, pair.second)]
     sides = [{outcome.key: outcome for outcome in law.outcomes} for law in laws]
     worst = Bound(0.0, "none: the laws are equal")
     for key in sides[0].keys() | sides[1].keys():
@@ -115,8 +113,8 @@ def read(observe: Observe, pair: Pair, n_runs: int, rng: np.random.Generator | N
     """
     bits = RandomBits(rng)
     found = []
-    for table in (pair.first, pair.second):
-        rows = np.asarray(observe(table, n_runs, bits))
+    seen: list[Any] = [observe(table, n_runs, bits) for table in (pair.first, pair.second)]
+    for rows in joined(*seen) if isinstance(seen[0], list) else map(np.asarray, seen):
         rows = rows.astype(np.int64) if rows.dtype == bool else rows
         if rows.ndim != 2 or len(rows) != n_runs or not rows.shape[1] or rows.dtype.kind not in "iuf":
             raise InputError(f"the audit can't read this mechanism: observe must give {n_runs:,} rows of numbers")

@@ -5,17 +5,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pdips.audit.engines import Bound, HasLaw, counts_bound, density_bound, exact_bound
+from pdips.audit.engines import Bound, counts_bound, density_bound, exact_bound
 from pdips.audit.neighbour_pairs import Case, Engine, Pair, check_relation
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Mechanism
+from pdips.mechanism import Mechanism, PlannedMechanism
 from pdips.privacy.loss import as_float, choice, exact
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import record
 from pdips.registry import cases_of, find, variant_class
 
 ROUNDING = 1e-9
@@ -175,13 +176,17 @@ def _settings(mechanism: Mechanism) -> str:
 def _engine(
     mechanism: Mechanism, engine: Engine, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
 ) -> Callable[[Pair], Bound]:
+    planned = isinstance(mechanism, PlannedMechanism)
     if engine == "exact":
-        if not hasattr(mechanism, "law"):
+        if not planned and not hasattr(mechanism, "law"):
             raise InputError(f"engine 'exact' needs a mechanism that spells out its law, and {mechanism.name} doesn't")
         if delta:
             raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
-        return partial(exact_bound, cast(HasLaw, mechanism))
-    observe = getattr(mechanism, "observe", partial(synthetic_cells, mechanism))
+        return partial(exact_bound, mechanism)
+    own: Any = partial(synthetic_cells, mechanism)
+    if isinstance(mechanism, PlannedMechanism):
+        own = partial(record, mechanism)
+    observe = getattr(mechanism, "observe", own)
     bound = counts_bound if engine == "counts" else density_bound
     return partial(bound, observe, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
 

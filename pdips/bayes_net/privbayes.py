@@ -19,23 +19,15 @@ from pdips.errors import InputError
 from pdips.margins.counts import noisy_counts
 from pdips.margins.domain import columns_of
 from pdips.margins.synthesis import of_set, public_records
-from pdips.mechanism import (
-    MOST_SETS,
-    Clock,
-    Drawn,
-    Law,
-    Outcome,
-    Progress,
-    Split,
-    Variant,
-    check_settings,
-    run,
-    statement,
-)
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact
 from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace_variance
-from pdips.release.release import Noise, Release, RunRecord
+from pdips.privacy.plan import Noise
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
+from pdips.release.release import Release, RunRecord
 
 MOST_CANDIDATES = 1_000_000
 """A round has no more families to choose from than this."""

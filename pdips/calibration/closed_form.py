@@ -11,7 +11,10 @@ from pdips.margins.counts import Given, Plan
 from pdips.margins.domain import Domain, columns_of
 from pdips.margins.intervals import IntervalPlan, interval_counts, interval_parents
 from pdips.margins.margin_error import ColumnTree, OrderedTree, view_error
+from pdips.margins.synthesis import tree_plan
+from pdips.margins.tree import Tree as CountTree
 from pdips.mechanism import Mechanism
+from pdips.privacy import plan as privacy_plan
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
 Form = Callable[[Mechanism], dict[str, NoiseSum]]
@@ -52,6 +55,8 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[st
     if not callable(plan_of) or mechanism.name in REDRAWN:
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = plan_of(schema)
+    if isinstance(plan, privacy_plan.Plan) and isinstance(plan.design, CountTree):
+        plan = tree_plan(plan.design, plan)
     if hasattr(plan, "parts"):
         found = _of_statistics(plan, request)
         n_averaged = int(getattr(mechanism, "n_sanitizations", 1))

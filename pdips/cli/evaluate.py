@@ -60,7 +60,7 @@ def evaluate(
 
 def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
     from pdips.evaluation.inside import NOTE, evaluate, inside_paths, write_inside
-    from pdips.mechanism import Clock
+    from pdips.privacy.curator import Clock
     from pdips.report.pages import rewrite_report
 
     paths = inside_paths(directory, json_path)
@@ -118,7 +118,7 @@ def _print_specific(found: dict[str, Any]) -> None:
 
 def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool) -> None:
     from pdips.evaluation.paid import FILE, evaluate_paid
-    from pdips.mechanism import Clock
+    from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
 
     ledger = None if ledger_path is None else Ledger(ledger_path)

@@ -25,7 +25,8 @@ from pdips.release.folder import staging
 
 if TYPE_CHECKING:
     from pdips.data.table import Table
-    from pdips.mechanism import Clock, Mechanism
+    from pdips.mechanism import Mechanism
+    from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
     from pdips.release.release import Release, RunRecord
     from pdips.report.verdicts import Verdict
@@ -91,7 +92,8 @@ def synthesize(
 
     from pdips.data.schema import Schema
     from pdips.data.table import Table
-    from pdips.mechanism import Clock, takes_counts
+    from pdips.mechanism import takes_counts
+    from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}

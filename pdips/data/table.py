@@ -135,6 +135,19 @@ class Table:
             return _level_array(column).take(self.codes[name])
         return number_array(column, numbers(name, self.frame[name], column))
 
+    def public_part(self) -> "Table":
+        """Return the public columns of all records, sorted: the order of the file may show what isn't public."""
+        names = self.schema.public_columns
+        by_value = [self.sort_key(name) for name in reversed(names)]
+        by_level = [self.codes[name] for name in reversed(names) if name in self.codes]  # as cells are ordered
+        rows = self.repeats(np.lexsort([*by_value, *by_level])) if names else np.zeros(self.n_records, dtype=np.int64)
+        part = type(self).__new__(type(self))
+        part.schema, part.counts = self.schema, None
+        held = [name for name in names if name in self.frame]
+        part.frame = self.frame[held].take(rows).reset_index(drop=True)
+        part.codes = {name: self.codes[name][rows] for name in names if name in self.codes}
+        return part
+
     def sort_key(self, name: str) -> FloatArray:
         """Return numbers that sort a column: codes of levels, and within bins the values themselves."""
         column = self.schema.columns[name]

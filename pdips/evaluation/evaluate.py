@@ -17,7 +17,7 @@ from pdips.evaluation.margins import k_way
 from pdips.evaluation.pmse import standardised_pmse
 from pdips.evaluation.propensity import Scores, specks
 from pdips.evaluation.wasserstein import wasserstein_randomization
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 
 SEED = 0
 SPLITS = 100

@@ -12,7 +12,7 @@ from pdips.evaluation.glm import Family
 from pdips.evaluation.opened import open_release, open_table
 from pdips.evaluation.pictured import pictured
 from pdips.evaluation.specific import specific_utility
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 from pdips.release.documents import write_json
 from pdips.release.release import software
 

@@ -16,10 +16,12 @@ from pdips.errors import InputError, RefusedError
 from pdips.evaluation.codes import codes_of, resampled, sizes_of, table_codes
 from pdips.evaluation.opened import Opened, open_release, open_table
 from pdips.evaluation.public_score import PublicScore, fit_public_score, ks_steps, margins_steps
-from pdips.mechanism import LARGEST_EPSILON, SEEDED, Clock, Mechanism, statement
+from pdips.mechanism import LARGEST_EPSILON, Mechanism, statement
+from pdips.privacy.curator import Clock
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
 from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
+from pdips.privacy.statement import SEEDED
 from pdips.release.documents import write_json
 from pdips.release.release import software
 

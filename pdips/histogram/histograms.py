@@ -1,7 +1,6 @@
 """Histograms over public bins from which records are drawn: perturbed by noise, or smoothed towards evenness."""
 
 from dataclasses import asdict, dataclass
-from fractions import Fraction
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,18 +11,21 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.histogram import urns
 from pdips.histogram.laplace import LaplaceSanitizer
-from pdips.margins import counts as hierarchy
-from pdips.margins import laws, synthesis
-from pdips.margins.counts import Measured, Plan
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.margins import synthesis
+from pdips.margins.counts import Measured
+from pdips.margins.tree import measure
+from pdips.mechanism import Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Plan
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 
 
 @dataclass(frozen=True, kw_only=True)
-class PerturbedHistogram:
+class PerturbedHistogram(LaplaceSanitizer):
     """Records drawn one by one from a histogram with discrete Laplace noise on each cell.
 
     Parameters
@@ -37,9 +39,6 @@ class PerturbedHistogram:
         the noisy counts.
     split : {"once", "per-set"}
         One noisy histogram for all sets, or one of its own, at epsilon / n_sets, for each.
-    variant : {"sound", "published"}
-        ``"published"`` takes sensitivity 1 with a public number of records, as paper 003 does: twice the claimed loss,
-        kind "none", for studies only.
 
     Raises
     ------
@@ -48,124 +47,41 @@ class PerturbedHistogram:
 
     Notes
     -----
-    The noisy counts are those of the Laplace sanitizer, at its price: an l1-sensitivity of 2 (replace-one) or 1
-    (add-remove) for each record of a person. Negative counts become 0, the rest is normalised, and records are
-    independent draws from that (003, equation 3.1; 004, supplement 1): post-processing. Proof:
+    The noisy counts are those of the Laplace sanitizer, at its price. Negative counts become 0, the rest is normalised,
+    and records are independent draws from that (Bowen and Liu 2020, equation 3.1): post-processing. Proof:
     ``docs/proofs/perturbed-histogram.md``.
+
+    Examples
+    --------
+    >>> import pandas as pd, pdips
+    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
+    >>> release, _ = PerturbedHistogram(epsilon=1).release(table)
+    >>> len(release.sets[0])
+    3
     """
 
     name: ClassVar[str] = "perturbed-histogram"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
-    splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
-    most_sets: ClassVar[int] = MOST_SETS
+    weighs_records: ClassVar[bool] = False
+    description: ClassVar[str] = (
+        "Every cell of the histogram over public levels and bins has exact discrete Laplace noise on its count; "
+        "synthetic records are independent draws from the noisy histogram."
+    )
 
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
-    split: Split = "once"
-    variant: Variant = "sound"
-
-    def __post_init__(self) -> None:
-        check_settings(self, variant=self.variant, split=self.split)
-
-    def _counts(self) -> LaplaceSanitizer:
-        """Return the sanitizer whose noisy counts the histogram is made of."""
-        return LaplaceSanitizer(**asdict(self))
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release."""
-        epsilon = exact(self.epsilon, "epsilon")
-        if self.variant == "published":
-            flaw = (
-                "NO GUARANTEE. As published (paper 003, equation 3.1): noise of scale 1/epsilon on every cell, with "
-                "the number of records public. Replacing one record changes two cells, so the true loss is 2 epsilon."
-            )
-            return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=flaw)
-        law = (
-            "Every cell of the histogram over public levels and bins has exact discrete Laplace noise on its count; "
-            "synthetic records are independent draws from the noisy histogram."
-        )
-        return PrivacyLoss(
-            epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
-        )
-
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: one for each noisy histogram."""
-        return self._counts().spends(schema)
-
-    def scale(self, schema: Schema) -> Fraction:
-        """Return the scale of the noise on each cell, in records."""
-        return self._counts().scale(schema)
-
-    def plan(self, schema: Schema) -> Plan:
-        """Return what is done to a table of this schema."""
-        return self._counts().plan(schema)
-
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the noisy counts of independent releases, shape (runs, counts), for audits."""
-        return laws.observe(table, self.plan(table.schema), n_runs, bits)
-
-    def law(self, table: Table) -> Law:
-        """Return the exact law of the noisy counts, for audits."""
-        return laws.law(table, self.plan(table.schema))
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        return {**asdict(self), "epsilon": as_float(exact(self.epsilon, "epsilon"))}
-
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release.
-
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        rng : numpy.random.Generator, optional
-            For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
-            Charged before any noise is drawn.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            What may be published, and what stays inside.
-
-        Raises
-        ------
-        InputError
-            If the schema has unbinned columns or too many cells, or the ledger belongs to another table.
-        RefusedError
-            If the ledger's total would be overspent.
-        """
-
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            return _draw(table, self.plan(table.schema), self.n_sets, bits, clock)
-
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
-
-
-def _draw(table: Table, plan: Plan, n_sets: int, bits: RandomBits, clock: Clock) -> Drawn:
-    """Draw the sets of all noisy histograms."""
-    rng, sets, statistics = bits.generator(), list[pd.DataFrame](), dict[str, pd.DataFrame]()
-    for number in range(1, plan.n_trees + 1):
-        with clock.step("counting and adding noise"):
-            measured = hierarchy.measure(table, plan, bits)
-        statistics |= synthesis.noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
-        for _ in range(n_sets // plan.n_trees):
-            with clock.step("drawing records"):
-                cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
-                sets.append(synthesis.records(measured, table, cell, rng))
-    return Drawn(sets=sets, statistics=statistics, noise=plan.noise())
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Count the cells, and draw the records of all sets from the noisy histograms."""
+        sets, statistics = list[pd.DataFrame](), dict[str, pd.DataFrame]()
+        public = curator.public if plan.schema.public_columns else None
+        for number in range(1, plan.repeats + 1):
+            with curator.timed("counting and adding noise"):
+                measured = measure(plan.design, curator, rng)
+            seen = synthesis.tree_plan(plan.design, plan)
+            statistics |= synthesis.noisy_statistics(measured, seen, f"set {number}, " if plan.repeats > 1 else "")
+            for _ in range(plan.n_sets // plan.repeats):
+                with curator.timed("drawing records"):
+                    cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
+                    sets.append(synthesis.records(measured, plan.schema, cell, rng, public=public))
+        return Drawn(sets=sets, statistics=statistics)
 
 
 def draw_from_noisy(measured: Measured, *, n_public: bool, rng: np.random.Generator) -> IntArray:

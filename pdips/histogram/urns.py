@@ -23,10 +23,12 @@ from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.domain import Domain, check_domain, domain_of
 from pdips.margins.synthesis import public_records
-from pdips.mechanism import Clock, Drawn, Outcome
+from pdips.mechanism import Drawn
 from pdips.privacy.coins import integers_below, smoothing_coins
+from pdips.privacy.curator import Clock
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import Outcome
 
 MOST_OUTCOMES = 100_000
 MOST_RECORDS = 10_000_000

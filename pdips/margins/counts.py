@@ -22,7 +22,7 @@ from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, dom
 from pdips.margins.elections import GroupElection
 from pdips.margins.views import View
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance
-from pdips.release.release import Noise
+from pdips.privacy.plan import Noise
 
 SMALLEST_VARIANCE = 1e-30
 """Stands in for the variance of noise so small that its reciprocal would overflow; only its ratio to others matters."""

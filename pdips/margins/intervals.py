@@ -18,10 +18,13 @@ from pdips.margins import counts as hierarchy
 from pdips.margins import synthesis
 from pdips.margins.counts import Measured
 from pdips.margins.domain import Cells, Domain, Layer, cells, domain_of, split_by, top_layer
-from pdips.mechanism import Clock, Drawn, Law, Mechanism, Outcome
+from pdips.mechanism import Drawn, Mechanism
+from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Noise
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 from pdips.release.large_set import LargeSet
-from pdips.release.release import Noise
 
 LARGEST_FAN_OUT = 16
 """Qardaji, Yang and Li (2013) find no use for more."""

@@ -10,8 +10,9 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.counts import Drawing, Enumerating, Given, Measured, Plan, codes_of, grow, settle
 from pdips.margins.domain import STOP
-from pdips.mechanism import Law, Outcome
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 
 
 def observe(table: Table, plan: Plan, n_runs: int, bits: RandomBits) -> IntArray:

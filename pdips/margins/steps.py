@@ -26,10 +26,12 @@ from pdips.margins.elections import (
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.tree_shape import Below, Shape, check_columns, deepest, divide, fits_margins, splittable, views_of
 from pdips.margins.views import View
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 
 Elect = Literal["node", "layer", "groups"]

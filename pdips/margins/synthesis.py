@@ -1,5 +1,7 @@
 """Synthetic sets from noisy counts: post-processing, which costs nothing."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,12 +12,16 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.consistency import consistent, nonnegative, round_cells
-from pdips.margins.counts import Measured, Plan, measure, noise_variance
+from pdips.margins.counts import Given, Measured, Plan, measure, noise_variance
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
+from pdips.margins.tree import Tree
+from pdips.margins.tree import measure as measure_tree
 from pdips.margins.views import one_way_margins
-from pdips.mechanism import Clock, Drawn, Mechanism
+from pdips.mechanism import Drawn, Mechanism
+from pdips.privacy import plan as privacy_plan
+from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.noise import RandomBits
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.release.release import MarginError
@@ -110,15 +116,51 @@ def synthesize(
 
     Post-processing: of the confidential table it reads the public columns alone.
     """
-    rng, sets = bits.generator(), list[pd.DataFrame | LargeSet]()
-    large = found.n_records > LARGE_SET_RECORDS and not copies_numbers(table.schema)
-    for number in range(1, n_sets + 1):
-        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
+    public = table.public_part() if table.schema.public_columns else None
+    return _sets(found, table.schema, public, range(1, n_sets + 1), bits.generator(), clock.step)
+
+
+def draw_sets(
+    found: Estimate, plan: privacy_plan.Plan, curator: Curator, rng: np.random.Generator, *, part: int = 1
+) -> list[pd.DataFrame | LargeSet]:
+    """Turn one consistent table into the synthetic sets of one round. Post-processing.
+
+    Parameters
+    ----------
+    found : Estimate
+        The table.
+    plan : Plan
+        Says how many sets there are, and in how many rounds.
+    curator : Curator
+        Knows the public columns.
+    rng : numpy.random.Generator
+        For rounding and for values inside bins.
+    part : int
+        Which round, from 1.
+    """
+    n_each = plan.n_sets // plan.repeats
+    public = curator.public if plan.schema.public_columns else None
+    numbers = range((part - 1) * n_each + 1, part * n_each + 1)
+    return _sets(found, plan.schema, public, numbers, rng, curator.timed)
+
+
+def _sets(
+    found: Estimate,
+    schema: Schema,
+    public: Table | None,
+    numbers: range,
+    rng: np.random.Generator,
+    timed: Callable[[str], AbstractContextManager[None]],
+) -> list[pd.DataFrame | LargeSet]:
+    sets = list[pd.DataFrame | LargeSet]()
+    large = found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema)
+    for number in numbers:
+        with timed(f"drawing synthetic set {number}"):
             cell, count = round_cells(found.parents, found.values, found.n_records, rng)
             if large:
-                sets.append(_large_set(found.cells, table.schema, cell, count, rng))
+                sets.append(_large_set(found.cells, schema, cell, count, rng))
             else:
-                sets.append(records(found.cells, table, np.repeat(cell, count), rng))
+                sets.append(records(found.cells, schema, np.repeat(cell, count), rng, public=public))
     return sets
 
 
@@ -128,16 +170,19 @@ def _large_set(cells: HasLevels, schema: Schema, cell: IntArray, count: IntArray
     return LargeSet(schema=schema, codes=codes, counts=count[order], seed=int(rng.integers(2**63)))
 
 
-def records(measured: HasLevels, table: Table, cell: IntArray, rng: np.random.Generator) -> pd.DataFrame:
-    domain, schema = measured.domain, table.schema
+def records(
+    measured: HasLevels, schema: Schema, cell: IntArray, rng: np.random.Generator, *, public: Table | None = None
+) -> pd.DataFrame:
+    """Return records of these cells, in random order, beside the public columns if there are any."""
+    domain = measured.domain
+    names = [domain.names[column] for column in domain.public]
     cell = rng.permutation(cell)
-    public = [domain.names[column] for column in domain.public]
-    if public:
+    if public is not None:
         cell = _beside_public_records(measured, cell)
-    codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in public}
+    codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in names}
     frame = decode(schema, codes, rng)
-    if public:
-        frame = pd.concat([public_records(table, public), frame], axis=1)
+    if public is not None:
+        frame = pd.concat([pd.DataFrame({name: public.spelt(name) for name in names}), frame], axis=1)
     return frame[list(domain.names)]
 
 
@@ -173,6 +218,26 @@ def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, cl
         statistics |= noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
     errors = _errors(measured, plan)
     return Drawn.of(sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
+
+
+def release_of(tree: Tree, plan: privacy_plan.Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+    """Measure one tree for all sets, or one for each, and draw the sets from it."""
+    sets: list[pd.DataFrame | LargeSet] = []
+    statistics: dict[str, pd.DataFrame] = {}
+    for part in range(1, plan.repeats + 1):
+        with curator.timed("counting and adding noise"):
+            measured = measure_tree(tree, curator, rng)
+        with curator.timed("making the counts consistent"):
+            found = estimate(measured, tree_plan(tree, plan))
+        sets += draw_sets(found, plan, curator, rng, part=part)
+        statistics |= noisy_statistics(measured, tree_plan(tree, plan), f"set {part}, " if plan.repeats > 1 else "")
+    return Drawn.of(sets, statistics=statistics, margin_errors=_errors(measured, tree_plan(tree, plan)))
+
+
+def tree_plan(tree: Tree, plan: privacy_plan.Plan) -> Plan:
+    """Return the tree as post-processing reads it."""
+    views = tuple(view for view, _ in tree.views)
+    return Plan(scales=tree.scales, chooser=Given(), n_public=plan.n_public, n_trees=plan.repeats, views=views)
 
 
 def _errors(measured: Measured, plan: Plan) -> tuple[MarginError, ...]:

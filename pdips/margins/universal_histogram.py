@@ -15,10 +15,12 @@ from pdips.margins import intervals, laws, synthesis
 from pdips.margins.counts import Plan
 from pdips.margins.domain import Layer, check_domain, check_noise
 from pdips.margins.intervals import IntervalPlan
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, exact
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 
 MOST_NODES = 1_000_000

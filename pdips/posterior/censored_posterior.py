@@ -14,19 +14,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import (
-    MOST_SETS,
-    Clock,
-    Drawn,
-    Law,
-    Outcome,
-    Progress,
-    Split,
-    Variant,
-    check_settings,
-    run,
-    statement,
-)
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
 from pdips.posterior import chains, stages, statements
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
@@ -43,9 +31,12 @@ from pdips.posterior.rejection import check_proposals
 from pdips.posterior.scores import Clip
 from pdips.posterior.stages import Reference, Stage
 from pdips.posterior.workspace import ONE_AT_A_TIME, Workspace, workspace
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 from pdips.release.release import Closer, Release, RunRecord
 from pdips_papers.pseudo import as_printed as published
 

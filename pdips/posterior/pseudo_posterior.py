@@ -12,7 +12,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Progress, Split, Variant, check_settings, run
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run
 from pdips.posterior.columns import record_values
 from pdips.posterior.fits import ByLattice, Chains, has_few
 from pdips.posterior.model import Blueprint, BuildModel, Source, as_source
@@ -20,6 +20,7 @@ from pdips.posterior.records import synthetic_sets
 from pdips.posterior.statements import UNRECORDED
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.posterior.workspace import ONE_AT_A_TIME, Workspace, workspace
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
 from pdips.privacy.noise import RandomBits

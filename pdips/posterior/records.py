@@ -11,9 +11,9 @@ from pdips.data.schema import Column, Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.synthesis import public_order, public_records
-from pdips.mechanism import Clock
 from pdips.posterior.columns import record_values
 from pdips.posterior.model import Blueprint
+from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
 
 Parameters = Mapping[str, NDArray[Any]]

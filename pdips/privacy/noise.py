@@ -33,7 +33,7 @@ LONGEST_DIGIT = 6
 """Bits of a low-order digit of a large draw: short tables are made quickly, and draws take hardly longer."""
 LARGEST_SCALE = 2**50
 FLOOR_NATS = 60
-"""Scores further below the best than this count as this far below: SOUNDNESS review E8, the loss doesn't grow by it."""
+"""Scores further below the best than this count as this far below, which costs nothing (docs/proofs/noise.md)."""
 
 FILTER = 2.0**-30
 """Half-width of the band around a threshold in which a double is not trusted and exact arithmetic decides."""
@@ -322,7 +322,7 @@ def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) ->
     Notes
     -----
     McSherry and Talwar (2007). Scores more than 60 nats below the best of their row count as 60 below, which leaves the
-    privacy loss at most the oscillation of the score difference (SOUNDNESS review E8). Weights are enclosed between
+    privacy loss at most the oscillation of the score difference. Weights are enclosed between
     rationals of d decimal digits, d raised until the drawn number is decided, so the law is the softmax itself and no
     bit of loss is added (``docs/proofs/noise.md``, theorem 3).
     """
@@ -394,7 +394,7 @@ def quantise(values: FloatArray, step: Fraction) -> IntArray:
     """Round to whole steps, floor(x / step + 1/2), as if in exact arithmetic.
 
     Two values at most D apart are at most ceil(D / step) steps apart, which neither half-to-even rounding nor the same
-    formula in doubles can promise (SOUNDNESS 7.2, review E4).
+    formula in doubles can promise (``docs/proofs/noise.md``).
 
     Parameters
     ----------

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.mechanism import Outcome
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, discrete_laplace, exponential_mechanism
+from pdips.privacy.replay import Outcome
 from pdips.quantile.joint import joint_law, joint_quantiles
 from pdips.quantile.recursive import recursive_law, recursive_quantiles
 

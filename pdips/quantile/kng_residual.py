@@ -12,10 +12,12 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact
 from pdips.privacy.noise import RandomBits, discrete_laplace_variance
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.quantile import sequential
 from pdips.quantile.choosing import Chooser
 from pdips.quantile.column_plan import ColumnPlan, Task

@@ -15,9 +15,11 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.synthesis import public_order, public_records
-from pdips.mechanism import Clock, Drawn, Law
+from pdips.mechanism import Drawn
+from pdips.privacy.curator import Clock
 from pdips.privacy.loss import Neighbours, Number, Spend, as_float, exact, positive
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.quantile.choosing import Chooser, Exact, Recording, many, outcomes
 from pdips.quantile.column_plan import ColumnPlan, FitNumbers, plan
 from pdips.quantile.conditional import Draw

@@ -20,6 +20,7 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, as_float, to_replace_one
+from pdips.privacy.plan import Noise
 
 if TYPE_CHECKING:
     from pdips.privacy.ledger import Ledger
@@ -79,15 +80,6 @@ class Findings(BaseModel):
 
 
 # ---- privacy.json ----
-
-
-@dataclass(frozen=True, kw_only=True)
-class Noise:
-    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
-
-    statistics: str
-    scale: float
-    standard_deviation: float
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -440,7 +432,7 @@ def _convergence(value: Any) -> Any:
     elif min(found["ess_bulk"], found["ess_tail"]) > ESS and divergences == "0":
         found["rhat"] = max(found["rhat"], RHAT)
     worst = {name: {"all variables": number} for name, number in found.items()}
-    return Convergence(**worst, divergences=int(divergences), rounds=int(rounds or 1))  # type: ignore[arg-type]
+    return Convergence(**worst, divergences=int(divergences), rounds=int(rounds or 1))
 
 
 def _each_convergence(value: Any) -> list[Any]:

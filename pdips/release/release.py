@@ -14,8 +14,8 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.privacy.account import Receipt
 from pdips.privacy.loss import PrivacyLoss, Spend, spell
+from pdips.privacy.plan import Noise
 from pdips.release.documents import MarginError as MarginError
-from pdips.release.documents import Noise as Noise
 from pdips.release.documents import PrivacyDocument, StatedLoss, StatedSpend
 from pdips.release.large_set import LargeSet
 

@@ -14,13 +14,15 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Clock, Drawn, Law, Progress, Split, Variant, check_settings, run, statement
+from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior.records import public_columns
+from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
 from pdips.statistics.fit import Options
 from pdips.statistics.model import StatisticModel, as_statistic_model

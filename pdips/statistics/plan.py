@@ -14,13 +14,13 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Outcome
 from pdips.posterior.columns import stand_ins
 from pdips.posterior.records import public_columns
 from pdips.posterior.records import to_frame as to_records
 from pdips.privacy.loss import Neighbours, Number, Spend, exact, positive
 from pdips.privacy.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
-from pdips.release.release import Noise
+from pdips.privacy.plan import Noise
+from pdips.privacy.replay import Outcome
 from pdips.statistics.shipped import shipped
 from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums
 

@@ -10,8 +10,8 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.errors import InputError, RefusedError
-from pdips.mechanism import Clock
 from pdips.posterior.nuts import SHORTEST_TUNING, available
+from pdips.privacy.curator import Clock
 from pdips.statistics.fit import Compiled, Fitted, Options, by_own, check_nuts, prepared, start_of, tree_of
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.noisy_model import Given, Likelihood

@@ -9,8 +9,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from pdips.mechanism import Clock, Drawn
+from pdips.mechanism import Drawn
 from pdips.posterior.records import to_frame as to_records
+from pdips.privacy.curator import Clock
 from pdips.statistics.fit import Fitted, Options, fit
 from pdips.statistics.model import StatisticModel, Wanted
 from pdips.statistics.noisy_model import Likelihood

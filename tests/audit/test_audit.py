@@ -23,9 +23,10 @@ from pdips.audit.engines import clopper_pearson, counts_bound, log_ratio_bound
 from pdips.audit.membership import attack, permitted
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 from pdips.margins.elections import one_way_aic
-from pdips.mechanism import Law, Outcome
 from pdips.posterior import stages
 from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 
 RUNS = 40_000
 SURE = 1 - 1e-6
@@ -104,7 +105,7 @@ def bound_on(found, pair: str, engine: str) -> float:
 
 
 def test_the_flaws_of_the_published_variants_are_found_at_their_size():
-    # SOUNDNESS section 8: counts move in two cells (2), the cells' layer is not paid (2 x 3/2), observed levels (1.96)
+    # counts move in two cells (2), the cells' layer is not paid (2 x 3/2), observed levels (1.96)
     flat = findings(registered_cases("laplace-sanitizer", variant="published"))
     assert bound_on(flat, "empty cell", "exact") == pytest.approx(2)
     tree = findings(registered_cases("steps", variant="published"))
@@ -114,7 +115,7 @@ def test_the_flaws_of_the_published_variants_are_found_at_their_size():
 
 
 def test_the_flaws_of_censored_and_weighted_posteriors_are_found_at_their_size():
-    # SOUNDNESS section 8: .0146 against .0021 for a window of epsilon / 2; nothing bounds weights from the table's fit
+    # exact: .0146 against .0021 for a window of epsilon / 2; nothing bounds weights from the table's fit
     censored = findings(registered_cases("censored-posterior", variant="published"))
     assert 1 < bound_on(censored, "three shares", "counts") < math.log(0.0146 / 0.0021)
     assert bound_on(censored, "three shares", "exact") == pytest.approx(1.94, abs=0.01)
@@ -125,7 +126,7 @@ def test_the_flaws_of_censored_and_weighted_posteriors_are_found_at_their_size()
 
 
 def test_the_probabilities_of_the_published_window():
-    # 400,000 draws: within 6 standard errors of the figures of SOUNDNESS section 8, and not of twice or half as much
+    # 400,000 draws: within 6 standard errors of the exact figures, and not of twice or half as much
     case = registered_cases("censored-posterior", variant="published")[0]
     bits = RandomBits(np.random.default_rng(0))
     for table, figure in ((case.pair.first, 0.0146), (case.pair.second, 0.0021)):

@@ -121,7 +121,7 @@ FIGURES = {
 
 @pytest.mark.parametrize("event", FIGURES)
 def test_the_printed_forms_at_their_size(event):
-    # SOUNDNESS section 8: probabilities within 6 standard errors of 100,000 runs, and of the last digit of the figure
+    # probabilities within 6 standard errors of 100,000 runs, and of the last digit of the figure
     [case] = [case for case in modips_published.published() if case.pair.event_name == event]
     bits = RandomBits(np.random.default_rng(1))
     for table, figure in zip((case.pair.first, case.pair.second), FIGURES[event], strict=True):

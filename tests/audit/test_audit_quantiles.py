@@ -95,7 +95,7 @@ class Flawed:
 
 @dataclass(frozen=True, kw_only=True)
 class CrossingAtRecords(Flawed):
-    """Paper 002, equations 7 and 9: a line may cross another one where no record is (SOUNDNESS 3.3)."""
+    """Paper 002, equations 7 and 9: a line may cross another one where no record is."""
 
     def observe(self, table, n_runs, bits):
         size = table.codes["size"] / 9.0
@@ -121,7 +121,7 @@ def test_a_constraint_on_confidential_rows_is_caught():
 
 @dataclass(frozen=True, kw_only=True)
 class ShortChain(Flawed):
-    """A chain of 100 steps of 0.1 that starts at the table's own median (SOUNDNESS 3.8)."""
+    """A chain of 100 steps of 0.1 that starts at the table's own median."""
 
     def observe(self, table, n_runs, bits):
         wages, rng = table.codes["wage"].astype(float), bits.generator()

@@ -17,7 +17,7 @@ from pdips import InputError, LaplaceSanitizer, Modips, PrivBayes, PseudoPosteri
 from pdips.calibration.calibrate import calibrate
 from pdips.cli import program
 from pdips.margins import planning
-from pdips.registry import MECHANISMS, find
+from pdips.registry import MECHANISMS, find, published
 
 REPOSITORY = Path(__file__).parents[2]
 SCHEMA = schema_of(3, 2, 2)
@@ -195,7 +195,7 @@ def test_every_mechanism_works_or_says_why_not(name):
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "n_records": 9, "sampling_share": 2}, "below 1"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1, "largest_epsilon": 10**9}, "largest_epsilon"),
         (LaplaceSanitizer(epsilon=1), {"standard_error": 1e-9, "largest_epsilon": 5}, "at epsilon = 5.*the best is"),
-        (LaplaceSanitizer(epsilon=1, variant="published"), {"standard_error": 1}, "bounds nothing"),
+        (published("laplace-sanitizer")(epsilon=1), {"standard_error": 1}, "bounds nothing"),
         (PseudoPosterior(epsilon=1, model="normal"), {"standard_error": 1}, "bounds nothing"),
         (PrivBayes(epsilon=1), {"standard_error": 1}, "give public_table, or n_records"),
         (PrivBayes(epsilon=1), {"standard_error": 1, "method": "closed form"}, "no closed form"),

@@ -21,7 +21,7 @@ from pdips.audit.cases.bayes_net import BITS
 from pdips.audit.cases.margins import TINY
 from pdips.audit.cases.posterior import COIN, coin
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
-from pdips.audit.engines import exact_bound
+from pdips.audit.engines import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.bayes_net.privbayes import PrivBayes
 from pdips.margins import elections
@@ -149,7 +149,7 @@ def test_every_registered_mechanism_is_held_to_the_contract():
 
 
 def outcomes_of(made, table) -> dict[tuple[int, ...], tuple]:
-    return {each.key: (each.log_probability, each.statistics, each.scales) for each in made.law(table).outcomes}
+    return {each.key: (each.log_probability, each.statistics, each.scales) for each in law_of(made, table).outcomes}
 
 
 def are_one_law(one, other) -> bool:
@@ -230,7 +230,7 @@ def losses_by_scale(made, pairs) -> list[float]:
     """The worst loss of the statistics of each scale of noise, over pairs."""
     found: dict[Fraction, float] = {}
     for pair in pairs:
-        (a,), (b,) = (made.law(table).outcomes for table in (pair.first, pair.second))
+        (a,), (b,) = (law_of(made, table).outcomes for table in (pair.first, pair.second))
         for scale in {scale for scale in a.scales if scale}:
             here = zip(a.statistics, b.statistics, a.scales, strict=True)
             lost = float(sum(abs(x - y) / scale for x, y, each in here if each == scale))
@@ -462,12 +462,17 @@ def statements():
 
 @pytest.mark.parametrize(("name", "relation", "settings"), list(statements()))
 def test_the_statement_says_what_the_schema_and_the_settings_call_for(name, relation, settings):
-    made = made_of(name, relation, settings, epsilon="0.7")
+    made, n_checked = made_of(name, relation, settings, epsilon="0.7"), 0
     for base, cap, person in product((TINY, PAIRS), (1, 2), (None, "person")):
         schema = with_cap(base, cap, person)
-        said = made.privacy_loss(schema).statement
+        try:
+            said = made.privacy_loss(schema).statement
+        except InputError:  # a plan is for schemas that the mechanism takes
+            continue
+        n_checked += 1
         assert said.startswith(f"{name} with epsilon")
         assert {words: words in said for words in STATED} == {words: due(schema, made) for words, due in STATED.items()}
+    assert n_checked >= 4
 
 
 def test_a_release_states_what_ran():

@@ -275,7 +275,7 @@ def test_published_steps_of_one_column_states_its_loss():
 def test_a_release_says_how_much_noise_it_has(mechanism):
     made = mechanism(epsilon="1/2")
     release, _ = made.release(random_table(SCHEMA, 30))
-    scales = made.scales(SCHEMA) if mechanism.name == "steps" else (made.scale(SCHEMA),)
+    scales = made.scales(SCHEMA) if mechanism.name == "steps" else [step.scale for step in made.plan(SCHEMA).steps]
     assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
     assert release.noise[-1].statistics == ("the margin of a, b, c" if mechanism.name == "steps" else "each cell")
     described = release.describe()["noise"][-1]

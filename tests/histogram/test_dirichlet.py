@@ -20,8 +20,9 @@ from pdips import InputError, McClureReiter, MultinomialDirichlet, PrivacyLoss, 
 from pdips.audit import audit
 from pdips.audit.neighbour_pairs import Pair, small_pairs
 from pdips.histogram import urns
-from pdips.mechanism import Law, Outcome
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9

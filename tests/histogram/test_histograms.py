@@ -23,10 +23,13 @@ from pdips.audit.neighbour_pairs import Pair, small_pairs
 from pdips.evaluation.codes import Rows
 from pdips.histogram import urns
 from pdips.histogram.histograms import draw_from_noisy
-from pdips.margins import counts as hierarchy
 from pdips.margins.domain import domain_of
-from pdips.mechanism import Law, Outcome
+from pdips.margins.tree import measure
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
+from pdips.registry import published
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -118,10 +121,10 @@ def test_structural_zeros_are_no_cells():
 
 def test_perturbed_has_the_noise_of_the_sanitizer():
     schema = schema_of(2, 3, records={"max_per_person": 2})
-    assert PerturbedHistogram(epsilon="1/2").scale(schema) == 8
-    assert PerturbedHistogram(epsilon="1/2", neighbours="add-remove").scale(schema) == 4
-    assert PerturbedHistogram(epsilon="1/2", n_sets=3, split="per-set").scale(schema) == 24
-    assert PerturbedHistogram(epsilon="1/2", variant="published").scale(schema) == 4
+    assert PerturbedHistogram(epsilon="1/2").plan(schema).steps[0].scale == 8
+    assert PerturbedHistogram(epsilon="1/2", neighbours="add-remove").plan(schema).steps[0].scale == 4
+    assert PerturbedHistogram(epsilon="1/2", n_sets=3, split="per-set").plan(schema).steps[0].scale == 24
+    assert published("perturbed-histogram")(epsilon="1/2").plan(schema).steps[0].scale == 4
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
@@ -131,7 +134,7 @@ def test_perturbed_costs_exactly_epsilon(relation):
 
 
 def test_perturbed_as_published_costs_twice_what_it_says():
-    found = worst_loss(PerturbedHistogram(epsilon=EPSILON, variant="published"), schema_of(3), (2,))
+    found = worst_loss(published("perturbed-histogram")(epsilon=EPSILON), schema_of(3), (2,))
     assert found == pytest.approx(float(2 * EPSILON), abs=ROUNDING)
 
 
@@ -202,7 +205,7 @@ def test_numbers_are_spread_inside_public_bins():
 def measured(noisy, schema, relation="replace-one", records=((0, 0),) * 10):
     """The tree of a perturbed histogram whose noisy counts are given."""
     plan = PerturbedHistogram(epsilon=1, neighbours=relation).plan(schema)
-    tree = hierarchy.measure(table_of(records, schema), plan, seeded())
+    tree = measure(plan.design, Drawing(plan, table_of(records, schema), seeded()), np.random.default_rng(0))
     tree.observed[-1][0] = noisy
     return tree
 
@@ -445,7 +448,8 @@ def test_counts_too_large_to_add_up_still_give_records():
     noisy = np.full(4096, 2**54, dtype=np.int64)
     schema = schema_of(64, 64)
     plan = PerturbedHistogram(epsilon=1).plan(schema)
-    measured = hierarchy.measure(random_table(schema, 50, 1), plan, seeded())
+    curator = Drawing(plan, random_table(schema, 50, 1), seeded())
+    measured = measure(plan.design, curator, np.random.default_rng(0))
     huge = replace(measured, observed=[measured.observed[0], noisy[None]])
     drawn = draw_from_noisy(huge, n_public=True, rng=np.random.default_rng(1))
     assert len(drawn) == 50

@@ -45,7 +45,7 @@ STUDIES = {
 @pytest.mark.parametrize(("study", "name"), [(study, name) for study, names in STUDIES.items() for name in names])
 def test_a_study_calls_the_mechanism_that_its_rows_are_named_after(study, name, monkeypatch):
     class Stub:
-        variants = ("sound",)
+        variants = find(name).variants
         __dataclass_fields__ = find(name).__dataclass_fields__
 
         def __init__(self, **settings):

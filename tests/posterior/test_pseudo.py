@@ -16,12 +16,12 @@ from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four,
 from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
 from pdips.audit.cases.posterior import pseudo
-from pdips.mechanism import Clock
 from pdips.posterior import fits
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.records import synthetic_sets, to_frame
 from pdips.posterior.weights import ratio_weights
+from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
 
 CLAIM = 5

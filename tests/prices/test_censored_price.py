@@ -171,7 +171,7 @@ def test_infinite_and_missing_log_likelihoods_stay_inside_the_window():
 
 
 def test_rounding_the_sum_in_place_of_each_record_costs_more():
-    """SOUNDNESS review E6: totals that are 2w apart, 2.5 steps here, may be rounded to 3 steps apart."""
+    """Totals that are 2w apart, 2.5 steps here, may be rounded to 3 steps apart."""
     w = window(EPSILON, "replace-one")
     unit = w * 4 / 5
     exact = np.clip(NormalMean.log_likelihood() - NormalMean.centre[:, None], -float(w), float(w))
@@ -291,7 +291,7 @@ def normalised(log_weights):
 
 
 def test_published_window_costs_twice_what_it_says():
-    """SOUNDNESS 2.1: claimed epsilon 1, {.8, .8, .7} against {.8, .8, 1e-6}."""
+    """Claimed epsilon 1, {.8, .8, .7} against {.8, .8, 1e-6}."""
     log_density, half = paper_beta(), float(EPSILON) / 2
     shared, old, new = (log_density(x) for x in (0.8, 0.7, 1e-6))
 
@@ -330,7 +330,7 @@ def weighted(log_prior, log_likelihoods, weights, w=np.inf):
 
 
 def test_censoring_with_confidential_weights_has_no_price():
-    """SOUNDNESS 2.4 and section 8: claimed epsilon 1; with weights fixed in public the same pair costs what it may."""
+    """Claimed epsilon 1; with weights fixed in public the same pair costs what it may."""
     half = float(EPSILON) / 2
     theta, log_prior, a, b = normal_pair(0.3, 3, 100)
     p, q = (weighted(log_prior, x, confidential_weights(log_prior, x), half) for x in (a, b))
@@ -353,7 +353,7 @@ def test_the_loss_with_confidential_weights_grows_with_the_table():
 
 
 def test_weighting_without_censoring_has_no_price():
-    """SOUNDNESS 2.6 and section 8: claimed epsilon 5."""
+    """Claimed epsilon 5."""
     theta, log_prior, a, b = normal_pair(1, 10, 400)
     p, q = (weighted(log_prior, x, confidential_weights(log_prior, x)) for x in (a, b))
     event = np.abs(theta) > 3

@@ -219,7 +219,7 @@ def test_confidential_strata_cost_epsilon_also_for_a_record_that_changes_stratum
 
 
 def test_strata_at_the_full_price_each_are_found_out(monkeypatch):
-    # the broken twin: parallel composition as if a record stayed where it is (SOUNDNESS 1.4)
+    # the broken twin: parallel composition as if a record stayed where it is
     from pdips.quantile.column_plan import ColumnPlan
 
     made = KNGResidual(**FEW, bins=2, by=("g",))

@@ -178,7 +178,7 @@ def test_exponential_mechanism_is_the_same_when_every_choice_is_made_exactly(mon
 
 
 def test_scores_far_below_the_best_count_as_sixty_nats_below(monkeypatch):
-    # SOUNDNESS review E8: no candidate's probability may vanish
+    # no candidate's probability may vanish
     monkeypatch.setattr(noise, "FLOOR_NATS", 3)
     chosen = noise.exponential_mechanism(np.tile([[0, -(10**6)]], (N, 1)), Fraction(1), seeded())
     rare = math.exp(-3) / (1 + math.exp(-3))
@@ -197,7 +197,7 @@ def test_exponential_mechanism_needs_sensible_scores(scores, unit):
 
 
 def test_quantise_keeps_the_distance_that_doubles_lose():
-    # SOUNDNESS review E4: 0.25 and 0.15 are one step of 0.1 apart
+    # 0.25 and 0.15 are one step of 0.1 apart
     step, values = Fraction(1, 10), np.array([0.25, 0.15])
     exact = [math.floor(Fraction(v) / step + Fraction(1, 2)) for v in values]
     assert noise.quantise(values, step).tolist() == exact

@@ -96,8 +96,8 @@ class PublishedFitter(Fitter):
 def true_epsilon(plan: Plan, n_predictors: int, epsilon: float) -> float:
     """Return what the printed sensitivity really costs in a column, under replace-one, if sampling is exact.
 
-    See ``docs/proofs/kng.md``. For (1, x), 0 <= x_j <= C_X, C_X >= 1, in the largest entry, Delta_R is C_X, the printed one
-    2 (1 - tau) C_X, so a quantile costs epsilon_k / (2 (1 - tau)).
+    See ``docs/proofs/kng.md``. For (1, x), 0 <= x_j <= C_X, C_X >= 1, in the largest entry, Delta_R is C_X, the printed
+    one 2 (1 - tau) C_X, so a quantile costs epsilon_k / (2 (1 - tau)).
     """
     shares = plan.shares(n_predictors)
     return math.fsum(epsilon * float(share) / (2 * (1 - float(tau))) for tau, share in shares.items())

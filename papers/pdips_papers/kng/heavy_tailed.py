@@ -14,7 +14,6 @@ from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import exact
 from pdips_papers.harness.curves import Line, Violin, shares, violins
-from pdips_papers.harness.measures import MEASURES
 from pdips_papers.harness.study import (
     FAILS,
     HOLDS,
@@ -40,6 +39,7 @@ from pdips_papers.kng.heavy_rows import (
     FRESH,
     GENERAL,
     LARGER_IS_BETTER,
+    MEASURES,
     N_RESPLITS,
     NON_PRIVATE,
     PLACES,

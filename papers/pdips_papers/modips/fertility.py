@@ -12,7 +12,6 @@ from pdips.data.table import Table
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips_papers.harness.curves import Line, Violin, lines, violins
-from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import (
     FAILS,
     HOLDS,
@@ -63,6 +62,7 @@ from pdips_papers.modips.fertility_rows import (
     even,
     features,
     fertility_schema,
+    measure,
     modips_row,
     moments,
     read_fertility,

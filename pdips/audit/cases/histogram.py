@@ -17,7 +17,7 @@ CROWD = 5
 
 def perturbed(build: Callable[..., PerturbedHistogram]) -> Iterator[Case]:
     """Yield the cases of the perturbed histogram: its raw output is that of the Laplace sanitizer."""
-    yield from sanitizer(build)  # type: ignore[arg-type]
+    yield from sanitizer(build)
 
 
 def smoothed(build: Callable[..., SmoothedHistogram]) -> Iterator[Case]:

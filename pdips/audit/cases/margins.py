@@ -1,8 +1,8 @@
 """The pairs and events on which the Laplace sanitizer, STEPS and the universal histogram are audited."""
 
 from collections.abc import Callable, Iterator
-from typing import Protocol
 
+from pdips.audit.engines import law_of
 from pdips.audit.neighbour_pairs import (
     Case,
     Pair,
@@ -15,11 +15,10 @@ from pdips.audit.neighbour_pairs import (
     worst_pairs,
 )
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.margins.steps import Steps
 from pdips.margins.universal_histogram import UniversalHistogram
-from pdips.mechanism import Law
+from pdips.mechanism import Mechanism
 
 TINY = Schema.model_validate(
     {
@@ -42,15 +41,9 @@ ALONE = Schema.model_validate({"columns": {"age": AGE}})
 """The ordered column by itself: two layers, so that few counts change and the counts engine sees a small excess."""
 
 
-class Lawful(Protocol):
-    """A mechanism whose exact law can be spelt out."""
-
-    def law(self, table: Table) -> Law: ...
-
-
-def toward(mechanism: Lawful, pair: Pair) -> Pair:
+def toward(mechanism: Mechanism, pair: Pair) -> Pair:
     """Return the pair with the event that tells most of all noisy counts of a mechanism, by its law."""
-    (first,), (second,) = (mechanism.law(table).outcomes for table in (pair.first, pair.second))
+    (first,), (second,) = (law_of(mechanism, table).outcomes for table in (pair.first, pair.second))
     return toward_counts(pair, first.statistics, second.statistics)
 
 

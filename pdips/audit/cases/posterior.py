@@ -16,7 +16,6 @@ from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Law, Outcome
 from pdips.posterior import stages
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
@@ -25,6 +24,8 @@ from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.workspace import ONE_AT_A_TIME
 from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.replay import Outcome
 
 Build = Callable[..., CensoredPosterior]
 

@@ -1,0 +1,252 @@
+"""The one door to a confidential table: whoever holds it answers the steps of a plan, in order, and nothing else.
+
+There are three curators. ``Drawing``, here, answers a release. ``Recording`` and ``Enumerating`` (``replay.py``) tell
+audits what many independent runs would show, and the exact law on a tiny table. All three run the mechanism's own
+``synthesize``.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.arrays import BoolArray, IntArray
+from pdips.data.table import Table
+from pdips.errors import PlanError
+from pdips.privacy.noise import (
+    RandomBits,
+    discrete_gaussian,
+    discrete_laplace,
+    exponential_mechanism,
+)
+from pdips.privacy.plan import AnswerLaw, Plan, Step
+
+Progress = Callable[[str], None]
+Statistic = Callable[[Table], IntArray]
+"""Whole numbers of a table, shape (numbers,); for a choice its scores, shape (choices, candidates)."""
+
+Rule = Callable[[IntArray], NDArray[Any]]
+"""What follows from noisy numbers, shape (..., numbers): a decision of shape (..., decisions), row by row."""
+
+
+class Distribution(Protocol):
+    """A distribution over whole numbers, or over whatever a mechanism draws."""
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> Any:
+        """Return independent draws, one a row: shape (runs, numbers)."""
+        ...
+
+    def log_probabilities(self) -> Mapping[tuple[int, ...], float]:
+        """Return the log probability of every draw, for tiny tables."""
+        ...
+
+
+class Clock:
+    """Wall time by step, told to whoever watches."""
+
+    def __init__(self, progress: Progress | None = None) -> None:
+        self.seconds: dict[str, float] = {}
+        self._progress = progress
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Time a step."""
+        if self._progress is not None:
+            self._progress(name)
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+class Curator(ABC):
+    """Holds a table and answers the steps of a plan.
+
+    A step that isn't the next one, or that has been asked as often as the plan says, raises :class:`PlanError` before
+    the table is read.
+
+    Parameters
+    ----------
+    plan : Plan
+        What may be asked.
+    table : Table
+        The confidential table.
+    """
+
+    def __init__(self, plan: Plan, table: Table) -> None:
+        self._plan, self._table = plan, table
+        self._place = self._asked = self._round = 0
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self._plan.mechanism}>"
+
+    @property
+    def n_public(self) -> bool:
+        """Whether the number of records is public."""
+        return self._plan.n_public
+
+    @property
+    def n_records(self) -> int:
+        """The number of records, where the neighbours make it public."""
+        if not self._plan.n_public:
+            raise PlanError("the number of records is protected under add-remove")
+        return self._table.n_records
+
+    @cached_property
+    def public(self) -> Table:
+        """The table's public columns alone; its number of records is public too."""
+        if not self._plan.n_public:
+            raise PlanError("public columns show the number of records, which is protected under add-remove")
+        return self._table.public_part()
+
+    @property
+    def finished(self) -> bool:
+        """Whether all that the plan priced has been asked."""
+        return self._round == self._plan.repeats
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a part of the work under this name."""
+        yield
+
+    def count(self, step: Step, statistic: Statistic, possible: BoolArray | None = None) -> IntArray:
+        """Return whole numbers of the table with the noise of the step's price.
+
+        Parameters
+        ----------
+        step : Step
+            With law ``"laplace"`` or ``"gaussian"``.
+        statistic : callable
+            Takes the table; returns the exact numbers, shape (numbers,). One person moves them by the step's
+            sensitivity at most.
+        possible : ndarray of bool, shape (numbers,), optional
+            Which numbers can differ from 0; the others are 0 and have no noise. Public.
+
+        Returns
+        -------
+        ndarray of int64, shape (numbers,)
+        """
+        self._take(step, "laplace", "gaussian")
+        return self._count(step, statistic, possible)
+
+    def choose(self, step: Step, scores: Statistic) -> IntArray:
+        """Return one candidate for each row of scores, by exponential mechanisms.
+
+        Parameters
+        ----------
+        step : Step
+            With law ``"exponential"``. Its sensitivity is that of all rows together.
+        scores : callable
+            Takes the table; returns scores in whole steps, shape (choices, candidates); the smallest int64 marks a
+            candidate that isn't available.
+
+        Returns
+        -------
+        ndarray of int64, shape (choices,)
+        """
+        self._take(step, "exponential")
+        return self._choose(step, scores)
+
+    def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
+        """Return a draw from a distribution that depends on the table.
+
+        Parameters
+        ----------
+        step : Step
+            With law ``"distribution"``.
+        distribution : callable
+            Takes the table; returns what to draw from. One person moves the logarithm of its density by at most the
+            step's price.
+        """
+        self._take(step, "distribution")
+        return self._draw(step, distribution)
+
+    def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:
+        """Return what follows from the noisy numbers of the last answer, where later questions depend on it.
+
+        Choices that go on to steer questions must pass through here, so that audits can follow them.
+        """
+        found: NDArray[Any] = rule(noisy)
+        return found
+
+    @abstractmethod
+    def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray: ...
+    @abstractmethod
+    def _choose(self, step: Step, scores: Statistic) -> IntArray: ...
+    @abstractmethod
+    def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any: ...
+
+    def _take(self, step: Step, *laws: AnswerLaw) -> None:
+        """Tick a step off the plan."""
+        if self.finished:
+            raise PlanError(f"{step.name!r} was asked after all that the plan of {self._plan.mechanism} prices")
+        due = self._plan.steps[self._place]
+        if step != due:
+            raise PlanError(f"{step.name!r} was asked where the plan of {self._plan.mechanism} has {due.name!r}")
+        if step.law not in laws:
+            raise PlanError(f"{step.name!r} is priced for the law {step.law!r}, not for {' or '.join(laws)}")
+        self._asked += 1
+        if self._asked == step.times:
+            self._place, self._asked = self._place + 1, 0
+        if self._place == len(self._plan.steps):
+            self._place, self._round = 0, self._round + 1
+
+
+class Drawing(Curator):
+    """Answers a release, with exact noise from random bits.
+
+    Parameters
+    ----------
+    plan, table
+        As :class:`Curator` has them.
+    bits : RandomBits
+        Where randomness comes from.
+    clock : Clock, optional
+        Times the parts of the work.
+    """
+
+    def __init__(self, plan: Plan, table: Table, bits: RandomBits, clock: Clock | None = None) -> None:
+        super().__init__(plan, table)
+        self._bits, self._clock = bits, clock or Clock()
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Time a part of the work under this name."""
+        with self._clock.step(name):
+            yield
+
+    def _count(self, step: Step, statistic: Statistic, possible: BoolArray | None) -> IntArray:
+        noisy: IntArray = noisy_counts(statistic(self._table), possible, step, self._bits)[0]
+        return noisy
+
+    def _choose(self, step: Step, scores: Statistic) -> IntArray:
+        return exponential_mechanism(scores(self._table), 1 / step.scale, self._bits)
+
+    def _draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
+        return distribution(self._table).draw(self._bits)[0]
+
+
+def noisy_counts(
+    counts: IntArray, possible: BoolArray | None, step: Step, bits: RandomBits, n_runs: int = 1
+) -> IntArray:
+    """Add exact noise to the numbers that can differ from 0; the others are 0 and stay so.
+
+    Returns
+    -------
+    ndarray of int64, shape (runs, numbers)
+    """
+    kept = slice(None) if possible is None or possible.all() else possible
+    true = counts[kept]
+    size = n_runs * len(true)
+    drawn = discrete_laplace(step.scale, size, bits) if step.law == "laplace" else None
+    noise = discrete_gaussian(step.variance, size, bits) if drawn is None else drawn
+    noisy = true + noise.reshape(n_runs, len(true))
+    if isinstance(kept, slice):
+        return noisy
+    whole = np.zeros((n_runs, len(counts)), dtype=np.int64)
+    whole[:, kept] = noisy
+    return whole

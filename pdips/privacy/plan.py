@@ -1,0 +1,209 @@
+"""What will be asked of a table, priced before it is read: steps, and the plan that they make up."""
+
+import math
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import Any, Literal
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, positive, zcdp
+from pdips.privacy.noise import check_scale, discrete_laplace_variance
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.privacy.statement import statement
+
+AnswerLaw = Literal["laplace", "gaussian", "exponential", "distribution"]
+
+NOISY: tuple[AnswerLaw, ...] = ("laplace", "gaussian")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """The noise that was added to some statistics: its scale and standard deviation, in their unit. All public."""
+
+    statistics: str
+    scale: float
+    standard_deviation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One private answer. Its noise follows from its price; nothing else works out a scale.
+
+    Parameters
+    ----------
+    name : str
+        What the ledger and the card call it.
+    sensitivity : Sensitivity
+        How far one person can move it, in its own whole steps.
+    price : Fraction
+        Of all its repetitions together: epsilon, or rho for Gaussian noise.
+    law : {"laplace", "gaussian", "exponential", "distribution"}
+        Discrete Laplace or Gaussian noise on each number of a vector; an exponential mechanism over candidates; or a
+        draw from a distribution whose log density any person can move by at most the price.
+    times : int
+        How often it is asked: sequential repetitions, which share the price evenly.
+    counts : str
+        What the noise is on, for whoever reads the noisy numbers ("each cell"); empty for choices.
+    delta : Fraction
+        Probability with which the step may exceed its price.
+    parallel : bool
+        Asked of strata that no record can be in two of, and the sensitivity is that of all strata together: one person
+        pays once.
+
+    Examples
+    --------
+    >>> from fractions import Fraction
+    >>> from pdips import Schema
+    >>> schema = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> cells = Sensitivity.of_counts(schema, "replace-one")
+    >>> Step(name="noisy counts of all cells", sensitivity=cells, price=Fraction(1, 2)).scale
+    Fraction(4, 1)
+    """
+
+    name: str
+    sensitivity: Sensitivity
+    price: Fraction
+    law: AnswerLaw = "laplace"
+    times: int = 1
+    counts: str = ""
+    delta: Fraction = Fraction(0)
+    parallel: bool = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "price", positive(self.price, f"the price of {self.name}"))
+        if self.times < 1:
+            raise InputError(f"{self.name} must be asked at least once, got times = {self.times}")
+        if self.law in NOISY:
+            check_scale(self.variance if self.law == "gaussian" else self.scale, self.law)  # type: ignore[arg-type]
+
+    @property
+    def scale(self) -> Fraction:
+        """Scale of the noise; for a choice, the steps of a score that are worth one nat. l1 / (price / times)."""
+        return self.sensitivity.l1 * self.times / self.price
+
+    @property
+    def variance(self) -> Fraction:
+        """The parameter sigma^2 of Gaussian noise: l2^2 / (2 rho), with rho the price of one repetition."""
+        return self.sensitivity.l2_squared * self.times / (2 * self.price)
+
+    @property
+    def standard_deviation(self) -> float:
+        """Standard deviation of the noise on each number."""
+        if self.law == "gaussian":
+            return math.sqrt(self.variance)
+        return math.sqrt(discrete_laplace_variance(self.scale))
+
+    @property
+    def noise(self) -> Noise:
+        """The noise on each number, in words and figures that may be published."""
+        scale = math.sqrt(self.variance) if self.law == "gaussian" else float(self.scale)
+        return Noise(statistics=self.counts, scale=scale, standard_deviation=self.standard_deviation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """All that will be asked of a table of one schema; public, and made and checked before the table is read.
+
+    Parameters
+    ----------
+    mechanism : str
+        Its name.
+    schema : Schema
+        Of the tables.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike.
+    steps : tuple of Step
+        What is asked, in this order. Names differ.
+    repeats : int
+        How often all of the steps are asked, one round after the other: independent rounds, each paid for.
+    n_sets : int
+        Number of synthetic sets of a release.
+    law : str
+        For the disclosure board: what is done and which noise it has; one or more sentences.
+    kind : {"pure", "approximate", "zcdp", "asymptotic", "none"}
+        What sort of guarantee the steps add up to.
+    delta : Fraction
+        At which a zero-concentrated loss is read.
+    sampling : {"exact", "mcmc"}
+        Whether the output is drawn from the very law that the proof is about.
+    claim : Fraction, optional
+        The epsilon that a paper claims, for ``kind="none"`` and ``"asymptotic"``, in place of the sum over steps.
+    design : object
+        What else the mechanism worked out from settings and schema: the shape of a tree, a model.
+    """
+
+    mechanism: str
+    schema: Schema
+    neighbours: Neighbours
+    steps: tuple[Step, ...]
+    law: str
+    repeats: int = 1
+    n_sets: int = 1
+    kind: Kind = "pure"
+    delta: Fraction = Fraction(0)
+    sampling: Sampling = "exact"
+    claim: Fraction | None = None
+    design: Any = field(default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise InputError(
+                f"{self.mechanism} would ask nothing of tables of this schema: there is nothing to release"
+            )
+        if len({step.name for step in self.steps}) < len(self.steps):
+            raise InputError(f"two steps of {self.mechanism} have one name")
+
+    @property
+    def loss(self) -> PrivacyLoss:
+        """The steps composed, with the paragraph for the disclosure board."""
+        if self.kind == "zcdp":
+            total = zcdp(self._sum(), self.delta, self.neighbours, "")
+            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho}
+        else:
+            delta = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
+            parts = {"epsilon": self._sum() if self.claim is None else self.claim, "delta": delta}
+        text = self.law
+        if self.kind not in ("none", "asymptotic"):
+            text = statement(self, epsilon=parts["epsilon"], delta=parts["delta"])
+        return PrivacyLoss(neighbours=self.neighbours, kind=self.kind, statement=text, sampling=self.sampling, **parts)
+
+    @property
+    def spends(self) -> tuple[Spend, ...]:
+        """The items of the price: every step of every round. Their epsilons add up to that of :attr:`loss`."""
+        rate = self.loss.epsilon / self._sum()
+        return tuple(
+            Spend(
+                step=f"{step.name}{of_set(number, self.repeats)}",
+                epsilon=step.price * rate,
+                composition="parallel" if step.parallel else "sequential",
+            )
+            for number in range(1, self.repeats + 1)
+            for step in self.steps
+        )
+
+    @property
+    def noise(self) -> tuple[Noise, ...]:
+        """The noise on all noisy numbers of one round."""
+        return tuple(step.noise for step in self.steps if step.law in NOISY)
+
+    @property
+    def n_public(self) -> bool:
+        """Whether the number of records is public."""
+        return self.neighbours == "replace-one"
+
+    def named(self, name: str) -> Step:
+        """Return the step of a name."""
+        return {step.name: step for step in self.steps}[name]
+
+    def without_guarantee(self, flaw: str) -> "Plan":
+        """Return the plan of a form as printed, whose steps cost more than they claim; ``flaw`` says why."""
+        return replace(self, kind="none", law=flaw)
+
+    def _sum(self) -> Fraction:
+        return self.repeats * sum((step.price for step in self.steps), Fraction(0))
+
+
+def of_set(number: int, n_rounds: int) -> str:
+    """Return what tells the items of one round from those of another."""
+    return f", set {number}" if n_rounds > 1 else ""
