@@ -114,7 +114,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 }
 """What breaks a rule today, by rule. Whoever mends one takes it out, or the test fails; none is added."""
 
-TOTAL_TODAY: dict[str, int] = {"pdips lines": 45_300, "pdips files": 242, "papers lines": 12_000, "tests lines": 32_000}
+TOTAL_TODAY: dict[str, int] = {"pdips lines": 45_300, "pdips files": 242, "papers lines": 10_800, "tests lines": 32_000}
 """Where a total is still above its limit: what it may be at most. Lowered as the code gets smaller."""
 
 

@@ -275,45 +275,34 @@ class Curves:
 
     def pictures(self, table: pd.DataFrame) -> list[Picture]:
         """Return four panels for each case and group, one a measure, with a line for each method."""
-        lookup = {(row, column): ours for row, column, ours in table[["row", "column", "ours"]].values.tolist()}
+        seen, groups = CurveFigures(table, self), self.groups or {"": tuple(self.methods)}
         return [
             Picture(
                 title=f"{label}: {title}" if title else label,
                 caption="Across: epsilon, on a log scale. Dotted: no bias, nominal coverage.",
-                panels=[self._panel(lookup, case, measure, epsilons_of(table), methods) for measure in MEASURES],
+                panels=[self._panel(seen, case, measure, names) for measure in MEASURES],
                 key={
                     method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
-                    for method in methods.values()
+                    for method in (self.methods[name] for name in names)
                 },
             )
             for case, label in self.cases.items()
             if table["row"].str.endswith(f", {case}").any()
-            for title, methods in self._groups().items()
+            for title, names in groups.items()
         ]
 
-    def _groups(self) -> dict[str, dict[str, Method]]:
-        groups = self.groups or {"": tuple(self.methods)}
-        return {title: {name: self.methods[name] for name in names} for title, names in groups.items()}
-
-    def _panel(
-        self,
-        lookup: Mapping[tuple[str, str], float],
-        case: str,
-        measure: str,
-        epsilons: list[str],
-        methods: Mapping[str, Method],
-    ) -> "Figure":
+    def _panel(self, seen: "CurveFigures", case: str, measure: str, names: Sequence[str]) -> "Figure":
         from matplotlib.figure import Figure
 
         figure = Figure(figsize=(250 / 72, 190 / 72), dpi=72)
         axes = figure.add_axes((0.17, 0.14, 0.81, 0.74))
-        x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in epsilons]
-        for name, method in methods.items():
-            y = [lookup.get((f"{name}, {case}", f"{measure}{suffix_of(epsilon)}"), math.nan) for epsilon in epsilons]
+        x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in seen.epsilons]
+        for name in names:
+            method, y = self.methods[name], seen.over([name], [case], measure, seen.epsilons)
             if not np.isnan(y).all():
-                style, width = ((0, (5, 3)) if method.dashed else "-"), 1.5
-                axes.plot(x, y, color=SERIES[method.colour - 1], linestyle=style, linewidth=width)
-        _dress_epsilons(axes, measure, x, epsilons)
+                style = (0, (5, 3)) if method.dashed else "-"
+                axes.plot(x, y, color=SERIES[method.colour - 1], linestyle=style, linewidth=1.5)
+        _dress_epsilons(axes, measure, x, seen.epsilons)
         return figure
 
 

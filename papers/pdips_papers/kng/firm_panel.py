@@ -14,7 +14,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.k_marginal import k_marginal
 from pdips.evaluation.pmse import Penalty, pmse
-from pdips.mechanism import Clock
+from pdips.privacy.curator import Clock
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile import sequential
