@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from scipy import special
 
 from pdips.arrays import FloatArray
-from pdips.posterior.diagnostics import stream_bounds
+from pdips.posterior.bounds import stream_bounds
 from pdips.report.bounds import places
 
 PICTURE = Path(__file__).parents[1] / "docs" / "diagnostics.svg"

@@ -13,7 +13,8 @@ import pymc as pm
 
 from pdips.arrays import FloatArray
 from pdips.posterior.nuts import Convergence, converged
-from pdips.quantile.hit_and_run import HitAndRun, KNormGradient
+from pdips.quantile.gradient import KNormGradient
+from pdips.quantile.hit_and_run import HitAndRun
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient
 
 SCALE = 0.125 / 2

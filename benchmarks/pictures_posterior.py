@@ -13,10 +13,10 @@ from scipy import stats
 from benchmarks.pictures import DOCS
 from pdips import CensoredPosterior, Schema, Table
 from pdips.posterior.columns import Columns, record_values
-from pdips.posterior.model import as_source
-from pdips.posterior.quadrature import Quadrature
-from pdips.posterior.workspace import workspace
+from pdips.posterior.model import workspace
+from pdips.posterior.model_file import as_source
 from pdips.privacy.noise import RandomBits
+from pdips_papers.pseudo.quadrature import Quadrature
 
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 EPSILONS = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))

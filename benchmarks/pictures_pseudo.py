@@ -7,10 +7,11 @@ from scipy import stats
 from benchmarks.pictures_histograms import draw
 from pdips import Schema
 from pdips.posterior.columns import Columns
-from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import Source
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import lipschitz_bound
+from pdips_papers.pseudo.quadrature import Quadrature
 
 SIZES = (20, 40, 80, 160, 320)
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})

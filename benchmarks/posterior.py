@@ -15,7 +15,8 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.censoring import Censored, censor
+from pdips.posterior.censoring import Censored
+from pdips.posterior.finished_model import censor
 from pdips.posterior.nuts import converged, sample
 
 WINDOW = 2.5

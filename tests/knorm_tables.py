@@ -1,20 +1,42 @@
 """Small tables for K-norm gradient densities, and cells of their laws by brute force."""
 
+import itertools
+
 import numpy as np
 from scipy import stats
 
-from pdips.quantile.hit_and_run import KNormGradient, Norm
+from pdips.quantile.gradient import DensityNorm, KNormGradient
 
 LOWER, UPPER = np.array([-1.0, -4.0]), np.array([7.0, 5.0])
 SIDE = 8
 FINE = 90
 
 
-def skewed(scale: float = 0.5, tau: float = 0.3, norm: Norm = "hull", **lines) -> KNormGradient:
+def skewed(scale: float = 0.5, tau: float = 0.3, norm: DensityNorm = "hull", **lines) -> KNormGradient:
     """Nine records with a long upper tail: a symmetric target would hide a wrong sign."""
     rng = np.random.default_rng(5)
     x = np.minimum(rng.exponential(0.5, 9), 2.0) - 1
     return KNormGradient(np.column_stack([np.ones(9), x]), 1 + 2 * x + rng.exponential(2, 9), tau, scale, norm, **lines)
+
+
+def norm_at(density: KNormGradient, theta: np.ndarray) -> float:
+    """Return the norm of the gradient at theta, by its definition."""
+    sizes = np.abs(density.x.T @ ((density.y <= density.x @ theta) - density.tau))
+    beyond = np.max(sizes[1:] - sizes[0], initial=0.0) / (2 * max(density.tau, 1 - density.tau))
+    found = {"l1": sizes.sum(), "l2": np.sqrt((sizes**2).sum()), "linf": sizes.max(), "hull": sizes[0] + beyond}
+    return float(found[density.norm])
+
+
+def heights(density: KNormGradient, theta: np.ndarray) -> np.ndarray:
+    """Return by how much each floor and ceiling is kept at the worst vertex of the box of covariates."""
+    lines, signs = density.lines
+    vertices = np.array([[1, *each] for each in itertools.product(*np.transpose(density.covariates))])
+    return (signs[:, None] * (theta - lines) @ vertices.T).min(axis=1)
+
+
+def log_density(density: KNormGradient, theta: np.ndarray) -> float:
+    """Return the log density up to a constant; minus infinity across a line."""
+    return -density.scale * norm_at(density, theta) if (heights(density, theta) >= 0).all() else -np.inf
 
 
 def cells(density: KNormGradient) -> np.ndarray:
@@ -29,7 +51,7 @@ def cells(density: KNormGradient) -> np.ndarray:
     beyond = np.maximum(sizes[1] - sizes[0], 0) / (2 * max(density.tau, 1 - density.tau))
     norms = {"l1": sizes.sum(0), "l2": np.hypot(*sizes), "linf": sizes.max(0), "hull": sizes[0] + beyond}
     mass = np.exp(-density.scale * norms[density.norm])
-    lines, signs = density.lines()
+    lines, signs = density.lines
     for line, sign in zip(lines, signs, strict=True):
         for end in (-1.0, 1.0):
             mass *= sign * ((first - line[0])[:, None] + end * (second - line[1])[None, :]) >= 0

@@ -8,7 +8,8 @@ import numpy as np
 import pymc as pm
 
 from pdips.data.schema import Column, Schema
-from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import Source
 from pdips.registry import find
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts, Sums

@@ -13,9 +13,9 @@ def models() -> None:
 @models.command("list")
 def models_list() -> None:
     """Show the models and what they describe."""
-    from pdips.posterior import gallery
+    from pdips.posterior import model_file
 
-    known = gallery.names()
+    known = model_file.names()
     width = max(map(len, known), default=0)
     for name, line in known.items():
         click.echo(f"{name:{width}}  {line}")
@@ -28,9 +28,9 @@ def models_copy(name: str, target: str | None) -> None:
     """Copy the file of model NAME, to be changed. It never overwrites a file."""
     from pathlib import Path
 
-    from pdips.posterior import gallery
+    from pdips.posterior import model_file
 
-    source = gallery.path(name)
+    source = model_file.path(name)
     copy = Path(target) if target is not None else Path(source.name)
     copy = copy / source.name if copy.is_dir() else copy
     try:

@@ -1,19 +1,49 @@
-"""How far records' log-likelihoods move over the draws of a posterior, and what is to be said of it."""
+"""How far each record's log-likelihood moves over the draws of a posterior, and what that certifies.
 
+All of it is computed from the confidential records and no epsilon pays for it: for inside use only.
+``docs/diagnostics.md`` says how to read it.
+"""
+
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import arviz as az
 import numpy as np
+import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.posterior.certificate import in_words
+from pdips.errors import InputError
+from pdips.posterior.columns import Values
+from pdips.posterior.stream import MOST_AT_ONCE, Draws, Tally, draws_by_name, stream
 
 FEWEST_DRAWS = 4
 """Draws a chain below which ArviZ gives neither R-hat nor effective numbers."""
+
+MOST_HELD = 10_000_000
+"""Log-likelihoods that :func:`log_likelihood_tree` agrees to hold."""
+
+MEASURED = (
+    "The bound is the largest |alpha_i (log p(x_i | theta_s) - c_i)| found over all records i and all draws s of this "
+    "posterior."
+)
+
+USE = (
+    "So, for the removal of one record that is in the table, with weights and centre as they are, and outside a part "
+    "of the posterior whose mass is expected to be no more than that, the log-likelihood's part of the privacy loss is "
+    "at most the bound. Weights and centre must have been fixed before these draws were made, not computed from them."
+)
+
+NOT = (
+    "It does not bound the change of the normalising constant, a record that is not in the table, any other table, the "
+    "change of the weights when a record changes, or parameters that were not drawn. Twice the bound is what paper 004 "
+    "calls epsilon_x: it describes this table and is no guarantee of differential privacy."
+)
+
+INSIDE_ONLY = "The bound is itself a function of the confidential records without noise: it must not be published."
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -56,6 +86,23 @@ class Bounds:
 
     def __repr__(self) -> str:
         return "Bounds(confidential: describe() and certifies() say what was found)"
+
+    @classmethod
+    def of(cls, tally: Tally, chains: int, independent: bool) -> "Bounds":
+        """Return the bounds of each record, out of what was kept of each row."""
+        each = np.repeat(np.arange(len(tally.counts)), tally.counts)
+        return cls(
+            largest=np.maximum(tally.highest, -tally.lowest)[each],
+            lowest=tally.lowest[each],
+            highest=tally.highest[each],
+            mean=(tally.total / len(tally.largest_by_draw))[each],
+            draws_beyond=tally.draws_beyond.astype(np.int64)[each],
+            largest_by_draw=tally.largest_by_draw.reshape(chains, -1),
+            records_beyond=tally.records_beyond.reshape(chains, -1),
+            limit=tally.limit,
+            weighted=tally.weighted,
+            independent=independent,
+        )
 
     @property
     def n_records(self) -> int:
@@ -131,7 +178,7 @@ class Bounds:
 
     def certifies(self) -> str:
         """Say in words what the bound certifies and what it doesn't."""
-        return in_words(
+        return _in_words(
             exceedance=self.exceedance,
             independent=self.independent,
             mixed=bool(self.rhat < 1.01),
@@ -174,6 +221,188 @@ class Bounds:
         return xr.DataTree.from_dict({"pdips": xr.Dataset(of_records | of_draws, attrs=about)})
 
 
+def stream_bounds(
+    model: pm.Model,
+    values: Values | None,
+    draws: Draws,
+    *,
+    weights: FloatArray | None = None,
+    centre: FloatArray | None = None,
+    limit: float | None = None,
+    counts: IntArray | None = None,
+    independent: bool = False,
+    mode: str | None = None,
+) -> Bounds:
+    """Bound a model's log-likelihoods over draws without ever holding all of them.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        As ``Blueprint.build`` returns it, or any whose observed variables have one value a record along their first
+        axis. Its potentials are no part of any record's likelihood.
+    values : mapping of str to ndarray, shape (records, ...), or None
+        Columns by name, for the model's ``pm.Data``; what is left out is taken from the model.
+    draws : mapping of str to ndarray, shape (draws, ...), or xarray.DataTree
+        Free variables or their transformed value variables by name; or a tree with a ``posterior`` group, whose
+        chains are kept apart.
+    weights : ndarray, shape (records,), optional
+        ``alpha``, 1 by default.
+    centre : ndarray, shape (records,), optional
+        ``c``, nats, 0 by default.
+    limit : float, optional
+        Half-width of the window of a censored posterior, nats.
+    counts : ndarray of int, shape (records,), optional
+        How many records each row stands for, where equal ones were put together.
+    independent : bool
+        Whether the draws are independent draws from the posterior, as those on a grid are.
+    mode : str, optional
+        PyTensor's mode of compilation.
+
+    Raises
+    ------
+    InputError
+        See :func:`pdips.posterior.stream.stream`; or if weights, centre or limit are not what they should be.
+    """
+    pieces = stream(model, values, draws, mode=mode)
+    chains = draws["posterior"].sizes["chain"] if isinstance(draws, xr.DataTree) else 1
+    tally = Tally(pieces.n_records, pieces.n_draws, weights, centre, limit, counts)
+    for records, some, found in pieces.pieces():
+        tally.add(records, some, found)
+    return Bounds.of(tally, chains, independent)
+
+
+def from_log_likelihood(
+    tree: xr.DataTree,
+    *,
+    variable: str | None = None,
+    record_dim: str | None = None,
+    weights: FloatArray | None = None,
+    centre: FloatArray | None = None,
+    limit: float | None = None,
+    independent: bool = False,
+) -> Bounds:
+    """Bound the log-likelihoods that a tree holds, whoever made it.
+
+    Parameters
+    ----------
+    tree : xarray.DataTree
+        With a group ``log_likelihood`` whose variables have dims chain, draw and one for records.
+    variable : str, optional
+        The one to take. By default all are summed record by record, which asks that they share the dim of records.
+    record_dim : str, optional
+        The dim of records, if there are others besides chain and draw: those are summed over.
+    weights, centre, limit, independent
+        As in :func:`stream_bounds`.
+
+    Raises
+    ------
+    InputError
+        If there is no such group or variable, or it can't be told which dim counts records.
+    """
+    arrays, records = _arrays(tree, variable, record_dim)
+    sizes = arrays[0].sizes
+    n_records, chains, n_draws = sizes[records], sizes["chain"], sizes["draw"]
+    tally = Tally(n_records, chains * n_draws, weights, centre, limit)
+    for chain, start, stop in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // (2 * n_records))):
+        found = sum(_piece(array.isel(chain=chain, draw=slice(start, stop)), records) for array in arrays)
+        tally.add(
+            slice(0, n_records), slice(chain * n_draws + start, chain * n_draws + stop), np.ascontiguousarray(found)
+        )
+    return Bounds.of(tally, chains, independent)
+
+
+def log_likelihood_tree(
+    model: pm.Model, values: Values | None, draws: Draws, *, mode: str | None = None
+) -> xr.DataTree:
+    """Return a small table's log-likelihoods as a tree, for ArviZ: confidential.
+
+    Parameters
+    ----------
+    model, values, draws, mode
+        As in :func:`stream_bounds`.
+
+    Returns
+    -------
+    xarray.DataTree
+        Groups ``posterior`` and ``log_likelihood``; the latter has one variable with dims chain, draw, record, summed
+        over the model's observed variables and without weights.
+
+    Raises
+    ------
+    InputError
+        If it would hold more than ``MOST_HELD`` numbers; use :func:`stream_bounds`.
+    """
+    pieces = stream(model, values, draws, mode=mode)
+    if pieces.n_records * pieces.n_draws > MOST_HELD:
+        raise InputError(f"records times draws must not exceed {MOST_HELD:,}; use stream_bounds, which holds none")
+    found = np.empty((pieces.n_draws, pieces.n_records))
+    for records, some, piece in pieces.pieces():
+        found[some, records] = piece
+    names = [rv.name for rv in model.observed_RVs]
+    if isinstance(draws, xr.DataTree):
+        posterior = draws["posterior"].to_dataset()
+    else:
+        named = {name: value[None] for name, value in draws_by_name(draws).items()}
+        posterior = az.from_dict({"posterior": named})["posterior"].to_dataset()
+    sizes = posterior.sizes
+    cube = found.reshape(sizes["chain"], sizes["draw"], -1)
+    coords = {name: posterior.coords[name] for name in ("chain", "draw") if name in posterior.coords}
+    group = xr.Dataset(
+        {names[0] if len(names) == 1 else "log_likelihood": (("chain", "draw", "record"), cube)}, coords=coords
+    )
+    return xr.DataTree.from_dict({"posterior": posterior, "log_likelihood": group})
+
+
+def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> tuple[list[xr.DataArray], str]:
+    """Return log-likelihoods with dims chain, draw, that of the records, and any others; and that of the records."""
+    if not isinstance(tree, xr.DataTree) or "log_likelihood" not in tree.children:
+        raise InputError(
+            "the tree has no log_likelihood group; PyMC adds one by pm.compute_log_likelihood, and for Stan name the "
+            "generated quantity when you call az.from_cmdstanpy(..., log_likelihood=...)"
+        )
+    group = tree["log_likelihood"].to_dataset()
+    names = [str(name) for name in group.data_vars] if variable is None else [variable]
+    if not names or any(name not in group.data_vars for name in names):
+        raise InputError(
+            "the log_likelihood group has no such variable" if names else "the log_likelihood group is empty"
+        )
+    found = [group[name] for name in names]
+    dims = {_record_dim(str(array.name), array, record_dim) for array in found}
+    if len(dims) != 1:
+        raise InputError(
+            "the variables of the log_likelihood group have different dims of records; pass variable=..., or rename "
+            "the dims if they count the same records"
+        )
+    if any(size == 0 for array in found for size in array.shape):
+        raise InputError("the log_likelihood group has no records or no draws")
+    return found, dims.pop()
+
+
+def _record_dim(name: str, array: xr.DataArray, record_dim: str | None) -> str:
+    others = [str(dim) for dim in array.dims if dim not in ("chain", "draw")]
+    if "chain" not in array.dims or "draw" not in array.dims:
+        raise InputError(f"log_likelihood variable {name!r} must have dims chain and draw")
+    records = record_dim if record_dim is not None else others[0] if len(others) == 1 else None
+    if records is None or records not in others:
+        raise InputError(
+            f"log_likelihood variable {name!r} has dims {', '.join(others) or 'none'} besides chain and draw; say "
+            "which one counts records by record_dim=..."
+        )
+    return records
+
+
+def _piece(part: xr.DataArray, records: str) -> FloatArray:
+    # Loaded before it is turned: what lies in a file and is turned would be read whole.
+    found = part.load().transpose("draw", records, ...).to_numpy().astype(np.float64)
+    return found.reshape(*found.shape[:2], -1).sum(axis=2) if found.ndim > 2 else found
+
+
+def _chunks(chains: int, n_draws: int, chunk: int) -> Iterator[tuple[int, int, int]]:
+    for chain in range(chains):
+        for start in range(0, n_draws, chunk):
+            yield chain, start, min(start + chunk, n_draws)
+
+
 def _moves(chains: FloatArray) -> bool:
     return chains.shape[1] >= FEWEST_DRAWS and bool(np.all(np.isfinite(chains))) and float(np.ptp(chains)) > 0
 
@@ -186,3 +415,64 @@ def _five(values: NDArray[Any]) -> dict[str, float | None]:
     words = ("min", "quarter", "median", "three_quarters", "max")
     found = np.quantile(values, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf")
     return {word: _number(value) for word, value in zip(words, found, strict=True)}
+
+
+def _in_words(*, exceedance: float, independent: bool, mixed: bool, limited: bool, weighted: bool) -> str:
+    """Return the statement, a paragraph.
+
+    Parameters
+    ----------
+    exceedance : float
+        Bound on the probability that a further draw goes beyond the bound.
+    independent : bool
+        Whether the draws are independent.
+    mixed : bool
+        Whether R-hat of the bound is below 1.01; asked for unless the draws are independent.
+    limited : bool
+        Whether there is a limit beyond which terms are censored.
+    weighted : bool
+        Whether weights were given.
+    """
+    use = [USE] if independent or mixed else []
+    parts = [MEASURED, _further(exceedance, independent, mixed), *use, NOT, _censoring(limited)]
+    return " ".join([*parts, *([_weights(limited)] if weighted else []), INSIDE_ONLY])
+
+
+def _further(exceedance: float, independent: bool, mixed: bool) -> str:
+    if independent:
+        return (
+            "The draws being independent, one more draw from the same posterior goes beyond the bound with probability "
+            f"at most {exceedance:.2g}, one in the number of draws plus one."
+        )
+    if not mixed:
+        return (
+            "The chains do not agree on the bound, or are too short to tell (R-hat below 1.01 is asked for), so "
+            "nothing can be said on how often a further draw would go beyond it."
+        )
+    return (
+        "One more draw from the same posterior goes beyond the bound with probability of about "
+        f"{exceedance:.2g} or less: one in the effective number of draws plus one, which for a Markov chain is "
+        "customary and not a theorem."
+    )
+
+
+def _censoring(limited: bool) -> str:
+    if limited:
+        return (
+            "If the mechanism censors at the limit, each record's term is within the limit by construction and the "
+            "guarantee follows from that alone; the bound here, of terms before they are censored, adds nothing to it. "
+            "The share of censored records tells what the guarantee costs."
+        )
+    return (
+        "Nothing is censored: wherever the log-likelihood of a possible record is unbounded over the prior, no finite "
+        "epsilon holds, however small the bound."
+    )
+
+
+def _weights(limited: bool) -> str:
+    how = "censored or not" if limited else "whatever the bound"
+    return (
+        "Weights computed from the confidential records change for every record when one of them changes, and no "
+        f"finite epsilon holds for such weights, {how}. Weights that are a public function of one record are free of "
+        "this."
+    )

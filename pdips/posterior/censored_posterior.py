@@ -15,22 +15,21 @@ from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
-from pdips.posterior import chains, stages, statements
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
-from pdips.posterior import private_reference as reference
-from pdips.posterior.closer import look
+from pdips.posterior import private_reference as stages
+from pdips.posterior import statements
+from pdips.posterior.censoring import CLIPS, Clip
 from pdips.posterior.columns import distinct, record_values
-from pdips.posterior.drawing import Censoring, Scored, from_prior, score_grid
-from pdips.posterior.grid import NODES
-from pdips.posterior.model import BuildModel, Source, as_source
-from pdips.posterior.model_checks import on_stand_ins
+from pdips.posterior.grid import NODES, Scored, score_grid
+from pdips.posterior.model import ONE_AT_A_TIME, Workspace, workspace
+from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.price import Price
+from pdips.posterior.private_reference import Reference, Stage
 from pdips.posterior.records import synthetic_sets
-from pdips.posterior.rejection import check_proposals
-from pdips.posterior.scores import Clip
-from pdips.posterior.stages import Reference, Stage
-from pdips.posterior.workspace import ONE_AT_A_TIME, Workspace, workspace
+from pdips.posterior.rehearsal import check_unused, on_stand_ins
+from pdips.posterior.rejection import check_prior, check_proposals, draw_by_rejection
+from pdips.posterior.target import Target
 from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
@@ -38,17 +37,14 @@ from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome
 from pdips.release.release import Closer, Release, RunRecord
-from pdips_papers.pseudo import as_printed as published
 
 Centre = Literal["staged", "reference", "zero"]
-Sampler = Literal["auto", "grid", "nuts", "rejection", "atoms"]
+Sampler = Literal["auto", "grid", "nuts", "rejection"]
 Backend = sampling.Sampler
 Drawing = tuple[list[dict[str, FloatArray]], dict[str, Any], Closer | None]
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
-
-ATOM = Fraction(1, 100)
 
 OF_NUTS = ("draws", "tune", "n_chains", "nuts")
 
@@ -80,25 +76,22 @@ class CensoredPosterior:
         Share of the budget that the private reference gets: at least half of it is well spent there, more if records
         are few or the budget is small (``docs/mechanisms/censored-posterior.md``).
     weights : {"none", "public"}
-        Whether terms that could leave the window are scaled down first, by weights from public parameter values. The
-        published form also has "confidential": the paper's weights.
+        Whether terms that could leave the window are scaled down first, by weights from public parameter values.
     clip : {"hard", "tanh", "algebraic"}
         How terms are kept inside: cut off, w tanh(u / w), or w u / (w + abs(u)).
     kind : {"pure", "zcdp"}
         Whether draws add up in epsilon, or as zero-concentrated losses read at ``delta``.
     delta : int, float, str or Fraction
         For ``kind="zcdp"``.
-    sampler : {"auto", "grid", "nuts", "rejection", "atoms"}
-        "auto": exactly, on a public grid, for up to three parameters, otherwise by NUTS. Rejection and atoms
-        (experimental) are exact for any number of parameters, but only feasible for few records.
+    sampler : {"auto", "grid", "nuts", "rejection"}
+        "auto": exactly, on a public grid, for up to three parameters, otherwise by NUTS. Rejection is exact for any
+        number of parameters, but only feasible for few records.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
     nuts : {"auto", "nutpie", "pymc", "numpyro"}
         Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
         Of NUTS.
-    variant : {"sound", "published"}
-        ``"published"`` follows the paper's formula: window epsilon / 2, no centre, kind "none", for studies only.
 
     Raises
     ------
@@ -109,29 +102,29 @@ class CensoredPosterior:
     -----
     One draw from prior(theta) exp(sum_i s(alpha_i (log p(x_i | theta) - c_i))) with s in [-w, w] costs 4 w under
     replace-one and 2 w under add-remove, both attained, if alpha and c depend on their record and on public values only
-    (paper 004, equation 3.6, with SOUNDNESS theorem 2.1; the paper itself takes 4 w for 2 w). With a centre
-    at one parameter value the base measure takes back, on records simulated there, what censoring would take away, so
-    that the posterior keeps its place and width where the window is narrow, the better the nearer the centre is.
-    Proof:
+    (paper 004, equation 3.6; the paper itself takes 4 w for 2 w). With a centre at one parameter value the base
+    measure takes back, on records simulated there, what censoring would take away, so that the posterior keeps its
+    place and width where the window is narrow, the better the nearer the centre is. Proof:
     ``docs/proofs/censored-posterior.md``.
     """
 
     name: ClassVar[str] = "censored-posterior"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
+    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
     most_sets: ClassVar[int] = MOST_SETS
+    centres: ClassVar[tuple[str, ...]] = ("staged", "reference", "zero")
+    weightings: ClassVar[tuple[str, ...]] = ("none", "public")
 
     epsilon: Number
     n_sets: int = 1
     neighbours: Neighbours = "replace-one"
     model: str | Path | BuildModel | Source | None = None
     split: Split = "once"
-    variant: Variant = "sound"
     centre: Centre | None = None
     reference: str | Path | Mapping[str, Any] | None = None
     share: Number = "3/4"
-    weights: Literal["none", "public", "confidential"] = "none"
+    weights: str = "none"
     clip: Clip = "hard"
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
@@ -143,17 +136,16 @@ class CensoredPosterior:
     n_chains: int = 4
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variant, split=self.split)
+        check_settings(self, split=self.split)
         check_n_records(self.n_records, self.neighbours)
-        sound = self.variant == "sound"
-        choice(self.weights, ("none", "public") if sound else ("none", "confidential"), "weights")
-        choice(self.clip, ("hard", "tanh", "algebraic"), "clip")
+        choice(self.weights, self.weightings, "weights")
+        choice(self.clip, CLIPS, "clip")
         choice(self.kind, ("pure", "zcdp"), "kind")
-        choice(self.sampler, ("auto", "grid", "nuts", "rejection", "atoms"), "sampler")
+        choice(self.sampler, ("auto", "grid", "nuts", "rejection"), "sampler")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         prices.check_share(self.share)
         if self.centre is not None:
-            choice(self.centre, ("staged", "reference", "zero") if sound else ("zero",), "centre")
+            choice(self.centre, self.centres, "centre")
         if (self.centre == "reference") != (self.reference is not None) and self.centre is not None:
             raise InputError("centre = reference and reference go together: name a public table, 'prior' or parameters")
         if not 0 < positive(self.delta, "delta") < 1:
@@ -169,8 +161,6 @@ class CensoredPosterior:
     @property
     def centred_on(self) -> Centre:
         """What terms are centred on."""
-        if self.variant == "published":
-            return "zero"
         return self.centre or ("staged" if self.reference is None else "reference")
 
     @property
@@ -189,10 +179,6 @@ class CensoredPosterior:
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         epsilon = exact(self.epsilon, "epsilon")
-        if self.variant == "published":
-            text = statements.published(epsilon, self.weights)
-            loss = PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=text)
-            return replace(loss, sampling="mcmc")
         sampler = self._sampler(schema)
         delta = exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0)
         text = statement(self, schema, statements.law(self, sampler, schema), delta=delta)
@@ -220,25 +206,17 @@ class CensoredPosterior:
         if self._sampler(schema) == "nuts":
             space.check_gradient()
         else:
-            self._check_unused(schema)
-        if self._sampler(schema) in ("rejection", "atoms"):
-            space.check_prior()
+            given = [name for name in OF_NUTS if getattr(self, name) != self.__dataclass_fields__[name].default]
+            check_unused(given, f"sampler = {self._sampler(schema)}", "sampler = nuts")
+        if self.sampler == "rejection":
+            check_prior(space)
         if self.centred_on == "staged":
-            reference.check_schema(schema, self.price.stage, self.neighbours)
+            stages.check_schema(schema, self.price.stage, self.neighbours)
             stages.rehearse(space)
         if self.centred_on == "reference":
             with on_stand_ins("the fit to the reference"):
                 self._reference(space, 1)
         return self.price.spends(self.privacy_loss(schema).epsilon)
-
-    def _check_unused(self, schema: Schema) -> None:
-        """Refuse settings of NUTS where it doesn't draw."""
-        given = [name for name in OF_NUTS if getattr(self, name) != self.__dataclass_fields__[name].default]
-        if given:
-            raise InputError(
-                f"{' and '.join(given)} would have no effect: this model's parameters are drawn by sampler = "
-                f"{self._sampler(schema)}; leave {'it' if len(given) == 1 else 'them'} out, or set sampler = nuts"
-            )
 
     def _space(self, schema: Schema) -> Workspace:
         if self.model is None:
@@ -260,20 +238,18 @@ class CensoredPosterior:
 
     def window(self, schema: Schema) -> Fraction:
         """Return the half-width of the window of one draw, in nats."""
-        if self.variant == "published":
-            return exact(self.epsilon, "epsilon") / 2
         return self.price.window(self.neighbours, schema.records.max_per_person)
 
-    def censoring(self, schema: Schema) -> Censoring:
-        """Return how records enter the posterior."""
-        return Censoring(window=self.window(schema), clip=self.clip, weights=self.weights == "public")
+    def target(self, schema: Schema, stage: Stage) -> Target:
+        """Return the posterior of one draw."""
+        space, weighted = self._space(schema), self.weights == "public"
+        return Target(space=space, stage=stage, window=self.window(schema), clip=self.clip, weights=weighted)
 
     def _reference(self, space: Workspace, n_records: int) -> Stage:
         wanted: Reference = "prior" if self.reference is None else self.reference
         with ONE_AT_A_TIME:
-            return space.remembered(
-                (stages.key_of(wanted), n_records), lambda: stages.referenced(space, wanted, n_records)
-            )
+            key = stages.key_of(wanted), n_records
+            return space.tried.once(key, lambda: stages.referenced(space, wanted, n_records))
 
     def stage(self, table: Table, bits: RandomBits) -> Stage:
         """Return what is known before the draw, and spend the first stage's share on it if there is one."""
@@ -292,25 +268,19 @@ class CensoredPosterior:
         """Return the public grid with its scores."""
         values, counts = distinct(record_values(table), table.counts)
         with ONE_AT_A_TIME:
-            return score_grid(self._space(table.schema), stage, self.censoring(table.schema), values, counts)
+            return score_grid(self.target(table.schema, stage), values, counts)
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
         """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.
 
-        The published form gives parameters, shape (runs, numbers); centre staged is audited by ``audits.Staged``.
+        Centre staged is audited by ``audit.cases.posterior.Staged``.
         """
         with ONE_AT_A_TIME:
-            if self.variant == "published":
-                blueprint, window = self._space(table.schema).blueprint, self.window(table.schema)
-                return published.observe(blueprint, table, window, self.weights, n=n_runs, rng=bits.generator())
             scored = self.scored(table, self._fixed(table, bits))
         return scored.observe(n_runs * self.n_draws, bits).reshape(n_runs, self.n_draws)
 
     def law(self, table: Table) -> Law:
-        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged.
-
-        That of the published form without weights is the paper's formula on the grid.
-        """
+        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged."""
         with ONE_AT_A_TIME:
             scored = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0))))
         found = scored.log_probabilities()
@@ -320,8 +290,6 @@ class CensoredPosterior:
     def _fixed(self, table: Table, bits: RandomBits) -> Stage:
         if self.centred_on == "staged":
             raise InputError("the second stage is audited at a fixed outcome of the first")
-        if self.weights == "confidential":
-            raise InputError("weights from a fit to the table leave no law that could be spelt out")
         return self.stage(table, bits)
 
     def settings(self) -> dict[str, Any]:
@@ -369,20 +337,20 @@ class CensoredPosterior:
             with ONE_AT_A_TIME, clock.step("finding where to look"):
                 stage = self.stage(table, bits)
             with ONE_AT_A_TIME, clock.step("drawing the parameters"):
-                drawn, diagnostics, closer = self._draw(space, table, stage, bits)
+                drawn, diagnostics, closer = self._draw(self.target(table.schema, stage), table, bits)
             n, each = self.n_records or table.n_records, drawn if self.n_draws > 1 else drawn[0]
-            sets = synthetic_sets(space.blueprint, table, each, self.n_sets, n, bits, clock)
+            sets = synthetic_sets(space.blueprint.draw, table, each, self.n_sets, n, bits, clock)
             return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
     def _look_ahead(self, table: Table) -> None:
         """Refuse or warn, from public facts alone and before anything is spent, of what can't work."""
-        if self.sampler in ("rejection", "atoms"):
+        if self.sampler == "rejection":
             if self.neighbours == "add-remove":
-                raise InputError(f"sampler = {self.sampler} needs a public number of records: neighbours = replace-one")
+                raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
             check_proposals(table.n_records, self.window(table.schema), n_draws=self.n_draws)
-        if self.variant == "sound" and self._n_public(table) * self.window(table.schema) < USELESS:
+        if self._n_public(table) * self.window(table.schema) < USELESS:
             warnings.warn(
                 f"epsilon is so small that all records together move the log density by less than {USELESS} nats: what "
                 "is released says next to nothing beyond the prior or the reference",
@@ -390,26 +358,33 @@ class CensoredPosterior:
                 stacklevel=3,
             )
 
-    def _draw(self, space: Workspace, table: Table, stage: Stage, bits: RandomBits) -> Drawing:
+    def _draw(self, target: Target, table: Table, bits: RandomBits) -> Drawing:
         """Return the parameters of each draw, what the curator may see, and what looks closer."""
-        sampler, censoring = self._sampler(table.schema), self.censoring(table.schema)
-        if self.variant == "published":
-            window, rng = censoring.window, bits.generator()
-            drawn, facts = published.draw(space.blueprint, table, window, self.weights, n=self.n_draws, rng=rng)
-            return drawn, facts, None
+        space, sampler = target.space, self._sampler(table.schema)
         if sampler == "nuts":
-            values = record_values(table)
-            settings = {name: getattr(self, name) for name in ("draws", "tune", "nuts")}
-            settings |= {"chains": self.n_chains, "n": self.n_draws, "rng": bits.generator()}
-            drawn, tree, found = chains.draw_chains(space, stage, censoring, values, **settings)
-            closer = look("at_chains", space, stage, censoring, values, table.counts, drawn, tree, found)
-            return drawn, {"sampler": "nuts", "convergence": found}, closer
+            return self._draw_chains(target, table, bits)
         values, counts = distinct(record_values(table), table.counts)
-        if sampler == "grid":
-            scored = score_grid(space, stage, censoring, values, counts)
-            drawn = space.values_of(scored.draw(self.n_draws, bits))
-            closer = look("at_grid", space, stage, censoring, values, counts, drawn, scored)
-            return drawn, {"sampler": "grid"}, closer
-        atom = ATOM if sampler == "atoms" else None
-        flat = from_prior(space, stage, censoring, values, counts, n=self.n_draws, atom=atom, bits=bits)
-        return space.values_of(flat), {"sampler": sampler}, None
+        if sampler == "rejection":
+            flat = draw_by_rejection(target, values, counts, n=self.n_draws, bits=bits)
+            return space.values_of(flat), {"sampler": sampler}, None
+        scored = score_grid(target, values, counts)
+        drawn = space.values_of(scored.draw(self.n_draws, bits))
+
+        def closer() -> Any:
+            from pdips.posterior.inspection import inspect_grid
+
+            return inspect_grid(target, values, counts, drawn, scored)
+
+        return drawn, {"sampler": "grid"}, closer
+
+    def _draw_chains(self, target: Target, table: Table, bits: RandomBits) -> Drawing:
+        values, lengths = record_values(table), {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
+        rng = bits.generator()
+        drawn, tree, found = sampling.draw_chains(target, values, n=self.n_draws, nuts=self.nuts, rng=rng, **lengths)
+
+        def closer() -> Any:
+            from pdips.posterior.inspection import inspect_chains
+
+            return inspect_chains(target, values, table.counts, drawn, tree, found)
+
+        return drawn, {"sampler": "nuts", "convergence": found}, closer

@@ -1,14 +1,16 @@
-"""The censored likelihood: any PyMC model with each record's part in the posterior bounded, as a new PyMC model."""
+"""The censored likelihood: each record's part in a posterior bounded, as a PyMC model and as whole-number scores."""
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from functools import cached_property
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from pymc.model.fgraph import (
@@ -27,37 +29,180 @@ from pytensor.graph.replace import graph_replace
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.posterior.columns import SUFFIX
-from pdips.posterior.model_checks import (
-    check_record_parameters,
-    check_records,
+from pdips.posterior.columns import SUFFIX, Values, distinct
+from pdips.posterior.model_parts import (
+    LIKELIHOOD,
+    Axis,
+    Parts,
     check_variables,
-    count_records,
-    probe,
-    record_parameters,
+    natural_points,
+    read_by,
+    take_apart,
+    total,
 )
-from pdips.posterior.record_likelihood import constant_parts
-from pdips.posterior.record_terms import LIKELIHOOD, Axis, Parts, natural_points, read_by, take_apart, total
-from pdips.posterior.window import (
-    CLIPS,
-    Clip,
-    bounded,
-    checked_centre,
-    checked_vector,
-    checked_weights,
-    checked_window,
-    corrected,
-    without_infinities,
-)
-from pdips.privacy.loss import Neighbours, choice
+from pdips.posterior.record_likelihood import Points, RecordLikelihood, constant_parts
+from pdips.posterior.weights import check_vector, check_weights
+from pdips.privacy.loss import choice
 
-RELATIONS: tuple[Neighbours, ...] = ("replace-one", "add-remove")
+Clip = Literal["hard", "tanh", "algebraic"]
+CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
 
 WEIGHTS, CENTRE, WINDOW, CORRECTION = "pdips_weights", "pdips_centre", "pdips_window", "pdips_correction"
 HOISTED = "pdips_hoisted_"
 
-N_POINTS = 2
-"""Parameter values at which records are changed to see whose likelihood moves."""
+IMPOSSIBLE = -700.0
+"""Stands in for the log of a density of 0, in what is worked out from public records."""
+
+STEPS = 2**20
+"""Whole steps from 0 to the edge of the window: a record's term is one of 2 STEPS + 1 numbers."""
+
+
+def clip_values(share: FloatArray, clip: Clip) -> FloatArray:
+    """Map terms, in windows, into [-1, 1]; what isn't a number counts as impossible, which is -1.
+
+    ``clip_graph`` is the same function as a graph, in nats; ``tests/posterior`` compares them.
+    """
+    if np.isnan(share).any():
+        share = np.where(np.isnan(share), -np.inf, share)
+    if clip == "tanh":
+        return np.tanh(share)
+    if clip == "algebraic":
+        return np.where(np.isinf(share), np.sign(share), share / (1.0 + np.abs(share)))
+    return np.minimum(np.maximum(share, -1.0), 1.0)
+
+
+def clip_graph(u: Any, window: Any, clip: Clip) -> Any:
+    """Return s(u) within [-window, window] as a graph: minus infinity and NaN count as -window, infinity as window.
+
+    Parameters
+    ----------
+    u : graph, shape (records,)
+        Terms, in nats.
+    window : graph, scalar
+        Half-width of the window, in nats; may be infinite.
+    clip : {"hard", "tanh", "algebraic"}
+        u cut off at the window, ``window * tanh(u / window)``, or ``window * u / (window + |u|)``.
+    """
+    if clip == "hard":
+        return pt.switch(pt.isnan(u), -window, pt.clip(u, -window, window))
+    finite = pt.isfinite(u)
+    safe, width = pt.switch(finite, u, 0.0), pt.switch(pt.isinf(window), 1.0, window)
+    bent = width * pt.tanh(safe / width) if clip == "tanh" else safe / (1 + pt.abs(safe) / width)
+    bent = pt.clip(pt.switch(pt.isinf(window), safe, bent), -window, window)
+    return pt.switch(finite, bent, pt.switch(u > 0, window, -window))
+
+
+def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: Clip) -> Any:
+    """Return s(weights * (log_likelihood - centre)) as a graph, shape (records,); all of it lies in the window.
+
+    A record of weight 0, or without a finite centre, counts as 0 whatever its log-likelihood.
+    """
+    centred = pt.isfinite(centre)
+    u = weights * (log_likelihood - pt.switch(centred, centre, 0.0))
+    return pt.switch(pt.eq(weights, 0) | ~centred, 0.0, clip_graph(u, window, clip))
+
+
+def corrected(inside: Any, log_likelihood: Any, centre: Any, factor: Any) -> Any:
+    """Return what censoring takes from public rows, times their factor, and the terms of the others as they are.
+
+    Parameters
+    ----------
+    inside : graph, shape (rows,)
+        Terms as :func:`bounded` returns them.
+    log_likelihood, centre : graph, shape (rows,)
+        Natural logarithms.
+    factor : graph, shape (rows,)
+        0 marks a confidential record. Any other row is public, and adds factor * (log_likelihood - centre - inside).
+    """
+    whole = log_likelihood - centre
+    whole = pt.switch(pt.isfinite(whole), whole, inside)
+    return pt.switch(pt.eq(factor, 0), inside, factor * (whole - inside))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Terms:
+    """What each record adds to the log density: s(alpha (log p(x | theta) - c)), with values in [-window, window].
+
+    Parameters
+    ----------
+    likelihood : RecordLikelihood
+        log p of one record alone.
+    points : sequence of ndarray
+        The parameter values to score.
+    window : Fraction
+        Half-width, in nats.
+    clip : {"hard", "tanh", "algebraic"}
+        s.
+    centre : sequence of ndarray
+        Public parameter values: c is the log of the mean density over them. Empty: c = 0.
+    weights : sequence of ndarray
+        Public parameter values: alpha = min(1, window / max over them of abs(log p(x | theta) - c)). Empty: alpha = 1.
+
+    Notes
+    -----
+    Paper 004, equation 3.5, with a centre; alpha and c depend on their record and public values, as
+    ``docs/proofs/censored-posterior.md`` asks for.
+    """
+
+    likelihood: RecordLikelihood
+    points: Points
+    window: Fraction
+    clip: Clip = "hard"
+    centre: Points = ()
+    weights: Points = ()
+
+    def total(self, values: Values, counts: IntArray) -> IntArray:
+        """Return the sum of all records' terms, in whole steps of window / STEPS, shape (points,).
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray, shape (rows,)
+            Columns of distinct records.
+        counts : ndarray of int64, shape (rows,)
+            How many records each row stands for.
+
+        Notes
+        -----
+        Each row is rounded before it is added, and worked out from itself alone: its whole numbers are the same
+        whatever other records there are, and their sum depends on no order.
+        """
+        found = np.zeros(len(self.points[0]), dtype=np.int64)
+        for count, (_, term) in zip(counts, self._each(values), strict=True):
+            share = clip_values(term / float(self.window), self.clip)
+            steps = np.floor(STEPS * share + 0.5).astype(np.int64)
+            found += steps if count == 1 else int(count) * steps
+        return found
+
+    def excess(self, values: Values) -> FloatArray:
+        """Return the mean over public records of what weighing and censoring take from their terms, shape (points,)."""
+        window, found = float(self.window), np.zeros(len(self.points[0]))
+        rows, counts = distinct(values, None)
+        for count, (whole, term) in zip(counts, self._each(rows), strict=True):
+            lost = whole - window * clip_values(term / window, self.clip)
+            usual = np.isfinite(lost.sum())
+            found += count * (lost if usual else np.nan_to_num(lost, nan=0.0, posinf=0.0, neginf=IMPOSSIBLE))
+        return found / counts.sum()
+
+    def _each(self, values: Values) -> Iterator[tuple[FloatArray, FloatArray]]:
+        """Yield log p - c and alpha (log p - c) of each row, 0 everywhere if its centre isn't finite."""
+        n_points, n_centre = len(self.points[0]), len(self.centre[0]) if self.centre else 0
+        groups = [group for group in (self.points, self.centre, self.weights) if group]
+        self.likelihood.at([np.concatenate(parts) for parts in zip(*groups, strict=True)])
+        with np.errstate(all="ignore"):
+            for row in self.likelihood.rows(values):
+                found = self.likelihood(row)
+                centre = _log_mean(found[n_points : n_points + n_centre]) if n_centre else 0.0
+                if not np.isfinite(centre):
+                    yield np.zeros(n_points), np.zeros(n_points)
+                    continue
+                whole = found - centre
+                largest = max(np.abs(whole[n_points + n_centre :]).max(initial=0.0), 1e-300)
+                alpha = min(1.0, float(self.window) / largest) if self.weights else 1.0
+                yield whole[:n_points], alpha * whole[:n_points]
+
+
+def _log_mean(logs: FloatArray) -> float:
+    return float(np.logaddexp.reduce(logs) - np.log(len(logs)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,8 +224,8 @@ class Censored:
     -----
     Neighbours: as asked for when it was made. Each term lies in [-w, w], so replacing one record changes the log
     density by a function of the parameters whose oscillation is at most 4w, and adding or removing one by at most 2w:
-    what one exact draw costs (SOUNDNESS, theorem 2.1). That holds for weights and centres which are functions of a
-    record and of public things only.
+    what one exact draw costs (``docs/proofs/censored-posterior.md``). That holds for weights and centres which are
+    functions of a record and of public things only.
     """
 
     model: pm.Model
@@ -115,7 +260,8 @@ class Censored:
         Parameters
         ----------
         weights, centre : array_like, shape (records,), or a number
-            See :func:`censor`. With another number of records and none of these, weights are 1 and centres 0.
+            Between 0 and 1; what is taken off the log-likelihoods, nats. With another number of records and none of
+            these, weights are 1 and centres 0.
         window : float, optional
             Half width of the window, in nats.
         values : mapping of str to array_like
@@ -130,9 +276,9 @@ class Censored:
         n, bounded_before = self._take(values) if values else self.n_records, math.isfinite(self.window)
         if n != self.n_records:
             weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
-        made = {} if weights is None else {WEIGHTS: checked_weights(weights, n)}
-        made |= {} if centre is None else {CENTRE: checked_centre(centre, n)}
-        made |= {} if window is None else {WINDOW: checked_window(window)}
+        made = {} if weights is None else {WEIGHTS: check_weights(weights, n)}
+        made |= {} if centre is None else {CENTRE: check_vector(centre, n, "centre")}
+        made |= {} if window is None else {WINDOW: _checked_window(window)}
         for name, value in made.items():
             self.model[name].set_value(value)
         if values or math.isfinite(self.window) != bounded_before:
@@ -176,7 +322,7 @@ class Censored:
     def _work_out(self) -> None:
         """Work out again what depends on records alone."""
         for shared, value in zip(self._hoisted, self._front(*self._records()), strict=True):
-            shared.set_value(without_infinities(value) if np.isfinite(self.window) else value)
+            shared.set_value(_without_infinities(value) if np.isfinite(self.window) else value)
 
     def log_likelihood(self, draws: Mapping[str, ArrayLike] | xr.Dataset | xr.DataTree) -> FloatArray:
         """Return the log-likelihood of each record at each draw, neither weighted nor bounded, shape (draws, records).
@@ -213,88 +359,6 @@ def _stacked(draws: Any, names: list[str]) -> list[NDArray[Any]]:
     return [value.reshape((-1, *value.shape[2:])) for value in values]
 
 
-def censor(
-    model: pm.Model,
-    *,
-    window: float,
-    weights: ArrayLike | None = None,
-    centre: ArrayLike | None = None,
-    clip: Clip = "hard",
-    record_dim: str | None = None,
-    record_axis: Mapping[str, int] | None = None,
-    record_ids: Mapping[str, IntArray] | None = None,
-    n_records: int | None = None,
-    public_potentials: Collection[str] = (),
-    neighbours: Neighbours = "replace-one",
-    correction: ArrayLike | None = None,
-) -> Censored:
-    """Return a model like the given one in which no record's part of the log density leaves a window.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        An ordinary model, which stays as it is. Its observed variables have one value a record along one axis.
-    window : float
-        Half width w of the window, in nats; ``math.inf`` for none.
-    weights : array_like, shape (records,), optional
-        Between 0 and 1; 1 where not given.
-    centre : array_like, shape (records,), optional
-        What is taken off the log-likelihoods, in nats; 0 where not given. A record whose centre is not finite is left
-        out.
-    clip : {"hard", "tanh", "algebraic"}
-        See :func:`bounded`.
-    record_dim : str, optional
-        The dimension that numbers records; ``"record"`` is known by itself.
-    record_axis : mapping of str to int, optional
-        The record axis of observed variables without dims; the first one where nothing is said.
-    record_ids : mapping of str to ndarray of int, optional
-        Which record (0 to ``n_records`` - 1) each value of an observed variable belongs to, if there is not one each.
-    n_records : int, optional
-        Number of records, checked against the model's data; asked for with ``record_ids``.
-    public_potentials : collection of str
-        Potentials of the model that read no record.
-    neighbours : {"replace-one", "add-remove"}
-        Which tables are to look alike.
-    correction : array_like, shape (records,), optional
-        Where not 0, the row is a public record, and what counts is how much censoring takes from it, times this number
-        (:func:`corrected`).
-
-    Raises
-    ------
-    InputError
-        If the model has no observed variable, an improper prior, one that reads data, a potential that is not public,
-        minibatches, imputed values without ids, record-specific parameters under add-remove, or a log-likelihood that
-        is no sum over records.
-
-    Notes
-    -----
-    Paper 004, section 3, on centres and shapes. That no record enters the likelihood of another is only tried here, at
-    some tables and parameters, because a finished model can't be built again of one record; and what was worked out
-    before the model was built can't be seen. Mechanisms with a guarantee use :func:`censor_records`, where it can't
-    happen.
-    """
-    choice(clip, CLIPS, "clip")
-    choice(neighbours, RELATIONS, "neighbours")
-    if record_ids and n_records is None:
-        raise InputError("record_ids asks for n_records")
-    axis = Axis(dim=record_dim, axes=record_axis or {}, ids=record_ids or {}, n=n_records)
-    parts = take_apart(model, axis)
-    check_variables(parts, public_potentials)
-    points = natural_points(model, N_POINTS)
-    n = count_records(parts, points[0])
-    parts = parts.opened({name: np.shape(value) for name, value in points[0].items()}, n)
-    looked_at = probe(parts, n)
-    check_records(looked_at, points)
-    own = record_parameters(looked_at, points[0], parts)
-    check_record_parameters(own, parts, n, neighbours)
-    made = _rebuilt(
-        model, parts, own, clip, n, None if correction is None else checked_vector(correction, n, "correction")
-    )
-    return made.update(
-        weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
-    )
-
-
 def censor_records(
     model: pm.Model,
     columns: Collection[str],
@@ -312,8 +376,14 @@ def censor_records(
         Built of one record, its columns as ``pm.Data`` (:class:`pdips.posterior.columns.Columns`). It stays as it is.
     columns : collection of str
         The columns that there are. Other data of the model are the same for all records.
-    window, clip, correction, public_potentials
-        See :func:`censor`. There are as many records as ``correction`` has elements, or one.
+    window : float
+        Half-width w of the window, in nats; ``math.inf`` for none.
+    clip : {"hard", "tanh", "algebraic"}
+        See :func:`clip_graph`.
+    correction : array_like, shape (records,), optional
+        See :func:`corrected`. There are as many records as it has elements, or one.
+    public_potentials : collection of str
+        Potentials of the model that read no record.
 
     Returns
     -------
@@ -323,24 +393,41 @@ def censor_records(
     Raises
     ------
     InputError
-        If the model holds several records, or what :func:`censor` refuses.
+        If the model holds several records, an improper prior, one that reads data, or a potential that isn't public.
 
     Notes
     -----
     The term of record i is f(parameters, record i), with the same f for all: the graph of one record is repeated for
-    each (:func:`pdips.posterior.record_likelihood.over_records`). Nothing has to be tried out
-    (``docs/proofs/censored-posterior.md``).
+    each (:func:`pdips.posterior.record_likelihood.over_records`), so nothing has to be tried out
+    (``docs/proofs/censored-posterior.md``, lemma 9).
     """
     parts = take_apart(model, Axis())
     check_variables(parts, public_potentials)
     parts = parts.one_by_one(columns)
-    public = None if correction is None else checked_vector(correction, np.size(correction), "correction")
-    return _rebuilt(model, parts, (), choice(clip, CLIPS, "clip"), 1, public).update(window=window)
+    public = None if correction is None else check_vector(correction, np.size(correction), "correction")
+    return censored_from(model, parts, (), choice(clip, CLIPS, "clip"), 1, public).update(window=window)
 
 
-def _rebuilt(
+def censored_from(
     model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None
 ) -> Censored:
+    """Return the model with its terms bounded, weights 1 and centres 0.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        The model.
+    parts : Parts
+        The same taken apart.
+    own : tuple of str
+        Free variables that are there once for each record.
+    clip : {"hard", "tanh", "algebraic"}
+        See :func:`clip_graph`.
+    n : int
+        Number of records.
+    correction : ndarray, shape (records,), optional
+        See :func:`corrected`.
+    """
     graph, hoisted, function = _hoist(parts)
     numbers = {
         WEIGHTS: pytensor.shared(np.ones(n), name=WEIGHTS, shape=(None,)),
@@ -395,3 +482,22 @@ def _reads_records(node: Any, own: tuple[str, ...], n: int) -> bool:
         elif isinstance(each.owner.op, (ModelNamed, ModelObservedRV)) or each.owner.op.name in own:
             return True
     return False
+
+
+def _checked_window(window: float) -> FloatArray:
+    """Return the window as an array of no axes; it is above 0."""
+    if not float(window) > 0:
+        raise InputError(f"window must be above 0 (infinite for no bound), got {window}")
+    return np.asarray(window, dtype=np.float64)
+
+
+def _without_infinities(values: NDArray[Any]) -> NDArray[Any]:
+    """Replace infinite values, such as the logarithm of a record on the edge, by very large ones.
+
+    The term ends at the same end of the window, and its gradient there is 0 and not the product of 0 and infinity.
+    """
+    if values.dtype.kind != "f" or not np.isinf(values).any():
+        return values
+    large = float(np.finfo(values.dtype).max) ** 0.5
+    finite: NDArray[Any] = np.nan_to_num(values, nan=np.nan, posinf=large, neginf=-large)
+    return finite

@@ -1,15 +1,18 @@
-"""Public grids of parameter values, and exact draws from a posterior on them."""
+"""Exact draws from a censored posterior of few parameters, on a public grid."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
-from typing import Any
+from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
-import pymc as pm
 
-from pdips.arrays import FloatArray, IntArray
-from pdips.posterior.density import Density
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.posterior.columns import Values
+from pdips.posterior.parameters import split
+from pdips.posterior.private_reference import Anchor
+from pdips.posterior.record_likelihood import RecordLikelihood
+from pdips.posterior.target import Target
+from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 
 NODES = {1: 4096, 2: 192, 3: 40}
 """Most nodes along each axis, by number of parameters."""
@@ -20,42 +23,25 @@ FINEST = {1: 0.02, 2: 0.3, 3: 0.4}
 GROWTH = {1: 0.01, 2: 0.05, 3: 0.1}
 """How much further apart the next nodes may be, as a share, where there are nodes enough."""
 
+NOWHERE = np.iinfo(np.int64).min
+"""Marks a cell that the prior excludes, which is public."""
 
-@dataclass(frozen=True, eq=False)
-class Anchor:
-    """Where a grid is finest, and how wide a posterior would be there: public.
+LOWEST = -1e6
+"""Log prior densities below this count as this."""
 
-    Parameters
-    ----------
-    place : ndarray, shape (parameters,)
-        In the model's unconstrained space.
-    shape : ndarray, shape (parameters, parameters)
-        Its columns are the axes, one standard deviation long.
-    reach : float
-        How far the grid goes along each axis, in standard deviations.
-    even : bool
-        Whether nodes are as far apart everywhere.
-    """
+BLOCK = 1_000
+"""Draws made at a time for audits."""
 
-    place: FloatArray
-    shape: FloatArray
-    reach: float
-    even: bool = False
+MOST_STEPS = 2.0**60
+"""Log prior densities this many steps from 0 and beyond count as there, so that sums of steps are whole numbers of 64
+bits however small the window is; all records together move a score by less if there are fewer than 2^40."""
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """A finite public set of cells in a model's unconstrained space.
+    """A finite public set of cells in a model's unconstrained space, about an anchor."""
 
-    Parameters
-    ----------
-    density : Density
-        The model's log density.
-    anchor : Anchor
-        Its middle, axes and extent.
-    """
-
-    density: Density
+    likelihood: RecordLikelihood
     anchor: Anchor
 
     @property
@@ -101,52 +87,68 @@ class Grid:
         steps = self.along(np.asarray(index, dtype=np.float64))
         return np.asarray(self.anchor.place + steps @ self.anchor.shape.T)
 
+    def points(self, index: IntArray) -> list[FloatArray]:
+        """Return the same as arrays of the model's value variables."""
+        return split(self.likelihood.model, self.at(index))
+
     def log_weights(self, index: IntArray) -> FloatArray:
-        """Return the log prior density at cells plus the log of their volumes, up to a constant."""
-        growth = self.growth
-        widths = np.log(np.cosh(growth * (index - (self.n_nodes - 1) / 2))).sum(axis=1)
-        return np.asarray(self.density.log_prior(split(self.density.model, self.at(index))) + widths)
+        """Return the log prior density at cells plus the log of their volumes, up to a constant, shape (cells,)."""
+        widths = np.log(np.cosh(self.growth * (index - (self.n_nodes - 1) / 2))).sum(axis=1)
+        return np.asarray(self.likelihood.log_prior(self.points(index)) + widths)
 
     def inside(self, index: IntArray, rng: np.random.Generator) -> FloatArray:
-        """Return a point in each of some cells, even along its axes."""
+        """Return a point in each of some cells, even along its axes, shape (cells, parameters)."""
         return self.at(index + rng.uniform(-0.5, 0.5, size=index.shape))
 
-
-@lru_cache(maxsize=16)
-def start(model: pm.Model) -> tuple[FloatArray, ...]:
-    """Return the model's own starting point, one array for each value variable; found once for each model."""
-    point = model.initial_point()
-    return tuple(np.asarray(point[value.name], dtype=np.float64) for value in model.value_vars)
+    def outermost(self, index: IntArray) -> BoolArray:
+        """Whether cells lie at the edge of the grid, shape (cells,)."""
+        return np.asarray(((index == 0) | (index == self.n_nodes - 1)).any(axis=1))
 
 
-def shapes(model: pm.Model) -> list[tuple[int, ...]]:
-    """Return the shape of each value variable."""
-    return [each.shape for each in start(model)]
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """The cells of a public grid with their scores: log prior, correction and records' terms, in whole steps."""
+
+    grid: Grid
+    index: IntArray  # shape (cells, parameters)
+    scores: IntArray  # shape (cells,)
+    unit: Fraction  # nats a step
+
+    def draw(self, n: int, bits: RandomBits) -> FloatArray:
+        """Return n independent draws, shape (n, parameters), in unconstrained space."""
+        chosen = [int(exponential_mechanism(self.scores[None], self.unit, bits)[0]) for _ in range(n)]
+        return np.asarray(self.grid.inside(self.index[chosen], bits.generator()))
+
+    def observe(self, n: int, bits: RandomBits) -> IntArray:
+        """Return the cells of n independent draws, shape (n, 1)."""
+        blocks = [min(BLOCK, n - start) for start in range(0, n, BLOCK)]
+        rows = (np.broadcast_to(self.scores, (block, len(self.scores))) for block in blocks)
+        return np.concatenate([exponential_mechanism(each, self.unit, bits) for each in rows])[:, None]
+
+    def log_probabilities(self) -> FloatArray:
+        """Return the log probability of each cell."""
+        return np.asarray(choice_log_probabilities(self.scores[None], self.unit)[0])
 
 
-def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
-    """Cut parameter vectors, shape (points, parameters), into one array for each value variable."""
-    found, start = list[FloatArray](), 0
-    for shape in shapes(model):
-        size = int(np.prod(shape, dtype=int))
-        found.append(flat[:, start : start + size].reshape(len(flat), *shape))
-        start += size
-    return found
+def score_grid(target: Target, values: Values, counts: IntArray) -> Scored:
+    """Score a public grid by the records.
 
-
-def join(points: Sequence[Any]) -> FloatArray:
-    """Return arrays of value variables as parameter vectors, shape (points, parameters)."""
-    return np.concatenate([np.reshape(each, (len(each), -1)) for each in points], axis=1)
-
-
-def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
-    """Return parameter vectors as values of the free variables, in the model's own units."""
-    names, function = [variable.name for variable in model.free_RVs], _constrain(model)
-    rows = zip(*split(model, flat), strict=True)
-    return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
-
-
-@lru_cache(maxsize=16)
-def _constrain(model: pm.Model) -> Any:
-    graphs = model.replace_rvs_by_values(model.free_RVs)
-    return model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")
+    Parameters
+    ----------
+    target : Target
+        The posterior.
+    values : mapping of str to ndarray, shape (rows,)
+        Distinct records.
+    counts : ndarray of int64, shape (rows,)
+        How often each occurs.
+    """
+    grid, stage = Grid(target.space.likelihood, target.stage.anchor), target.stage
+    index = grid.indices()
+    terms, base = target.terms(grid.points(index)), grid.log_weights(index)
+    if stage.simulated:
+        base = base + stage.n_records * terms.excess(stage.simulated)
+    fine = np.isfinite(base)
+    steps = np.rint(np.where(fine, np.maximum(base, LOWEST), 0.0) / float(target.unit))
+    steps = np.clip(steps, -MOST_STEPS, MOST_STEPS).astype(np.int64)
+    scores = np.where(fine, steps + terms.total(values, counts), NOWHERE)
+    return Scored(grid, index, scores, target.unit)

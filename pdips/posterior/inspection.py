@@ -1,31 +1,29 @@
-"""What a curator may see of a posterior: its parameters, and how far records' terms go beyond the window. Unpaid."""
+"""What a curator may see of a posterior: parameters, how far records' terms go, whether it predicts records. Unpaid."""
 
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import arviz as az
 import numpy as np
-import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Column
 from pdips.posterior.bounds import Bounds
-from pdips.posterior.closer import stored_name
-from pdips.posterior.columns import Values, distinct
-from pdips.posterior.drawing import Censoring, Scored, around
-from pdips.posterior.grid import join
+from pdips.posterior.columns import Values, bounds_of, collapse, distinct
+from pdips.posterior.grid import Scored
 from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import Convergence
-from pdips.posterior.predicted_records import check_records
-from pdips.posterior.stages import Stage
-from pdips.posterior.streaming import Stream, draws_by_name, stream
-from pdips.posterior.tally import Tally
-from pdips.posterior.workspace import Workspace
+from pdips.posterior.parameters import unconstrained
+from pdips.posterior.record_likelihood import Points, RecordLikelihood
+from pdips.posterior.stream import Tally, draws_by_name
+from pdips.posterior.target import Target
 
 Draws = Mapping[str, NDArray[Any]]
-Terms = Callable[[Stream], tuple[FloatArray | None, FloatArray | None]]
 Found = tuple[dict[str, Any], xr.DataTree | None]
 
 WORK = 4_000_000
@@ -42,55 +40,79 @@ COMPILED = 50_000_000
 GRID_DRAWS = 1_000
 PICK_SEED = 3
 
+PREDICTED, AT_ONCE = 20, 5
+"""Draws at which records are predicted, and those that are made before the clock is looked at."""
+
+MOST_RECORDS = 10_000
+"""Records of the table that are compared, and records that are drawn at each draw."""
+
+MOST_SECONDS = 5.0
+MOST_COLUMNS = 12
+BINS = 30
+SEED = 19
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Posterior:
-    """Draws from the posterior that a release was drawn from: confidential.
+    """Draws from the posterior that a release was drawn from: confidential."""
 
-    Parameters
-    ----------
-    tree : DataTree
-        Group ``posterior``, and ``sample_stats`` of chains.
-    released : sequence of mapping of str to ndarray
-        The draws that were released, by free variable.
-    facts : mapping
-        What else there is to say: ``sampler``, ``convergence``, ``edge``.
-    independent : bool
-        Whether the draws are independent.
-    """
-
-    tree: xr.DataTree
-    released: Sequence[Draws]
-    facts: Mapping[str, Any]
-    independent: bool
+    tree: xr.DataTree  # group ``posterior``, and ``sample_stats`` of chains
+    released: Sequence[Draws]  # the draws that were released, by free variable
+    facts: Mapping[str, Any]  # what else there is to say: ``sampler``, ``convergence``, ``edge``
+    independent: bool  # whether the draws are independent
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Records:
-    """Confidential records, and how they enter the posterior.
+    """Confidential records, and how they enter the posterior."""
 
-    Parameters
-    ----------
-    model : pymc.Model
-        Of any records of the schema.
-    values : mapping of str to ndarray, shape (rows,)
-        Columns.
-    counts : ndarray of int64, shape (rows,)
-        How many records each row stands for.
-    terms : callable
-        Takes the compiled log-likelihoods and returns weights (or None) and centre (or None) of each row.
-    limit : float, optional
-        The window's half-width, nats.
-    blueprint : Blueprint, optional
-        What draws records, to compare them with these.
-    """
+    likelihood: RecordLikelihood
+    values: Values  # columns, shape (rows,)
+    counts: IntArray  # how many records each row stands for
+    weights: FloatArray | None = None  # alpha of each row
+    centre: FloatArray | None = None  # c of each row, nats
+    limit: float | None = None  # the window's half-width, nats
+    blueprint: Blueprint | None = None  # what draws records, to compare them with these
 
-    model: pm.Model
-    values: Values
-    counts: IntArray
-    terms: Terms
-    limit: float | None
-    blueprint: Blueprint | None = None
+
+def inspect_chains(
+    target: Target,
+    values: Values,
+    counts: IntArray | None,
+    released: Sequence[Draws],
+    tree: xr.DataTree,
+    convergence: Convergence,
+) -> Found:
+    """Look closer at a posterior that was drawn from by NUTS; ``values`` has all records."""
+    facts = {"sampler": "nuts", "convergence": convergence, "passed": convergence.passed}
+    posterior = Posterior(tree=tree, released=released, facts=facts, independent=False)
+    return inspect(censored_records(target, *distinct(values, counts)), posterior)
+
+
+def inspect_grid(target: Target, values: Values, counts: IntArray, released: Sequence[Draws], scored: Scored) -> Found:
+    """Look closer at a posterior on a grid: by draws from it that nobody pays for, so they stay inside."""
+    rng = np.random.default_rng()
+    probabilities = np.exp(scored.log_probabilities())
+    chosen = rng.choice(len(probabilities), GRID_DRAWS, p=probabilities / probabilities.sum())
+    draws = target.space.values_of(scored.grid.inside(scored.index[chosen], rng))
+    facts = {"sampler": "grid", "edge": float(probabilities[scored.grid.outermost(scored.index)].sum())}
+    posterior = Posterior(tree=tree_of(draws), released=released, facts=facts, independent=True)
+    return inspect(censored_records(target, values, counts), posterior)
+
+
+def censored_records(target: Target, values: Values, counts: IntArray) -> Records:
+    """Return distinct records with their centres, and weights where some aren't 1, in a censored posterior."""
+    centre, weights = target.centres_and_weights(values)
+    fine = np.isfinite(centre)
+    return Records(
+        likelihood=target.space.likelihood,
+        values=values,
+        counts=counts,
+        weights=None if fine.all() and not target.weights else np.where(fine, weights, 0.0),
+        centre=np.where(fine, centre, 0.0),
+        limit=float(target.window),
+        blueprint=target.space.blueprint,
+    )
 
 
 def tree_of(draws: Sequence[Draws]) -> xr.DataTree:
@@ -114,12 +136,12 @@ def inspect(records: Records, posterior: Posterior) -> Found:
     if "sample_stats" in posterior.tree.children:
         groups["sample_stats"] = _plain(posterior.tree["sample_stats"].to_dataset())
     try:
-        bounds, weights, censored = _bounds(records, posterior)
+        bounds, censored = _bounds(records, posterior)
     except Exception as error:  # noqa: BLE001 - whatever a model's graph raises; its words may quote records
         facts["bounds"] = {"failed": type(error).__name__}
     else:
         facts["bounds"] = bounds.describe() | {"window": censored}
-        groups["pdips"] = _stored(bounds, records, weights)
+        groups["pdips"] = _stored(bounds, records)
     if records.blueprint is not None:
         facts["records"], predicted = _predicted(records.blueprint, records, groups["posterior"])
         groups |= predicted
@@ -173,72 +195,39 @@ def _called(array: xr.DataArray, name: str, place: tuple[int, ...]) -> str:
     return f"{name}[{', '.join(labels)}]"
 
 
-def _bounds(records: Records, posterior: Posterior) -> tuple[Bounds, FloatArray | None, dict[str, Any] | None]:
-    rows = len(records.counts)
+def _bounds(records: Records, posterior: Posterior) -> tuple[Bounds, dict[str, Any] | None]:
+    rows, model = len(records.counts), records.likelihood.model
     all_draws = posterior.tree["posterior"].to_dataset()
     chains, n_draws = all_draws.sizes["chain"], all_draws.sizes["draw"]
     wanted = max(LEAST_DRAWS, WORK // rows) // chains
-    kept = all_draws.isel(draw=slice(None, None, max(1, -(-n_draws // max(wanted, 1)))))[list(posterior.released[0])]
+    kept = all_draws.isel(draw=slice(None, None, max(1, -(-n_draws // max(wanted, 1)))))
     draws = draws_by_name(xr.DataTree.from_dict({"posterior": kept}))
-    mode = None if rows * len(next(iter(draws.values()))) > COMPILED else "FAST_COMPILE"
-    pieces = stream(records.model, records.values, draws, mode=mode)
-    weights, centre = records.terms(pieces)
-    bounds = _tallied(pieces, records, weights, centre).bounds(chains, posterior.independent)
+    bounds = Bounds.of(_tallied(records, unconstrained(model, draws)), chains, posterior.independent)
     if records.limit is None:
-        return bounds, weights, None
-    released = {name: np.stack([np.asarray(draw[name], dtype=float) for draw in posterior.released]) for name in draws}
-    at = _tallied(pieces.at(released), records, weights, centre).bounds(1, True)
-    n = bounds.n_records
-    return (
-        bounds,
-        weights,
-        {
-            "limit": records.limit,
-            "any": bounds.n_censored,
-            "any_share": bounds.share_censored,
-            "released": [int(count) for count in at.records_beyond.ravel()],
-            "released_share": [float(count / n) for count in at.records_beyond.ravel()],
-        },
-    )
+        return bounds, None
+    names = [variable.name for variable in model.free_RVs]
+    released = {name: np.stack([np.asarray(draw[name]) for draw in posterior.released]) for name in names}
+    beyond = _tallied(records, unconstrained(model, released)).records_beyond
+    return bounds, {
+        "limit": records.limit,
+        "any": bounds.n_censored,
+        "any_share": bounds.share_censored,
+        "released": [int(count) for count in beyond],
+        "released_share": [float(count / bounds.n_records) for count in beyond],
+    }
 
 
-def _tallied(pieces: Stream, records: Records, weights: FloatArray | None, centre: FloatArray | None) -> Tally:
-    tally = Tally(pieces.n_records, pieces.n_draws, weights, centre, records.limit, records.counts)
-    for place, draws, found in pieces.pieces():
-        tally.add(place, draws, found)
+def _tallied(records: Records, points: Points) -> Tally:
+    """Return what there is to know of records' terms at some points."""
+    rows, n_draws = len(records.counts), len(points[0])
+    tally = Tally(rows, n_draws, records.weights, records.centre, records.limit, records.counts)
+    mode = None if rows * n_draws > COMPILED else "FAST_COMPILE"
+    for some, found in records.likelihood.blocks(records.values, points, mode):
+        tally.add(slice(0, rows), some, found)
     return tally
 
 
-def censored_terms(space: Workspace, stage: Stage, censoring: Censoring) -> Terms:
-    """Return the function that works out weights and centre of each row of a censored posterior."""
-
-    def terms(pieces: Stream) -> tuple[FloatArray | None, FloatArray | None]:
-        centre = np.zeros(pieces.n_records)
-        if stage.centre:
-            total = np.full(pieces.n_records, -np.inf)
-            for rows, _, found in _at_points(pieces, space, stage.centre).pieces():
-                total[rows] = np.logaddexp(total[rows], np.logaddexp.reduce(found, axis=0))
-            centre = total - np.log(len(stage.centre[0]))
-        fine = np.isfinite(centre)
-        centre, weights = np.where(fine, centre, 0.0), np.ones(pieces.n_records)
-        if fine.all() and not censoring.weights:
-            return None, centre
-        if censoring.weights:
-            largest = np.zeros(pieces.n_records)
-            for rows, _, found in _at_points(pieces, space, around(space, stage)).pieces():
-                largest[rows] = np.maximum(largest[rows], np.abs(found - centre[rows]).max(axis=0))
-            weights = np.minimum(1.0, float(censoring.window) / np.maximum(largest, 1e-300))
-        return np.where(fine, weights, 0.0), centre
-
-    return terms
-
-
-def _at_points(pieces: Stream, space: Workspace, points: Sequence[FloatArray]) -> Stream:
-    values = space.values_of(join(points))
-    return pieces.at({name: np.stack([each[name] for each in values]) for name in pieces.names})
-
-
-def _stored(bounds: Bounds, records: Records, weights: FloatArray | None) -> xr.Dataset:
+def _stored(bounds: Bounds, records: Records) -> xr.Dataset:
     """Return bounds by draw and by record, with the records' values; of many records only some."""
     whole = bounds.to_tree()["pdips"].to_dataset()
     each = np.repeat(np.arange(len(records.counts)), records.counts)
@@ -250,8 +239,8 @@ def _stored(bounds: Bounds, records: Records, weights: FloatArray | None) -> xr.
         stored_name(f"value_{name}"): ("record", np.asarray(column)[each[kept]])
         for name, column in records.values.items()
     }
-    if weights is not None:
-        values["weights"] = ("record", weights[each[kept]])
+    if records.weights is not None:
+        values["weights"] = ("record", records.weights[each[kept]])
     made = whole.isel(record=kept).assign(values)
     return made.assign_attrs(records=bounds.n_records)
 
@@ -265,50 +254,112 @@ def _number(value: Any) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def at_chains(
-    space: Workspace,
-    stage: Stage,
-    censoring: Censoring,
-    values: Values,
-    counts: IntArray | None,
-    released: Sequence[Draws],
-    tree: xr.DataTree,
-    convergence: Convergence,
-) -> Found:
-    """Look closer at a posterior that was drawn from by NUTS."""
-    rows, n = distinct(values, counts)
-    facts = {"sampler": "nuts", "convergence": convergence, "passed": convergence.passed}
-    posterior = Posterior(tree=tree, released=released, facts=facts, independent=False)
-    return inspect(_censored(space, stage, censoring, rows, n), posterior)
+def check_records(
+    blueprint: Blueprint, posterior: xr.Dataset, values: Values, counts: IntArray
+) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
+    """Draw records from a model at draws from its posterior, and compare each column's shares with the table's.
+
+    A posterior predictive check whose test quantity is the total variation distance of a column's shares from the mean
+    of all that was drawn. Of many records it takes some; it ends when its time is over, with the draws made by then.
+    The drawn columns alone are compared: public ones are the table's own.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+        The model.
+    posterior : Dataset
+        Draws, dimensions ``chain`` and ``draw`` and those of the variables.
+    values : mapping of str to ndarray, shape (rows,)
+        The confidential records, as the model reads them.
+    counts : ndarray of int64, shape (rows,)
+        How many records each row stands for.
+
+    Returns
+    -------
+    dict
+        ``draws``, ``records``, and for each of ``columns`` its ``name``, the ``distance`` of the table, that of
+        draws (``typical``, their mean), and ``p``: how often a draw is as far away as the table.
+    dict of str to Dataset
+        Group ``posterior_predictive``: ``column_0`` and so on, in the order of ``columns``, (chain, draw, bin);
+        ``observed_data``: the same of the table, and ``edges_0`` of columns without levels.
+    """
+    rng = np.random.default_rng(SEED)
+    rows = _some(counts, rng)
+    taken = {name: np.asarray(column)[rows] for name, column in values.items()}
+    schema = blueprint.schema
+    names = list(blueprint.synthesized)[:MOST_COLUMNS]
+    edges = {name: bin_edges(schema.columns[name]) for name in names}
+    observed = {name: _shares(taken[name], schema.columns[name], edges[name]) for name in names}
+    public = {name: taken[name] for name in schema.public_columns}
+
+    made: dict[str, list[FloatArray]] = {name: [] for name in names}
+    end = time.monotonic() + MOST_SECONDS
+    for parameters in _spread(blueprint, posterior):
+        drawn = blueprint.draw_several(parameters, len(rows), public, rng)
+        for name in names:
+            made[name] += [_shares(each, schema.columns[name], edges[name]) for each in drawn[name]]
+        if time.monotonic() > end:
+            break
+    simulated = {name: np.stack(each) for name, each in made.items()}
+    columns = [{"name": name} | compare(observed[name], simulated[name]) for name in names]
+    facts = {"draws": len(simulated[names[0]]), "records": len(rows), "columns": columns}
+    return facts, _groups([(observed[name], simulated[name], edges[name]) for name in names])
 
 
-def at_grid(
-    space: Workspace,
-    stage: Stage,
-    censoring: Censoring,
-    values: Values,
-    counts: IntArray,
-    released: Sequence[Draws],
-    scored: Scored,
-) -> Found:
-    """Look closer at a posterior on a grid: by draws from it that nobody pays for, so they stay inside."""
-    rng = np.random.default_rng()
-    probabilities = np.exp(scored.log_probabilities())
-    chosen = rng.choice(len(probabilities), GRID_DRAWS, p=probabilities / probabilities.sum())
-    draws = space.values_of(scored.grid.inside(scored.index[chosen], rng))
-    outermost = ((scored.index == 0) | (scored.index == scored.grid.n_nodes - 1)).any(axis=1)
-    facts = {"sampler": "grid", "edge": float(probabilities[outermost].sum())}
-    posterior = Posterior(tree=tree_of(draws), released=released, facts=facts, independent=True)
-    return inspect(_censored(space, stage, censoring, values, counts), posterior)
+def compare(observed: FloatArray, simulated: FloatArray) -> dict[str, float]:
+    """Return how far observed shares, shape (bins,), and simulated ones, (draws, bins), lie from the simulated mean."""
+    middle = simulated.mean(axis=0)
+    typical = np.abs(simulated - middle).sum(axis=1) / 2
+    distance = np.abs(observed - middle).sum() / 2
+    beyond = int((typical >= distance).sum())
+    p = (1 + beyond) / (1 + len(simulated))
+    return {"distance": float(distance), "typical": float(typical.mean()), "p": p}
 
 
-def _censored(space: Workspace, stage: Stage, censoring: Censoring, values: Values, counts: IntArray) -> Records:
-    terms = censored_terms(space, stage, censoring)
-    return Records(
-        model=space.model,
-        values=values,
-        counts=counts,
-        terms=terms,
-        limit=float(censoring.window),
-        blueprint=space.blueprint,
-    )
+def bin_edges(column: Column) -> FloatArray:
+    """Return the edges of a column's bins, from the schema alone: one for each level or few whole numbers, or 30."""
+    if column.is_categorical:
+        return np.arange(-0.5, column.n_levels, dtype=np.float64)
+    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    if column.integer and upper - lower < BINS:
+        return np.arange(lower - 0.5, upper + 1, dtype=np.float64)
+    space = np.geomspace if column.scale == "log" else np.linspace
+    edges = space(lower, upper, BINS + 1)
+    edges[0], edges[-1] = lower, upper  # rounding must not leave out what lies at a bound
+    return edges
+
+
+def _some(counts: IntArray, rng: np.random.Generator) -> IntArray:
+    """Return the row of each record, or of some."""
+    n = int(counts.sum())
+    if n <= MOST_RECORDS:
+        return np.repeat(np.arange(len(counts)), counts)
+    chosen = np.sort(rng.choice(n, MOST_RECORDS, replace=False, shuffle=False))
+    return np.searchsorted(np.cumsum(counts), chosen, side="right").astype(np.int64)
+
+
+def _spread(blueprint: Blueprint, posterior: xr.Dataset) -> list[dict[str, NDArray[Any]]]:
+    """Return parameters at draws as far apart as they can be, a few at once, each lot from all over the chains."""
+    names = [variable.name for variable in blueprint.model.free_RVs]
+    stacked = posterior[names].stack(sample=("chain", "draw")).transpose("sample", ...)
+    places = np.unique(np.linspace(0, stacked.sizes["sample"] - 1, PREDICTED).astype(int))
+    lots = max(1, len(places) // AT_ONCE)
+    return [{name: stacked[name].to_numpy()[places[lot::lots]] for name in names} for lot in range(lots)]
+
+
+def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArray:
+    """Return the share of each bin; what lies outside is moved to the nearest end, as in synthetic sets."""
+    lower, upper = bounds_of(column)
+    known = np.clip(np.nan_to_num(np.asarray(values, dtype=np.float64), nan=lower), lower, upper)
+    known = np.rint(known) if column.is_categorical or column.integer else collapse(known, column)
+    shares: FloatArray = np.histogram(known, edges)[0] / max(len(known), 1)
+    return shares
+
+
+def _groups(columns: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> dict[str, xr.Dataset]:
+    predicted, observed = {}, {}
+    for place, (table, drawn, edges) in enumerate(columns):
+        predicted[f"column_{place}"] = (("chain", "draw", f"bin_{place}"), drawn[None])
+        observed[f"column_{place}"] = ((f"bin_{place}",), table)
+        observed[f"edges_{place}"] = ((f"edge_{place}",), edges)
+    return {"posterior_predictive": xr.Dataset(predicted), "observed_data": xr.Dataset(observed)}

@@ -1,144 +1,71 @@
-"""The analyst's model: where it comes from, which columns it describes, and records drawn from it."""
+"""The analyst's model on tables of one schema, tried on stand-ins, with all that is compiled of it."""
 
-import importlib.util
 import logging
+import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from numpy.typing import NDArray
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import Shape, Shape_i
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.posterior import gallery
-from pdips.posterior.builds import OTHER_NUMBER, OTHER_RECORDS, check_same
-from pdips.posterior.closed import check_closed, source_of
-from pdips.posterior.columns import Columns, Values, check_column, stand_ins
-from pdips.posterior.observed import Transformation, transformations
-from pdips.posterior.prior import check_potentials, check_proper
-from pdips.posterior.record_likelihood import inputs_of
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep PyMC's log lines from the terminal."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-
-
-BuildModel = Callable[[Columns, Schema], pm.Model]
+from pdips.posterior.censoring import Censored, censor_records
+from pdips.posterior.closures import check_closed
+from pdips.posterior.columns import Columns, Transformation, Values, check_column, stand_ins, transformations
+from pdips.posterior.model_checks import (
+    OTHER_NUMBER,
+    OTHER_RECORDS,
+    check_company,
+    check_potentials,
+    check_proper,
+    check_same,
+)
+from pdips.posterior.model_file import Source
+from pdips.posterior.parameters import constrained, initial, join, prior_draws, split, unconstrained
+from pdips.posterior.record_likelihood import RecordLikelihood, inputs_of
+from pdips.posterior.records import to_frame
+from pdips.posterior.rehearsal import Tried, check_gradient, on_stand_ins
 
 STAND_INS = 24
 """Records of the stand-in table on which a model is built to be looked at."""
 
+MOST_KEPT = 4
+"""Workspaces."""
 
-@dataclass(frozen=True)
-class Source:
-    """A model: a function ``build_model(data, schema)`` that returns a ``pm.Model``, and its text.
+N_POINTS, N_STARTS = 3, 16
+"""Draws from the prior at which records are compared, and from which NUTS is tried to start."""
 
-    Parameters
-    ----------
-    build : callable
-        Takes :class:`Columns` and the schema.
-    name : str
-        For people and ``privacy.json``.
-    text : str
-        The Python source, which is public.
-    watch : tuple of str
-        Variables whose convergence is asked for in place of the free ones: what a model says in ``WATCH`` if its
-        parameters can be relabelled.
-    public_potentials : tuple of str
-        Potentials that are no likelihood: what a model says in ``PUBLIC_POTENTIALS``. The analyst vouches that prior
-        times potential can be integrated.
-    is_file : bool
-        Whether ``text`` is all there is to know of the model, so that equal texts are equal models.
-    """
+UNRECORDED = (
+    "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
+    "that is described."
+)
+"""What a disclosure board is told where that is so."""
 
-    build: BuildModel = field(repr=False)
-    name: str
-    text: str = field(default="", repr=False)
-    watch: tuple[str, ...] = ()
-    public_potentials: tuple[str, ...] = ()
-    is_file: bool = False
-
-    @property
-    def key(self) -> Any:
-        """What differs wherever models do."""
-        return self.text if self.is_file else self.build
-
-    def __str__(self) -> str:
-        return self.name
+ONE_AT_A_TIME = threading.RLock()
+"""Compiled functions hold points between calls, which two threads can't share; audits run side by side."""
 
 
-def as_source(model: "str | Path | BuildModel | Source") -> Source:
-    """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`.
-
-    Raises
-    ------
-    InputError
-        If there is no such file or model, it can't be run, has no ``build_model``, or this holds data.
-    """
-    if isinstance(model, Source):
-        return model
-    if not isinstance(model, (str, Path)) and not callable(model):
-        raise InputError(
-            "model must be a file, a name or a function build_model(data, schema), and is of type "
-            f"{type(model).__name__}; let a function of that name make and return the pm.Model"
-        )
-    if not isinstance(model, (str, Path)):
-        name = getattr(model, "__name__", "model")
-        return Source(model, name, source_of(model, name), **_said(model))
-    module, path = load(model)
-    if callable(getattr(module, "statistics", None)):
-        raise InputError(f"{path.name} is a model of noisy statistics, not of records: it is for --mechanism modips")
-    if not callable(getattr(module, "build_model", None)):
-        raise InputError(f"{path.name} has no function build_model(data, schema)")
-    return Source(module.build_model, path.name, path.read_text(encoding="utf-8"), is_file=True, **_said(module))
-
-
-def _said(model: Any) -> dict[str, Any]:
-    """Return what a file, or a function by its attributes, says of its model."""
-    watch, potentials = getattr(model, "WATCH", ()), getattr(model, "PUBLIC_POTENTIALS", ())
-    return {"watch": tuple(watch), "public_potentials": tuple(potentials)}
-
-
-def load(model: str | Path) -> tuple[ModuleType, Path]:
-    """Return the module of a model file, or of one that comes with pdips, and its path.
-
-    Raises
-    ------
-    InputError
-        If there is no such file or model, or it can't be run.
-    """
-    path = Path(model)
-    if not path.is_file():
-        if path.suffix == ".py" or len(path.parts) != 1:
-            raise InputError(f"there is no model file {path}; `pdips models list` shows those that come with pdips")
-        path = gallery.path(path.name)
-    spec = importlib.util.spec_from_file_location(f"pdips_model_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path.name} is no Python file")
-    module = importlib.util.module_from_spec(spec)
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep PyMC's log lines from the terminal: those of samplers describe the posterior."""
+    logger = logging.getLogger("pymc")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
     try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # noqa: BLE001 - whatever the file does wrong, and it has seen no record
-        raise InputError(f"{path.name} can't be run: {type(error).__name__}: {error}") from None
-    return module, path
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 @dataclass(frozen=True, eq=False)
@@ -246,7 +173,7 @@ class Blueprint:
         Parameters
         ----------
         parameters : mapping of str to ndarray
-            Values of the free variables, in the model's own units.
+            Values of the free variables, in the model's own units; other names are passed over.
         n : int
             Number of records.
         public : mapping of str to ndarray, shape (n,)
@@ -260,7 +187,7 @@ class Blueprint:
             One column each in the unit of the schema, also where the model observes a function of it: codes, whole
             numbers, doubles.
         """
-        one = {name: np.asarray(value)[None] for name, value in parameters.items()}
+        one = {variable.name: np.asarray(parameters[variable.name])[None] for variable in self.model.free_RVs}
         return {name: values[0] for name, values in self.draw_several(one, n, public, rng).items()}
 
     def draw_several(
@@ -338,3 +265,147 @@ def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
 def _sizes(variable: Any) -> set[Any]:
     """Return what only tells how many records there are."""
     return {each for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, (Shape, Shape_i))}
+
+
+@dataclass(frozen=True, eq=False)
+class Workspace:
+    """A model with what is compiled of it; nothing of a table.
+
+    Parameters
+    ----------
+    blueprint : Blueprint
+        The model of tables of one schema.
+    tried : Tried
+        What was tried of it, or made from public settings.
+    """
+
+    blueprint: Blueprint
+    tried: Tried = field(default_factory=Tried, repr=False)
+
+    @property
+    def model(self) -> Any:
+        """The ``pm.Model`` of stand-ins."""
+        return self.blueprint.model
+
+    def check(self, *, discrete: bool = False) -> None:
+        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each workspace.
+
+        Parameters
+        ----------
+        discrete : bool
+            Whether parameters may be discrete.
+
+        Raises
+        ------
+        InputError
+            If a parameter is discrete, belongs to a single record or can't be drawn from its prior; if the model of
+            many records isn't that of one, repeated; if records can't be drawn; or for what
+            :func:`pdips.posterior.censoring.censor_records` refuses.
+        """
+        if self.discrete and not discrete:
+            raise InputError(
+                f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
+                "pm.Mixture does"
+            )
+        self.tried.once("checked", self._check)
+
+    @property
+    def discrete(self) -> list[str]:
+        """Names of the parameters that are no real numbers."""
+        return [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
+
+    def _check(self) -> None:
+        schema, model = self.blueprint.schema, self.model
+        censored = self._censored()
+        with on_stand_ins("the prior"):
+            many = self.blueprint.has_record_parameters
+        if many:
+            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
+        start = np.median(self.prior, axis=0)
+        check_company(model, self.blueprint.build, schema, self._points(np.stack([start, *self.prior[:N_POINTS]])))
+        with on_stand_ins("the log-likelihood"):
+            censored.log_likelihood({name: [value] for name, value in self.values_of(start[None])[0].items()})
+        self._draw(start)
+
+    def _censored(self) -> Censored:
+        with on_stand_ins("the log-likelihood"):
+            public = self.blueprint.source.public_potentials
+            return censor_records(self.model, self.blueprint.schema.columns, window=1.0, public_potentials=public)
+
+    def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
+        known = self.model.value_vars
+        columns = [part.astype(value.dtype) for value, part in zip(known, split(self.model, flat), strict=True)]
+        return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
+
+    def _draw(self, flat: FloatArray) -> None:
+        """Draw records at some parameters, beside stand-ins for public columns, and bring them into the schema."""
+        schema, rng = self.blueprint.schema, np.random.default_rng(0)
+        filled = stand_ins(schema, STAND_INS)
+        public = {name: filled[name] for name in schema.public_columns}
+        with on_stand_ins("the observed variables"):
+            drawn = self.blueprint.draw(self.values_of(flat[None])[0], STAND_INS, public, rng)
+            wrong = [name for name, values in drawn.items() if np.shape(values) != (STAND_INS,)]
+            if wrong:
+                raise InputError(f"what the model draws of {wrong[0]!r} isn't one value a record")
+            to_frame(schema, drawn, pd.DataFrame(public), rng)
+
+    def check_gradient(self) -> None:
+        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start.
+
+        Raises
+        ------
+        InputError
+            If there is none at the middle of the prior, the model's own starting point, or some draws from the prior.
+        """
+
+        def check() -> None:
+            starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
+            check_gradient(self.blueprint.source.name, self._censored().model, self._points(starts))
+
+        self.tried.once("gradient", check)
+
+    @cached_property
+    def likelihood(self) -> RecordLikelihood:
+        """The log-likelihood of one record, compiled when it is first asked for."""
+        return RecordLikelihood(self.model, columns=self.blueprint.schema.columns)
+
+    @cached_property
+    def prior(self) -> FloatArray:
+        """Draws from the prior, shape (draws, parameters), in unconstrained space."""
+        with on_stand_ins("the prior"):
+            return prior_draws(self.model)
+
+    def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
+        """Return parameters as values of the free variables, in the model's own units."""
+        return constrained(self.model, flat)
+
+    def parameters_of(self, values: dict[str, Any]) -> FloatArray:
+        """Return values of the free variables as parameters in unconstrained space.
+
+        Raises
+        ------
+        InputError
+            If they aren't those of the model, or lie outside their support.
+        """
+        wanted = [variable.name for variable in self.model.free_RVs]
+        if sorted(values) != sorted(wanted):
+            raise InputError(f"the reference must give values for {', '.join(wanted)}; it gives {', '.join(values)}")
+        given = {name: np.asarray(value)[None] for name, value in values.items()}
+        found = np.asarray(join(unconstrained(self.model, given))[0])
+        if not np.isfinite(found).all():
+            raise InputError("the reference has values that the model's priors exclude")
+        return found
+
+
+_kept: dict[tuple[Any, ...], Workspace] = {}
+
+
+def workspace(source: Source, schema: Schema) -> Workspace:
+    """Return the workspace of a model and a schema, made once."""
+    key = (source.key, schema.to_toml())
+    with ONE_AT_A_TIME:
+        if key not in _kept:
+            while len(_kept) >= MOST_KEPT:
+                _kept.pop(next(iter(_kept)))
+            _kept[key] = Workspace(Blueprint(source, schema))
+        return _kept[key]

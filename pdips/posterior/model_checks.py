@@ -1,7 +1,6 @@
-"""What no bounded likelihood can be made of: priors, potentials and records that a guarantee doesn't cover."""
+"""What no bounded likelihood can be made of: a model's priors, potentials and records that no guarantee covers."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -10,275 +9,33 @@ import numpy as np
 import pymc as pm
 import pytensor
 from numpy.typing import NDArray
-from pymc.model.fgraph import ModelFreeRV, ModelNamed, ModelObservedRV, ModelPotential
-from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.basic import Constant
+from pymc.distributions.continuous import FlatRV, HalfFlatRV
+from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
+from pymc.distributions.multivariate import CARRV, ICARRV
+from pymc.logprob.abstract import _logprob
+from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.graph.basic import Apply, Constant
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, toposort
+from pytensor.tensor.basic import Alloc, AllocEmpty
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.extra_ops import Repeat
+from pytensor.tensor.random.type import RandomType
+from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.posterior.columns import stand_ins
-from pdips.posterior.prior import check_law
+from pdips.posterior.columns import SUFFIX, stand_ins
 from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, alone, inputs_of, over_records, terms_and_prior
-from pdips.posterior.record_terms import Parts, read_by, total
-from pdips.privacy.loss import Neighbours
+from pdips.posterior.rehearsal import on_stand_ins
 
-FULL_SEARCH = 2**14
-"""Up to this many records every pair of records is looked at."""
+Table = dict[str, NDArray[Any]]
+Pair = tuple[Any, Any]
 
 TOLERANCE = 1e-8
-
-
-def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:
-    """Refuse what can be seen without numbers: improper or data-driven priors, potentials, imputed values."""
-    free = parts.of_kind(ModelFreeRV)
-    for node in free:
-        _check_prior(node)
-    names = {node.op.name for node in free}
-    for node in parts.of_kind(ModelObservedRV):
-        base = node.op.name.removesuffix("_observed")
-        if base != node.op.name and f"{base}_unobserved" in names and node.op.name not in parts.axis.ids:
-            raise InputError(
-                f"{base!r} has missing values, which PyMC imputes; say in record_ids[{node.op.name!r}] which record "
-                "each known value belongs to, or leave such records out by a rule that looks at one record only"
-            )
-    for node in parts.of_kind(ModelPotential):
-        if node.op.name not in public_potentials:
-            raise InputError(
-                f"potential {node.op.name!r} may read records outside the window; if it reads parameters only, name it "
-                "in PUBLIC_POTENTIALS of the model's file, or in public_potentials"
-            )
-        if any(isinstance(each.owner.op, (ModelNamed, ModelObservedRV)) for each in _variables(node.inputs[0])):
-            raise InputError(f"potential {node.op.name!r} is called public but reads data; make them constants")
-
-
-def _check_prior(node: Any) -> None:
-    name, variable = node.op.name, node.inputs[0]
-    check_law(name, variable)
-    if isinstance(variable.owner.op, MinibatchRandomVariable):
-        raise InputError(f"{name!r} has a total_size, which rescales its density; take it away")
-    for each in _variables(variable):
-        if isinstance(each.owner.op, (ModelNamed, ModelObservedRV)):
-            raise InputError(
-                f"the prior of {name!r} reads {each.owner.op.name!r}; no window bounds what records do through a "
-                "prior, so make it a constant that is public"
-            )
-
-
-def _variables(graph: Any) -> Iterator[Any]:
-    return (each for each in read_by(graph) if not isinstance(each, Constant))
-
-
-@dataclass(frozen=True, eq=False)
-class Probe:
-    """The terms of a model as a function of its parameters and of all arrays that hold one value a record.
-
-    Parameters
-    ----------
-    names : list of str
-        Free variables.
-    values : list of ndarray
-        The arrays.
-    rows : list of ndarray of int
-        For each row of an array the record it belongs to.
-    axes : list of int
-        Where the rows of an array are.
-    n : int
-        Number of records.
-    function : callable
-        Of the free variables and the arrays.
-    sure : list of bool
-        Which arrays surely hold records: beside data, constants may be public tables of as many rows.
-    """
-
-    names: list[str]
-    values: list[NDArray[Any]]
-    rows: list[IntArray]
-    axes: list[int]
-    n: int
-    function: Any
-    sure: list[bool]
-
-    def terms(self, point: Mapping[str, Any], values: list[NDArray[Any]] | None = None) -> FloatArray:
-        """Return the log-likelihood of each record, shape (records,)."""
-        with np.errstate(all="ignore"):
-            found = self.function(*(point[name] for name in self.names), *(self.values if values is None else values))
-        return np.asarray(found, dtype=np.float64)
-
-    def replaced(self, which: BoolArray, rng: np.random.Generator, start: list[NDArray[Any]]) -> list[NDArray[Any]]:
-        """Return the arrays ``start`` with some records replaced by others of the table."""
-        made = []
-        for value, given, rows, axis, sure in zip(self.values, start, self.rows, self.axes, self.sure, strict=True):
-            hit = which[rows] & (sure or start is self.values)
-            source = rng.integers(len(rows), size=int(hit.sum()))
-            changed = given.copy()
-            np.moveaxis(changed, axis, 0)[hit] = np.moveaxis(value, axis, 0)[source]
-            made.append(changed)
-        return made
-
-    def extremes(self) -> Iterator[list[NDArray[Any]]]:
-        """Yield arrays in which all records are equal: to the smallest values, and to the largest."""
-        for end in (np.min, np.max):
-            yield [
-                np.broadcast_to(end(value, axis=axis, keepdims=True), value.shape).copy() if sure else value
-                for value, axis, sure in zip(self.values, self.axes, self.sure, strict=True)
-            ]
-
-
-def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
-    """Return the number of records of a model's data.
-
-    Raises
-    ------
-    InputError
-        If observed variables don't agree on it.
-    """
-    inputs = {**{each: point[each.name] for each in parts.parameters}, **_values(parts)}
-    graphs = [rewrite_graph(term, include=("local_remove_check_parameter",)) for term in parts.terms.values()]
-    lengths = [graph.shape[0] for graph in graphs]
-    found = pytensor.function(list(inputs), lengths, mode="FAST_COMPILE", on_unused_input="ignore")(*inputs.values())
-    by_name = dict(zip(parts.terms, map(int, found), strict=True))
-    if len(set(by_name.values())) > 1:
-        raise InputError(
-            f"observed variables {', '.join(map(repr, by_name))} differ in length; say in record_ids which record each "
-            "of their values belongs to, or in record_axis which axis numbers records"
-        )
-    n = next(iter(by_name.values()))
-    if parts.axis.n is not None and n != parts.axis.n:
-        raise InputError(
-            f"{', '.join(map(repr, by_name))} should have n_records = {parts.axis.n} values along the record axis and "
-            "doesn't; name the axis by dims (record_dim) or in record_axis"
-        )
-    return n
-
-
-def _values(parts: Parts) -> dict[Any, Any]:
-    return {held: shared.get_value(borrow=True) for held, shared in parts.data.items()}
-
-
-def probe(parts: Parts, n: int) -> Probe:
-    """Compile a model's terms as a function of what holds records."""
-    owners = {n: np.arange(n)} | {np.asarray(ids).size: np.asarray(ids).ravel() for ids in parts.axis.ids.values()}
-    owners |= {len(ids): np.asarray(ids) for ids in parts.axis.ids.values()}
-    graph = total(list(parts.terms.values()))
-    given = _values(parts)
-    found = {held: value for held, value in given.items() if _record_axis(value, owners) is not None}
-    columns = parts.of_kind(ModelObservedRV)
-    if not all(isinstance(node.inputs[1].owner and node.inputs[1].owner.op, ModelNamed) for node in columns):
-        arrays = {each for each in ancestors([graph]) if isinstance(each, Constant) and np.ndim(each.data)}
-        found |= {each: each.data for each in arrays if _is_column(each.data, parts, owners)}
-    stands = {
-        each: each.type.clone(shape=tuple(1 if size == 1 else None for size in each.type.shape))() for each in found
-    }
-    fixed = {held: shared for held, shared in parts.data.items() if held not in found}
-    [replaced] = clone_replace([graph], {**stands, **fixed}, rebuild_strict=False)
-    inputs = [*parts.parameters, *stands.values()]
-    axes = [_record_axis(value, owners) or 0 for value in found.values()]
-    return Probe(
-        names=[each.name for each in parts.parameters],
-        values=list(found.values()),
-        rows=[owners[value.shape[axis]] for value, axis in zip(found.values(), axes, strict=True)],
-        axes=axes,
-        n=n,
-        function=pytensor.function(inputs, replaced, mode="FAST_COMPILE", on_unused_input="ignore"),
-        sure=[each in given or not given.keys() & found.keys() for each in found],
-    )
-
-
-def _is_column(value: NDArray[Any], parts: Parts, owners: Mapping[int, Any]) -> bool:
-    """Whether a constant may hold values of records, rather than say whose they are."""
-    ids = any(np.array_equal(value, each) for each in parts.axis.ids.values())
-    return value.dtype != bool and not ids and _record_axis(value, owners) is not None
-
-
-def _record_axis(value: Any, owners: Mapping[int, Any]) -> int | None:
-    return next((axis for axis, size in enumerate(np.shape(value)) if size in owners), None)
-
-
-def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]], seed: int = 0) -> None:
-    """Refuse a model in which changing one record moves the term of another.
-
-    Records are replaced by others in sets such that of any two of them one is replaced and the other is not; the same
-    from tables in which all records are equal. What shows at other tables only isn't seen: this is a trial.
-
-    Raises
-    ------
-    InputError
-        If a record that was not replaced has another term than before.
-    """
-    rng = np.random.default_rng(seed)
-    for point in points:
-        for start in (looked_at.values, *looked_at.extremes()):
-            before = looked_at.terms(point, start)
-            for which in _halves(looked_at.n, rng):
-                after = looked_at.terms(point, looked_at.replaced(which, rng, start))
-                if not np.allclose(before[~which], after[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
-                    raise InputError(
-                        "the log-likelihood of a record depends on other records (standardising, lags, ranks, or means "
-                        "over the data); work such numbers out from public knowledge and make them constants"
-                    )
-
-
-def _halves(n: int, rng: np.random.Generator) -> Iterator[BoolArray]:
-    """Yield sets of records; up to ``FULL_SEARCH`` records, any two are told apart by one of them, both ways."""
-    places = np.arange(n)
-    if n > FULL_SEARCH:
-        places = rng.integers(2**3, size=n)
-    for bit in range(int(places.max(initial=0)).bit_length()):
-        half = (places >> bit & 1).astype(bool)
-        yield half
-        yield ~half
-
-
-def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts) -> tuple[str, ...]:
-    """Return the free variables that are there once for each record."""
-    found = []
-    before = looked_at.terms(point)
-    for node in parts.of_kind(ModelFreeRV):
-        name = node.op.name
-        base = name.removesuffix("_unobserved")
-        imputed = base != name and f"{base}_observed" in parts.terms
-        numbered = bool(set(node.op.dims or ()) & set(parts.axis.dims))
-        if imputed or numbered or _each_its_own(looked_at, point, before, name):
-            found.append(name)
-    return tuple(found)
-
-
-def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: FloatArray, name: str) -> bool:
-    """Whether element i of a variable, out of as many as there are records, moves the term of record i alone."""
-    value, n = np.asarray(point[name]), looked_at.n
-    if n < 2 or n not in value.shape:
-        return False
-    axis = value.shape.index(n)
-    others = np.roll(value, 1, axis)
-    for which in _halves(n, np.random.default_rng(0)):
-        along = which.reshape([-1 if each == axis else 1 for each in range(value.ndim)])
-        moved = looked_at.terms({**point, name: np.where(along, others, value)})
-        if not np.allclose(before[~which], moved[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
-            return False
-    return True
-
-
-def check_record_parameters(names: Collection[str], parts: Parts, n: int, neighbours: Neighbours) -> None:
-    """Refuse record-specific parameters where the number of records is confidential, or whose prior reads records."""
-    for node in parts.of_kind(ModelFreeRV):
-        name = node.op.name
-        if name not in names:
-            continue
-        if neighbours == "add-remove":
-            raise InputError(
-                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it "
-                "out, or take neighbours='replace-one'"
-            )
-        constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
-        if any(n in value.shape and value.dtype != bool and len(np.unique(value)) > 1 for value in constants):
-            raise InputError(
-                f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
-            )
-
 
 SIZES = (2, 3, 25)
 """Numbers of stand-ins at which a model of many records is compared with the model of one."""
@@ -286,56 +43,110 @@ SIZES = (2, 3, 25)
 MOST_LEVELS = 12
 """Levels of a column that are left out one at a time."""
 
-Table = dict[str, NDArray[Any]]
+WIDE = "give it a distribution that integrates to 1, as wide as need be, such as pm.Normal or pm.HalfNormal"
+OWN = "write it as pm.CustomDist(..., dist=...), or as one of PyMC's distributions, truncated by pm.Truncated or mixed"
+INTRINSIC = "take pm.CAR with alpha below 1, or pm.ZeroSumNormal"
+
+SHAPED = (Alloc, Repeat, Reshape, SpecifyShape)
+"""Operations whose first input has values, and whose others say how long the result is."""
+
+OTHER_RECORDS = (
+    "{name} of the model changes with the records that it is built on, and these are stand-ins: it is built before a "
+    "record is read, so numbers from get_value() or eval() are no record's. Use data[...] in the formula itself, and "
+    "public numbers, such as schema.columns[...].lower"
+)
+OTHER_NUMBER = (
+    "{name} of the model changes with the number of stand-ins that it is built on, which is not that of the records. "
+    "data.n_records is for shapes only (shape=, pt.zeros); use public constants, and none that tells the place of a "
+    "record in the table, as np.arange(data.n_records) does"
+)
 
 
-@contextmanager
-def on_stand_ins(what: str) -> Iterator[None]:
-    """Turn whatever a model raises on made-up records into one plain line; it has seen no record.
+def check_proper(model: pm.Model) -> None:
+    """Refuse priors that don't integrate to 1, or of which nothing shows that they do: no posterior need exist.
 
     Raises
     ------
     InputError
-        In place of any other exception.
+        Naming the first one, and what to write in its place.
     """
-    try:
-        yield
-    except InputError:
-        raise
-    except IndexError:
-        raise InputError(
-            "the model looks something up by a column, and values that the schema allows lie beyond it; make what is "
-            "looked up as long as the column has levels or whole numbers"
-        ) from None
-    except NotImplementedError as error:
-        raise InputError(
-            f"{what} can't be drawn from: {_line(error)}; a pm.CustomDist needs dist=... or random=..."
-        ) from None
-    except Exception as error:  # noqa: BLE001 - the analyst's model, on stand-ins
-        raise InputError(f"{what} failed on made-up records: {type(error).__name__}: {_line(error)}") from None
+    for variable in model.free_RVs:
+        check_law(variable.name, variable)
 
 
-def _line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), "")
+def check_law(name: str, variable: Any) -> None:
+    """Refuse the prior of a variable if it is improper, also inside a mixture or the function that it is made of."""
+    for node in _nodes([variable]):
+        op = node.op
+        if isinstance(op, (FlatRV, HalfFlatRV)):
+            raise InputError(f"the prior of {name!r} is improper, so its posterior need not exist; {WIDE}")
+        if isinstance(op, ICARRV) or (isinstance(op, CARRV) and _is_intrinsic(node)):
+            raise InputError(
+                f"the prior of {name!r} is improper (an intrinsic autoregression), so its posterior need not exist; "
+                f"{INTRINSIC}"
+            )
+        if isinstance(op, CustomDistRV) or (isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob):
+            raise InputError(
+                f"the prior of {name!r} is a log density of its own (logp=...), and nothing shows that it integrates "
+                f"to 1; {OWN}"
+            )
 
 
-@dataclass(frozen=True, eq=False)
-class Terms:
-    """The log-likelihoods of a model's records and its log prior, as a function of parameters and columns.
+def _nodes(graphs: Sequence[Any]) -> Iterator[Apply]:
+    """Yield the operations of graphs, and of the graphs inside them."""
+    for node in toposort(graphs):
+        yield node
+        if isinstance(node.op, HasInnerGraph):
+            yield from _nodes(node.op.inner_outputs)
+
+
+def _is_intrinsic(node: Apply) -> bool:
+    alpha = node.op.dist_params(node)[2]
+    return isinstance(alpha, Constant) and bool((np.abs(alpha.data) >= 1).any())
+
+
+def check_potentials(model: pm.Model, public: Collection[str], columns: Collection[str]) -> None:
+    """Refuse potentials that the model's file doesn't call public, and those that read records.
 
     Parameters
     ----------
-    values : list of str
-        Value variables.
-    columns : dict of str to dtype
-        The columns that the model reads.
-    function : callable
-        Of both, returning terms, shape (records,), and the log prior.
-    """
+    model : pymc.Model
+        A model of stand-ins.
+    public : collection of str
+        ``PUBLIC_POTENTIALS``.
+    columns : collection of str
+        Names of the schema's columns.
 
-    values: list[str]
-    columns: dict[str, Any]
-    function: Any
+    Raises
+    ------
+    InputError
+        If a potential isn't among these, reads a column or an observed variable, or one of these is no potential.
+    """
+    names = [potential.name for potential in model.potentials]
+    if missing := [name for name in public if name not in names]:
+        raise InputError(f"PUBLIC_POTENTIALS names {missing[0]!r}, which is no pm.Potential of the model")
+    read = [*model.observed_RVs, *(each for each in model.data_vars if each.name.removesuffix(SUFFIX) in columns)]
+    for potential in model.potentials:
+        behind = set(ancestors([potential]))
+        if found := [each.name.removesuffix(SUFFIX) for each in read if each in behind]:
+            raise InputError(
+                f"potential {potential.name!r} reads column {found[0]!r}, and no window bounds what records do through "
+                "a potential; make it part of the law of an observed variable"
+            )
+        if potential.name not in public:
+            raise InputError(
+                f"the model has a potential, {potential.name!r}, and nothing shows that prior times potential can be "
+                f"integrated; if it can, say PUBLIC_POTENTIALS = ({potential.name!r},) at the top of the model's file"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class CompiledTerms:
+    """The log-likelihoods of a model's records and its log prior, compiled."""
+
+    values: list[str]  # value variables
+    columns: dict[str, Any]  # the number types of the columns that the model reads
+    function: Any  # of both, returning terms, shape (records,), and the log prior
 
     def __call__(self, point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
         """Return the log-likelihood of each record, shape (records,), and the log prior."""
@@ -345,7 +156,7 @@ class Terms:
         return np.asarray(found, dtype=np.float64), float(prior)
 
 
-def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
+def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> CompiledTerms:
     """Compile the terms of a model as it is written or, with ``single``, of a model of one record repeated for many."""
     columns = inputs_of(model, names)
     many = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
@@ -359,9 +170,8 @@ def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
         graphs = [rewrite_graph(each, include=SIMPLER) for each in (graph, prior)]
         inputs = [*model.value_vars, *many.values()]
         function = pytensor.function(inputs, graphs, mode="FAST_COMPILE", on_unused_input="ignore")
-    return Terms(
-        [value.name for value in model.value_vars], {name: each.dtype for name, each in many.items()}, function
-    )
+    kinds = {name: each.dtype for name, each in many.items()}
+    return CompiledTerms([value.name for value in model.value_vars], kinds, function)
 
 
 def check_company(
@@ -406,7 +216,7 @@ def check_company(
             _compare(single, many, point, tables)
 
 
-def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
+def _compare(single: CompiledTerms, many: CompiledTerms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
     together = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     wanted, prior = single(point, together)
     for table, expected in zip(tables, np.split(wanted, len(tables)), strict=True):
@@ -422,7 +232,7 @@ def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Seque
             raise InputError(_why(many, point, table))
 
 
-def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
+def _why(many: CompiledTerms, point: Mapping[str, Any], table: Table) -> str:
     """Return which columns of other records move the term of a record."""
     n = len(next(iter(table.values())))
     before, _ = many(point, table)
@@ -470,3 +280,156 @@ def extreme_tables(schema: Schema, n: int) -> Iterator[Table]:
             levels = schema.columns[name].n_levels
             for level in range(min(levels, MOST_LEVELS) if levels > 1 else 0):
                 yield {**ordinary, name: np.where(ordinary[name] == level, (level + 1) % levels, ordinary[name])}
+
+
+def check_same(model: pm.Model, other: pm.Model, schema: Schema, said: str) -> None:
+    """Refuse a model that is another one when it is built on another stand-in table.
+
+    Shapes may differ, and arrays that repeat the same numbers along an axis may differ in its length.
+
+    Parameters
+    ----------
+    model, other : pymc.Model
+        The two builds.
+    schema : Schema
+        Whose columns they read.
+    said : str
+        The refusal, with ``{name}`` for the variable.
+
+    Raises
+    ------
+    InputError
+        Naming the first variable that differs.
+    """
+    if list(model.named_vars) != list(other.named_vars):
+        differing = set(model.named_vars) ^ set(other.named_vars)
+        raise InputError(said.format(name=repr(min(differing)) if differing else "the order of variables"))
+    known = {one: other.named_vars[name] for name, one in model.named_vars.items()}
+    read = {model.named_vars[name + SUFFIX] for name in schema.columns if name + SUFFIX in model.named_vars}
+    for name, one in model.named_vars.items():
+        if one in read:
+            continue
+        known.pop(one)
+        pairs = [(one, known_other := other.named_vars[name]), *_values(one, known_other, model, other)]
+        if not all(_same(*pair, known) for pair in [*pairs, *_densities(one, known_other, name)]):
+            raise InputError(said.format(name=repr(name)))
+        known[one] = known_other
+
+
+def _values(one: Any, other: Any, model: pm.Model, built: pm.Model) -> list[Pair]:
+    observed = one in model.observed_RVs and other in built.observed_RVs
+    return [(model.rvs_to_values[one], built.rvs_to_values[other])] if observed else []
+
+
+def _densities(one: Any, other: Any, name: str) -> list[Pair]:
+    """Return the log densities that a distribution of the analyst's own gives, of the same value."""
+    op = one.owner.op if one.owner else None
+    if not isinstance(op, CustomDistRV) and not (isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob):
+        return []
+    value = one.type()
+    try:
+        return [(_logprob(op, (value,), *one.owner.inputs), _logprob(other.owner.op, (value,), *other.owner.inputs))]
+    except Exception as error:  # noqa: BLE001 - the analyst's own code, which has seen stand-ins only
+        raise InputError(f"the log density of {name!r} failed: {type(error).__name__}: {error}") from None
+
+
+def _same(one: Any, other: Any, known: dict[Any, Any]) -> bool:
+    """Whether two graphs are the same down to the model's variables, but for shapes."""
+    pending, seen = [(one, other)], dict(known)
+    while pending:
+        one, other = pending.pop()
+        if one in seen:
+            if seen[one] is not other:
+                return False
+            continue
+        seen[one] = other
+        if isinstance(one.type, RandomType):
+            continue
+        if one.owner is None or other.owner is None:
+            if one.owner is not other.owner or not _same_leaf(one, other):
+                return False
+        elif one.owner.outputs.index(one) != other.owner.outputs.index(other) or not _same_op(
+            one.owner.op, other.owner.op
+        ):
+            return False
+        else:
+            pending += [*_inputs(one.owner, other.owner), *_graphs(one.owner.op, other.owner.op)]
+            seen |= _placeholders(one.owner.op, other.owner.op)
+    return True
+
+
+def _same_leaf(one: Any, other: Any) -> bool:
+    if isinstance(one, Constant) and isinstance(other, Constant):
+        return _same_numbers(one.data, other.data)
+    if isinstance(one, SharedVariable) and isinstance(other, SharedVariable):
+        return _same_numbers(one.get_value(), other.get_value())
+    return one is other
+
+
+def _same_numbers(one: Any, other: Any) -> bool:
+    """Whether two constants are equal; along axes on which they differ in length each must repeat one value."""
+    try:
+        first, second = np.asarray(one), np.asarray(other)
+        if first.ndim != second.ndim:
+            return False
+        for axis, (n, m) in enumerate(zip(first.shape, second.shape, strict=True)):
+            if n != m:
+                first, second = _repeated(first, axis), _repeated(second, axis)
+        return np.array_equal(first, second, equal_nan=first.dtype.kind == second.dtype.kind == "f")
+    except (TypeError, ValueError):
+        return False
+
+
+def _repeated(values: NDArray[Any], axis: int) -> NDArray[Any]:
+    """Return the one value that an array repeats along an axis.
+
+    Raises
+    ------
+    ValueError
+        If there are several.
+    """
+    first = values.take([0], axis=axis) if values.shape[axis] else values
+    if not np.array_equal(np.broadcast_to(first, values.shape), values):
+        raise ValueError("several values")
+    return first
+
+
+def _same_op(one: Any, other: Any) -> bool:
+    """Whether two operations do the same; functions inside them are looked at elsewhere, if at all."""
+    if one == other:
+        return True
+    if type(one).__name__ != type(other).__name__:
+        return False
+    if isinstance(one, Blockwise):
+        return _same_op(one.core_op, other.core_op)
+    if isinstance(one, HasInnerGraph):
+        return len(one.inner_inputs) == len(other.inner_inputs) and len(one.inner_outputs) == len(other.inner_outputs)
+    return isinstance(one, CustomDistRV) or not getattr(one, "__props__", ())
+
+
+def _inputs(one: Any, other: Any) -> Iterator[Pair]:
+    """Yield the inputs of two nodes that hold values, side by side."""
+    if isinstance(one.op, (Shape, Shape_i, AllocEmpty)):
+        return
+    if len(one.inputs) != len(other.inputs):
+        yield one.out, None
+        return
+    size = one.op.size_param(one) if hasattr(one.op, "size_param") else None
+    for place, pair in enumerate(zip(one.inputs, other.inputs, strict=True)):
+        if pair[0] is not size and not (place and isinstance(one.op, SHAPED)):
+            yield pair
+
+
+def _graphs(one: Any, other: Any) -> list[Pair]:
+    """Return the graphs inside two operations, side by side; none where these are equal, or have no graph."""
+    one, other = getattr(one, "core_op", one), getattr(other, "core_op", other)
+    if one == other or not isinstance(one, HasInnerGraph):
+        return []
+    return list(zip(one.inner_outputs, other.inner_outputs, strict=True))
+
+
+def _placeholders(one: Any, other: Any) -> dict[Any, Any]:
+    one, other = getattr(one, "core_op", one), getattr(other, "core_op", other)
+    if one == other or not isinstance(one, HasInnerGraph):
+        return {}
+    return dict(zip(one.inner_inputs, other.inner_inputs, strict=True))

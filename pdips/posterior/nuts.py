@@ -1,9 +1,7 @@
-"""Posterior draws by NUTS, and whether the chains agree well enough to be used."""
+"""Posterior draws by NUTS, used only if the chains agree well enough."""
 
-import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
@@ -14,12 +12,14 @@ import pymc as pm
 import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 
-from pdips.arrays import FloatArray
-from pdips.convergence import Convergence, converged, require
+from pdips.arrays import FloatArray, IntArray
+from pdips.convergence import ROUNDS, Convergence, announce, converged, require
 from pdips.errors import InputError
+from pdips.posterior.columns import Values
+from pdips.posterior.model import quiet
+from pdips.posterior.parameters import split
+from pdips.posterior.target import Target
 from pdips.privacy.loss import choice
-
-__all__ = ["Convergence", "Reusable", "Sampler", "compile_nutpie", "converged", "require", "sample"]
 
 Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
 
@@ -47,6 +47,99 @@ JITTER = 0.1
 """Chains that are told where to start do so within this distance, on the unconstrained scale."""
 
 GROUPS = ("posterior", "sample_stats")
+
+
+def draw_chains(
+    target: Target,
+    values: Values,
+    *,
+    n: int,
+    draws: int,
+    tune: int,
+    chains: int,
+    nuts: Sampler = "auto",
+    rng: np.random.Generator,
+) -> tuple[list[dict[str, NDArray[Any]]], xr.DataTree, Convergence]:
+    """Draw from a censored posterior: nearly, not exactly, and only if the chains agree.
+
+    Parameters
+    ----------
+    target : Target
+        The posterior.
+    values : mapping of str to ndarray, shape (records,)
+        All records, not only distinct ones.
+    n : int
+        Number of draws to be released, as far apart as they can be.
+    draws, tune, chains, nuts
+        See :func:`sample`.
+    rng : numpy.random.Generator
+        Randomness of the chains, and of which draws are taken.
+
+    Returns
+    -------
+    list of dict, DataTree, Convergence
+        The draws to be released, all draws, and how well the chains agree.
+
+    Raises
+    ------
+    RefusedError
+        If the chains don't agree in any of ``ROUNDS`` rounds.
+    """
+    space = target.space
+    place = split(space.model, target.stage.anchor.place[None])
+    start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
+    settings: dict[str, Any] = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
+    tree, found = agreeing(target.model_of(values), space.blueprint.source.watch, draws=draws, tune=tune, **settings)
+    names = [variable.name for variable in space.model.free_RVs]
+    stacked = flat_draws(tree, names)
+    each = [{name: stacked[name][row] for name in names} for row in far_apart(len(stacked[names[0]]), n, rng)]
+    return each, tree, found
+
+
+def flat_draws(tree: xr.DataTree, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
+    """Return the draws of a tree's posterior by name, shape (draws, ...), the chains one after the other."""
+    posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    return {name: posterior[name].to_numpy() for name in names or map(str, posterior.data_vars)}
+
+
+def far_apart(total: int, n: int, rng: np.random.Generator) -> IntArray:
+    """Return the places of n out of so many draws, as far apart as they can be, from a random one on."""
+    return (rng.integers(total) + np.arange(n) * max(total // n, 1)) % total
+
+
+def agreeing(
+    model: Reusable, watch: Sequence[str], *, draws: int, tune: int, confidential: bool = True, **settings: Any
+) -> tuple[xr.DataTree, Convergence]:
+    """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't.
+
+    Parameters
+    ----------
+    model : Reusable
+        What to sample.
+    watch : sequence of str
+        The variables that have to agree; all where there are none.
+    draws, tune : int
+        Lengths of the first round.
+    confidential : bool
+        Whether the model reads confidential records: what is announced of a further round depends on it.
+    **settings
+        Of :func:`sample`.
+
+    Raises
+    ------
+    RefusedError
+        If they disagree in the last round too.
+    """
+    for number in range(1, ROUNDS + 1):
+        if number > 1:
+            announce(number, confidential=confidential)
+        longer = 2 ** (number - 1)
+        tree = sample(model, draws=draws * longer, tune=tune * longer, **settings)
+        found = replace(converged(tree, watch), rounds=number)
+        if found.passed:
+            break
+    require(found)
+    return tree, found
 
 
 def sample(
@@ -93,7 +186,7 @@ def sample(
     known = available(graph, sampler)
     settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
     seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
-    with _quiet():
+    with quiet():
         if known == "nutpie":
             compiled = _compiled(model)
             tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
@@ -116,18 +209,6 @@ def available(model: pm.Model, sampler: Sampler) -> str:
 
 def _cores(chains: int) -> int:
     return max(1, min(MOST_CORES, chains, os.cpu_count() or 1))
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep what samplers log to themselves: it describes the posterior."""
-    logger = logging.getLogger("pymc")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def compile_nutpie(model: pm.Model) -> Any:

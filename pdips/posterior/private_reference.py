@@ -1,21 +1,35 @@
-"""The first stage of a posterior mechanism: a private table, and the parameters that fit it best."""
+"""What is known before a draw: public parameters, or those that fit a private table best; how wide to look there."""
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+import pytensor
+import pytensor.tensor as pt
 from numpy.typing import NDArray
+from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.readers import read_frame
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
+from pdips.errors import InputError
 from pdips.margins.steps import Steps
-from pdips.posterior.columns import Values, distinct, record_values, stand_ins
+from pdips.posterior.censoring import IMPOSSIBLE
+from pdips.posterior.columns import ENDS, Values, distinct, record_values, stand_ins
+from pdips.posterior.model import ONE_AT_A_TIME, STAND_INS, Workspace
+from pdips.posterior.parameters import PUBLIC_SEED, initial, split
+from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
+from pdips.posterior.rehearsal import on_stand_ins
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, check_scale, discrete_laplace, discrete_laplace_variance
+
+Reference = str | Path | Mapping[str, Any]
 
 BINS = 32
 """Bins of a numeric column whose schema gives none."""
@@ -28,6 +42,20 @@ MOST_CELLS = 4_096
 
 SPREAD_SEED = 1
 """Which value inside a bin goes with which of another column: public."""
+
+ZOOM = {1: 65, 2: 21, 3: 11}
+"""Values tried along each axis in one round of a search, by number of parameters."""
+
+ROUNDS = 10
+
+SIMULATED = 4_096
+"""Records drawn from the model at the first stage's parameters: what censoring takes away is worked out on them."""
+
+PRIOR_CENTRE = 64
+"""Prior draws over which densities are averaged for ``reference="prior"``."""
+
+PROBED = 256
+"""Stand-ins on which a reference must not call what the schema allows impossible."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -164,3 +192,291 @@ def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[di
 
 def _steps(epsilon: Fraction, neighbours: Neighbours) -> Steps:
     return Steps(epsilon=epsilon, neighbours=neighbours)
+
+
+@dataclass(frozen=True, eq=False)
+class Anchor:
+    """Where to look for parameters, and how wide a posterior would be there: public, in unconstrained space."""
+
+    place: FloatArray  # shape (parameters,)
+    shape: FloatArray  # shape (parameters, parameters): its columns are the axes, one standard deviation long
+    reach: float  # how far a grid goes along each axis, in standard deviations
+    even: bool = False  # whether nodes are as far apart everywhere
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Stage:
+    """What is known before the draw.
+
+    Parameters
+    ----------
+    anchor : Anchor
+        Where to look for parameters.
+    n_records : int
+        The public number of records, or a noisy one.
+    centre : list of ndarray
+        Parameter values whose mean density is the centre of each record's term; empty for none.
+    simulated : mapping of str to ndarray
+        Records drawn from the model at the centre, on which the effect of censoring is worked out; empty for none.
+    """
+
+    anchor: Anchor
+    n_records: int
+    centre: list[FloatArray] = field(default_factory=list)
+    simulated: Values = field(default_factory=dict)
+
+
+def staged(space: Workspace, table: Table, epsilon: Fraction, neighbours: Neighbours, bits: RandomBits) -> Stage:
+    """Spend ``epsilon`` on a private reference, and centre on the parameters that fit it best."""
+    cells = measure(table, epsilon, neighbours, bits)
+    return after(space, cells, _public_rows(table, bits))
+
+
+def rehearse(space: Workspace) -> None:
+    """Go through the first stage without a table, so that what a model makes fail there fails before the charge.
+
+    Raises
+    ------
+    InputError
+        If the model can't be fitted to cells, or records can't be drawn from it.
+    """
+
+    def go() -> Stage:
+        filled = stand_ins(space.blueprint.schema, STAND_INS)
+        public = {name: filled[name] for name in space.blueprint.schema.public_columns}
+        with on_stand_ins("the first stage"):
+            return after(space, no_cells(space.blueprint.schema), public, n=STAND_INS)
+
+    with ONE_AT_A_TIME:
+        space.tried.once("first stage", go)
+
+
+def after(space: Workspace, cells: Cells, public: Values, *, n: int | None = None) -> Stage:
+    """Return what follows from the outcome of the first stage: post-processing, with the public columns of n records.
+
+    By default ``SIMULATED`` records.
+    """
+    place = fit(space.likelihood, cells, space.prior)
+    simulated = simulate(space, place, public, n=n)
+    anchor = anchor_at(space.likelihood, place, simulated, cells.n_records)
+    centre = split(space.model, place[None])
+    return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)
+
+
+def simulate(space: Workspace, place: FloatArray, public: Values, *, n: int | None = None) -> dict[str, NDArray[Any]]:
+    """Draw records from the model at some public parameters: ``SIMULATED`` of them, or n."""
+    rng = np.random.default_rng(PUBLIC_SEED)
+    drawn = space.blueprint.draw(space.values_of(place[None])[0], n or SIMULATED, public, rng)
+    return {**public, **drawn}
+
+
+def _public_rows(table: Table, bits: RandomBits) -> dict[str, NDArray[Any]]:
+    """Return the public columns of records chosen at random; neighbouring tables share them."""
+    names = list(table.schema.public_columns)
+    if not names:
+        return {}
+    rows = bits.generator().integers(table.n_records, size=SIMULATED)
+    return {name: values[rows] for name, values in record_values(table, names).items()}
+
+
+def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
+    """Centre on public parameters, a public table, or the prior predictive; nothing is spent.
+
+    Raises
+    ------
+    InputError
+        If the reference gives no density to values that the schema allows.
+    """
+    if isinstance(reference, str) and reference == "prior":
+        draws = space.prior[:PRIOR_CENTRE]
+        stage = Stage(anchor=anchor_of_prior(space.prior), n_records=n_records, centre=split(space.model, draws))
+    else:
+        place = _place(space, reference)
+        simulated = simulate(space, place, stand_ins_public(space))
+        near = anchor_at(space.likelihood, place, simulated, n_records)
+        anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
+        centre = split(space.model, place[None])
+        stage = Stage(anchor=anchor, n_records=n_records, centre=centre, simulated=simulated)
+    _check_density(space, stage)
+    return stage
+
+
+def key_of(reference: Reference) -> str:
+    """Return a text that differs wherever references do, to the last digit."""
+    if isinstance(reference, Mapping):
+        return repr({name: np.asarray(value).tolist() for name, value in reference.items()})
+    return str(reference)
+
+
+def stand_ins_public(space: Workspace) -> dict[str, NDArray[Any]]:
+    """Return public columns of simulated records where the table's own aren't at hand."""
+    schema = space.blueprint.schema
+    filled = stand_ins(schema, SIMULATED)
+    return {name: filled[name] for name in schema.public_columns}
+
+
+def _place(space: Workspace, reference: Reference) -> FloatArray:
+    if isinstance(reference, Mapping):
+        return space.parameters_of(dict(reference))
+    if isinstance(reference, str) and "=" in reference:
+        return space.parameters_of(_parse(reference))
+    if not Path(reference).is_file():
+        raise InputError(
+            f"reference {str(reference)!r} is no file; give a public table (.csv, .parquet), 'prior', or name=value,..."
+        )
+    table = Table(read_frame(reference), binned(space.blueprint.schema))
+    return fit(space.likelihood, cells_of_table(table), space.prior)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    found = {}
+    for part in text.split(","):
+        name, _, value = part.partition("=")
+        try:
+            found[name.strip()] = np.array([float(each) for each in value.split()]).squeeze()
+        except ValueError:
+            raise InputError(f"reference {part.strip()!r} must have the form name=number") from None
+    return found
+
+
+def _check_density(space: Workspace, stage: Stage) -> None:
+    """Refuse, on stand-ins, a reference under which what the schema allows can't occur."""
+    space.likelihood.at(stage.centre)
+    probes = {name: values[len(ENDS) :] for name, values in stand_ins(space.blueprint.schema, PROBED).items()}
+    with np.errstate(all="ignore"):
+        dead = [bool(np.isneginf(space.likelihood(row)).all()) for row in space.likelihood.rows(probes)]
+    if any(dead):
+        raise InputError(
+            "the reference gives density zero to values that the schema allows, so such records could not be centred; "
+            "take a reference that covers all levels and bounds (a wider one, 'prior', or centre=staged)"
+        )
+
+
+def unreferenced(space: Workspace, n_records: int) -> Stage:
+    """No centre: terms are log densities themselves, as in paper 004."""
+    return Stage(anchor=anchor_of_prior(space.prior), n_records=n_records)
+
+
+def fit(likelihood: RecordLikelihood, cells: Cells, prior: FloatArray) -> FloatArray:
+    """Return the most probable parameters given counts of cells, shape (parameters,), in unconstrained space.
+
+    Parameters
+    ----------
+    likelihood : RecordLikelihood
+        The model's.
+    cells : Cells
+        The counts.
+    prior : ndarray, shape (draws, parameters)
+        Draws from the prior: where to look.
+    """
+    low, high = np.quantile(prior, [0.001, 0.999], axis=0)
+    if len(low) > max(ZOOM):
+        return _climb(likelihood, cells)
+    frame = pd.DataFrame(dict(cells.values))
+    once = {str(name): column.to_numpy() for name, column in frame[~frame.duplicated()].items()}
+    place = frame.groupby(list(frame.columns), sort=False).ngroup().to_numpy()  # in the order of first appearance
+    rows = likelihood.rows(once)
+    return zoom(lambda flat: _fitness(likelihood, cells, rows, place, flat), low, high)
+
+
+def _fitness(
+    likelihood: RecordLikelihood, cells: Cells, distinct_rows: Any, place: Any, flat: FloatArray
+) -> FloatArray:
+    """Return log prior plus log-likelihood of the counts, shape (points,).
+
+    Noisy counts are taken as normal around their expectation, with the variance of sampling plus that of the noise;
+    counts of a synthetic table as multinomial.
+    """
+    points = split(likelihood.model, flat)
+    likelihood.at(points)
+    with np.errstate(all="ignore"):
+        rows = np.array([likelihood(row) for row in distinct_rows])[place]
+        rows = np.where(np.isfinite(rows), rows, IMPOSSIBLE).reshape(len(cells.counts), WITHIN, -1)
+        inside = _log_mean(rows)
+        prior = likelihood.log_prior(points)
+        if not cells.variance:
+            fitness = prior + cells.counts @ inside
+        else:
+            share = inside + cells.log_volumes[:, None]
+            expected = np.exp(share - share.max(axis=0))
+            expected *= cells.n_records / expected.sum(axis=0)
+            variance = expected + cells.variance
+            fitness = prior - ((cells.counts[:, None] - expected) ** 2 / variance + np.log(variance)).sum(axis=0) / 2
+    return np.where(np.isfinite(fitness), fitness, -np.inf)
+
+
+def _log_mean(rows: FloatArray) -> FloatArray:
+    """Return the log of the mean of exp(rows) over the middle axis."""
+    highest = rows.max(axis=1)
+    return np.asarray(highest + np.log(np.exp(rows - highest[:, None]).mean(axis=1)))
+
+
+def zoom(fitness: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:
+    """Return the best of ever finer lattices, each around the best of the last."""
+    n = ZOOM[len(low)]
+    middle, half = (low + high) / 2, np.maximum((high - low) / 2, 1e-6)
+    for _ in range(ROUNDS):
+        axes = np.meshgrid(*np.linspace(middle - half, middle + half, n).T, indexing="ij")
+        flat = np.stack([axis.ravel() for axis in axes], axis=1)
+        middle = np.asarray(flat[int(np.argmax(fitness(flat)))])
+        half = half * min(8 / (n - 1), 0.6)
+    return np.asarray(middle)
+
+
+def _climb(likelihood: RecordLikelihood, cells: Cells) -> FloatArray:
+    """Climb from the model's own starting point to the most probable parameters given a synthetic table."""
+    model = likelihood.model
+    columns = likelihood.columns.items()
+    rows = likelihood.graph(
+        {name: pytensor.shared(np.asarray(cells.values[name], column.dtype)) for name, column in columns}
+    )
+    rows = pt.switch(pt.isnan(rows) | pt.isinf(rows), IMPOSSIBLE, rows)
+    inside = pt.logsumexp(rows.reshape((len(cells.counts), WITHIN)), axis=1)
+    target = log_prior(model) + (np.maximum(cells.counts, 0.0) * inside).sum()
+    slopes = [slope.ravel() for slope in pt.grad(target, model.value_vars)]
+    both = pytensor.function(model.value_vars, [target, *slopes], mode="FAST_COMPILE", on_unused_input="ignore")
+
+    def downhill(flat: FloatArray) -> tuple[float, FloatArray]:
+        with np.errstate(all="ignore"):
+            value, *found = both(*(each[0] for each in split(model, flat[None])))
+        slope = np.concatenate(found)
+        fine = np.isfinite(value) and np.isfinite(slope).all()
+        return (-float(value), -slope) if fine else (1e300, np.zeros_like(flat))
+
+    return np.asarray(minimize(downhill, initial(model), jac=True, method="L-BFGS-B", options={"maxiter": 500}).x)
+
+
+def anchor_at(likelihood: RecordLikelihood, place: FloatArray, records: Values, n_records: int) -> Anchor:
+    """Return an anchor as wide as the posterior of ``n_records`` records like some public ones would be.
+
+    Parameters
+    ----------
+    likelihood : RecordLikelihood
+        The model's.
+    place : ndarray, shape (parameters,)
+        Public parameters.
+    records : mapping of str to ndarray, shape (rows,)
+        Public records, drawn from the model at ``place``.
+    n_records : int
+        A public number of records.
+    """
+    step = 1e-4
+    likelihood.at(
+        split(likelihood.model, np.concatenate([place + step * np.eye(len(place)), place - step * np.eye(len(place))]))
+    )
+    with np.errstate(all="ignore"):
+        rows, counts = distinct(records, None)
+        moved = np.array([likelihood(row) for row in likelihood.rows(rows)])
+    slopes = (moved[:, : len(place)] - moved[:, len(place) :]) / (2 * step)
+    fine = np.isfinite(slopes).all(axis=1)
+    slopes, counts = slopes[fine], counts[fine]
+    information = (slopes.T * counts) @ slopes / max(counts.sum(), 1)
+    values, vectors = np.linalg.eigh(information)
+    single = vectors / np.sqrt(np.maximum(values, max(values.max() * 1e-6, 1e-12)))
+    return Anchor(place, single / np.sqrt(n_records), reach=12.0)
+
+
+def anchor_of_prior(prior: FloatArray) -> Anchor:
+    """Return an anchor that takes in draws from the prior, for posteriors of which nothing is known beforehand."""
+    low, middle, high = np.quantile(prior, [0.001, 0.5, 0.999], axis=0)
+    return Anchor(middle, np.diag(np.maximum(high - low, 1e-9) / 6), reach=5.0, even=True)

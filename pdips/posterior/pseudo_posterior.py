@@ -1,6 +1,8 @@
 """pseudo-posterior: the weighted synthesizers of paper 004, which bound nothing for any table."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,13 +15,16 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run
-from pdips.posterior.columns import record_values
-from pdips.posterior.fits import ByLattice, Chains, has_few
-from pdips.posterior.model import Blueprint, BuildModel, Source, as_source
+from pdips.posterior.censoring import censor_records
+from pdips.posterior.columns import Values, distinct, record_values
+from pdips.posterior.grid import NODES, Grid
+from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, Workspace, workspace
+from pdips.posterior.model_file import BuildModel, Source, as_source
+from pdips.posterior.nuts import converged, far_apart, flat_draws, require, sample
+from pdips.posterior.parameters import split, unconstrained
+from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.records import synthetic_sets
-from pdips.posterior.statements import UNRECORDED
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
-from pdips.posterior.workspace import ONE_AT_A_TIME, Workspace, workspace
 from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
@@ -28,6 +33,20 @@ from pdips.release.release import Closer, Release, RunRecord
 
 Weights = Literal["weighted", "weighted-e"]
 WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
+
+CHAINS, TUNE, LEAST_DRAWS = 4, 1_000, 1_000
+
+COMPILED = 2_000
+"""Distinct records from which on it pays to compile the log-likelihood for speed."""
+
+REACHES = (12.0, 40.0, 160.0)
+"""How far a grid goes along each axis, in standard deviations: further if its edge isn't negligible."""
+
+FLAT = 0.05
+"""Curvature, a nat being 1, below which a direction has none to go by."""
+
+NEGLIGIBLE = 1e-6
+"""Probability of a grid's outermost cells."""
 
 QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")
 
@@ -65,7 +84,7 @@ class PseudoPosterior:
     Paper 004, section 2: fit the model, f_i = max over draws of abs(log p(x_i | theta)); alpha_i falls linearly from 1
     at the least f to 0 at the greatest; fit prior(theta) prod_i p(x_i | theta)^alpha_i; ``weighted-e`` puts alpha_i = 0
     where alpha_i f_i > epsilon / 2. The paper calls this asymptotically differentially private with
-    epsilon_x = 2 max_i alpha_i f_i of the second fit. SOUNDNESS 2.6: with log-likelihoods that the parameters leave
+    epsilon_x = 2 max_i alpha_i f_i of the second fit. With log-likelihoods that the parameters leave
     unbounded (normal, beta, Bernoulli, ...) no finite epsilon holds at any number of records; and the weights depend on
     all records, so each record moves the weights of all others. ``docs/mechanisms/pseudo-posterior.md`` has an example.
     """
@@ -111,16 +130,6 @@ class PseudoPosterior:
             space.check_gradient()
         return (Spend(step="parameters drawn from the pseudo posterior", epsilon=exact(self.epsilon, "epsilon")),)
 
-    def blueprint(self, schema: Schema) -> Blueprint:
-        """Return the model, checked.
-
-        Raises
-        ------
-        InputError
-            If there is no model, or it doesn't fit the schema.
-        """
-        return self._space(schema).blueprint
-
     def _space(self, schema: Schema) -> Workspace:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: a file with build_model(data, schema), or that function")
@@ -151,13 +160,13 @@ class PseudoPosterior:
 
         The draws over which risks are taken are made once for all runs, which are independent given these.
         """
-        blueprint = self.blueprint(table.schema)
-        if not has_few(blueprint):
+        space = self._space(table.schema)
+        if not has_few(space.blueprint):
             raise InputError(f"{self.name} is audited with models of one to three continuous parameters only")
         with ONE_AT_A_TIME:
-            fits = ByLattice(blueprint, record_values(table), self.n_draws, bits.generator())
+            fits = GridFit(space, record_values(table), self.n_draws, bits.generator())
             fits.largest(self.record_weights(fits.largest(None)))
-        return np.column_stack([value.reshape(n_runs, -1) for value in fits.several(n_runs).values()])
+            return np.stack([np.concatenate([np.ravel(v) for v in draw.values()]) for draw in fits.several(n_runs)])
 
     def release(
         self,
@@ -194,22 +203,21 @@ class PseudoPosterior:
         """
 
         def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            blueprint = self.blueprint(table.schema)
-            parameters, diagnostics, closer = self._fit(blueprint, table, bits.generator(), clock)
-            sets = synthetic_sets(blueprint, table, parameters, self.n_sets, table.n_records, bits, clock)
+            space = self._space(table.schema)
+            parameters, diagnostics, closer = self._fit(space, table, bits.generator(), clock)
+            sets = synthetic_sets(space.blueprint.draw, table, parameters, self.n_sets, table.n_records, bits, clock)
             return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
 
         return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
 
     def _fit(
-        self, blueprint: Blueprint, table: Table, rng: np.random.Generator, clock: Clock
+        self, space: Workspace, table: Table, rng: np.random.Generator, clock: Clock
     ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], Closer]:
         """Return one draw of the parameters from the pseudo posterior, what the curator may see, what looks closer."""
-        kind = ByLattice if has_few(blueprint) else Chains
-        fits = kind(blueprint, record_values(table), self.n_draws, rng)
-        with clock.step("fitting the model"):
+        fits = (GridFit if has_few(space.blueprint) else ChainFit)(space, record_values(table), self.n_draws, rng)
+        with ONE_AT_A_TIME, clock.step("fitting the model"):
             bounds = fits.largest(None)
-        with clock.step("fitting the pseudo posterior"):
+        with ONE_AT_A_TIME, clock.step("fitting the pseudo posterior"):
             weights = self.record_weights(bounds)
             weighted = fits.largest(weights)
         delta = lipschitz_bound(weights, weighted)
@@ -224,19 +232,149 @@ class PseudoPosterior:
             "draws": self.n_draws,
             "convergence": fits.convergence,
         }
-        released = fits.one()
+        [released] = fits.several(1)
 
         def closer() -> Any:
             from pdips.posterior import inspection as look
 
-            draws = fits.tree()
-            tree = draws if isinstance(draws, xr.DataTree) else look.tree_of(draws)
-            posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.independent)
-            held = {"model": blueprint.model, "values": fits.values, "counts": fits.counts, "limit": None}
-            records = look.Records(**held, terms=lambda _: (weights, None), blueprint=blueprint)
-            return look.inspect(records, posterior)
+            tree = fits.tree or look.tree_of(fits.several(self.n_draws))
+            posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.tree is None)
+            held = {"values": fits.values, "counts": fits.counts, "blueprint": space.blueprint}
+            return look.inspect(look.Records(likelihood=space.likelihood, weights=weights, **held), posterior)
 
         return released, diagnostics, closer
+
+
+def has_few(blueprint: Blueprint) -> bool:
+    """Whether a grid takes the parameters of a model."""
+    continuous = all(value.dtype.startswith("float") for value in blueprint.model.value_vars)
+    return continuous and blueprint.n_parameters <= max(NODES)
+
+
+class GridFit:
+    """Weighted posteriors of one to three parameters, each on a grid about its peak; equal records are one row.
+
+    It reads the whole table and adapts to it, so nothing that it gives is private. Of several peaks it sees one.
+    """
+
+    name = "grid"
+    tree: xr.DataTree | None = None
+
+    def __init__(self, space: Workspace, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+        self._space, self._n_draws, self._rng = space, n_draws, rng
+        self.values, self.counts = distinct(values, None)
+        self._mode = None if len(self.counts) > COMPILED else "FAST_COMPILE"
+
+    def largest(self, weights: FloatArray | None) -> FloatArray:
+        """Fit with some weights, and return the largest absolute log-likelihood of each row over draws."""
+        self.fit(weights)
+        return largest(self._space.likelihood.blocks(self.values, self._points(self._flat(self._n_draws)), self._mode))
+
+    def fit(self, weights: FloatArray | None) -> None:
+        """Fit with some weights, one a row; without, all are 1."""
+        counted = self.counts * (1.0 if weights is None else weights)
+        low, high = np.quantile(self._space.prior, [0.001, 0.999], axis=0)
+        place = zoom(lambda flat: self._log_density(flat, counted), low, high)
+        for reach in REACHES:
+            self._grid = Grid(self._space.likelihood, Anchor(place, self._axes(place, counted, high - low), reach))
+            self._index = self._grid.indices()
+            log = self._log_density(self._grid.at(self._index), counted, self._grid.log_weights(self._index))
+            self._probabilities = np.exp(log - log.max())
+            self._probabilities /= self._probabilities.sum()
+            self.edge = float(self._probabilities[self._grid.outermost(self._index)].sum())
+            if self.edge < NEGLIGIBLE:
+                break
+
+    def _points(self, flat: FloatArray) -> list[FloatArray]:
+        return split(self._space.model, flat)
+
+    def _log_density(self, flat: FloatArray, counted: FloatArray, base: FloatArray | None = None) -> FloatArray:
+        """Return ``base`` (by default the log prior) plus the weighted log-likelihood, shape (points,)."""
+        points, likelihood, kept = self._points(flat), self._space.likelihood, counted > 0
+        found = np.array(likelihood.log_prior(points) if base is None else base)
+        rows = {name: column[kept] for name, column in self.values.items()}
+        with np.errstate(all="ignore"):
+            for some, terms in likelihood.blocks(rows, points, self._mode) if kept.any() else ():
+                found[some] += terms @ counted[kept]
+        return np.where(np.isfinite(found), found, -np.inf)
+
+    def _axes(self, place: FloatArray, counted: FloatArray, span: FloatArray) -> FloatArray:
+        """Return axes about one standard deviation long, by the curvature where the density has fallen by a nat."""
+        units = np.eye(len(place))
+        steps = np.diag(span * [self._scale(place, move, counted) for move in np.diag(span)])
+        pairs = [(i * a + j * b) @ steps for a in units for b in units for i in (1, -1) for j in (1, -1)]
+        near = self._log_density(place + np.array(pairs), counted).reshape(len(place), len(place), 4)
+        curvature = -near @ [0.25, -0.25, -0.25, 0.25]
+        if not np.isfinite(curvature).all():
+            return steps
+        values, vectors = np.linalg.eigh(curvature)
+        return steps if values.min() < FLAT else steps @ vectors / np.sqrt(values)
+
+    def _scale(self, place: FloatArray, move: FloatArray, counted: FloatArray) -> float:
+        """Return the largest of 1, 1/2, 1/4, ... by which one may go in a direction, both ways, and fall by a nat."""
+        shares = 0.5 ** np.arange(60)
+        tried = np.concatenate([place[None], place + shares[:, None] * move, place - shares[:, None] * move])
+        top, *fallen = np.split(self._log_density(tried, counted), [1, 1 + len(shares)])
+        return float(shares[np.argmax(top - np.minimum(*fallen) < 1)])
+
+    def _flat(self, n: int) -> FloatArray:
+        chosen = self._rng.choice(len(self._probabilities), n, p=self._probabilities)
+        return self._grid.inside(self._index[chosen], self._rng)
+
+    def several(self, n: int) -> list[dict[str, NDArray[Any]]]:
+        """Return n fresh draws of the free variables from the last fit."""
+        return self._space.values_of(self._flat(n))
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What there is to say about the last fit."""
+        return {"sampler": self.name, "edge": self.edge}
+
+    @property
+    def convergence(self) -> dict[str, Any]:
+        """How good the last fit is."""
+        return {"probability at the grid's edge": self.edge}
+
+
+class ChainFit:
+    """Weighted posteriors of a model with more parameters, by NUTS."""
+
+    name = "NUTS"
+
+    def __init__(self, space: Workspace, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+        self._space, self._rng, self.values = space, rng, values
+        self._censored = censor_records(space.model, tuple(values), window=np.inf)
+        self._censored.update(values={name: values[name] for name in space.likelihood.columns})
+        self._n_draws, self._n_each = n_draws, max(-(-n_draws // CHAINS), LEAST_DRAWS)
+        self.counts = np.ones(self._censored.n_records, dtype=np.int64)
+
+    def largest(self, weights: FloatArray | None) -> FloatArray:
+        """Fit with some weights, and return the largest absolute log-likelihood of each record over draws."""
+        self.fit(weights)
+        places = np.linspace(0, CHAINS * self._n_each - 1, self._n_draws).astype(np.int64)
+        points = unconstrained(self._space.model, {name: value[places] for name, value in self._draws.items()})
+        return largest(self._space.likelihood.blocks(self.values, points))
+
+    def fit(self, weights: FloatArray | None, window: float = np.inf) -> None:
+        """Fit with some weights, one a record, or with 1; weighted log-likelihoods are kept within the window, nats."""
+        self._censored.update(weights=1.0 if weights is None else weights, window=window)
+        self.tree = sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
+        found = converged(self.tree, self._space.blueprint.source.watch)
+        require(found)
+        self.convergence: dict[str, Any] = {"chains": found}
+        self.facts = {"sampler": self.name, "convergence": found, "passed": found.passed}
+        self._draws = flat_draws(self.tree)
+
+    def several(self, n: int) -> list[dict[str, NDArray[Any]]]:
+        """Return n draws of the last fit, as far apart as they can be."""
+        places = far_apart(CHAINS * self._n_each, n, self._rng)
+        return [{name: value[place] for name, value in self._draws.items()} for place in places]
+
+
+def largest(blocks: Iterable[tuple[slice, FloatArray]]) -> FloatArray:
+    """Return max over draws of abs(log-likelihood) of each row, shape (rows,); NaN counts as infinite."""
+    found = reduce(np.maximum, (np.abs(terms).max(axis=0) for _, terms in blocks))
+    return np.where(np.isnan(found), np.inf, found)
 
 
 def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:

@@ -1,27 +1,41 @@
-"""Log-likelihoods record by record, as graphs, and what of a graph can be worked out beforehand."""
+"""The log-likelihood of a record: alone, of blocks of records, and as a graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import reduce
+from functools import cached_property, reduce
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
+from numpy.typing import NDArray
 from pymc.logprob.utils import CheckParameterValue
 from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import _vectorize_node, clone_replace, graph_replace
+from pytensor.graph.op import HasInnerGraph
+from pytensor.graph.replace import _vectorize_node, clone_replace, graph_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
 from pytensor.raise_op import CheckAndRaise
 from pytensor.tensor.basic import Join, MakeVector, ScalarFromTensor, TensorFromScalar
+from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.elemwise import CAReduce, DimShuffle, Elemwise
 from pytensor.tensor.math import All, Dot
 from pytensor.tensor.shape import SpecifyShape
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.posterior.columns import SUFFIX
+from pdips.posterior.columns import SUFFIX, Values
+
+Points = Sequence[FloatArray]
+"""Values of a model's value variables, an array (points, *shape) for each."""
+
+LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
+"""What looks something up, or may do so inside."""
+
+BLOCK = 100_000
+"""Log-likelihoods that are worked out at once: they should fit in the processor's cache."""
 
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
@@ -253,3 +267,140 @@ def _conditions(found: Sequence[Any]) -> Iterator[Any]:
             yield from _conditions(node.inputs)
         else:
             yield pt.as_tensor(condition)
+
+
+class RecordLikelihood:
+    """The log-likelihood of single records at many parameter values, from a model that was built of one record.
+
+    :meth:`at` and a call work out one record alone: a call sees its own record and nothing else, so its result depends
+    on nothing else, to the last bit, as the proof needs it (``docs/proofs/censored-posterior.md``, lemma 9).
+    :meth:`blocks` takes many records at once, which is faster and may differ in the last bits. :meth:`graph` gives the
+    same as a graph, for NUTS and for gradients.
+
+    Parameters
+    ----------
+    model : pymc.Model
+        Of one record, with columns as ``pm.Data`` (:class:`pdips.posterior.columns.Columns`).
+    columns : iterable of str, optional
+        The columns that there are. Left out, all data of the model whose names end as a column's do.
+    mode : str, optional
+        PyTensor's compilation mode for one record.
+
+    Raises
+    ------
+    InputError
+        If the model holds something of several records, or doesn't have one log-likelihood a record.
+    """
+
+    def __init__(self, model: pm.Model, columns: Iterable[str] | None = None, mode: str | None = None) -> None:
+        self.model, self._mode = model, mode
+        self.columns = inputs_of(model, columns)
+        self._term, self._record = alone(record_terms(model), self.columns)
+        self._compiled: dict[str, tuple[Any, Any]] = {}
+
+    def graph(self, columns: Mapping[str, Any]) -> Any:
+        """Return the log-likelihoods of many records, shape (records,), given each column as a vector variable."""
+        return over_records(self._term, {self._record[name]: column for name, column in columns.items()})
+
+    def _batch(self) -> list[Any]:
+        """Return a variable of many values, shape (points, *shape), for each of the model's value variables."""
+        return [value.type.clone(shape=(None, *value.type.shape))(name=value.name) for value in self.model.value_vars]
+
+    @cached_property
+    def _single(self) -> tuple[Any, list[Any], Any]:
+        """What depends on points alone, the variables that hold it, and the log density of one record given it."""
+        points, mode = self._batch(), self._mode
+        graph = vectorize_graph(self._term[0], dict(zip(self.model.value_vars, points, strict=True)))
+        graph, front = constant_parts(graph, list(self._record.values()), leaves=True)
+        held = [pytensor.shared(_zeros(each.type), shape=each.type.shape) for each in front]
+        if held:
+            [graph] = graph_replace([graph], dict(zip(front, map(pt.as_tensor, held), strict=True)), strict=False)
+        ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")
+        if any(isinstance(node.op, LOOKUPS) for node in toposort([graph])):
+            mode = "FAST_COMPILE"  # which checks bounds, as compiled code doesn't: beyond them lies what no record owns
+        function = pytensor.function([*self._record.values()], graph, mode=mode, on_unused_input="ignore")
+        function.trust_input = True
+        return ahead, held, function
+
+    def at(self, points: Points) -> None:
+        """Set the parameter values, one array (points, *shape) for each of the model's value variables."""
+        ahead, held, _ = self._single
+        self._n_points = len(points[0])
+        for shared, value in zip(held, ahead(*(np.asarray(each, dtype=np.float64) for each in points)), strict=True):
+            shared.set_value(value, borrow=True)
+
+    def rows(self, values: Values) -> list[list[NDArray[Any]]]:
+        """Return records, given by their columns, in the form that a call takes them."""
+        columns = [np.ascontiguousarray(values[name], dtype=v.dtype)[:, None] for name, v in self._record.items()]
+        return [list(row) for row in zip(*columns, strict=True)]
+
+    def __call__(self, row: Sequence[NDArray[Any]]) -> FloatArray:
+        """Return the log density of one of :meth:`rows` at all points; NaN for one that the model can't work out.
+
+        Whatever a record makes the model raise (a code beyond an array, a singular matrix, an assertion) is answered by
+        NaN: an error that went on from here would tell that there is such a record.
+        """
+        try:
+            found: FloatArray = self._single[2](*row)
+        except MemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
+            return np.full(self._n_points, np.nan)
+        return found
+
+    @cached_property
+    def log_prior(self) -> Callable[[Points], FloatArray]:
+        """The log prior density of the value variables at many values (Jacobians included)."""
+        points = self._batch()
+        graph = vectorize_graph(log_prior(self.model), dict(zip(self.model.value_vars, points, strict=True)))
+        function = pytensor.function(
+            points, rewrite_graph(graph, include=SIMPLER), mode="FAST_COMPILE", on_unused_input="ignore"
+        )
+        return lambda given: np.asarray(function(*given))
+
+    def blocks(
+        self, values: Values, points: Points, mode: str | None = "FAST_COMPILE"
+    ) -> Iterator[tuple[slice, FloatArray]]:
+        """Yield the log-likelihoods of all records at some points at a time, shape (some points, records).
+
+        Parameters
+        ----------
+        values : mapping of str to ndarray, shape (records,)
+            The columns that the model reads, and any others.
+        points : sequence of ndarray, shape (points, *shape)
+            One array for each of the model's value variables.
+        mode : str, optional
+            "FAST_COMPILE" takes a fraction of a second to compile, None seconds, but is much quicker then.
+        """
+        front, terms = self._many(mode)
+        n_records = len(next(iter(values.values())))
+        known = [np.asarray(values[name], column.dtype) for name, column in self.columns.items()]
+        points = [np.asarray(each, v.dtype) for each, v in zip(points, self.model.value_vars, strict=True)]
+        size = max(BLOCK // n_records, 1)
+        with np.errstate(all="ignore"):
+            read = [*front(*known), *known]
+            for first in range(0, len(points[0]), size):
+                some = slice(first, first + size)
+                found = terms(*(each[some] for each in points), *read)
+                shape = len(points[0][some]), n_records
+                yield some, found if found.shape == shape else np.array(np.broadcast_to(found, shape))
+
+    def _many(self, mode: str | None) -> tuple[Any, Any]:
+        """Return what depends on records alone, and the log-likelihoods given it, compiled once for each mode."""
+        if mode not in self._compiled:
+            points = self._batch()
+            columns = {name: v.type.clone(shape=(None,))(name=name) for name, v in self.columns.items()}
+            graph = vectorize_graph(self.graph(columns), dict(zip(self.model.value_vars, points, strict=True)))
+            graph, front = constant_parts(graph, points)
+            held = [each.type() for each in front]
+            [graph] = graph_replace([graph], dict(zip(front, held, strict=True)), strict=False)
+            settings: dict[str, Any] = {"on_unused_input": "ignore", "trust_input": True}
+            self._compiled[mode] = (
+                pytensor.function(list(columns.values()), front, mode="FAST_COMPILE", **settings),
+                pytensor.function([*points, *held, *columns.values()], graph, mode=mode, **settings),
+            )
+        return self._compiled[mode]
+
+
+def _zeros(kind: Any) -> NDArray[Any]:
+    return np.zeros([1 if size is None else size for size in kind.shape], kind.dtype)

@@ -1,6 +1,6 @@
 """Synthetic sets from released parameter values: post-processing of these, beside the public columns."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,16 +11,16 @@ from pdips.data.schema import Column, Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.synthesis import public_order, public_records
-from pdips.posterior.columns import record_values
-from pdips.posterior.model import Blueprint
+from pdips.posterior.columns import Values, record_values
 from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
 
 Parameters = Mapping[str, NDArray[Any]]
+DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 
 
 def synthetic_sets(
-    blueprint: Blueprint,
+    draw: DrawRecords,
     table: Table,
     parameters: Parameters | Sequence[Parameters],
     n_sets: int,
@@ -34,12 +34,12 @@ def synthetic_sets(
 
     Parameters
     ----------
-    blueprint : Blueprint
-        The model.
+    draw : callable
+        Draws records at some parameters (:meth:`pdips.posterior.model.Blueprint.draw`).
     table : Table
         Whose public columns are copied.
     parameters : mapping of str to ndarray, or one for each set
-        Values of the free variables, in the model's own units; other names are passed over.
+        Values of the free variables, in the model's own units.
     n_sets : int
         Number of sets.
     n_records : int
@@ -62,15 +62,13 @@ def synthetic_sets(
     each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
     if len(each) != n_sets:
         raise InputError(f"parameters must be given once, or once for each of {n_sets} sets")
-    names = list(table.schema.public_columns)
-    if names and n_records != table.n_records:
+    if table.schema.public_columns and n_records != table.n_records:
         raise InputError("with public columns the synthetic sets have the table's public records")
     public, covariates = public_columns(table)
-    rng, sets, free = bits.generator(), list[pd.DataFrame](), [rv.name for rv in blueprint.model.free_RVs]
+    rng, sets = bits.generator(), list[pd.DataFrame]()
     for number, values in enumerate(each, start=1):
         with clock.step(f"drawing synthetic set {number} of {n_sets}"):
-            drawn = blueprint.draw({name: values[name] for name in free}, n_records, covariates, rng)
-            sets.append(to_frame(table.schema, drawn, public, rng))
+            sets.append(to_frame(table.schema, draw(values, n_records, covariates, rng), public, rng))
     return sets
 
 

@@ -1,20 +1,15 @@
 """What a censored posterior tells a disclosure board."""
 
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
 from pdips.convergence import ROUNDS
 from pdips.data.schema import Schema
-from pdips.privacy.loss import as_float, exact, spell
+from pdips.posterior.model import UNRECORDED
+from pdips.privacy.loss import as_float, exact
 
-UNRECORDED = (
-    "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
-    "that is described."
-)
-
-PLAIN = ("n_sets", "neighbours", "split", "variant", "weights", "clip", "kind", "sampler", "n_records")
+PLAIN = ("n_sets", "neighbours", "split", "weights", "clip", "kind", "sampler", "n_records")
 
 CENTRES = {
     "staged": "Terms are centred on the log density at parameters that fit a private reference best: noisy counts or a "
@@ -28,8 +23,6 @@ SAMPLING = {
     "about, and a point inside the cell that depends on no record.",
     "rejection": "Parameters are exact draws by rejection from the prior; how long that takes depends on the records, "
     "so the running time must not be shown.",
-    "atoms": "Parameters are exact draws from the posterior with an atom beside it, for which a draw from the prior is "
-    "given.",
     "nuts": "ASSUMPTION THAT NOTHING CERTIFIES: Markov chains (NUTS) have converged, so that a draw of theirs is one "
     "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
     "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agree is "
@@ -64,21 +57,6 @@ def law(mechanism: Any, sampler: str | None, schema: Schema | None) -> str:
     if mechanism.model is not None and not mechanism.model.text:
         parts.append(UNRECORDED)
     return " ".join(parts)
-
-
-def published(epsilon: Fraction, weights: str) -> str:
-    """Return what the form in the paper does, and what is wrong with it."""
-    wrong = (
-        "its weights come from a fit to the confidential table, so replacing one record moves the weights of all "
-        "others, and no finite epsilon holds"
-        if weights == "confidential"
-        else "its window of half-width epsilon / 2 bounds what removing a record does, but the true loss when one is "
-        f"replaced is up to {spell(2 * epsilon)}"
-    )
-    return (
-        "NO GUARANTEE. As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, which "
-        f"it calls epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point."
-    )
 
 
 def settings(mechanism: Any) -> dict[str, Any]:

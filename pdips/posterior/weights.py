@@ -9,20 +9,20 @@ from pdips.errors import InputError
 from pdips.privacy.loss import Number, as_float, positive
 
 
-def check_weights(weights: Any, n_records: int) -> FloatArray:
-    """Return weights as doubles.
-
-    Raises
-    ------
-    InputError
-        If there isn't one number in [0, 1] for each record.
-    """
+def check_vector(values: Any, n: int, name: str) -> FloatArray:
+    """Return one number, or one for each record, as a vector of doubles, shape (n,)."""
     try:
-        found = np.asarray(weights, dtype=np.float64)
+        found = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
-        raise InputError("weights must be numbers, one for each record") from None
-    if found.shape != (n_records,):
-        raise InputError("weights must have one number for each record")
+        raise InputError(f"{name} must be numbers, one for each record") from None
+    if found.shape not in ((), (n,)):
+        raise InputError(f"{name} must be a number, or have one number for each record")
+    return np.broadcast_to(found, (n,)).copy()
+
+
+def check_weights(weights: Any, n_records: int) -> FloatArray:
+    """Return weights, one number in [0, 1] for all records or for each, as a vector, shape (n_records,)."""
+    found = check_vector(weights, n_records, "weights")
     if not ((found >= 0) & (found <= 1)).all():
         raise InputError("weights must lie between 0 and 1, and none may be missing")
     return found

@@ -47,12 +47,6 @@ class Wide(NamedTuple):
         """Return the numbers where the condition holds, and 0 elsewhere."""
         return Wide(np.where(condition, self.mantissa, 0.0), np.where(condition, self.exponent, LOWEST))
 
-    def later(self, places: int) -> "Wide":
-        """Return the numbers moved to higher indices, with 0 for those that come in."""
-        moved = zeros(len(self.mantissa))
-        moved.mantissa[places:], moved.exponent[places:] = self.mantissa[:-places], self.exponent[:-places]
-        return moved
-
     def log(self) -> FloatArray:
         """Return natural logarithms, to double precision."""
         with np.errstate(divide="ignore"):

@@ -1,22 +1,119 @@
-"""The K-norm gradient of quantile regression in whole numbers: norms, their sensitivities, the nats of a step.
+"""K-norm gradients of quantile regressions: norms, what one record can change of them, and the density of a line.
 
 A record with predictors x = (1, x_1, ..., x_p), each x_j in [-1, 1], adds x (1{y <= x'theta} - tau) to the gradient at
-theta. Predictors are read in ``UNITS`` steps and tau = a / q, so q UNITS times the gradient is a vector of whole
-numbers.
+theta. Mechanisms count it in whole numbers: predictors are read in ``UNITS`` steps and tau = a / q, so q UNITS times
+the gradient is a vector of whole numbers. PyMC models take it in doubles.
 """
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Literal
+from functools import cached_property
+from typing import Any, Literal, Self
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from pdips.arrays import IntArray
-from pdips.data.encoding import UNITS
-from pdips.privacy.loss import Neighbours
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.encoding import UNITS, in_units
+from pdips.errors import InputError
+from pdips.privacy.loss import Neighbours, choice
 
 Norm = Literal["hull", "linf", "l1"]
 NORMS: tuple[Norm, ...] = ("hull", "linf", "l1")
+
+FINEST_BITS = 36
+"""Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
+
+DensityNorm = Literal["l1", "l2", "linf", "hull"]
+DENSITY_NORMS: tuple[DensityNorm, ...] = ("l1", "l2", "linf", "hull")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RegressionRecords:
+    """What a regression reads of a table.
+
+    Parameters
+    ----------
+    outcome : ndarray of float64, shape (records,)
+        Within the public bounds.
+    predictors : ndarray of float64, shape (records, p)
+        What lines are lines in.
+    instruments : ndarray of int64, shape (records, p)
+        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are
+        the predictors. Both depend on their record and on released values only.
+    lower, upper : float
+        Public bounds of the outcome.
+    frame : ndarray of float64, shape (p + 1, p + 1), optional
+        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
+    """
+
+    outcome: FloatArray
+    predictors: FloatArray
+    instruments: IntArray
+    lower: float
+    upper: float
+    frame: FloatArray | None = None
+
+    @classmethod
+    def of(cls, outcome: FloatArray, predictors: FloatArray, lower: float, upper: float) -> Self:
+        """Return records whose instruments are the predictors, in [-1, 1]."""
+        instruments = in_units(predictors)
+        return cls(outcome=outcome, predictors=predictors, instruments=instruments, lower=lower, upper=upper)
+
+    @property
+    def n_predictors(self) -> int:
+        """Number of predictors beside the intercept."""
+        return int(self.predictors.shape[1])
+
+    @property
+    def span(self) -> float:
+        """Length of the outcome's public range."""
+        return self.upper - self.lower
+
+    @cached_property
+    def total(self) -> IntArray:
+        """Sums of (1, z), z the instruments, over all records, in units."""
+        return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
+
+    @property
+    def step(self) -> float:
+        """The power of two that coefficients are multiples of."""
+        return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
+
+    def some(self, kept: BoolArray | None) -> "RegressionRecords":
+        """Return those records of which ``kept`` says so, all if it is None."""
+        if kept is None:
+            return self
+        predictors, instruments = self.predictors[kept], self.instruments[kept]
+        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
+
+    def start(self) -> FloatArray:
+        """Return a public line: flat, at the lower bound."""
+        return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
+
+    def residuals(self, line: FloatArray) -> FloatArray:
+        """Return the distance of each outcome above a line."""
+        away = self.outcome - line[0]
+        for slope, column in zip(line[1:], self.predictors.T, strict=True):
+            away = away - slope * column
+        return np.asarray(away)
+
+    def parallel(self, line: FloatArray) -> "RegressionRecords":
+        """Return residuals from the slopes of a released line as outcomes without predictors.
+
+        Their bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
+        """
+        steep, none = float(np.abs(line[1:]).sum()), np.zeros((len(self.outcome), 0))
+        return replace(
+            self,
+            outcome=self.residuals(np.concatenate([[0.0], line[1:]])),
+            predictors=none,
+            instruments=none.astype(np.int64),
+            lower=self.lower - steep,
+            upper=self.upper + steep,
+        )
 
 
 @dataclass(frozen=True)
@@ -36,8 +133,8 @@ class Gradient:
 
     Notes
     -----
-    SOUNDNESS theorem 3.1 with the review's E13 (tight for any norm), in centred predictors. Proof:
-    ``docs/proofs/kng.md``, theorem 1.
+    One slope's entry by itself has the sensitivity of ``"linf"`` with one predictor, the intercept's that without any.
+    All sensitivities are attained. Proof: ``docs/proofs/kng.md``, theorem 1.
     """
 
     tau: Fraction
@@ -71,52 +168,123 @@ class Gradient:
     def sensitivity(self, neighbours: Neighbours) -> int:
         """Return how many steps one record more or less, or exchanged, can move the norm; attained."""
         q, larger, p = self.tau.denominator, self._larger, self.n_predictors
-        if neighbours == "add-remove":
-            alone = UNITS * larger
-        else:
-            alone = UNITS * (max(q, 2 * larger) if p and self.norm == "linf" else q)
         if self.norm == "l1" and p:
             return UNITS * (larger * (1 + p) if neighbours == "add-remove" else max(2 * p * larger, (1 + p) * q))
+        alone = larger if neighbours == "add-remove" else q
+        if self.norm == "linf" and p and neighbours == "replace-one":
+            alone = max(q, 2 * larger)
         if self.norm == "hull" and p:
-            return alone * Fraction(2 * larger, q).numerator
-        return alone
+            alone *= Fraction(2 * larger, q).numerator
+        return UNITS * alone
 
     def unit(self, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
         """Return the nats of a step for an exponential mechanism that costs epsilon."""
         return epsilon / (2 * self.sensitivity(neighbours))
 
 
-@dataclass(frozen=True)
-class Entry:
-    """One entry of the gradient by itself: a sum of z (1{y <= x'theta} - tau), z = 1 or anything in [-1, 1].
+@dataclass(frozen=True, eq=False)
+class KNormGradient:
+    """The log density of the K-norm gradient mechanism for quantile regression, up to a constant, in doubles.
+
+    For parameters theta, and optionally between public lines, it is -scale * norm(G(theta)) with the gradient
+    G(theta) = sum_i x_i (1{y_i <= x_i'theta} - tau).
 
     Parameters
     ----------
-    tau : Fraction
-        Which quantile, in (0, 1).
-    slope : bool
-        Whether z may be anything in [-1, 1].
+    x : array_like, shape (records, p)
+        Covariates, the first column all ones. Confidential.
+    y : array_like, shape (records,)
+        Outcomes. Confidential.
+    tau : float
+        The quantile, inside of (0, 1).
+    scale : float
+        Nats for each unit of the norm, epsilon / (2 * sensitivity) of the caller's norm and neighbours; not negative.
+    norm : {"hull", "linf", "l1", "l2"}
+        ``"hull"`` is as in :class:`Gradient`, for covariates in [-1, 1].
+    floors, ceilings : array_like, shape (lines, p) or (p,), optional
+        Coefficients of public lines that x'theta may touch but not cross anywhere on the box of covariates.
+    covariates : pair of array_like, shape (p - 1,) or ()
+        The public box of covariates without the intercept, for ``floors`` and ``ceilings``.
 
-    Notes
-    -----
-    SOUNDNESS theorem 3.1 in one dimension: exchanging a record changes it by at most max(2 max(tau, 1 - tau), 1), or 1
-    if z = 1; one more or less by max(tau, 1 - tau).
+    Raises
+    ------
+    InputError
+        If shapes, quantile, scale or norm are not what they should be. No message has a record's value in it.
     """
 
-    tau: Fraction
-    slope: bool
+    x: FloatArray = field(repr=False)
+    y: FloatArray = field(repr=False)
+    tau: float
+    scale: float
+    norm: DensityNorm = "hull"
+    floors: ArrayLike | None = None
+    ceilings: ArrayLike | None = None
+    covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0)
 
-    def steps(self, below: IntArray, total: int) -> IntArray:
-        """Return its distance from 0 in whole steps, given sums of z in units over records on or below the line."""
-        return np.abs(self.tau.denominator * below - self.tau.numerator * total)
+    def __post_init__(self) -> None:
+        """Check everything once and keep arrays."""
+        x, y = (np.array(part, dtype=np.float64, order="C") for part in (self.x, self.y))
+        _check_records(x, y)
+        choice(self.norm, DENSITY_NORMS, "norm")
+        if not 0 < self.tau < 1:
+            raise InputError(f"tau must lie inside of (0, 1), got {self.tau}")
+        if not 0 <= self.scale < np.inf:
+            raise InputError(f"scale must be a finite number of nats, not negative, got {self.scale}")
+        p = x.shape[1]
+        low, high = (finite_vector(side, p - 1, "covariates") for side in self.covariates)
+        if not np.all(low <= high):
+            raise InputError("covariates must be a pair (lower, upper) with lower <= upper")
+        kept = {"x": x, "y": y, "covariates": (low, high)}
+        kept |= {name: _lines(getattr(self, name), p, name) for name in ("floors", "ceilings")}
+        for name, value in kept.items():
+            object.__setattr__(self, name, value)
 
-    def sensitivity(self, neighbours: Neighbours) -> int:
-        """Return how many steps one record can move it; attained."""
-        larger = max(self.tau.numerator, self.tau.denominator - self.tau.numerator)
-        if neighbours == "add-remove":
-            return UNITS * larger
-        return UNITS * max(self.tau.denominator, 2 * larger if self.slope else 0)
+    @property
+    def p(self) -> int:
+        """Number of parameters, the intercept among them."""
+        return int(self.x.shape[1])
 
-    def unit(self, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
-        """Return the nats of a step for an exponential mechanism that costs epsilon."""
-        return epsilon / (2 * self.sensitivity(neighbours))
+    @property
+    def width(self) -> float:
+        """The hull's 2 max(tau, 1 - tau)."""
+        return 2 * max(self.tau, 1 - self.tau)
+
+    @cached_property
+    def lines(self) -> tuple[FloatArray, FloatArray]:
+        """Floors and ceilings, shape (lines, p), and 1 for a floor, -1 for a ceiling, shape (lines,)."""
+        floors, ceilings = np.asarray(self.floors), np.asarray(self.ceilings)
+        return np.vstack([floors, ceilings]), np.repeat([1.0, -1.0], [len(floors), len(ceilings)])
+
+
+def finite_vector(values: ArrayLike, size: int, name: str) -> FloatArray:
+    """Return a number, or one for each parameter, as an array of shape (size,).
+
+    Raises
+    ------
+    InputError
+        If the shape is another, or an entry isn't finite.
+    """
+    try:
+        found = np.array(np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)))
+    except ValueError:
+        raise InputError(f"{name} must be a number or have the shape ({size},)") from None
+    if not np.isfinite(found).all():
+        raise InputError(f"{name} must be finite")
+    return found
+
+
+def _check_records(x: FloatArray, y: FloatArray) -> None:
+    if x.ndim != 2 or x.shape[1] < 1 or y.shape != x.shape[:1] or not len(y):
+        raise InputError("x must have the shape (records, p) and y the shape (records,), with at least one record")
+    if not (np.isfinite(x).all() and np.isfinite(y).all()):
+        raise InputError("x and y must be finite; leave records with missing values out")
+    if not (x[:, 0] == 1).all():
+        raise InputError("the first column of x must be the intercept's, all ones")
+
+
+def _lines(values: ArrayLike | None, p: int, name: str) -> FloatArray:
+    rows: Sequence[Any] | ArrayLike = np.empty((0, p)) if values is None else values
+    found = np.atleast_2d(np.array(rows, dtype=np.float64))
+    if found.shape[1:] != (p,) or not np.isfinite(found).all():
+        raise InputError(f"{name} must be finite and have the shape (lines, {p}): the coefficients of public lines")
+    return found

@@ -1,132 +1,46 @@
-"""Draws from the K-norm gradient density of quantile regression by hit-and-run with exact draws on each line.
+"""Hit-and-run on the K-norm gradient density of quantile regression, with exact draws on each line.
 
-For parameters theta in a public box, and optionally between public lines,
-
-    f(theta) is proportional to exp(-scale * ||G(theta)||),   G(theta) = sum_i x_i (1{y_i <= x_i'theta} - tau).
-
-On a line through theta a record changes sides at most once, so the exponent is a step function of at most n + 1 pieces:
-sorted and added up, they give an exact draw on the line. There is no step size. A finite number of moves is not a draw
-from f, and nothing here bounds how far it is from one: no mechanism uses it, only the PyMC step of ``pymc_step.py``
+For parameters theta in a public box, and optionally between public lines, the density f(theta) is proportional to
+exp(-scale * norm(G(theta))), G the gradient of a quantile regression (:mod:`pdips.quantile.gradient`). On a line
+through theta a record changes sides at most once, so the exponent is a step function of at most n + 1 pieces: sorted
+and added up, they give an exact draw on the line. There is no step size. A finite number of moves is not a draw from f,
+and nothing here bounds how far it is from one: no mechanism uses it, only the PyMC step of ``pymc_step.py``
 (Smith 1984, Operations Research 32(6)).
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.privacy.loss import choice
+from pdips.quantile.gradient import DENSITY_NORMS, KNormGradient, finite_vector
 
-if TYPE_CHECKING:
-    from pdips.quantile.hit_and_run_kernels import Density, Region, Work
+L1, L2, LINF, HULL = range(4)
+"""What compiled code calls the norms of ``DENSITY_NORMS``, in their order."""
 
-Norm = Literal["l1", "l2", "linf", "hull"]
+WITHOUT_PIVOT = 1 / 3
+"""How often a direction that changes a slope does not turn the plane about a point."""
 
-NORMS = ("l1", "l2", "linf", "hull")
-LEAST_TO_LEARN = 20
-"""Draws for each parameter."""
+SHAPED = 0.75
+"""How often a direction has the covariance that was learnt."""
 
+BINS = 1024
+NARROW_FROM = 20_000
+"""Records from which far ends of a line are left out."""
 
-@dataclass(frozen=True, eq=False)
-class KNormGradient:
-    """The log density of the K-norm gradient mechanism for quantile regression, up to a constant.
+NEGLIGIBLE = 60.0
+"""Nats by which the far ends of a line are below where the chain is, for them to be left out."""
 
-    Parameters
-    ----------
-    x : array_like, shape (records, p)
-        Covariates, the first column all ones. Confidential.
-    y : array_like, shape (records,)
-        Outcomes. Confidential.
-    tau : float
-        The quantile, inside of (0, 1).
-    scale : float
-        Nats for each unit of the norm, epsilon / (2 * sensitivity) of the caller's norm and neighbours; not negative.
-    norm : {"hull", "linf", "l1", "l2"}
-        "hull" is ``|g_0| + max_j max(|g_j| - |g_0|, 0) / (2 max(tau, 1 - tau))``, the gauge of the convex hull of what
-        a replaced record can change, for covariates in [-1, 1]; it is "linf" at the median.
-    floors, ceilings : array_like, shape (lines, p) or (p,), optional
-        Coefficients of public lines that x'theta may touch but not cross anywhere on the box of covariates.
-    covariates : pair of array_like, shape (p - 1,) or ()
-        The public box of covariates without the intercept, for ``floors`` and ``ceilings``.
-
-    Raises
-    ------
-    InputError
-        If shapes, quantile, scale or norm are not what they should be. No message has a record's value in it.
-
-    Notes
-    -----
-    A line stays above another on a box of covariates if and only if ``d_0 + sum_j min(d_j l_j, d_j u_j) >= 0`` for the
-    difference d of their coefficients: it is affine in each covariate. Records don't come into it.
-    """
-
-    x: FloatArray = field(repr=False)
-    y: FloatArray = field(repr=False)
-    tau: float
-    scale: float
-    norm: Norm = "hull"
-    floors: ArrayLike | None = None
-    ceilings: ArrayLike | None = None
-    covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0)
-
-    def __post_init__(self) -> None:
-        """Check everything once and keep arrays."""
-        x, y = (np.array(part, dtype=np.float64, order="C") for part in (self.x, self.y))
-        _check_records(x, y)
-        choice(self.norm, NORMS, "norm")
-        if not 0 < self.tau < 1:
-            raise InputError(f"tau must lie inside of (0, 1), got {self.tau}")
-        if not 0 <= self.scale < np.inf:
-            raise InputError(f"scale must be a finite number of nats, not negative, got {self.scale}")
-        p = x.shape[1]
-        low, high = (_vector(side, p - 1, "covariates") for side in self.covariates)
-        if not np.all(low <= high):
-            raise InputError("covariates must be a pair (lower, upper) with lower <= upper")
-        kept = {"x": x, "y": y, "covariates": (low, high)}
-        kept |= {name: _lines(getattr(self, name), p, name) for name in ("floors", "ceilings")}
-        for name, value in kept.items():
-            object.__setattr__(self, name, value)
-
-    @property
-    def p(self) -> int:
-        """Number of parameters, the intercept among them."""
-        return int(self.x.shape[1])
-
-    def gradient(self, theta: ArrayLike) -> FloatArray:
-        """Return G(theta), shape (p,)."""
-        counts = self.y <= self.x @ np.asarray(theta, dtype=np.float64)
-        found: FloatArray = self.x.T @ (counts - self.tau)
-        return found
-
-    def norm_of_gradient(self, theta: ArrayLike) -> float:
-        """Return ||G(theta)||."""
-        return norm_of(self.gradient(theta), self.norm, self.tau)
-
-    def heights(self, theta: ArrayLike) -> FloatArray:
-        """Return by how much each floor and ceiling is kept at the worst of the box of covariates; shape (lines,)."""
-        lines, signs = self.lines()
-        differences = signs[:, None] * (np.asarray(theta, dtype=np.float64) - lines)
-        low, high = (np.asarray(side, dtype=np.float64) for side in self.covariates)
-        slopes = differences[:, 1:]
-        found: FloatArray = differences[:, 0] + np.minimum(slopes * low, slopes * high).sum(axis=1)
-        return found
-
-    def log_density(self, theta: ArrayLike) -> float:
-        """Return the log density up to a constant, nats; minus infinity across a line."""
-        return -self.scale * self.norm_of_gradient(theta) if np.all(self.heights(theta) >= 0) else -np.inf
-
-    def lines(self) -> tuple[FloatArray, FloatArray]:
-        """Return floors and ceilings, shape (lines, p), and 1 for a floor, -1 for a ceiling."""
-        floors, ceilings = np.asarray(self.floors), np.asarray(self.ceilings)
-        return np.vstack([floors, ceilings]), np.repeat([1.0, -1.0], [len(floors), len(ceilings)])
+DIGIT_BITS = 12
+DIGITS_FROM = 128
+"""Up to so many numbers insertion is as quick."""
 
 
 class HitAndRun:
-    """Hit-and-run on a :class:`KNormGradient` in a box, compiled (seconds, once a machine).
+    """Hit-and-run on a K-norm gradient density in a box, compiled (seconds, once a machine).
 
     Parameters
     ----------
@@ -146,25 +60,23 @@ class HitAndRun:
     that change a slope turn the plane about a random point of the box of covariates, which suits intercepts and slopes
     that go together. After warming up three in four moves have a normal direction with the covariance of its draws
     instead: a fifth of the moves for the same effective draws. No direction depends on where the chain is, and each
-    line is drawn from exactly, so a move leaves the density as it is. O(n log n + n p) a move.
+    line is drawn from exactly, so a move leaves the density as it is (``docs/proofs/kng.md``, section 9).
+    O(n log n + n p) a move.
     """
 
     def __init__(self, density: KNormGradient, lower: ArrayLike, upper: ArrayLike) -> None:
-        from pdips.quantile import hit_and_run_kernels as kernels
-
-        self.lower, self.upper = _vector(lower, density.p, "lower"), _vector(upper, density.p, "upper")
+        self.lower, self.upper = (
+            finite_vector(side, density.p, name) for side, name in ((lower, "lower"), (upper, "upper"))
+        )
         if not np.all(self.lower < self.upper):
             raise InputError("lower must be below upper for every parameter; give the box a width")
+        lines, signs = density.lines
+        settings = float(density.tau), float(density.scale), DENSITY_NORMS.index(density.norm), float(density.width)
+        self._density = DensityArrays(density.x, density.y, *settings)
+        self._smooth = self._density._replace(norm=L2)
         low, high = (np.asarray(side, dtype=np.float64) for side in density.covariates)
-        lines, signs = density.lines()
-        spread = 2 * max(density.tau, 1 - density.tau)
-        code = getattr(kernels, density.norm.upper())
-        self._density: Density = kernels.Density(
-            density.x, density.y, float(density.tau), float(density.scale), code, spread
-        )
-        self._smooth = self._density._replace(norm=kernels.L2)
-        self._region: Region = kernels.Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)))
-        self._work: Work = _memory(kernels, *density.x.shape)
+        self._region = Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)))
+        self._work = LineWorkspace.of(*density.x.shape)
 
     def check_start(self, start: ArrayLike) -> FloatArray:
         """Return where a chain starts, shape (p,), or say that it can't.
@@ -174,12 +86,9 @@ class HitAndRun:
         InputError
             If the start isn't in the box or crosses a line.
         """
-        from pdips.quantile import hit_and_run_kernels as kernels
-
-        theta = np.array(_vector(start, len(self.lower), "start"))
-        if not (
-            np.all(self.lower <= theta) and np.all(theta <= self.upper) and kernels.keeps_lines(theta, self._region)
-        ):
+        theta = finite_vector(start, len(self.lower), "start")
+        inside = np.all(self.lower <= theta) and np.all(theta <= self.upper)
+        if not (inside and keeps_lines(theta, self._region)):
             raise InputError("start must lie in the box and between floors and ceilings; choose it from public facts")
         return theta
 
@@ -206,100 +115,405 @@ class HitAndRun:
         smooth : bool
             Whether the norm is l2 at the same scale, whatever the density's is: for warming up only.
         shape : ndarray, shape (p, p) or (0, p), optional
-            Directions that suit, by :func:`learn_directions`.
+            Directions that suit, by :func:`pdips.quantile.pymc_step.learn_directions`.
 
         Returns
         -------
         ndarray, shape (n_draws, p)
         """
-        from pdips.quantile import hit_and_run_kernels as kernels
-
         draws = np.empty((n_draws, len(self.lower)))
         density = self._smooth if smooth else self._density
         region = self._region if shape is None else self._region._replace(shape=shape)
-        kernels.walk(theta.copy(), density, region, self._work, thin, rng, draws)
+        walk(theta.copy(), density, region, self._work, thin, rng, draws)
         return draws
 
     def norm_at(self, theta: FloatArray) -> float:
-        """Return ||G(theta)||."""
-        from pdips.quantile import hit_and_run_kernels as kernels
-
-        return float(kernels.norm_at(theta, self._density))
-
-    def interval(self, theta: FloatArray, direction: FloatArray) -> tuple[float, float]:
-        """Return the interval of t, which holds 0, with theta + t * direction in the box and between the lines."""
-        from pdips.quantile import hit_and_run_kernels as kernels
-
-        start, stop = kernels.feasible(theta, direction, self._region)
-        return float(start), float(stop)
-
-    def pieces(self, theta: FloatArray, direction: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Return the exponent along a line: ends of its pieces, shape (pieces + 1,), and the norm on each."""
-        from pdips.quantile import hit_and_run_kernels as kernels
-
-        start, stop = self.interval(theta, direction)
-        n = kernels.pieces(theta, direction, start, stop, np.inf, self._density, self._work)
-        return np.array(self._work.ends[: n + 1]), np.array(self._work.norms[:n])
+        """Return the norm of the gradient at theta."""
+        return float(norm_at(theta, self._density))
 
 
-def learn_directions(draws: FloatArray) -> FloatArray:
-    """Return a root of the covariance of draws, shape (draws, p), to spread directions by.
+# compiled
 
-    Only draws before those that are kept may be used: a chain whose directions depend on where it has been since then
-    isn't one that leaves the density as it is. Too few draws, or draws that don't move, teach nothing: shape (0, p).
+
+class DensityArrays(NamedTuple):
+    """Records, the quantile, nats a unit of norm, which norm, and the hull's 2 max(tau, 1 - tau)."""
+
+    x: Any
+    y: Any
+    tau: float
+    scale: float
+    norm: int
+    spread: float
+
+
+class Region(NamedTuple):
+    """Where the parameters may be: a box, and above (sign 1) or below (sign -1) lines on a box of covariates.
+
+    The columns of ``shape`` are how directions are spread that suit the density; none before warming up.
     """
-    n, p = draws.shape
-    if p == 1 or n < LEAST_TO_LEARN * p:
-        return np.empty((0, p))
-    values, vectors = np.linalg.eigh(np.cov(draws.T))
-    if not values[-1] > 0:
-        return np.empty((0, p))
-    found: FloatArray = np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0)))
-    return found
+
+    lower: Any
+    upper: Any
+    lines: Any
+    signs: Any
+    low: Any
+    high: Any
+    shape: Any
 
 
-def norm_of(gradient: ArrayLike, norm: Norm, tau: float) -> float:
-    """Return a norm of a gradient, shape (p,), whose first element is the intercept's."""
-    sizes = np.abs(np.asarray(gradient, dtype=np.float64))
-    if norm == "hull":
-        beyond = np.max(sizes[1:] - sizes[0], initial=0.0)
-        return float(sizes[0] + beyond / (2 * max(tau, 1 - tau)))
-    if norm == "l1":
-        return float(sizes.sum())
-    return float(sizes.max()) if norm == "linf" else float(np.sqrt((sizes**2).sum()))
+class LineWorkspace(NamedTuple):
+    """Memory that every move uses again."""
+
+    times: Any
+    flips: Any
+    spare_times: Any
+    spare_flips: Any
+    counts: Any
+    bins: Any
+    ends: Any
+    norms: Any
+    masses: Any
+    gradient: Any
+    direction: Any
+
+    @classmethod
+    def of(cls, n: int, p: int) -> "LineWorkspace":
+        """Return memory for n records and p parameters."""
+        flips, spare_flips = np.empty((2, n + 1), np.int64)
+        times, spare_times, ends, norms, masses = np.empty((5, n + 2))
+        counts, bins = np.empty(1 << DIGIT_BITS, np.int64), np.empty(BINS)
+        sides = (times, flips, spare_times, spare_flips, counts, bins)
+        return cls(*sides, ends, norms, masses, np.empty(p), np.empty(p))
 
 
-def _check_records(x: FloatArray, y: FloatArray) -> None:
-    if x.ndim != 2 or x.shape[1] < 1 or y.shape != x.shape[:1] or not len(y):
-        raise InputError("x must have the shape (records, p) and y the shape (records,), with at least one record")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InputError("x and y must be finite; leave records with missing values out")
-    if not (x[:, 0] == 1).all():
-        raise InputError("the first column of x must be the intercept's, all ones")
+@njit(cache=True, error_model="numpy")
+def norm_of(gradient, norm, spread):  # type: ignore[no-untyped-def]
+    """Return the norm of a gradient."""
+    found = 0.0
+    if norm == L1:
+        for value in gradient:
+            found += abs(value)
+        return found
+    if norm == L2:
+        for value in gradient:
+            found += value * value
+        return np.sqrt(found)
+    if norm == LINF:
+        for value in gradient:
+            found = max(found, abs(value))
+        return found
+    first = abs(gradient[0])
+    for value in gradient[1:]:
+        found = max(found, abs(value) - first)
+    return first + found / spread
 
 
-def _vector(values: ArrayLike, size: int, name: str) -> FloatArray:
-    try:
-        found = np.array(np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)))
-    except ValueError:
-        raise InputError(f"{name} must be a number or have the shape ({size},)") from None
-    if not np.isfinite(found).all():
-        raise InputError(f"{name} must be finite")
-    return found
+@njit(cache=True, error_model="numpy")
+def norm_at(theta, density):  # type: ignore[no-untyped-def]
+    """Return the norm of the gradient at theta."""
+    p = len(theta)
+    gradient = np.zeros(p)
+    for i in range(len(density.y)):
+        residual = density.y[i]
+        for j in range(p):
+            residual -= density.x[i, j] * theta[j]
+        part = (1.0 if residual <= 0.0 else 0.0) - density.tau
+        for j in range(p):
+            gradient[j] += density.x[i, j] * part
+    return norm_of(gradient, density.norm, density.spread)
 
 
-def _lines(values: ArrayLike | None, p: int, name: str) -> FloatArray:
-    rows: Sequence[Any] | ArrayLike = np.empty((0, p)) if values is None else values
-    found = np.atleast_2d(np.array(rows, dtype=np.float64))
-    if found.shape[1:] != (p,) or not np.isfinite(found).all():
-        raise InputError(f"{name} must be finite and have the shape (lines, {p}): the coefficients of public lines")
-    return found
+@njit(cache=True, error_model="numpy")
+def least_height(theta, line, sign, low, high):  # type: ignore[no-untyped-def]
+    """Return the least of sign * (theta - line) over the box of covariates: the closed form, separable in them."""
+    height = sign * (theta[0] - line[0])
+    for j in range(1, len(theta)):
+        slope = sign * (theta[j] - line[j])
+        height += min(slope * low[j - 1], slope * high[j - 1])
+    return height
 
 
-def _memory(kernels: Any, n: int, p: int) -> "Work":
-    flips, spare_flips = np.empty((2, n + 1), np.int64)
-    times, spare_times, ends, norms, masses = np.empty((5, n + 2))
-    counts, bins = np.empty(1 << kernels.DIGIT_BITS, np.int64), np.empty(kernels.BINS)
-    sides = (times, flips, spare_times, spare_flips, counts, bins)
-    made: Work = kernels.Work(*sides, ends, norms, masses, np.empty(p), np.empty(p))
-    return made
+@njit(cache=True, error_model="numpy")
+def keeps_lines(theta, region):  # type: ignore[no-untyped-def]
+    """Return whether no line is crossed anywhere on the box of covariates."""
+    for k in range(len(region.signs)):
+        if not least_height(theta, region.lines[k], region.signs[k], region.low, region.high) >= 0.0:
+            return False
+    return True
+
+
+@njit(cache=True, error_model="numpy")
+def reach(theta, direction, way, region, furthest):  # type: ignore[no-untyped-def]
+    """Return the largest t up to ``furthest`` such that theta + way * t * direction crosses no line.
+
+    The least height over the covariates is concave and piecewise linear in t, with a kink where a slope's difference
+    changes its sign; so the feasible t form an interval, found by passing over the kinks in order.
+    """
+    for k in range(len(region.signs)):
+        sign, line = region.signs[k], region.lines[k]
+        height = max(0.0, least_height(theta, line, sign, region.low, region.high))
+        at = 0.0
+        while at < furthest:
+            rate, following = sign * way * direction[0], furthest
+            for j in range(1, len(theta)):
+                pace = sign * way * direction[j]
+                if pace == 0.0:
+                    continue
+                kink = -sign * (theta[j] - line[j]) / pace
+                positive = (pace > 0.0) == (kink <= at)
+                rate += pace * (region.low[j - 1] if positive else region.high[j - 1])
+                if at < kink < following:
+                    following = kink
+            if rate < 0.0 and height + rate * (following - at) < 0.0:
+                furthest = at - height / rate
+                break
+            height += rate * (following - at)
+            at = following
+    return furthest
+
+
+@njit(cache=True, error_model="numpy")
+def feasible(theta, direction, region):  # type: ignore[no-untyped-def]
+    """Return the interval of t, which holds 0, for which theta + t * direction is in the region."""
+    start, stop = -np.inf, np.inf
+    for j in range(len(theta)):
+        if direction[j] == 0.0:
+            continue
+        one = (region.lower[j] - theta[j]) / direction[j]
+        other = (region.upper[j] - theta[j]) / direction[j]
+        start, stop = max(start, min(one, other)), min(stop, max(one, other))
+    stop = reach(theta, direction, 1.0, region, max(0.0, stop))
+    return -reach(theta, direction, -1.0, region, max(0.0, -start)), stop
+
+
+@njit(cache=True, error_model="numpy")
+def by_digit(times, flips, m, shift, start, factor, to_times, to_flips, counts):  # type: ignore[no-untyped-def]
+    """Sort by one digit of how far a time is from the start, in whole parts of the interval, keeping the order else."""
+    counts[:] = 0
+    last = len(counts) - 1
+    for i in range(m):
+        counts[(np.int64((times[i] - start) * factor) >> shift) & last] += 1
+    total = 0
+    for digit in range(len(counts)):
+        total, counts[digit] = total + counts[digit], total
+    for i in range(m):
+        digit = (np.int64((times[i] - start) * factor) >> shift) & last
+        to_times[counts[digit]], to_flips[counts[digit]] = times[i], flips[i]
+        counts[digit] += 1
+
+
+@njit(cache=True, error_model="numpy")
+def sort(m, start, stop, work):  # type: ignore[no-untyped-def]
+    """Sort the first m times with their flips: by two digits, and then by insertion for what is left.
+
+    Where records lie so close together that insertion would take long, a comparison sort does it.
+    """
+    times, flips = work.times, work.flips
+    shifts, most = 0, 40 * m
+    if m > DIGITS_FROM:
+        factor = (1 << (2 * DIGIT_BITS)) / (stop - start) * (1 - 1e-12)
+        by_digit(times, flips, m, 0, start, factor, work.spare_times, work.spare_flips, work.counts)
+        by_digit(work.spare_times, work.spare_flips, m, DIGIT_BITS, start, factor, times, flips, work.counts)
+    for i in range(1, m):
+        time, flip, k = times[i], flips[i], i
+        while k > 0 and times[k - 1] > time and shifts <= most:
+            times[k], flips[k] = times[k - 1], flips[k - 1]
+            k -= 1
+            shifts += 1
+        times[k], flips[k] = time, flip
+        if shifts > most:
+            order = np.argsort(times[:m])
+            times[:m], flips[:m] = times[order], flips[order]
+            return
+
+
+@njit(cache=True, error_model="numpy")
+def first_piece(theta, direction, start, stop, density, work):  # type: ignore[no-untyped-def]
+    """Write when records change sides between ``start`` and ``stop``, and the gradient just after ``start``.
+
+    A record counts where y <= x'theta: from its time on if x'direction > 0, until its time if x'direction < 0, and
+    always or never if it is 0. Returns how many change sides. No branches on records: they can't be foreseen.
+    """
+    x, y, gradient = density.x, density.y, work.gradient
+    p, m = len(theta), 0
+    gradient[:] = 0.0
+    for i in range(len(y)):
+        residual, speed = y[i], 0.0
+        for j in range(p):
+            residual -= x[i, j] * theta[j]
+            speed += x[i, j] * direction[j]
+        time = residual / speed
+        still, up = speed == 0.0, speed > 0.0
+        counts = (still & (residual <= 0.0)) | (~still & ((time <= start) == up))
+        work.times[m], work.flips[m] = time, i if up else ~i
+        m += ~still & (time > start) & (time < stop)
+        part = np.float64(counts) - density.tau
+        for j in range(p):
+            gradient[j] += x[i, j] * part
+    return m
+
+
+@njit(cache=True, error_model="numpy")
+def dual_norm(direction, norm, spread):  # type: ignore[no-untyped-def]
+    """Return a bound of |gradient'direction| for gradients of norm 1."""
+    if norm == L1:
+        return np.abs(direction).max()
+    if norm == L2:
+        return np.sqrt((direction * direction).sum())
+    first = abs(direction[0])
+    return first + (np.abs(direction).sum() - first) * (spread if norm == HULL else 1.0)
+
+
+@njit(cache=True, error_model="numpy")
+def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-untyped-def]
+    """Leave out the two ends of a line where the norm is at least ``most``; the gradient moves to the new start.
+
+    Along the line gradient'direction never falls (a record's change of sides raises it by |x'direction|), and it bounds
+    the norm from below. Ends are whole bins. Returns how many records change sides in between, from where, to where.
+    """
+    bins, last, bound = work.bins, len(work.bins), most * dual_norm(direction, density.norm, density.spread)
+    factor = last / (stop - start) * (1 - 1e-12)
+    bins[:] = 0.0
+    for i in range(m):
+        speed, which = 0.0, max(work.flips[i], ~work.flips[i])
+        for j in range(len(direction)):
+            speed += density.x[which, j] * direction[j]
+        bins[np.int64((work.times[i] - start) * factor)] += abs(speed)
+    slope, first, end = (work.gradient * direction).sum(), 0, last
+    for k in range(last):
+        if slope >= bound:
+            end = k
+            break
+        slope += bins[k]
+        if slope <= -bound:
+            first = k + 1
+    if end <= first or (first == 0 and end == last):
+        return m, start, stop
+    kept = 0
+    for i in range(m):
+        place = np.int64((work.times[i] - start) * factor)
+        if place < first:
+            way = 1.0 if work.flips[i] >= 0 else -1.0
+            which = max(work.flips[i], ~work.flips[i])
+            for j in range(len(direction)):
+                work.gradient[j] += way * density.x[which, j]
+        work.times[kept], work.flips[kept] = work.times[i], work.flips[i]
+        kept += 1 if first <= place < end else 0
+    return kept, max(start, start + first / factor), min(stop, start + end / factor)
+
+
+@njit(cache=True, error_model="numpy")
+def pieces(theta, direction, start, stop, most, density, work):  # type: ignore[no-untyped-def]
+    """Write where pieces of constant exponent end (``ends``, the first is their start) and the norm on each.
+
+    Returns how many pieces there are; some may have no length. Ends of the line with a norm of at least ``most`` may be
+    left out.
+    """
+    m = first_piece(theta, direction, start, stop, density, work)
+    if most < np.inf:
+        m, start, stop = narrow(m, start, stop, direction, most, density, work)
+    sort(m, start, stop, work)
+    gradient, x = work.gradient, density.x
+    work.ends[0] = start
+    for k in range(m):
+        work.norms[k] = norm_of(gradient, density.norm, density.spread)
+        work.ends[k + 1] = work.times[k]
+        i, way = work.flips[k], 1.0
+        if i < 0:
+            i, way = ~i, -1.0
+        for j in range(len(gradient)):
+            gradient[j] += way * x[i, j]
+    work.norms[m] = norm_of(gradient, density.norm, density.spread)
+    work.ends[m + 1] = stop
+    return m + 1
+
+
+@njit(cache=True, error_model="numpy")
+def weigh(n_pieces, scale, work):  # type: ignore[no-untyped-def]
+    """Write the cumulative mass of pieces, length * exp(-scale * (norm - least)), and return the least norm."""
+    ends, norms, masses = work.ends, work.norms, work.masses
+    least, total = np.inf, 0.0
+    for k in range(n_pieces):
+        if ends[k + 1] > ends[k] and norms[k] < least:
+            least = norms[k]
+    for k in range(n_pieces):
+        total += max(0.0, ends[k + 1] - ends[k]) * np.exp(-scale * (norms[k] - least))
+        masses[k] = total
+    return least
+
+
+@njit(cache=True, error_model="numpy")
+def weighed_line(theta, direction, start, stop, near, density, work):  # type: ignore[no-untyped-def]
+    """Write the pieces of a line and their masses; return how many there are.
+
+    ``near`` is the norm at theta, from which far ends of the line are judged. They are left out only if all that could
+    be there is less than what rounding takes from the rest; else the line is worked out whole.
+    """
+    most = near + NEGLIGIBLE / density.scale if len(density.y) >= NARROW_FROM else np.inf
+    n_pieces = pieces(theta, direction, start, stop, most, density, work)
+    least = weigh(n_pieces, density.scale, work)
+    left_out = (stop - start) * np.exp(-density.scale * (most - least))
+    if most < np.inf and not left_out <= 1e-17 * work.masses[n_pieces - 1]:
+        n_pieces = pieces(theta, direction, start, stop, np.inf, density, work)
+        weigh(n_pieces, density.scale, work)
+    return n_pieces
+
+
+@njit(cache=True, error_model="numpy")
+def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
+    """Write a direction, from public facts alone: half of the time one coordinate, else all, scaled by the box.
+
+    Of those that change a slope, two in three then turn the plane about a point of the box of covariates, each of its
+    coordinates at the low end, at the high end or uniform.
+    """
+    p = len(direction)
+    direction[:] = 0.0
+    if len(region.shape) and rng.random() < SHAPED:
+        for k in range(p):
+            size = rng.standard_normal()
+            for j in range(p):
+                direction[j] += region.shape[j, k] * size
+        return
+    if p == 1 or rng.random() < 0.5:
+        direction[min(int(rng.random() * p), p - 1)] = 1.0
+    else:
+        for j in range(p):
+            direction[j] = rng.standard_normal() * (region.upper[j] - region.lower[j])
+    if direction[0] == 1.0 or rng.random() < WITHOUT_PIVOT:
+        return
+    direction[0] = 0.0
+    for j in range(1, p):
+        low, high, which = region.low[j - 1], region.high[j - 1], rng.random() * 3
+        pivot = low if which < 1.0 else high if which < 2.0 else low + (which - 2.0) * (high - low)
+        direction[0] -= pivot * direction[j]
+
+
+@njit(cache=True, error_model="numpy")
+def move(theta, near, density, region, work, rng):  # type: ignore[no-untyped-def]
+    """Draw from the density on a random line through theta, and go there; return the norm there, ``near`` at first."""
+    direction, ends = work.direction, work.ends
+    point_somewhere(region, direction, rng)
+    start, stop = feasible(theta, direction, region)
+    if not stop > start:
+        return near
+    n_pieces = weighed_line(theta, direction, start, stop, near, density, work)
+    masses = work.masses[:n_pieces]
+    k = min(np.searchsorted(masses, rng.random() * masses[-1], side="right"), n_pieces - 1)
+    time = ends[k] + rng.random() * (ends[k + 1] - ends[k])
+    there = np.empty_like(theta)
+    for j in range(len(theta)):
+        there[j] = min(max(theta[j] + time * direction[j], region.lower[j]), region.upper[j])
+    if not keeps_lines(there, region):  # by rounding only, at an end of the interval
+        return near
+    theta[:] = there
+    return work.norms[k]
+
+
+@njit(cache=True, error_model="numpy")
+def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-untyped-def]
+    """Fill ``draws``, shape (draws, p), each ``thin`` moves after the one before; theta ends at the last."""
+    near = norm_at(theta, density)
+    for row in range(len(draws)):
+        for _ in range(thin):
+            near = move(theta, near, density, region, work, rng)
+        draws[row] = theta

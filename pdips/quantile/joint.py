@@ -1,7 +1,7 @@
 """All quantiles of one numeric column in one draw: the exponential mechanism on ordered tuples of public grid points.
 
 Gillenwater, Joseph and Kulesza (2021), *Differentially private quantiles*, with tight prices, on a public grid, and
-with every probability that is not exact paid for. Proofs: ``docs/proofs/kng.md``.
+with every probability that is not exact paid for. Proofs: ``docs/proofs/kng.md``, section 8.
 """
 
 from collections.abc import Sequence
@@ -10,25 +10,27 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations_with_replacement, pairwise
 from math import ceil
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
-from pdips.arrays import IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.extended_float import ROUNDING, Powers, Wide, choose, exponential, plus, times, wide, zeros
-from pdips.quantile.quantile_grid import check_base, check_counts, check_public, spread
+from pdips.quantile.extended_float import LOWEST, ROUNDING, Powers, Wide, choose, exponential, plus, times, zeros
+from pdips.quantile.quantile_grid import check_counts, check_public, merged, spread
 
 ERRORS_A_LEVEL = 32
 """Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 17 at most."""
 
 MOST_TUPLES = 200_000
+"""Outcomes that a law is spelt out for."""
 
-COMPILED_FROM = 4096
-"""Positions from which the sums are worth compiling."""
+SHIFTS = np.ldexp(1.0, -np.arange(1075))
+"""Powers of two by which the smaller term of a sum is moved; further apart, it adds nothing."""
 
 
 def joint_quantiles(
@@ -39,7 +41,6 @@ def joint_quantiles(
     bits: RandomBits,
     *,
     neighbours: Neighbours,
-    base: NDArray[Any] | None = None,
     parts: int = 1,
     runs: int = 1,
 ) -> IntArray:
@@ -59,8 +60,6 @@ def joint_quantiles(
         Source of uniform bits.
     neighbours : {"replace-one", "add-remove"}
         The relation in which ``epsilon`` is the price.
-    base : ndarray of integers, shape (points,), optional
-        Public base measure of each grid point, 1 to 2^52; 1 if left out.
     parts : int, default 1
         Parts into which each cell is cut, with its records spread evenly over them. Where many records may share a
         value, a part should hold fewer of them than the smallest gap is to hold: 32 or more for fifty gaps.
@@ -80,11 +79,10 @@ def joint_quantiles(
     Notes
     -----
     With gaps c_j between neighbouring quantiles and their targets t_j = n (tau_j - tau_(j-1)), a tuple has probability
-    proportional to exp(-unit * sum_j abs(c_j - t_j)) and its base weights. The unit is :func:`joint_unit`. Cost: O(m G
-    log G).
+    proportional to exp(-unit * sum_j abs(c_j - t_j)). The unit is :func:`joint_unit`. Cost: O(m G log G).
     """
-    problem = _problem(cumulative, n, taus, epsilon, neighbours, base, parts, runs)
-    return problem.draw(runs, bits) // parts
+    check_public(taus, epsilon, neighbours, len(cumulative), parts, runs)
+    return Gaps.of(cumulative, n, taus, epsilon, neighbours, parts).draw(runs, bits) // parts
 
 
 def joint_unit(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, size: int) -> Fraction:
@@ -118,7 +116,6 @@ def joint_law(
     epsilon: Fraction,
     *,
     neighbours: Neighbours,
-    base: NDArray[Any] | None = None,
     parts: int = 1,
 ) -> dict[tuple[int, ...], float]:
     """Return the log probability of each tuple of grid indices by enumeration: for audits and tests, on tiny grids.
@@ -128,34 +125,13 @@ def joint_law(
     InputError
         As :func:`joint_quantiles`, or if there are more than 200,000 tuples.
     """
-    return _problem(cumulative, n, taus, epsilon, neighbours, base, parts, 1).law(parts)
-
-
-def _problem(
-    cumulative: NDArray[Any],
-    n: int,
-    taus: Sequence[Fraction],
-    epsilon: Fraction,
-    neighbours: Neighbours,
-    base: NDArray[Any] | None,
-    parts: int,
-    runs: int,
-) -> "_Gaps":
-    check_public(taus, epsilon, neighbours, len(cumulative), parts, runs)
-    weights = np.repeat(check_base(base, len(cumulative)), parts)
-    unit = joint_unit(taus, epsilon, neighbours, len(weights))
-    shares = [high - low for low, high in pairwise([Fraction(0), *taus, Fraction(1)])]
-    return _Gaps(
-        heights=spread(check_counts(cumulative, n), parts),
-        total=n * parts,
-        targets=[n * parts * share for share in shares],
-        base=weights,
-        unit=unit / parts,
-    )
+    check_public(taus, epsilon, neighbours, len(cumulative), parts, 1)
+    positions, logs = Gaps.of(cumulative, n, taus, epsilon, neighbours, parts).law()
+    return merged(positions // parts, logs)
 
 
 @dataclass(frozen=True)
-class _Gaps:
+class Gaps:
     """Tuples of grid positions, weighed by how far the counts in the gaps between them are from their targets.
 
     Parameters
@@ -166,8 +142,6 @@ class _Gaps:
         The count of all.
     targets : list of Fraction, length m + 1
         Target of each gap.
-    base : ndarray of int64, shape (points,)
-        Public base weights.
     unit : Fraction
         Nats for one step of a count.
     """
@@ -175,31 +149,45 @@ class _Gaps:
     heights: IntArray
     total: int
     targets: list[Fraction]
-    base: IntArray
     unit: Fraction
+
+    @classmethod
+    def of(
+        cls,
+        cumulative: NDArray[Any],
+        n: int,
+        taus: Sequence[Fraction],
+        epsilon: Fraction,
+        neighbours: Neighbours,
+        parts: int = 1,
+    ) -> Self:
+        """Return the tuples of a column's grid, each cell of which is cut into parts; see :func:`joint_quantiles`."""
+        shares = [high - low for low, high in pairwise([Fraction(0), *taus, Fraction(1)])]
+        return cls(
+            heights=spread(check_counts(cumulative, n), parts),
+            total=n * parts,
+            targets=[n * parts * share for share in shares],
+            unit=joint_unit(taus, epsilon, neighbours, len(cumulative) * parts) / parts,
+        )
 
     @cached_property
     def powers(self) -> Powers:
         return Powers(self.unit, self.total)
 
     @cached_property
-    def decays(self) -> list[Wide]:
-        """exp(-unit (N_g - N_(g - 2^k))) for each k; 0 where g < 2^k."""
-        found, size = [], len(self.heights)
-        for k in range(size.bit_length()):
-            places = min(2**k, size)
-            fall = np.zeros(size, dtype=np.int64)
-            fall[places:] = self.heights[places:] - self.heights[: size - places]
-            found.append(self.powers.at(fall).where(np.arange(size) >= places))
-        return found
+    def decays(self) -> Wide:
+        """exp(-unit (N_g - N_(g - 2^k))), shape (levels k, points g); 0 where g < 2^k."""
+        size = len(self.heights)
+        before = np.arange(size) - 2 ** np.arange(size.bit_length())[:, None]
+        fall = np.where(before >= 0, self.heights - self.heights[np.maximum(before, 0)], 0)
+        return self.powers.at(fall).where(before >= 0)
 
     @cached_property
     def forward(self) -> list[Wide]:
         """Total weight of the first j quantiles, the last of them at g, for j = 1, ..., m."""
-        base = wide(self.base.astype(np.float64))
-        reached = [times(base, self.weights(0, self.heights))]
+        reached = [self.weights(0, self.heights)]
         for j in range(1, len(self.targets) - 1):
-            reached.append(times(base, self._step(j, reached[-1])))
+            reached.append(self._step(j, reached[-1]))
         return reached
 
     def weights(self, j: int, gaps: IntArray) -> Wide:
@@ -231,44 +219,14 @@ class _Gaps:
 
     def _prefixes(self, reached: Wide) -> Wide:
         """Return sum over g' <= g of reached(g') exp(-unit (N_g - N_g')), by doubling."""
-        if len(self.heights) >= COMPILED_FROM:
-            return self._compiled(reached, None)
-        total = reached
-        for k, decay in enumerate(self.decays[: (len(self.heights) - 1).bit_length()]):
-            total = plus(total, times(decay, total.later(2**k)))
+        total = Wide(reached.mantissa.copy(), reached.exponent.copy())
+        prefixes(*total, *self.decays, SHIFTS)
         return total
 
     def _windows(self, reached: Wide, lengths: IntArray) -> Wide:
         """Return sum over g - length < g' <= g of reached(g') exp(-unit (N_g' - N_(g - length + 1)))."""
-        size = len(self.heights)
-        if size >= COMPILED_FROM:
-            return self._compiled(reached, lengths)
-        left, total, block = np.arange(1, size + 1), zeros(size), reached
-        for k, decay in enumerate(self.decays):
-            used = (lengths >> k) & 1 == 1
-            start = np.maximum(left - 2**k, 0)
-            more = plus(block.take(start), times(decay.take(np.minimum(left, size - 1)), total))
-            total = Wide(*(np.where(used, a, b) for a, b in zip(more, total, strict=True)))
-            left = np.where(used, start, left)
-            right = np.minimum(np.arange(size) + 2**k, size - 1)
-            beyond = np.arange(size) + 2**k < size
-            block = plus(block, times(decay.take(right), block.take(right)).where(beyond))
-        return total
-
-    @cached_property
-    def _stacked(self) -> Wide:
-        return Wide(*(np.stack(part) for part in zip(*self.decays, strict=True)))
-
-    def _compiled(self, reached: Wide, lengths: IntArray | None) -> Wide:
-        """Return prefix sums, or sums over windows, by the compiled twins of the numpy code above."""
-        from pdips.quantile import wide_kernels
-
-        copy = Wide(reached.mantissa.copy(), reached.exponent.copy())
-        if lengths is None:
-            wide_kernels.prefixes(*copy, *self._stacked, wide_kernels.SHIFTS)
-            return copy
         total = zeros(len(self.heights))
-        wide_kernels.windows(*copy, *self._stacked, lengths, *total, wide_kernels.SHIFTS)
+        windows(reached.mantissa.copy(), reached.exponent.copy(), *self.decays, lengths, *total, SHIFTS)
         return total
 
     def _candidates(self, j: int, following: int | None) -> Wide:
@@ -288,16 +246,8 @@ class _Gaps:
                 drawn[rows, j] = choose(self._candidates(j, int(following)), len(rows), bits)
         return drawn
 
-    def log_probability(self, positions: Sequence[int]) -> float:
-        """Return the log probability with which :meth:`draw` draws these positions, to double precision."""
-        total = 0.0
-        for j, following in enumerate([*positions[1:], None]):
-            logs = self._candidates(j, following).log()
-            total += logs[positions[j]] - np.logaddexp.reduce(logs)
-        return float(total)
-
-    def law(self, parts: int) -> dict[tuple[int, ...], float]:
-        """Return log probabilities of all tuples of cells, from their definition."""
+    def law(self) -> tuple[IntArray, FloatArray]:
+        """Return all tuples, one a row, and their log probabilities, from their definition."""
         n_quantiles, size = len(self.targets) - 1, len(self.heights)
         tuples = list(combinations_with_replacement(range(size), n_quantiles))
         if len(tuples) > MOST_TUPLES:
@@ -307,10 +257,68 @@ class _Gaps:
         gaps = np.diff(np.concatenate([ends[0], self.heights[positions], ends[1]], axis=1), axis=1)
         scale = np.lcm.reduce([target.denominator for target in self.targets], dtype=object)
         aims = np.array([int(target * scale) for target in self.targets])
-        misfit = np.abs(gaps * int(scale) - aims).sum(axis=1)
-        logs = np.log(self.base)[positions].sum(axis=1) - float(self.unit / scale) * misfit
-        logs -= np.logaddexp.reduce(logs)
-        merged: dict[tuple[int, ...], float] = {}
-        for cells, log in zip(map(tuple, (positions // parts).tolist()), logs, strict=True):
-            merged[cells] = float(np.logaddexp(merged.get(cells, -np.inf), log))
-        return merged
+        logs = -float(self.unit / scale) * np.abs(gaps * int(scale) - aims).sum(axis=1)
+        return positions, logs - np.logaddexp.reduce(logs)
+
+
+# compiled
+
+
+@njit(cache=True, error_model="numpy")
+def _times(a: float, a_exponent: int, b: float, b_exponent: int) -> tuple[float, int]:
+    product, exponent = a * b, a_exponent + b_exponent
+    if product == 0.0:
+        return 0.0, LOWEST
+    if product < 0.5:
+        return product + product, exponent - 1
+    return product, exponent
+
+
+@njit(cache=True, error_model="numpy")
+def _plus(a: float, a_exponent: int, b: float, b_exponent: int, shifts: FloatArray) -> tuple[float, int]:
+    if a_exponent < b_exponent:
+        a, a_exponent, b, b_exponent = b, b_exponent, a, a_exponent
+    apart = a_exponent - b_exponent
+    total = a + b * shifts[apart] if apart < len(shifts) else a
+    if total >= 1.0:
+        return total / 2, a_exponent + 1
+    return total, a_exponent
+
+
+@njit(cache=True, error_model="numpy")
+def prefixes(mantissa: FloatArray, exponent: IntArray, decay: FloatArray, fall: IntArray, shifts: FloatArray) -> None:
+    """Replace numbers by their decayed prefix sums; row k of the decays is exp(-unit (N_g - N_(g - 2^k)))."""
+    size, k = len(mantissa), 0
+    while 2**k < size:
+        for g in range(size - 1, 2**k - 1, -1):
+            before = g - 2**k
+            m, e = _times(mantissa[before], exponent[before], decay[k, g], fall[k, g])
+            mantissa[g], exponent[g] = _plus(mantissa[g], exponent[g], m, e, shifts)
+        k += 1
+
+
+@njit(cache=True, error_model="numpy")
+def windows(
+    mantissa: FloatArray,
+    exponent: IntArray,
+    decay: FloatArray,
+    fall: IntArray,
+    lengths: IntArray,
+    total: FloatArray,
+    total_exponent: IntArray,
+    shifts: FloatArray,
+) -> None:
+    """Add up the last ``lengths[g]`` numbers until g in ``total``, decayed to the first of them; overwrites numbers."""
+    size = len(mantissa)
+    left = np.arange(1, size + 1)
+    for k in range(len(decay)):
+        for g in range(size):
+            if (lengths[g] >> k) & 1 == 1:
+                start, end = left[g] - 2**k, min(left[g], size - 1)
+                m, e = _times(total[g], total_exponent[g], decay[k, end], fall[k, end])
+                total[g], total_exponent[g] = _plus(mantissa[start], exponent[start], m, e, shifts)
+                left[g] = start
+        for g in range(size - 2**k):
+            end = g + 2**k
+            m, e = _times(mantissa[end], exponent[end], decay[k, end], fall[k, end])
+            mantissa[g], exponent[g] = _plus(mantissa[g], exponent[g], m, e, shifts)

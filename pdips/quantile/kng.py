@@ -1,33 +1,45 @@
 """kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
 
-from dataclasses import dataclass
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal
+from functools import cached_property
+from typing import ClassVar, Literal
 
 import numpy as np
 
-from pdips.arrays import IntArray
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.encoding import UNITS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
-from pdips.privacy.curator import Clock, Progress
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact
-from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import ExactLaw as Law
-from pdips.quantile import sequential
-from pdips.quantile.choosing import Chooser
-from pdips.quantile.column_plan import ColumnPlan, Task
+from pdips.privacy.loss import Number, Spend, choice, exact
+from pdips.quantile.choosing import AtOnce, Chooser
+from pdips.quantile.column_plan import ColumnPlan, ColumnTask
+from pdips.quantile.column_synthesis import ColumnSynthesis
 from pdips.quantile.conditional import Between, Draw, LineDraw
-from pdips.quantile.gradient import NORMS, Norm
+from pdips.quantile.gradient import NORMS, Norm, RegressionRecords
 from pdips.quantile.joint import rounding_price
-from pdips.quantile.line_search import BASES, Base, Fitter, check_n_candidates
-from pdips.quantile.schemes import MEDIAN, SCHEMES, Plan, Scheme, Slopes, lines_of
-from pdips.quantile.sequential import ByColumn
-from pdips.release.release import Release, RunRecord
-from pdips_papers.kng.as_printed import PublishedFitter
+from pdips.quantile.line_search import BASES, Base, Candidates, Fitter, SearchRound, sums
+from pdips.quantile.quantile_grid import check_quantiles
+
+Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]
+SCHEMES: tuple[Scheme, ...] = ("plain", "stepwise", "sandwich", "joint", "recursive")
+AT_ONCE = ("joint", "recursive")
+"""Schemes that choose all intercepts of a column together."""
+
+Slopes = Literal["fixed", "varying"]
+
+MEDIAN = Fraction(1, 2)
+MOST = Fraction(100)
+"""Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent."""
+
+PARTS = {"joint": 8, "recursive": 16}
+"""Parts that the records of a cell are spread over, so that many equal values can be told apart by rank."""
+
+WIDE = SearchRound(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
+"""All lines of the plain scheme are chosen from these."""
 
 QUANTILES = tuple(f"{k}/100" for k in (*range(1, 48, 2), 50, *range(53, 100, 2)))
 MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20", "99/100")
@@ -48,22 +60,19 @@ QUANTILES_BY = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class KNG:
+class KNG(ColumnSynthesis):
     """Quantile regressions of each column on those before it, by the K-norm gradient mechanism.
+
+    Its other settings are those of :class:`pdips.quantile.column_synthesis.ColumnSynthesis`: epsilon, sets, neighbours,
+    and what is said by column.
 
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets, all drawn from the same released lines.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public, and all sets have it.
     scheme : {"plain", "stepwise", "sandwich", "joint", "recursive"}, optional
         Each quantile on its own; from the median outwards; main quantiles first, the others between them (paper 002);
         all intercepts at once (Gillenwater, Joseph and Kulesza 2021); or the middle one first and each half on its own
         records (Kaplan, Schnapp and Stemmer 2022).
-        By default joint; sandwich for the published variant.
+        By default joint; sandwich where slopes vary.
     slopes : {"fixed", "varying"}
         Whether all lines of a column are parallel to the median's.
     quantiles : int or tuple of numbers
@@ -81,11 +90,6 @@ class KNG:
         Base measure of intercepts: even on a scale that grows away from the lower bound, or even.
     between : {"interpolate", "quantile"}
         Whether synthetic values lie between the quantiles too.
-    order, predictors, caps, budget, by, panel, panel_columns, births_share, n_records, n_candidates
-        See :class:`pdips.KNGResidual`.
-    variant : {"sound", "published"}
-        ``"published"`` takes the paper's sensitivity 2 (1 - tau) C_X, which is too small for tau > 1/2, and its base
-        measure; kind "none", for studies only.
 
     Raises
     ------
@@ -94,21 +98,12 @@ class KNG:
 
     Notes
     -----
-    Every line is drawn exactly from exp(-epsilon_k / (2 Delta) norm(G)) on public candidates, with the tight Delta of
-    SOUNDNESS theorem 3.1; lines don't cross anywhere in the public box of the predictors (SOUNDNESS 3.4). Proof:
-    ``docs/proofs/kng.md``.
+    Every line is drawn exactly from exp(-epsilon_k / (2 Delta) norm(G)) on public candidates, with a tight Delta; lines
+    don't cross anywhere in the public box of the predictors. Proof: ``docs/proofs/kng.md``, theorem 1 and lemma 3.
     """
 
     name: ClassVar[str] = "kng"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = MOST_SETS
 
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
-    variant: Variant = "sound"
     scheme: Scheme | None = None
     slopes: Slopes = "fixed"
     quantiles: int | tuple[Number, ...] = QUANTILES
@@ -119,25 +114,12 @@ class KNG:
     norm: Norm = "hull"
     base: Base = "log"
     between: Between = "interpolate"
-    order: tuple[str, ...] | None = None
-    predictors: ByColumn | None = None
-    caps: ByColumn | None = None
-    budget: ByColumn | None = None
-    by: tuple[str, ...] = ()
-    panel: tuple[str, ...] | None = None
-    panel_columns: tuple[str, ...] | None = None
-    births_share: Number = "parallel"
-    n_records: int | None = None
-    n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variant)
-        check_n_records(self.n_records, self.neighbours)
-        sequential.check_by_column(self)
-        check_n_candidates(self.n_candidates)
+        """Check the settings that need no schema."""
+        super().__post_init__()
         if self.scheme is None:
-            at_once = self.variant == "sound" and self.slopes == "fixed"
-            object.__setattr__(self, "scheme", "joint" if at_once else "sandwich")
+            object.__setattr__(self, "scheme", "joint" if self.slopes == "fixed" else "sandwich")
         choice(str(self.scheme), SCHEMES, "scheme")
         choice(self.slopes, ("fixed", "varying"), "slopes")
         if self.sampler != "exact":
@@ -148,126 +130,306 @@ class KNG:
         choice(self.norm, NORMS, "norm")
         choice(self.base, BASES, "base")
         choice(self.between, ("interpolate", "quantile"), "between")
-        self.plan  # noqa: B018 - refuses quantiles that don't fit the scheme
+        self.quantile_plan  # noqa: B018 - refuses quantiles that don't fit the scheme
 
     @property
-    def plan(self) -> Plan:
+    def quantile_plan(self) -> "QuantilePlan":
         """Which quantiles, in which order."""
-        taus = tuple(sequential.quantiles_of(self.quantiles))
-        if MEDIAN not in taus and not (self.scheme == "plain" and self.slopes == "varying"):
-            raise InputError(
-                f"scheme = {self.scheme} with slopes = {self.slopes} starts at the median: quantiles need 0.5"
-            )
-        if self.slopes == "varying" and self.scheme in ("joint", "recursive"):
-            raise InputError(f"scheme = {self.scheme} chooses intercepts only: take slopes = fixed")
-        if self.variant == "published" and self.scheme in ("joint", "recursive"):
-            raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
-        main = tuple(tau for tau in sequential.quantiles_of(self.main) if tau in taus)
-        if self.scheme == "sandwich" and MEDIAN not in main:
-            raise InputError("scheme = sandwich starts at the median: main needs 0.5")
-        for name in ("median_share", "main_share"):
-            value = getattr(self, name)
-            if value is not None and not 0 < exact(value, name) < 1:
-                raise InputError(f"{name} must be above 0 and below 1, got {value}")
-        return Plan(
-            taus=taus,
+        shares = {name: getattr(self, name) for name in ("median_share", "main_share")}
+        return QuantilePlan(
+            taus=quantiles_of(self.quantiles),
             scheme=self.scheme or "joint",
             slopes=self.slopes,
-            main=main,
-            median_share=None if self.median_share is None else exact(self.median_share, "median_share"),
-            main_share=None if self.main_share is None else exact(self.main_share, "main_share"),
+            main=tuple(tau for tau in quantiles_of(self.main) if tau in quantiles_of(self.quantiles)),
+            **{name: None if share is None else exact(share, name) for name, share in shares.items()},
         )
 
-    def columns(self, schema: Schema) -> ColumnPlan:
-        """Return what is done to tables of a schema."""
-        return sequential.column_plan(
-            schema,
-            epsilon=self.epsilon,
-            neighbours=self.neighbours,
-            order=self.order,
-            predictors=self.predictors,
-            caps=self.caps,
-            budget=self.budget,
-            by=self.by,
-            n_records=self.n_records,
-            panel=self.panel,
-            panel_columns=self.panel_columns,
-            births_share=self.births_share,
-        )
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release."""
-        epsilon = exact(self.epsilon, "epsilon")
-        if self.variant == "published":
-            flaw = (
-                "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for "
-                "tau > 1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds "
-                "epsilon."
-            )
-            return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=flaw)
-        law = sequential.words(schema, QUANTILES_BY.get(str(self.scheme), LINES))
-        law += sequential.PANEL if self.panel else ""
-        return PrivacyLoss(
-            epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=statement(self, schema, law)
-        )
+    @property
+    def numbers_from(self) -> str:
+        """What the statement says numeric columns are drawn from."""
+        return QUANTILES_BY.get(str(self.scheme), LINES)
 
     def spends(self, schema: Schema) -> tuple[Spend, ...]:
         """Return the items of the price: one a column."""
-        columns = self.columns(schema)
-        items = sequential.spends(columns)
+        items = super().spends(schema)
         if self.scheme == "joint":
-            median = self.plan.median_share or Fraction(1, 2)
-            rounding = rounding_price(len(self.plan.taus), 8 * (self.n_candidates + 2))
-            for name in (name for name in columns.order if not schema.columns[name].is_categorical):
-                left = columns.least(name) * (1 - median if columns.n_predictors(name) else 1)
-                if left / schema.records.max_per_person < 2 * rounding:
-                    raise InputError(
-                        f"epsilon is too small for scheme = joint: rounding would take more than half of what the "
-                        f"quantiles of column {name!r} have; take a larger epsilon, a smaller median_share, more even "
-                        "shares (budget, births_share), or another scheme"
-                    )
+            self._check_rounding(self.columns(schema))
         return items
 
-    def fit_numbers(self, task: Task, chooser: Chooser) -> Draw:
-        """Choose the lines of a column."""
-        fitter = Fitter(
-            norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
-        )
-        if self.variant == "published":
-            fitter = PublishedFitter.of(task.box, task.cap, self.n_candidates)
-        lines = lines_of(task.records(), self.plan, fitter, task.epsilon, chooser)
-        taus = np.array([float(tau) for tau in self.plan.taus])
-        return LineDraw(task.column, task.box, taus, lines, self.between)
+    def _check_rounding(self, columns: ColumnPlan) -> None:
+        median = self.quantile_plan.median_share or MEDIAN
+        rounding = rounding_price(len(self.quantile_plan.taus), PARTS["joint"] * (self.n_candidates + 2))
+        for name in columns.numeric:
+            left = columns.least(name) * (1 - median if columns.n_predictors(name) else 1)
+            if left / columns.schema.records.max_per_person < 2 * rounding:
+                raise InputError(
+                    f"epsilon is too small for scheme = joint: rounding would take more than half of what the "
+                    f"quantiles of column {name!r} have; take a larger epsilon, a smaller median_share, more even "
+                    "shares (budget, births_share), or another scheme"
+                )
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the choices and noisy counts of independent releases, shape (runs, numbers), for audits."""
-        return sequential.observe(self.columns(table.schema), table, self.fit_numbers, n_runs, bits)
+    def check_table(self, columns: ColumnPlan, table: Table) -> None:
+        """Refuse tables outside of the universe of the guarantee, before anything is spent.
 
-    def law(self, table: Table) -> Law:
-        """Return the exact law of choices and noisy counts, for audits of tables with one column to synthesize."""
-        return sequential.law(self.columns(table.schema), table, self.fit_numbers)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        return sequential.settings(self)
-
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release; parameters, results and errors as for :class:`pdips.KNGResidual`."""
-        columns, n = self.columns(table.schema), self.n_records or table.n_records
-        sequential.check_size(table)
-        sequential.check_years(columns, table)
-        numeric = any(not table.schema.columns[name].is_categorical for name in columns.order)
-        if numeric and self.neighbours == "replace-one" and table.n_records < len(self.plan.taus):
+        Raises
+        ------
+        InputError
+            If there are too many records, fewer than quantiles where their number is public, or years don't fit.
+        """
+        super().check_table(columns, table)
+        few = table.n_records < len(self.quantile_plan.taus)
+        if columns.numeric and self.neighbours == "replace-one" and few:
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            return sequential.release(columns, table, self.fit_numbers, self.n_sets, n, bits, clock)
+    def fitter(self, task: ColumnTask) -> Fitter:
+        """Return how the lines of a column are chosen."""
+        return Fitter(
+            norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
+        )
 
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
+    def fit_numbers(self, task: ColumnTask, chooser: Chooser) -> Draw:
+        """Choose the lines of a column."""
+        lines = lines_of(task.records(), self.quantile_plan, self.fitter(task), task.epsilon, chooser)
+        taus = np.array([float(tau) for tau in self.quantile_plan.taus])
+        return LineDraw(task.column, task.box, taus, lines, self.between)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuantilePlan:
+    """Which quantiles, in which order, at which shares; all of it public.
+
+    Parameters
+    ----------
+    taus : tuple of Fraction
+        The quantiles, increasing.
+    scheme, slopes : str
+        In which order lines are chosen, and whether they are parallel, as for :class:`pdips.KNG`.
+    main : tuple of Fraction
+        The quantiles that ``sandwich`` chooses first.
+    median_share, main_share : Fraction, optional
+        Shares of the budget; the paper's if left out.
+
+    Raises
+    ------
+    InputError
+        If quantiles, shares, slopes and scheme don't go together.
+    """
+
+    taus: tuple[Fraction, ...]
+    scheme: Scheme = "stepwise"
+    slopes: Slopes = "fixed"
+    main: tuple[Fraction, ...] = ()
+    median_share: Fraction | None = None
+    main_share: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        """Check that all goes together."""
+        if MEDIAN not in self.taus and not (self.scheme == "plain" and self.slopes == "varying"):
+            raise InputError(
+                f"scheme = {self.scheme} with slopes = {self.slopes} starts at the median: quantiles need 0.5"
+            )
+        if self.scheme in AT_ONCE:
+            if self.slopes == "varying":
+                raise InputError(f"scheme = {self.scheme} chooses intercepts only: take slopes = fixed")
+            check_quantiles(self.taus)
+        if self.scheme == "sandwich" and MEDIAN not in self.main:
+            raise InputError("scheme = sandwich starts at the median: main needs 0.5")
+        for name in ("median_share", "main_share"):
+            share = getattr(self, name)
+            if share is not None and not 0 < share < 1:
+                raise InputError(f"{name} must be above 0 and below 1, got {share}")
+
+    def shares(self, n_predictors: int) -> dict[Fraction, Fraction]:
+        """Return the share of the budget of each quantile (paper 002, section 4.1)."""
+        if self.scheme == "plain":
+            return dict.fromkeys(self.taus, Fraction(1, len(self.taus)))
+        first = self.median_share or (Fraction(4, 5) if n_predictors else Fraction(1, 4))
+        if self.scheme != "sandwich":
+            return _split(self.taus, first)
+        main = [tau for tau in self.taus if tau in self.main]
+        others = [tau for tau in self.taus if tau not in self.main]
+        whole = self.main_share or (Fraction(4, 5) if n_predictors else Fraction(3, 5))
+        whole = whole if others else Fraction(1)
+        shares = {tau: whole * share for tau, share in _split(main, first).items()}
+        return shares | dict.fromkeys(others, (1 - whole) / max(len(others), 1))
+
+    def order(self) -> list[tuple[Fraction, Sequence[Fraction]]]:
+        """Return the quantiles in the order in which they are chosen, the median first, each with those before it."""
+        chosen = [MEDIAN]
+        groups = [self.main, self.taus] if self.scheme == "sandwich" else [self.taus]
+        for group in groups:
+            rest = [tau for tau in group if tau not in chosen]
+            below = sorted((tau for tau in rest if tau < MEDIAN), reverse=True)
+            above = sorted(tau for tau in rest if tau > MEDIAN)
+            chosen += [*below, *above]
+        return [(tau, chosen[:place]) for place, tau in enumerate(chosen)]
+
+
+def _split(taus: Sequence[Fraction], median: Fraction) -> dict[Fraction, Fraction]:
+    if len(taus) == 1:
+        return {taus[0]: Fraction(1)}
+    return {tau: median if tau == MEDIAN else (1 - median) / (len(taus) - 1) for tau in taus}
+
+
+def lines_of(
+    records: RegressionRecords, plan: QuantilePlan, fitter: Fitter, epsilon: Fraction, chooser: Chooser
+) -> FloatArray:
+    """Choose the lines of all quantiles.
+
+    Parameters
+    ----------
+    records : RegressionRecords
+        Outcome and predictors.
+    plan, fitter : QuantilePlan, Fitter
+        How.
+    epsilon : Fraction
+        For all lines together.
+    chooser : Chooser
+        Who draws.
+
+    Returns
+    -------
+    ndarray, shape (quantiles, p + 1)
+        In the order of ``plan.taus``; they don't cross in the box, except by ``scheme="plain"``.
+    """
+    if plan.scheme in AT_ONCE:
+        found = _at_once(records, plan, fitter, epsilon, chooser)
+    else:
+        found = _Lines(records, plan, fitter, epsilon, chooser).chosen()
+    return np.array([found[tau] for tau in plan.taus])
+
+
+def _at_once(
+    records: RegressionRecords, plan: QuantilePlan, fitter: Fitter, epsilon: Fraction, chooser: Chooser
+) -> dict[Fraction, FloatArray]:
+    """Return lines with the slopes of the median, whose intercepts are quantiles of residuals, chosen together."""
+    slopes = np.zeros(records.n_predictors)
+    if plan.scheme == "joint":  # each point stands for several
+        fitter = replace(fitter, n_intercepts=max(fitter.n_intercepts // 2, 2))
+    grid = fitter.beside(records, records.start(), upwards=True, even=True)
+    if records.n_predictors:
+        share = plan.median_share or Fraction(1, 2)
+        median = fitter.search(records, MEDIAN, epsilon * share, chooser)
+        slopes, epsilon = median[1:], epsilon * (1 - share)
+        records = records.parallel(median)
+        grid = fitter.beside(records, median[:1], even=True)
+    open_ = np.flatnonzero(fitter.allowed(records, grid, None, None)[0])
+    below = sums(records, grid)[0, open_, 0] // UNITS
+    how = AtOnce(
+        scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours
+    )
+    places = chooser.quantiles(below, len(records.outcome), how)
+    return {tau: np.concatenate([grid.line(int(open_[k])), slopes]) for tau, k in zip(plan.taus, places, strict=True)}
+
+
+@dataclass(frozen=True)
+class _Lines:
+    """The lines of a column by the schemes of paper 002, each chosen by itself; the fields are those of `lines_of`."""
+
+    records: RegressionRecords
+    plan: QuantilePlan
+    fitter: Fitter
+    epsilon: Fraction
+    chooser: Chooser
+
+    @cached_property
+    def epsilons(self) -> dict[Fraction, Fraction]:
+        """What each quantile costs."""
+        return {tau: self.epsilon * share for tau, share in self.plan.shares(self.records.n_predictors).items()}
+
+    def chosen(self) -> dict[Fraction, FloatArray]:
+        """Choose all lines."""
+        fixed = self.plan.slopes == "fixed" or not self.records.n_predictors
+        if self.plan.scheme == "plain":
+            return self.separate()
+        return self.side_by_side() if fixed else self.one_by_one()
+
+    def median(self) -> FloatArray:
+        """Search for the median's line from public bounds alone."""
+        return self.fitter.search(self.records, MEDIAN, self.epsilons[MEDIAN], self.chooser)
+
+    def separate(self) -> dict[Fraction, FloatArray]:
+        """Choose each quantile on its own; with fixed slopes, those of the median."""
+        records, fitter = self.records, self.fitter
+        if self.plan.slopes == "varying" or not records.n_predictors:
+            start = records.start()
+            wide = records.n_predictors > 0
+            grid = fitter.around(records, start, WIDE) if wide else fitter.beside(records, start, upwards=True)
+            below = sums(records, grid)
+            return {tau: self.choose(records, grid, tau, {}, below) for tau in self.plan.taus}
+        median = self.median()
+        records = fitter.parallel(records, median)
+        grid = fitter.beside(records, median[: 1 + records.n_predictors])
+        below, found = sums(records, grid), {MEDIAN: median}
+        for tau in self.plan.taus:
+            if tau != MEDIAN:
+                found[tau] = np.concatenate([self.choose(records, grid, tau, {}, below)[:1], median[1:]])
+        return found
+
+    def side_by_side(self) -> dict[Fraction, FloatArray]:
+        """Choose the median, and lines parallel to it, by the gradient of the intercept alone."""
+        records, fitter = self.records, self.fitter
+        if records.n_predictors:
+            median = self.median()
+            records = fitter.parallel(records, median)
+            grid = fitter.beside(records, median[: 1 + records.n_predictors])
+        else:
+            grid = fitter.beside(records, records.start(), upwards=True)
+            median = self.choose(records, grid, MEDIAN, {})
+        found, below = {MEDIAN: median[: 1 + records.n_predictors]}, sums(records, grid)
+        for tau, before in self.plan.order()[1:]:
+            found[tau] = self.choose(records, grid, tau, {each: found[each] for each in before}, below)
+        return {tau: np.concatenate([line[:1], median[1:]]) for tau, line in found.items()}
+
+    def one_by_one(self) -> dict[Fraction, FloatArray]:
+        """Choose the median, and lines with slopes of their own that cross none of those before."""
+        found = {MEDIAN: self.median()}
+        for tau, before in self.plan.order()[1:]:
+            lower, upper = nearest(before, tau)
+            grid = self.fitter.beside(self.records, found[lower or upper or MEDIAN], slopes=True)
+            found[tau] = self.choose(self.records, grid, tau, {each: found[each] for each in before})
+        return found
+
+    def choose(
+        self,
+        records: RegressionRecords,
+        grid: Candidates,
+        tau: Fraction,
+        before: Mapping[Fraction, FloatArray],
+        below: IntArray | None = None,
+    ) -> FloatArray:
+        """Choose a line between the nearest of those that are released; ``below`` is as from `sums`, if known."""
+        floor, ceiling = (None if each is None else before[each] for each in nearest(list(before), tau))
+        return self.fitter.choose(records, grid, tau, self.epsilons[tau], self.chooser, floor, ceiling, below)
+
+
+def nearest(taus: Sequence[Fraction], tau: Fraction) -> tuple[Fraction | None, Fraction | None]:
+    """Return the nearest of some quantiles below and above another, None where there is none."""
+    below, above = [each for each in taus if each < tau], [each for each in taus if each > tau]
+    return max(below, default=None), min(above, default=None)
+
+
+def quantiles_of(given: int | Sequence[Number]) -> tuple[Fraction, ...]:
+    """Return quantiles as exact rationals, increasing.
+
+    Raises
+    ------
+    InputError
+        If one isn't in (0, 1), they aren't increasing, or one has more than three decimals.
+    """
+    if isinstance(given, int):
+        if isinstance(given, bool) or not 1 <= given <= 499:
+            raise InputError(f"quantiles must be a number from 1 to 499, or a list, got {given}")
+        return tuple(Fraction(k, given + 1) for k in range(1, given + 1))
+    found = [exact(each, "quantiles") for each in given]
+    if len(found) == 1 and found[0] >= 1 and found[0].denominator == 1:  # a number, as the command line spells it
+        return quantiles_of(int(found[0]))
+    if not found:
+        raise InputError("quantiles must name at least one")
+    if not all(0 < tau < 1 for tau in found):
+        raise InputError("quantiles must be above 0 and below 1")
+    if any(b <= a for a, b in itertools.pairwise(found)):
+        raise InputError("quantiles must increase: sort them, and give each once")
+    if any(tau.denominator > 1_000 for tau in found):
+        raise InputError("quantiles must be whole thousandths, or fractions with a denominator of at most 1,000")
+    return tuple(found)

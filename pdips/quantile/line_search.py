@@ -5,98 +5,150 @@ Coefficients are whole multiples of a power of two, so that their sums and diffe
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
+from itertools import product
 from typing import Literal
 
 import numpy as np
+from numba import njit
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import UNITS
-from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.choosing import Chooser
-from pdips.quantile.gradient import Entry, Gradient, Norm
-from pdips.quantile.spreads import Round, Spread, around_slopes, rounds
+from pdips.quantile.gradient import Gradient, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
 BASES: tuple[Base, ...] = ("log", "uniform")
 
-FINEST_BITS = 36
-"""Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
-
 UNAVAILABLE = np.iinfo(np.int64).min
+"""The score of what may not be chosen."""
 
 MOST_RECORDS = 2**25
 LEAST = -(2.0**60)
 """With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
 
+MOST_CANDIDATES = 2**20
 
-@dataclass(frozen=True, kw_only=True)
-class Records:
-    """What a regression reads of a table.
+
+@lru_cache
+def _growth(ratio: float, n_each_side: int) -> float:
+    """Return where sinh(growth / n) is ``ratio`` of sinh(growth)."""
+    low, high = 1e-9, 40.0
+    for _ in range(200):
+        middle = (low + high) / 2
+        larger = math.sinh(middle / n_each_side) > ratio * math.sinh(middle)
+        low, high = (middle, high) if larger else (low, middle)
+    return low
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Public offsets that are dense about 0 and grow like sinh: number k is about scale * sinh(rate * k).
 
     Parameters
     ----------
-    outcome : ndarray of float64, shape (records,)
-        Within the public bounds.
-    predictors : ndarray of float64, shape (records, p)
-        What lines are lines in.
-    instruments : ndarray of int64, shape (records, p)
-        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are
-        the predictors. Both depend on their record and on released values only.
-    lower, upper : float
-        Public bounds of the outcome.
-    frame : ndarray of float64, shape (p + 1, p + 1), optional
-        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
+    scale, rate : float
+        See above.
+    first, last : int
+        The numbers k run from one to the other.
+    step : float
+        Offsets are rounded to multiples of it.
     """
 
-    outcome: FloatArray
-    predictors: FloatArray
-    instruments: IntArray
-    lower: float
-    upper: float
-    frame: FloatArray | None = None
+    scale: float
+    rate: float
+    first: int
+    last: int
+    step: float
 
-    @property
-    def n_predictors(self) -> int:
-        """Number of predictors beside the intercept."""
-        return int(self.predictors.shape[1])
-
-    @property
-    def span(self) -> float:
-        """Length of the outcome's public range."""
-        return self.upper - self.lower
+    @classmethod
+    def of(cls, reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> "Spread":
+        """Return offsets up to ``reach``, ``finest`` from 0 to the next, on one side or both."""
+        low = _growth(max(finest, 2 * step) / reach, n_each_side)
+        return cls(reach / math.sinh(low), low / n_each_side, 0 if upwards else -n_each_side, n_each_side, step)
 
     @cached_property
-    def total(self) -> IntArray:
-        """Sums of (1, z), z the instruments, over all records, in units."""
-        return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
+    def offsets(self) -> FloatArray:
+        """All of them, increasing."""
+        exact = self.scale * np.sinh(self.rate * np.arange(self.first, self.last + 1))
+        return np.asarray(np.rint(exact / self.step) * self.step)
 
-    @property
-    def step(self) -> float:
-        """The power of two that coefficients are multiples of."""
-        return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
+    @cached_property
+    def log_widths(self) -> FloatArray:
+        """Logarithm of the length of the interval that each stands for."""
+        return np.asarray(np.log(np.gradient(self.offsets)))
 
-    def some(self, kept: BoolArray | None) -> "Records":
-        """Return those records of which ``kept`` says so, all if it is None."""
-        if kept is None:
-            return self
-        predictors, instruments = self.predictors[kept], self.instruments[kept]
-        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
 
-    def start(self) -> FloatArray:
-        """Return a public line: flat, at the lower bound."""
-        return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
+@dataclass(frozen=True, kw_only=True)
+class SearchRound:
+    """One round of a search for a line.
 
-    def residuals(self, line: FloatArray) -> FloatArray:
-        """Return the distance of each outcome above a line."""
-        away = self.outcome - line[0]
-        for slope, column in zip(line[1:], self.predictors.T, strict=True):
-            away = away - slope * column
-        return np.asarray(away)
+    Parameters
+    ----------
+    share : Fraction
+        Of epsilon.
+    reach : float
+        How far candidates go from the line before, as a share of the outcome's range.
+    n_slopes, n_intercepts : int
+        Offsets on each side.
+    uniform : bool
+        Whether candidates weigh as much as the intervals that they stand for, or all the same.
+    grid : bool
+        Whether two slopes are changed at once.
+    """
+
+    share: Fraction
+    reach: float
+    n_slopes: int
+    n_intercepts: int
+    uniform: bool = False
+    grid: bool = False
+
+    def at_most(self, n_intercepts: int) -> "SearchRound":
+        """Return the round with fewer candidates where a fitter has few intercepts; 2,000 leave rounds as they are."""
+        few = max(n_intercepts // 8, 1), max(n_intercepts // 4, 1)
+        return replace(self, n_slopes=min(self.n_slopes, few[0]), n_intercepts=min(self.n_intercepts, few[1]))
+
+
+def rounds(n_predictors: int) -> tuple[SearchRound, ...]:
+    """Return the rounds of a search for a line with one predictor or two."""
+    if n_predictors == 1:
+        first = SearchRound(share=Fraction(1, 8), reach=1, n_slopes=250, n_intercepts=400)
+        return first, SearchRound(share=Fraction(7, 8), reach=1 / 10, n_slopes=150, n_intercepts=300, uniform=True)
+    part = Fraction(1, 6)
+    return (
+        SearchRound(share=part, reach=1, n_slopes=96, n_intercepts=200),
+        SearchRound(share=part, reach=1 / 4, n_slopes=64, n_intercepts=200),
+        SearchRound(share=part, reach=1 / 30, n_slopes=64, n_intercepts=200),
+        SearchRound(share=3 * part, reach=1 / 150, n_slopes=14, n_intercepts=150, uniform=True, grid=True),
+    )
+
+
+def around_slopes(each: SearchRound, n_predictors: int, span: float, step: float) -> tuple[FloatArray, FloatArray]:
+    """Return offsets of slopes, shape (slopes, p), and their log weights in the base measure.
+
+    A grid for one predictor or where the round asks for it; otherwise steps along each axis and each diagonal of two,
+    without diagonals and in fewer steps where many predictors would make more than ``MOST_CANDIDATES`` lines.
+    """
+    reach = span * each.reach
+    most = MOST_CANDIDATES // (2 * (2 * each.n_intercepts + 1))  # steps on one side, over all directions
+    diagonals = 2 * n_predictors**2 <= most
+    if n_predictors > 1 and not each.grid:
+        each = replace(each, n_slopes=max(min(each.n_slopes, most // n_predictors ** (1 + diagonals)), 1))
+    spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
+    if n_predictors == 1 or each.grid:
+        grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
+        weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
+        return grid, weights if each.uniform else np.zeros(len(grid))
+    unit = np.eye(n_predictors)
+    pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i) if diagonals]
+    directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
+    moved = spread.offsets[spread.offsets != 0]
+    grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
+    return grid, np.zeros(len(grid))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +183,7 @@ class Candidates:
     def margin(self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None) -> FloatArray:
         """Return how far candidates are above a line (below it for sign -1) where they are nearest in the box.
 
-        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j abs(d_j) (SOUNDNESS 3.4).
+        An affine function has its least value on [-1, 1]^p at a corner, d_0 - sum_j abs(d_j).
         """
         moved = np.concatenate([np.zeros((len(self.slopes), 1)), self.slopes], axis=1)
         away = sign * (self.around - floor + moved)
@@ -151,10 +203,8 @@ class Fitter:
         The norm of the gradient, the base measure of the quantiles' intercepts, and which tables are to look alike.
     cap : int
         Most records of a person.
-    within : bool
-        Whether lines must stay within the outcome's bounds all over the box.
     slack : float
-        How far beyond them they may go, as a share of the outcome's range.
+        How far beyond the outcome's bounds lines may go in the box, as a share of the outcome's range.
     at_once : int
         Up to so many slopes, 2 at most, are searched for together; more, one after the other.
     n_intercepts : int
@@ -165,14 +215,13 @@ class Fitter:
     base: Base = "log"
     neighbours: Neighbours = "replace-one"
     cap: int = 1
-    within: bool = True
     slack: float = 0.0
     at_once: int = 2
     n_intercepts: int = 2_000
 
     def choose(
         self,
-        records: Records,
+        records: RegressionRecords,
         candidates: Candidates,
         tau: Fraction,
         epsilon: Fraction,
@@ -190,23 +239,19 @@ class Fitter:
         if entry is None:
             steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
         else:
-            alone = Entry(tau, slope=entry > 0)
-            steps = alone.steps(below[..., entry], int(records.total[entry]))
+            alone = Gradient(tau, min(entry, 1), "linf")
+            steps = alone.steps(below[..., [entry]], records.total[[entry]])
             unit = alone.unit(epsilon / self.cap, self.neighbours)
         scores = self.base_steps(candidates, unit) - steps
         allowed = self.allowed(records, candidates, floor, ceiling)
         return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
 
-    @property
-    def best_norm(self) -> Norm:
-        """The norm; where records are added or removed the hull is a cube."""
-        return "linf" if self.norm == "hull" and self.neighbours == "add-remove" else self.norm
-
     def gradient(
-        self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
+        self, below: IntArray, records: RegressionRecords, tau: Fraction, epsilon: Fraction
     ) -> tuple[IntArray, Fraction]:
         """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
-        gradient = Gradient(tau, records.n_predictors, self.best_norm)
+        cube = self.norm == "hull" and self.neighbours == "add-remove"  # the hull is one there
+        gradient = Gradient(tau, records.n_predictors, "linf" if cube else self.norm)
         return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
 
     def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
@@ -225,7 +270,7 @@ class Fitter:
         return log_weights
 
     def allowed(
-        self, records: Records, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
+        self, records: RegressionRecords, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> BoolArray:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
         middle."""
@@ -235,15 +280,14 @@ class Fitter:
             allowed &= candidates.margin(floor) >= 0
         if ceiling is not None:
             allowed &= candidates.margin(ceiling, -1) >= 0
-        if self.within:
-            lower, upper = records.lower - self.slack * records.span, records.upper + self.slack * records.span
-            allowed &= candidates.margin(np.array([lower, *flat]), 1, records.frame) >= 0
-            allowed &= candidates.margin(np.array([upper, *flat]), -1, records.frame) >= 0
+        lower, upper = records.lower - self.slack * records.span, records.upper + self.slack * records.span
+        allowed &= candidates.margin(np.array([lower, *flat]), 1, records.frame) >= 0
+        allowed &= candidates.margin(np.array([upper, *flat]), -1, records.frame) >= 0
         if not allowed.any():  # rounding, at lines that touch the bounds
             allowed[~candidates.slopes.any(axis=1), -candidates.intercepts.first] = True
         return allowed
 
-    def search(self, records: Records, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
+    def search(self, records: RegressionRecords, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
         """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon.
 
         All rounds but the last may leave records out, by secret coins that depend on nothing: given the coins, tables
@@ -261,7 +305,7 @@ class Fitter:
         return self.choose(records, self.around(records, line, last), tau, epsilon * last.share, chooser)
 
     def by_axes(
-        self, records: Records, line: FloatArray, tau: Fraction, epsilon: Fraction, chooser: Chooser
+        self, records: RegressionRecords, line: FloatArray, tau: Fraction, epsilon: Fraction, chooser: Chooser
     ) -> FloatArray:
         """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
 
@@ -284,7 +328,7 @@ class Fitter:
                 line = self.choose(some, found, tau, epsilon * share / n_steps, chooser, entry=place)
         return line
 
-    def around(self, records: Records, line: FloatArray, each: Round) -> Candidates:
+    def around(self, records: RegressionRecords, line: FloatArray, each: SearchRound) -> Candidates:
         """Return the candidates of one round of a search."""
         each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
@@ -292,12 +336,18 @@ class Fitter:
         spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def parallel(self, records: Records, line: FloatArray) -> Records:
+    def parallel(self, records: RegressionRecords, line: FloatArray) -> RegressionRecords:
         """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
-        return parallel(records, line)
+        return records.parallel(line)
 
     def beside(
-        self, records: Records, line: FloatArray, *, upwards: bool = False, slopes: bool = False, even: bool = False
+        self,
+        records: RegressionRecords,
+        line: FloatArray,
+        *,
+        upwards: bool = False,
+        slopes: bool = False,
+        even: bool = False,
     ) -> Candidates:
         """Return candidates parallel to a line, or with other slopes too.
 
@@ -306,7 +356,7 @@ class Fitter:
         n = self.n_intercepts if upwards else self.n_intercepts // 2
         finest = records.span * 1e-5
         if slopes and records.n_predictors:
-            some = Round(
+            some = SearchRound(
                 share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=records.n_predictors <= 2
             )
             some = some.at_most(self.n_intercepts)
@@ -319,47 +369,70 @@ class Fitter:
         return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
 
 
-def sums(records: Records, candidates: Candidates) -> IntArray:
+def sums(records: RegressionRecords, candidates: Candidates) -> IntArray:
     """Return the sums of (1, z) over the records on or below each candidate, shape (slopes, intercepts, p + 1)."""
-    from pdips.quantile.lattice_kernels import sums_below
-
     residuals = records.residuals(candidates.around)
     slopes, offsets = candidates.slopes, candidates.intercepts.offsets
     found: IntArray = sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS)
     return found
 
 
-def parallel(records: Records, line: FloatArray) -> Records:
-    """Return residuals from the slopes of a released line as outcomes without predictors.
+# compiled
 
-    Their bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
+_BUCKETS = 4096
+_CLOSE = 64.0
+
+
+@njit(cache=True, nogil=True)
+def _guesses(offsets, low, high):  # type: ignore[no-untyped-def]
+    """Return about where the values of evenly spaced buckets stand among sorted offsets."""
+    width = (high - low) / _BUCKETS
+    found = np.empty(_BUCKETS, dtype=np.int64)
+    place = 0
+    for bucket in range(_BUCKETS):
+        value = low + bucket * width
+        while place < offsets.shape[0] and offsets[place] < value:
+            place += 1
+        found[bucket] = place
+    return found
+
+
+@njit(cache=True, nogil=True)
+def sums_below(residual, predictors, instruments, slopes, offsets, units):  # type: ignore[no-untyped-def]
+    """Return the sums of (1, z) over the records on or below each line, in units, shape (slopes, offsets, p + 1).
+
+    A line is ``offsets[j] + slopes[k] @ x`` beside the one that residuals are counted from; ``offsets`` increase.
+    Whether a record is below a line depends on this record and the line alone: tables of guesses only tell where to
+    look first.
     """
-    slopes = np.concatenate([[0.0], line[1:]])
-    steep = float(np.abs(line[1:]).sum())
-    none = np.zeros((len(records.outcome), 0))
-    return replace(
-        records,
-        outcome=records.residuals(slopes),
-        predictors=none,
-        instruments=none.astype(np.int64),
-        lower=records.lower - steep,
-        upper=records.upper + steep,
-    )
-
-
-def check_n_candidates(n_candidates: int) -> None:
-    """Check the number of candidates of a line.
-
-    Raises
-    ------
-    InputError
-        If it is out of range.
-    """
-    if isinstance(n_candidates, bool) or not isinstance(n_candidates, int) or not 2 <= n_candidates <= 10_000:
-        raise InputError(f"n_candidates must be a whole number from 2 to 10,000, got {n_candidates}")
-
-
-def nearest(taus: Sequence[Fraction], tau: Fraction, side: int) -> Fraction | None:
-    """Return the nearest of some quantiles below (side -1) or above (1) another."""
-    beyond = [other for other in taus if (other - tau) * side > 0]
-    return min(beyond, key=lambda other: abs(other - tau)) if beyond else None
+    n, p = predictors.shape
+    n_slopes, n_offsets = slopes.shape[0], offsets.shape[0]
+    below = np.zeros((n_slopes, n_offsets, p + 1), dtype=np.int64)
+    far = max(abs(offsets[0]), abs(offsets[-1]), 1e-300)
+    near = far / _CLOSE
+    coarse, fine = _guesses(offsets, -far, far), _guesses(offsets, -near, near)
+    for k in range(n_slopes):
+        for i in range(n):
+            r = residual[i]
+            for j in range(p):
+                r -= slopes[k, j] * (predictors[i, j])
+            if not r <= offsets[n_offsets - 1]:  # not a number is below no line, and finds no bucket
+                continue
+            if r <= offsets[0]:
+                place = 0
+            else:
+                if abs(r) < near:
+                    place = fine[min(int((r + near) * (_BUCKETS / (2 * near))), _BUCKETS - 1)]
+                else:
+                    place = coarse[min(int((r + far) * (_BUCKETS / (2 * far))), _BUCKETS - 1)]
+                while place < n_offsets - 1 and offsets[place] < r:
+                    place += 1
+                while place > 0 and offsets[place - 1] >= r:
+                    place -= 1
+            below[k, place, 0] += units
+            for j in range(p):
+                below[k, place, j + 1] += instruments[i, j]
+        for place in range(1, n_offsets):
+            for j in range(p + 1):
+                below[k, place, j] += below[k, place - 1, j]
+    return below

@@ -165,7 +165,7 @@ class PanelDraw:
 
 
 @dataclass(frozen=True)
-class Nobody:
+class NoRecords:
     """Stands for what would draw values of records that publicly don't exist."""
 
     def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
@@ -173,7 +173,7 @@ class Nobody:
         return np.full(n, np.nan)
 
 
-def check_settings(
+def check_panel(
     panel: Sequence[str] | None, panel_columns: Sequence[str] | None, births_share: Number
 ) -> Fraction | None:
     """Check the settings of a panel before there is a schema, and return the share of births, None for parallel.
@@ -201,14 +201,14 @@ def panel_of(
     panel_columns: Sequence[str] | None,
     births_share: Number,
 ) -> Panel | None:
-    """Return the public shape of a panel from the settings, or None where there are none; see :class:`pdips.KNG`.
+    """Return the public shape of a panel from the settings, or None where there are none.
 
     Raises
     ------
     InputError
         If a column isn't in the schema or isn't what its part asks for.
     """
-    share = check_settings(panel, panel_columns, births_share)
+    share = check_panel(panel, panel_columns, births_share)
     if panel is None:
         return None
     for name in panel:

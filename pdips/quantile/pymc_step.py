@@ -25,8 +25,13 @@ from pymc.step_methods.state import dataclass_state
 from pymc.util import get_random_generator
 from pytensor.graph.traversal import ancestors
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.quantile.hit_and_run import HitAndRun, KNormGradient, Norm, learn_directions
+from pdips.quantile.gradient import DensityNorm, KNormGradient
+from pdips.quantile.hit_and_run import HitAndRun
+
+LEAST_TO_LEARN = 20
+"""Draws for each parameter from which directions are learnt."""
 
 RECORDS_A_STEP = 20_000
 LEAST_MOVES = 10
@@ -48,7 +53,7 @@ def knorm_gradient(
     *,
     tau: float,
     scale: float,
-    norm: Norm = "hull",
+    norm: DensityNorm = "hull",
     floors: ArrayLike | None = None,
     ceilings: ArrayLike | None = None,
     covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0),
@@ -61,8 +66,21 @@ def knorm_gradient(
         Of the potential.
     beta : TensorVariable, shape (p,)
         The regression's parameters, the intercept first.
-    x, y, tau, scale, norm, floors, ceilings, covariates
-        As in :class:`pdips.quantile.hit_and_run.KNormGradient`; ``scale`` is in nats for each unit of the norm.
+    x : array_like, shape (records, p)
+        Covariates, the first column all ones. Confidential.
+    y : array_like, shape (records,)
+        Outcomes. Confidential.
+    tau : float
+        The quantile, inside of (0, 1).
+    scale : float
+        Nats for each unit of the norm: epsilon / (2 * sensitivity).
+    norm : {"hull", "linf", "l1", "l2"}
+        ``"hull"`` is abs(g_0) + max_j max(abs(g_j) - abs(g_0), 0) / (2 max(tau, 1 - tau)): one exchanged record with
+        covariates in [-1, 1] changes it by 1 at most.
+    floors, ceilings : array_like, shape (lines, p) or (p,), optional
+        Coefficients of public lines that x'beta may touch but not cross anywhere on the box of covariates.
+    covariates : pair of array_like, shape (p - 1,) or ()
+        The public box of covariates without the intercept, for ``floors`` and ``ceilings``.
 
     Returns
     -------
@@ -88,10 +106,10 @@ def _log_density(beta: Any, density: KNormGradient) -> Any:
     sizes = pt.abs(pt.dot(x.T, pt.le(y, pt.dot(x, beta)) - density.tau))
     if density.norm == "hull":
         beyond = pt.max(pt.maximum(sizes - sizes[0], 0.0))
-        norm = sizes[0] + beyond / (2 * max(density.tau, 1 - density.tau))
+        norm = sizes[0] + beyond / density.width
     else:
         norm = {"l1": pt.sum(sizes), "l2": pt.sqrt(pt.sum(sizes**2)), "linf": pt.max(sizes)}[density.norm]
-    lines, signs = density.lines()
+    lines, signs = density.lines
     if not len(signs):
         return -density.scale * norm
     low, high = (np.asarray(side) for side in density.covariates)
@@ -214,6 +232,22 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     @staticmethod
     def _make_progressbar_update_functions() -> tuple[Any, ...]:
         return (lambda stats: {"knorm": stats["knorm"]},)
+
+
+def learn_directions(draws: FloatArray) -> FloatArray:
+    """Return a root of the covariance of draws, shape (draws, p), to spread directions by.
+
+    Only draws before those that are kept may be used: a chain whose directions depend on where it has been since then
+    isn't one that leaves the density as it is. Too few draws, or draws that don't move, teach nothing: shape (0, p).
+    """
+    n, p = draws.shape
+    if p == 1 or n < LEAST_TO_LEARN * p:
+        return np.empty((0, p))
+    values, vectors = np.linalg.eigh(np.cov(draws.T))
+    if not values[-1] > 0:
+        return np.empty((0, p))
+    found: FloatArray = np.ascontiguousarray(vectors * np.sqrt(np.maximum(values, 0)))
+    return found
 
 
 def _found(model: pm.Model, beta: Any) -> tuple[KNormGradient, Any, Any]:

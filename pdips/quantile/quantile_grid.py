@@ -1,4 +1,4 @@
-"""What every mechanism for several quantiles on a public grid shares: checks, and cells cut into parts."""
+"""Several quantiles on one public grid: checks, cells cut into parts, and laws of tuples of cells."""
 
 from collections.abc import Sequence
 from fractions import Fraction
@@ -8,7 +8,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from pdips.arrays import IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 
@@ -20,16 +20,14 @@ FINEST_QUANTILE = 10**6
 LARGEST_EPSILON = 100
 
 
-def check_public(
-    taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, n_points: int, parts: int, runs: int
-) -> None:
-    """Refuse settings that no joint release of quantiles can be made with; none of them depends on a record.
+def check_quantiles(taus: Sequence[Fraction]) -> None:
+    """Refuse quantiles that can't be released together.
 
     Raises
     ------
     InputError
-        If quantiles don't increase strictly within (0, 1) or aren't fractions with a common denominator of at most a
-        million, or the budget, the relation, the grid, the number of parts or of runs is out of range.
+        If they don't increase strictly within (0, 1) or aren't fractions with a common denominator of at most a
+        million.
     """
     if not 0 < len(taus) <= MOST_QUANTILES or not all(isinstance(tau, Fraction) and 0 < tau < 1 for tau in taus):
         raise InputError(f"quantiles must be 1 to {MOST_QUANTILES} fractions above 0 and below 1")
@@ -39,6 +37,19 @@ def check_public(
         raise InputError(
             "quantiles must have a common denominator of at most 1,000,000: give them as decimal fractions"
         )
+
+
+def check_public(
+    taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, n_points: int, parts: int, runs: int
+) -> None:
+    """Refuse settings that no joint release of quantiles can be made with; none of them depends on a record.
+
+    Raises
+    ------
+    InputError
+        If quantiles, the budget, the relation, the grid, the number of parts or of runs is out of range.
+    """
+    check_quantiles(taus)
     if not isinstance(epsilon, Fraction | int) or not 0 < epsilon <= LARGEST_EPSILON:
         raise InputError(f"epsilon of joint quantiles must be a fraction above 0 and at most {LARGEST_EPSILON}")
     if neighbours not in get_args(Neighbours):
@@ -66,22 +77,12 @@ def check_counts(cumulative: NDArray[Any], n: int) -> IntArray:
     return counts
 
 
-def check_base(base: NDArray[Any] | None, n_points: int) -> IntArray:
-    """Return the public base weights, all 1 if none are given.
-
-    Raises
-    ------
-    InputError
-        If they aren't whole numbers from 1 to 2^52, one for each grid point.
-    """
-    weights = np.ones(n_points, dtype=np.int64) if base is None else np.asarray(base)
-    if (
-        weights.shape != (n_points,)
-        or weights.dtype.kind not in "iu"
-        or not ((weights >= 1) & (weights <= 2**52)).all()
-    ):
-        raise InputError("base weights must be whole numbers from 1 to 2^52, one for each grid point")
-    return weights.astype(np.int64)
+def merged(cells: IntArray, logs: FloatArray) -> dict[tuple[int, ...], float]:
+    """Return the log probability of each tuple of cells, given those of its positions, one tuple a row."""
+    found: dict[tuple[int, ...], float] = {}
+    for key, log in zip(map(tuple, cells.tolist()), logs, strict=True):
+        found[key] = float(np.logaddexp(found.get(key, -np.inf), log))
+    return found
 
 
 def spread(cumulative: IntArray, parts: int) -> IntArray:

@@ -16,7 +16,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
-from pdips.quantile.quantile_grid import check_counts, check_public, spread
+from pdips.quantile.quantile_grid import check_counts, check_public, merged, spread
 
 UNAVAILABLE = np.iinfo(np.int64).min
 CELLS_AT_ONCE = 2**20
@@ -24,7 +24,7 @@ MOST_TUPLES = 200_000
 
 
 @dataclass(frozen=True)
-class Split:
+class QuantileSplit:
     """One choice: a quantile between two that are already there, or the ends.
 
     Parameters
@@ -58,7 +58,6 @@ def recursive_quantiles(
     bits: RandomBits,
     *,
     neighbours: Neighbours,
-    allocation: Sequence[Fraction] | None = None,
     parts: int = 1,
     runs: int = 1,
 ) -> IntArray:
@@ -78,8 +77,6 @@ def recursive_quantiles(
         Source of uniform bits.
     neighbours : {"replace-one", "add-remove"}
         The relation in which ``epsilon`` is the price.
-    allocation : sequence of Fraction, optional
-        Parts of epsilon for the levels, the middle quantile's first; they sum to 1. Equal if left out.
     parts : int, default 1
         Parts into which each cell is cut, with its records spread evenly over them. Take 16 or more where many records
         may share a value: it costs next to nothing.
@@ -101,7 +98,7 @@ def recursive_quantiles(
     A split between grid points lo <= hi chooses among lo, ..., hi with the misfit abs(N(lo, b] - share * N(lo, hi]):
     the records in (lo, hi] alone. There always is a candidate, and a split without records is drawn like any other.
     """
-    levels = recursive_splits(taus, epsilon, neighbours, allocation)
+    levels = recursive_splits(taus, epsilon, neighbours)
     check_public(taus, epsilon, neighbours, len(cumulative), parts, runs)
     heights = spread(check_counts(cumulative, n), parts)
     drawn = np.empty((runs, len(taus)), dtype=np.int64)
@@ -114,31 +111,19 @@ def recursive_quantiles(
     return drawn // parts
 
 
-def recursive_splits(
-    taus: Sequence[Fraction],
-    epsilon: Fraction,
-    neighbours: Neighbours,
-    allocation: Sequence[Fraction] | None = None,
-) -> list[list[Split]]:
-    """Return the splits of each level, with units that spend exactly what the level is allotted; all of it is public.
+def recursive_splits(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours) -> list[list[QuantileSplit]]:
+    """Return the splits of each level, with units that spend exactly the level's equal part; all of it is public.
 
     Under add-remove a record is in one split of a level, which costs 2 * unit * reach. Under replace-one it may leave
     one and enter another, so each may cost half of the level's part; where a level has one split, a record replaced
     within it costs 2 * unit.
-
-    Raises
-    ------
-    InputError
-        If the allocation hasn't one part above 0 for each level, or the parts don't sum to 1.
     """
     check_public(taus, epsilon, neighbours, 1, 1, 1)
     bounds = [Fraction(0), *taus, Fraction(1)]
     halves = list(_halves(len(taus)))
-    allotted = [Fraction(1, len(halves))] * len(halves) if allocation is None else [Fraction(a) for a in allocation]
-    if len(allotted) != len(halves) or min(allotted) <= 0 or sum(allotted) != 1:
-        raise InputError("the allocation of recursive quantiles needs one part above 0 for each level, with sum 1")
+    part = Fraction(epsilon, len(halves))
     levels = []
-    for part, level in zip(allotted, halves, strict=True):
+    for level in halves:
         splits = []
         for lower, middle, upper in level:
             low, aim, high = (bounds[i + 1] for i in (lower, middle, upper))
@@ -146,7 +131,7 @@ def recursive_splits(
             cost = 2 * max(share, 1 - share)
             if neighbours == "replace-one":
                 cost = Fraction(2) if len(level) == 1 else 2 * cost
-            splits.append(Split(middle, lower, upper, share, epsilon * part / cost))
+            splits.append(QuantileSplit(middle, lower, upper, share, part / cost))
         levels.append(splits)
     return levels
 
@@ -158,7 +143,6 @@ def recursive_law(
     epsilon: Fraction,
     *,
     neighbours: Neighbours,
-    allocation: Sequence[Fraction] | None = None,
     parts: int = 1,
 ) -> dict[tuple[int, ...], float]:
     """Return the log probability of each tuple of grid indices by enumeration: for audits and tests, on tiny grids.
@@ -168,16 +152,15 @@ def recursive_law(
     InputError
         As :func:`recursive_quantiles`, or if there are more than 200,000 tuples.
     """
-    levels = recursive_splits(taus, epsilon, neighbours, allocation)
+    levels = recursive_splits(taus, epsilon, neighbours)
     check_public(taus, epsilon, neighbours, len(cumulative), parts, 1)
     positions, logs = law_of_splits(levels, spread(check_counts(cumulative, n), parts), n, parts)
-    merged: dict[tuple[int, ...], float] = {}
-    for cells, log in zip(map(tuple, (positions // parts).tolist()), logs, strict=True):
-        merged[cells] = float(np.logaddexp(merged.get(cells, -np.inf), log))
-    return merged
+    return merged(positions // parts, logs)
 
 
-def law_of_splits(levels: list[list[Split]], heights: IntArray, n: int, parts: int) -> tuple[IntArray, FloatArray]:
+def law_of_splits(
+    levels: list[list[QuantileSplit]], heights: IntArray, n: int, parts: int
+) -> tuple[IntArray, FloatArray]:
     """Return all outcomes, one a row, and their log probabilities."""
     positions = np.zeros((1, sum(len(level) for level in levels)), dtype=np.int64)
     logs = np.zeros(1)
@@ -202,7 +185,9 @@ def _halves(n_quantiles: int) -> Iterator[list[tuple[int, int, int]]]:
         open_ = [(low, high) for low, high in halves if high - low > 1]
 
 
-def _scores(split: Split, drawn: IntArray, heights: IntArray, n: int, parts: int) -> tuple[IntArray, int, Fraction]:
+def _scores(
+    split: QuantileSplit, drawn: IntArray, heights: IntArray, n: int, parts: int
+) -> tuple[IntArray, int, Fraction]:
     """Return whole scores, a row for each row of earlier choices, the position of their first column, and nats a step.
 
     The misfit is counted in units of 1 / (parts * q) record, q the denominator of the split's share.

@@ -282,7 +282,7 @@ def useful(facts: PrivacyDocument) -> list[Check]:
 
 def operated(facts: PrivacyDocument) -> list[Check]:
     """Return the questions on people and machines."""
-    hidden = facts.settings.get("sampler") in ("rejection", "atoms")
+    hidden = facts.settings.get("sampler") == "rejection"
     return [
         Check(
             question="Is it settled who may read the table and the folder confidential, and when they are deleted?",

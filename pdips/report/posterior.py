@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from pdips.arrays import IntArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.posterior.closer import stored_name
+from pdips.posterior.model_file import stored_name
 from pdips.release.documents import PosteriorSummary
 from pdips.report import bounds as drawing
 from pdips.report import chains, predicted

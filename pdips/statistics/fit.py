@@ -15,8 +15,7 @@ from pytensor.tensor.variable import TensorConstant
 
 from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
-from pdips.posterior.chains import agreeing
-from pdips.posterior.nuts import Convergence
+from pdips.posterior.nuts import Convergence, agreeing
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.noisy_model import Given, Likelihood
 from pdips.statistics.plan import Measured

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.posterior.closed import check_closed
-from pdips.posterior.model import load, quiet
-from pdips.posterior.prior import check_proper
+from pdips.posterior.closures import check_closed
+from pdips.posterior.model import quiet
+from pdips.posterior.model_checks import check_proper
+from pdips.posterior.model_file import load
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Given
 from pdips.statistics.shipped import shipped

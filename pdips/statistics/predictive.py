@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
 from pdips.data.table import Table
-from pdips.posterior.closer import stored_name
 from pdips.posterior.inspection import MOST_LISTED, Posterior, listed
+from pdips.posterior.model_file import stored_name
 from pdips.posterior.records import to_frame
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.fit import Fitted

@@ -23,7 +23,7 @@ from pdips.audit.engines import clopper_pearson, counts_bound, log_ratio_bound
 from pdips.audit.membership import attack, permitted
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 from pdips.margins.elections import one_way_aic
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome

@@ -109,7 +109,7 @@ def test_a_posterior_on_a_grid_from_end_to_end(pdips, here):
 def compiled_once(monkeypatch):
     """Compile for nutpie once: with one seed and one table all models are the same."""
     from pdips.posterior import nuts as sampling
-    from pdips.posterior import stages
+    from pdips.posterior import private_reference as stages
 
     kept, compile_nutpie = [], sampling.compile_nutpie
     monkeypatch.setattr(stages, "SIMULATED", 256)

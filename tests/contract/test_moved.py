@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pdips import moved
-from pdips.posterior.model import load
+from pdips.posterior.model_file import load
 
 NAMED = """
 pdips.audit: Finding audit audit_cases overspending registered_cases worst_by_pair

@@ -21,9 +21,10 @@ from pdips.cli import program
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior import gallery
+from pdips.posterior import model_file
 from pdips.posterior.columns import record_values, stand_ins
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.record_likelihood import inputs_of, record_terms
 
 MODELS = sorted(EXAMPLE)
@@ -273,7 +274,7 @@ def test_products_need_no_public_column() -> None:
 
 
 def test_every_model_has_an_example_and_a_reference() -> None:
-    texts = {name: gallery.path(name).read_text(encoding="utf-8") for name in gallery.names()}
+    texts = {name: model_file.path(name).read_text(encoding="utf-8") for name in model_file.names()}
     assert sorted(name for name, text in texts.items() if "def statistics(" not in text) == MODELS
     assert sorted(name for name, text in texts.items() if "def statistics(" in text) == OF_STATISTICS
     for text in texts.values():
@@ -284,7 +285,7 @@ def test_every_model_has_an_example_and_a_reference() -> None:
 
 def test_a_bare_name_is_one_of_the_gallery(tmp_path, monkeypatch) -> None:
     assert as_source("beta").name == "beta.py"
-    assert as_source("beta").text == gallery.path("beta").read_text(encoding="utf-8")
+    assert as_source("beta").text == model_file.path("beta").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "beta").write_text("nonsense")  # a file of that name comes first
     with pytest.raises(InputError, match="no Python file"):
@@ -309,16 +310,16 @@ def test_the_gallery_ships_with_the_wheel_and_is_found_there(tmp_path, monkeypat
         "wheel"
     ]
     assert wheel["force-include"] == {"models": "pdips/gallery"}
-    assert gallery.folder() in (root / "models", gallery.PACKAGE / "gallery")
+    assert model_file.folder() in (root / "models", model_file.PACKAGE / "gallery")
     (tmp_path / "pdips" / "gallery").mkdir(parents=True)
     (tmp_path / "pdips" / "gallery" / "mine.py").write_text('"""A model.\n\nMore on it."""\n')
-    monkeypatch.setattr(gallery, "PACKAGE", tmp_path / "pdips")
-    assert gallery.names() == {"mine": "A model."}
+    monkeypatch.setattr(model_file, "PACKAGE", tmp_path / "pdips")
+    assert model_file.names() == {"mine": "A model."}
 
 
 def test_to_list_models_nothing_heavy_is_imported() -> None:
     code = (
-        "import sys; from pdips.posterior import gallery; gallery.names(); "
+        "import sys; from pdips.posterior import model_file; model_file.names(); "
         "print(*({'pymc', 'numpy'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -68,9 +68,10 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
     """All but the sampler: draws near the private reference stand in for its chains."""
     import arviz as az
 
-    from pdips.posterior import chains, stages
+    from pdips.posterior import nuts as chains
     from pdips.posterior import nuts as sampling
-    from pdips.posterior.grid import constrained
+    from pdips.posterior import private_reference as stages
+    from pdips.posterior.parameters import constrained
 
     def near(model, *, chains, rng, start, **_):
         place = np.concatenate([np.ravel(start[value.name]) for value in model.model.value_vars])

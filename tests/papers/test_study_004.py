@@ -10,9 +10,9 @@ from scipy import stats
 
 from pdips import InputError, RefusedError, Schema, Table
 from pdips.posterior.censored_posterior import CensoredPosterior
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import linear_weights
 from pdips.registry import MECHANISMS
 from pdips_papers import find
@@ -20,8 +20,10 @@ from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options, Task, schema_beside
 from pdips_papers.pseudo import salary, synthesizers
+from pdips_papers.pseudo.as_printed import PrintedPosterior
 from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, measured, summaries
 from pdips_papers.pseudo.claims import simulated_findings
+from pdips_papers.pseudo.quadrature import Quadrature
 from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Answer, Salary, confidential_column, subsample
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
@@ -108,7 +110,7 @@ def test_bounds_after_censoring_stop_at_the_window():
 
 
 def test_the_published_window_costs_twice_what_it_claims():
-    claimed = CensoredPosterior(epsilon=5, model="beta", variant="published")
+    claimed = PrintedPosterior(epsilon=5, model="beta")
     assert claimed.window(synthesizers.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
         synthesizers.SCHEMA
     )

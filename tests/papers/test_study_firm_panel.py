@@ -5,7 +5,6 @@ import pandas as pd
 import pytest
 
 from pdips import InputError
-from pdips.quantile.sequential import check_years
 from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
@@ -42,7 +41,7 @@ def test_the_panels_are_those_of_plm():
     for panel in (uk, spain):
         mechanism = FORMS[RESIDUAL](epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
         assert mechanism.columns(panel.table.schema).order == tuple(panel.years.values())
-        check_years(mechanism.columns(panel.table.schema), panel.table)
+        mechanism.check_table(mechanism.columns(panel.table.schema), panel.table)
 
 
 def test_widen_and_top_code():

@@ -9,8 +9,7 @@ import pytest
 from scipy.optimize import linprog
 
 from pdips import InputError
-from pdips.quantile.kng import KNG
-from pdips.quantile.schemes import Plan
+from pdips.quantile.kng import KNG, QuantilePlan
 from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
@@ -121,7 +120,7 @@ def test_overspending_by_brute_force(caps, tau):
     parts = [side * corner for corner in corners for side in (1 - float(tau), -float(tau))]
     largest = max(np.abs(one - other).max() for one in parts for other in parts)
     bound = max(np.abs(corner).max() for corner in corners)
-    one_line = Plan(taus=(tau,), scheme="plain", slopes="varying")
+    one_line = QuantilePlan(taus=(tau,), scheme="plain", slopes="varying")
     assert true_epsilon(one_line, len(caps), 3) == pytest.approx(3 * largest / (2 * (1 - float(tau)) * bound))
 
 

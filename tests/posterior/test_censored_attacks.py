@@ -9,9 +9,9 @@ import pytensor.tensor as pt
 import pytest
 
 from pdips import CensoredPosterior, Schema, Table
-from pdips.posterior.density import Density
-from pdips.posterior.model import Blueprint, as_source
-from pdips.posterior.workspace import workspace
+from pdips.posterior.model import Blueprint, workspace
+from pdips.posterior.model_file import as_source
+from pdips.posterior.record_likelihood import RecordLikelihood
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 BOTH = Schema.from_toml("[columns.x]\nlower = 0.0\nupper = 9.0\n[columns.y]\nlower = -10.0\nupper = 10.0\n")
@@ -36,9 +36,11 @@ def inverse(data, schema):
 
 
 def test_a_record_that_makes_the_model_raise_is_answered():
-    density = Density(Blueprint(as_source(inverse), BOTH).model)
-    density.at([np.linspace(-1, 1, 5)])
-    ordinary, singular = (density(row) for row in density.rows({"x": np.array([1.0, 3.5]), "y": np.array([0.0, 0.0])}))
+    likelihood = RecordLikelihood(Blueprint(as_source(inverse), BOTH).model)
+    likelihood.at([np.linspace(-1, 1, 5)])
+    ordinary, singular = (
+        likelihood(row) for row in likelihood.rows({"x": np.array([1.0, 3.5]), "y": np.array([0.0, 0.0])})
+    )
     assert np.isfinite(ordinary).all()
     assert np.isnan(singular).all()
 
@@ -79,9 +81,3 @@ def test_the_statement_of_a_concentrated_price_promises_no_pure_epsilon():
     pure = CensoredPosterior(epsilon=1, model=tight).privacy_loss(SPAN)
     assert "any output by a factor of at most e^epsilon; the number" in pure.statement
     assert "delta" not in pure.statement
-
-
-def test_the_published_form_promises_nothing():
-    text = CensoredPosterior(epsilon=1, model=tight, variant="published").privacy_loss(SPAN).statement
-    assert text.startswith("NO GUARANTEE")
-    assert "by a factor" not in text

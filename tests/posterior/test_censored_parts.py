@@ -8,22 +8,23 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
 from scipy import stats
 from tables import bits
 
 from pdips import InputError, Schema, Table
-from pdips.posterior import anchors, stages
 from pdips.posterior import private_reference as reference
+from pdips.posterior.censoring import CLIPS, STEPS, Terms, clip_graph, clip_values
 from pdips.posterior.columns import collapse, distinct, record_values, stand_ins
-from pdips.posterior.density import Density
-from pdips.posterior.drawing import Censoring, score_grid
-from pdips.posterior.grid import Anchor, Grid, constrained, join, split
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.grid import Grid, score_grid
+from pdips.posterior.model import Blueprint, Workspace
+from pdips.posterior.model_file import as_source
+from pdips.posterior.parameters import constrained, join, split
 from pdips.posterior.price import concentrated, pure
-from pdips.posterior.scores import STEPS, Terms, squash
-from pdips.posterior.stages import Stage
-from pdips.posterior.workspace import Workspace
+from pdips.posterior.private_reference import Anchor, Stage
+from pdips.posterior.record_likelihood import RecordLikelihood
+from pdips.posterior.target import Target
 from pdips.privacy.noise import _choose_exactly, _LazyUniform
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
@@ -66,20 +67,20 @@ def two():
 
 def test_the_log_density_of_a_record_is_right(two):
     points = [np.array([0.0, 1.0, -2.0]), np.log([1.0, 2.0, 0.5])]
-    two.density.at(points)
-    [row] = two.density.rows({"y": np.array([1.3])})
+    two.likelihood.at(points)
+    [row] = two.likelihood.rows({"y": np.array([1.3])})
     expected = stats.norm.logpdf(1.3, points[0], np.exp(points[1]))
-    np.testing.assert_allclose(two.density(row), expected, rtol=1e-12)
+    np.testing.assert_allclose(two.likelihood(row), expected, rtol=1e-12)
 
 
 def test_what_a_record_adds_is_the_same_to_the_last_bit_whatever_others_there_are(two):
     rng = np.random.default_rng(0)
     points = [rng.normal(size=501), rng.normal(size=501)]
     y = rng.normal(size=40)
-    two.density.at(points)
-    alone = [two.density(row).tobytes() for y_i in y for row in two.density.rows({"y": np.array([y_i])})]
+    two.likelihood.at(points)
+    alone = [two.likelihood(row).tobytes() for y_i in y for row in two.likelihood.rows({"y": np.array([y_i])})]
     order = rng.permutation(40)
-    among = [two.density(row).tobytes() for row in two.density.rows({"y": y[order]})]
+    among = [two.likelihood(row).tobytes() for row in two.likelihood.rows({"y": y[order]})]
     assert among == [alone[i] for i in order]
 
 
@@ -88,11 +89,11 @@ def test_a_parameter_may_be_a_vector_and_a_lookup_beyond_it_is_no_number():
         "[columns.group]\nlower = 0\nupper = 5\ninteger = true\npublic = true\n[columns.y]\nlower = -9.0\nupper = 9.0\n"
     )
     model = lookup(_data(Schema.from_toml(text)), None)
-    density = Density(model)
-    density.at([np.array([[0.0, 1.0], [2.0, -1.0]])])
-    known, beyond = density.rows({"group": np.array([1, 5]), "y": np.array([0.5, 0.5])})
-    np.testing.assert_allclose(density(known), stats.norm.logpdf(0.5, [1.0, -1.0], 1))
-    assert np.isnan(density(beyond)).all()
+    likelihood = RecordLikelihood(model)
+    likelihood.at([np.array([[0.0, 1.0], [2.0, -1.0]])])
+    known, beyond = likelihood.rows({"group": np.array([1, 5]), "y": np.array([0.5, 0.5])})
+    np.testing.assert_allclose(likelihood(known), stats.norm.logpdf(0.5, [1.0, -1.0], 1))
+    assert np.isnan(likelihood(beyond)).all()
 
 
 def _data(schema):
@@ -116,7 +117,7 @@ def _data(schema):
 )
 def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
-    terms = Terms(density=one.density, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
+    terms = Terms(likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
     u = stats.norm.logpdf(y[:, None], points[0], 2) - stats.norm.logpdf(y[:, None], 0.5, 2)
     expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
     assert np.abs(terms.total({"y": y}, counts) - expected).max() <= counts.sum()  # a last bit at a rounding edge
@@ -129,12 +130,24 @@ def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
 def test_no_term_leaves_the_window(clip):
     hostile = np.array([np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
     with np.errstate(all="ignore"):
-        np.testing.assert_allclose(squash(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
+        np.testing.assert_allclose(clip_values(hostile, clip), [-1, 1, -1, 1, -1, 0], atol=1e-12)
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_the_clip_function_is_the_same_in_numbers_and_as_a_graph(clip):
+    u = np.append(np.random.default_rng(0).normal(0, 3, 400), [np.nan, np.inf, -np.inf, 1e300, -1e300, 0.0])
+    for window in (0.2, 1.0, 7.0):
+        found = clip_graph(pt.as_tensor(u), pt.as_tensor(window), clip).eval(mode="FAST_COMPILE")
+        with np.errstate(all="ignore"):
+            np.testing.assert_allclose(found, window * clip_values(u / window, clip), rtol=1e-12, atol=1e-12)
+        assert np.abs(found).max() <= window
 
 
 def test_weights_scale_a_term_into_the_window_over_public_points(one):
     points, far = [np.array([0.0, 1.0])], np.array([-4.0, 4.0])
-    terms = Terms(density=one.density, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far])
+    terms = Terms(
+        likelihood=one.likelihood, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far]
+    )
     u = stats.norm.logpdf(3.0, points[0], 2) - stats.norm.logpdf(3.0, 0, 2)
     largest = np.abs(stats.norm.logpdf(3.0, far, 2) - stats.norm.logpdf(3.0, 0, 2)).max()
     expected = np.floor(STEPS * np.clip(u * 0.5 / largest / 0.5, -1, 1) + 0.5)
@@ -164,8 +177,8 @@ def test_stand_ins_have_both_ends_of_every_column():
 def test_the_law_on_the_grid_is_the_censored_posterior(one):
     # against quadrature on a lattice twenty times as fine, without a line of the mechanism's code
     y, window = np.array([0.5, 1.5, 2.0, -6.0]), Fraction(1, 2)
-    stage = Stage(anchor=anchors.anchor_of_prior(one.prior), n_records=4, centre=[np.array([0.0])])
-    scored = score_grid(one, stage, Censoring(window=window), {"y": y}, np.ones(4, dtype=np.int64))
+    stage = Stage(anchor=reference.anchor_of_prior(one.prior), n_records=4, centre=[np.array([0.0])])
+    scored = score_grid(Target(space=one, stage=stage, window=window), {"y": y}, np.ones(4, dtype=np.int64))
     place, p = scored.grid.at(scored.index)[:, 0], np.exp(scored.log_probabilities())
     fine = np.linspace(-20, 20, 80_001)
     u = stats.norm.logpdf(y[:, None], fine, 2) - stats.norm.logpdf(y[:, None], 0, 2)
@@ -178,9 +191,9 @@ def test_the_law_on_the_grid_is_the_censored_posterior(one):
 def test_draws_follow_the_law_and_lie_in_their_cells(one):
     # chi-square over ten groups of cells, level 1e-3; the twin with half the window is rejected
     y, counts = np.array([0.5, 3.5]), np.array([20, 20])
-    stage = Stage(anchor=anchors.anchor_of_prior(one.prior), n_records=40, centre=[np.array([0.0])])
+    stage = Stage(anchor=reference.anchor_of_prior(one.prior), n_records=40, centre=[np.array([0.0])])
     scored, other = (
-        score_grid(one, stage, Censoring(window=window), {"y": y}, counts)
+        score_grid(Target(space=one, stage=stage, window=window), {"y": y}, counts)
         for window in (Fraction(1, 4), Fraction(1, 8))
     )
     p, twin = (np.exp(each.log_probabilities()) for each in (scored, other))
@@ -201,13 +214,13 @@ def _index(grid: Grid, flat: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("reach", [1.0, 6.0, 300.0])
 def test_nodes_start_fine_and_reach_as_far_as_they_should(two, reach):
-    grid = Grid(two.density, Anchor(np.zeros(2), np.eye(2), reach))
+    grid = Grid(two.likelihood, Anchor(np.zeros(2), np.eye(2), reach))
     along = grid.along(np.arange(grid.n_nodes, dtype=float))
     assert along[-1] == pytest.approx(reach, rel=1e-6)
     assert (np.diff(along) > 0).all()
     assert np.diff(along).min() <= 0.301
     index = grid.indices()
-    prior = two.density.log_prior(split(two.model, grid.at(index)))
+    prior = two.likelihood.log_prior(split(two.model, grid.at(index)))
     index, prior = index[prior > -100], prior[prior > -100]
     volumes = np.exp(grid.log_weights(index) - prior)
     by_hand = np.diff(grid.along(np.arange(grid.n_nodes + 1) - 0.5))
@@ -248,29 +261,29 @@ def test_the_first_stage_counts_cells_with_noise_of_its_price():
 
 
 def test_a_first_stage_without_records_leaves_the_prior(two):
-    place = anchors.fit(two.density, reference.no_cells(reference.binned(SPAN)), two.prior)
+    place = reference.fit(two.likelihood, reference.no_cells(reference.binned(SPAN)), two.prior)
     assert place == pytest.approx([0.0, np.log(4.0)], abs=0.01)
 
 
 def test_references_that_differ_in_the_last_digit_are_two():
     values = [np.r_[np.zeros(2_000), last] for last in (1.0, 1.0 + 1e-12)]
     assert str(values[0]) == str(values[1])  # the broken twin: numpy shortens long arrays
-    assert len({stages.key_of({"mean": value}) for value in values}) == 2
-    assert stages.key_of("prior") == "prior"
+    assert len({reference.key_of({"mean": value}) for value in values}) == 2
+    assert reference.key_of("prior") == "prior"
 
 
 def test_the_fit_to_cells_finds_the_parameters(two):
     rng = np.random.default_rng(3)
     table = Table(pd.DataFrame({"y": np.clip(rng.normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
     cells = reference.measure(table, Fraction(1), "replace-one", bits(4))
-    mean, log_spread = anchors.fit(two.density, cells, two.prior)
+    mean, log_spread = reference.fit(two.likelihood, cells, two.prior)
     assert mean == pytest.approx(1.0, abs=0.12)  # 4 standard errors
     assert np.exp(log_spread) == pytest.approx(2.0, abs=0.09)
 
 
 def test_the_anchor_is_as_wide_as_the_posterior_there(two):
     y = np.random.default_rng(5).normal(0, 1, 4_000)
-    anchor = anchors.anchor_at(two.density, np.array([0.0, 0.0]), {"y": y}, 100)
+    anchor = reference.anchor_at(two.likelihood, np.array([0.0, 0.0]), {"y": y}, 100)
     covariance = anchor.shape @ anchor.shape.T
     np.testing.assert_allclose(covariance, np.diag([1 / 100, 1 / 200]), atol=8e-4)  # Fisher's information
 
@@ -293,11 +306,13 @@ def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
     y = y - 1.0 + 0.0
     found = {}
     place = space.parameters_of({"scale": np.array(2.0)})
-    simulated = stages.simulate(space, place, {})
-    anchor = anchors.anchor_at(space.density, place, simulated, 2_000)
+    simulated = reference.simulate(space, place, {})
+    anchor = reference.anchor_at(space.likelihood, place, simulated, 2_000)
     for name, records in {"with": simulated, "without": {}}.items():
         stage = Stage(anchor=anchor, n_records=2_000, centre=split(space.model, place[None]), simulated=records)
-        scored = score_grid(space, stage, Censoring(window=Fraction(1, 50)), {"y": y}, np.ones(2_000, dtype=np.int64))
+        scored = score_grid(
+            Target(space=space, stage=stage, window=Fraction(1, 50)), {"y": y}, np.ones(2_000, dtype=np.int64)
+        )
         p, at = np.exp(scored.log_probabilities()), scored.grid.at(scored.index)[:, 0]
         found[name] = (
             np.abs(p @ at - place[0]) / anchor.shape[0, 0],

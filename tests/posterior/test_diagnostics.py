@@ -13,10 +13,10 @@ from scipy import stats
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.posterior.diagnostics import Bounds, from_log_likelihood, log_likelihood_tree, stream_bounds
-from pdips.posterior.model import Blueprint, Source
-from pdips.posterior.streaming import stream
-from pdips.posterior.tally import Tally
+from pdips.posterior.bounds import Bounds, from_log_likelihood, log_likelihood_tree, stream_bounds
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import Source
+from pdips.posterior.stream import Tally, stream
 from pdips.report.bounds import bound_against_value, censored_by_draw, weights_against_value
 
 FAST = "FAST_COMPILE"
@@ -247,7 +247,7 @@ def test_a_foreign_tree_is_not_copied():
 
 
 def test_a_tree_in_a_file_is_read_piece_by_piece(tmp_path, monkeypatch):
-    monkeypatch.setattr("pdips.posterior.diagnostics.MOST_AT_ONCE", 1 << 16)
+    monkeypatch.setattr("pdips.posterior.bounds.MOST_AT_ONCE", 1 << 16)
     terms = np.random.default_rng(0).normal(size=(2, 400, 2000))
     stored = {"/log_likelihood": {"log_lik": {"chunks": (1, 20, 2000)}}}
     foreign(terms).to_zarr(tmp_path / "fit.zarr", encoding=stored, consolidated=False)
@@ -264,7 +264,7 @@ def exceeds(chains: np.ndarray, further: np.ndarray) -> tuple[bool, Bounds]:
     """Tell whether a further draw goes beyond the bound; chains of shape (draws, records), one further row."""
     tally = Tally(chains.shape[1], len(chains), None, None, None)
     tally.add(slice(0, chains.shape[1]), slice(0, len(chains)), chains.copy())
-    bounds = tally.bounds(1, independent=True)
+    bounds = Bounds.of(tally, 1, independent=True)
     return bool(np.abs(further).max() > bounds.overall), bounds
 
 
@@ -453,6 +453,6 @@ def test_bad_trees(normal_terms):
 
 
 def test_large_trees_are_refused(monkeypatch):
-    monkeypatch.setattr("pdips.posterior.diagnostics.MOST_HELD", N * DRAWS - 1)
+    monkeypatch.setattr("pdips.posterior.bounds.MOST_HELD", N * DRAWS - 1)
     with pytest.raises(InputError, match="use stream_bounds"):
         log_likelihood_tree(two_columns(), None, draws_of_two_columns(), mode=FAST)

@@ -1,21 +1,22 @@
 """What a curator sees of a posterior, against numbers worked out by hand; and the coordinates in which chains run."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
-import pymc as pm
 import pytest
 import xarray as xr
 from scipy import stats
 from small_models import WIDE, normal
 
-from pdips.posterior import tally
-from pdips.posterior.drawing import Censoring, around
-from pdips.posterior.grid import Anchor, split
-from pdips.posterior.inspection import Posterior, Records, censored_terms, inspect, tree_of
-from pdips.posterior.model import Blueprint, Source
-from pdips.posterior.stages import Stage
-from pdips.posterior.workspace import Workspace
+from pdips.posterior import stream as tally
+from pdips.posterior.bounds import Bounds
+from pdips.posterior.inspection import Posterior, Records, censored_records, inspect, tree_of
+from pdips.posterior.model import Blueprint, Workspace
+from pdips.posterior.model_file import Source
+from pdips.posterior.parameters import split
+from pdips.posterior.private_reference import Anchor, Stage
+from pdips.posterior.target import Target
 
 Y = np.array([-3.0, 0.0, 0.5, 4.0])
 COUNTS = np.array([1, 3, 2, 1])
@@ -32,13 +33,12 @@ def looked_at(weights: bool = False):
     space = space_of(normal, WIDE)
     anchor = Anchor(CENTRE, np.eye(1) * 0.1, reach=6.0)
     stage = Stage(anchor=anchor, n_records=7, centre=split(space.model, CENTRE[None]))
-    censoring = Censoring(window=Fraction(WINDOW), weights=weights)
-    terms = censored_terms(space, stage, censoring)
-    records = Records(model=space.model, values={"y": Y}, counts=COUNTS, terms=terms, limit=WINDOW)
+    target = Target(space=space, stage=stage, window=Fraction(WINDOW), weights=weights)
+    records = replace(censored_records(target, {"y": Y}, COUNTS), blueprint=None)
     released = [{"theta": np.asarray(1.0)}]
     tree = tree_of([{"theta": np.asarray(theta)} for theta in THETA])
     found = inspect(records, Posterior(tree=tree, released=released, facts={"sampler": "grid"}, independent=True))
-    return *found, around(space, stage)
+    return *found, target.around
 
 
 def by_hand() -> np.ndarray:
@@ -82,14 +82,15 @@ def test_r_hat_and_effective_draws_are_those_of_arviz():
     rng = np.random.default_rng(3)
     draws = rng.normal(0, 1, (4, 200, 2)) + np.array([0, 0, 0, 1.0])[:, None, None]
     tree = xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": {"b": draws}})["posterior"].to_dataset()})
-    records = Records(model=pm.Model(), values={}, counts=np.ones(1, int), terms=lambda _: (None, None), limit=None)
+    likelihood = space_of(normal, WIDE).likelihood
+    records = Records(likelihood=likelihood, values={"y": Y[:1]}, counts=np.ones(1, int))
     posterior = Posterior(tree=tree, released=[{"b": draws[0, 0]}], facts={"sampler": "nuts"}, independent=False)
     found, _ = inspect(records, posterior)
     rows = found["posterior"]["parameters"]
     assert [row["name"] for row in rows] == ["b[0]", "b[1]"]
     assert [row["rhat"] for row in rows] == pytest.approx(az.rhat(tree["posterior"].to_dataset())["b"].values)
     assert rows[0]["rhat"] > 1.05  # the fourth chain is elsewhere
-    assert found["posterior"]["bounds"] == {"failed": "InputError"}  # a model without observed variables
+    assert found["posterior"]["bounds"] == {"failed": "KeyError"}  # a model of other parameters
 
 
 @pytest.mark.parametrize("limit", [None, 1.0])
@@ -106,7 +107,7 @@ def test_the_compiled_tally_agrees_with_the_plain_one(monkeypatch, limit):
         assert each.compiled is (small == 0)
         for rows in (slice(0, 13), slice(13, 21)):
             each.add(rows, slice(0, 9), found[:, rows].copy())
-        made.append(each.bounds(3, False))
+        made.append(Bounds.of(each, 3, False))
     for name in ("largest", "lowest", "highest", "mean", "draws_beyond", "largest_by_draw", "records_beyond"):
         np.testing.assert_allclose(getattr(made[0], name), getattr(made[1], name), rtol=1e-12, err_msg=name)
     assert made[0].n_records == counts.sum()

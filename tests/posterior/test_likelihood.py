@@ -13,8 +13,8 @@ from pytensor.graph.traversal import toposort
 from scipy import stats
 
 from pdips.errors import InputError
-from pdips.posterior.censoring import LIKELIHOOD, WINDOW, censor
-from pdips.posterior.window import CLIPS
+from pdips.posterior.censoring import CLIPS, LIKELIHOOD, WINDOW
+from pdips.posterior.finished_model import censor
 
 N = 50
 RNG = np.random.default_rng(0)

@@ -13,7 +13,7 @@ from scipy import special, stats
 from small_models import blueprint
 
 from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema, Table
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.privacy.noise import RandomBits
 
 PAY = Schema.model_validate(

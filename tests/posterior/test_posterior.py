@@ -1,6 +1,5 @@
 """censored-posterior from its settings to its sets: what it refuses before it spends, what it must not depend on."""
 
-import re
 from fractions import Fraction
 
 import numpy as np
@@ -10,7 +9,7 @@ import pytest
 from small_models import PAIRS, UNIT, beta, beta_records, four, line, normal
 
 from pdips import CensoredPosterior, InputError, Ledger, RefusedError, Schema, Table
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.posterior.weights import check_weights
 from pdips.privacy.loss import zcdp
 from pdips.privacy.noise import RandomBits
@@ -280,8 +279,6 @@ def test_a_file_without_a_model_is_refused(tmp_path):
         ({"centre": "staged", "reference": "prior"}, "go together"),
         ({"centre": "middle"}, "centre must be one of"),
         ({"weights": "confidential"}, "weights must be one of"),
-        ({"variant": "published", "weights": "public"}, "weights must be one of"),
-        ({"variant": "published", "centre": "staged"}, "centre must be zero"),
         ({"clip": "soft"}, "clip must be one of"),
         ({"kind": "gaussian"}, "kind must be one of"),
         ({"delta": 1}, "delta must be"),
@@ -395,20 +392,6 @@ def test_a_concentrated_price_is_within_epsilon_at_delta():
     assert loss.epsilon == zcdp(4 * draw**2 / 8, "1e-6", "replace-one", "").epsilon
     assert draw > Fraction(1, 4) * Fraction(1, 2)  # four draws of a share each, and more than half of a pure one
     assert sum(spend.epsilon for spend in made.spends(NUMBER)) == loss.epsilon
-
-
-@pytest.mark.parametrize(
-    ("weights", "wrong"), [("none", "loses up to 2|true loss .* up to 2"), ("confidential", "no finite")]
-)
-def test_the_published_form_says_what_is_wrong_with_it(weights, wrong):
-    made = CensoredPosterior(epsilon=1, model=beta, variant="published", weights=weights)
-    loss = made.privacy_loss(UNIT)
-    assert loss.kind == "none"
-    assert re.search(wrong, loss.statement)
-    release, record = made.release(unit_table(), rng=np.random.default_rng(0))
-    assert len(release.sets[0]) == 200
-    assert record.diagnostics["sampler"] == "quadrature"
-    assert set(record.diagnostics["convergence"]) == {"total variation distance to half the lattice"}
 
 
 def test_nothing_of_a_record_or_a_seed_is_shown(tmp_path):

@@ -16,13 +16,13 @@ from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four,
 from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
 from pdips.audit.cases.posterior import pseudo
-from pdips.posterior import fits
+from pdips.posterior import pseudo_posterior as module
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.records import synthetic_sets, to_frame
 from pdips.posterior.weights import ratio_weights
 from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
+from pdips_papers.pseudo.quadrature import Quadrature
 
 CLAIM = 5
 
@@ -258,7 +258,9 @@ def test_what_a_model_draws_is_brought_within_the_schema():
 
 def sets_of(table, parameters, n_sets=2, n_records=120):
     model = blueprint(mixed, MIXED)
-    return synthetic_sets(model, table, parameters, n_sets, n_records, RandomBits(np.random.default_rng(0)), Clock())
+    return synthetic_sets(
+        model.draw, table, parameters, n_sets, n_records, RandomBits(np.random.default_rng(0)), Clock()
+    )
 
 
 def test_each_set_may_have_parameters_of_its_own():
@@ -275,10 +277,16 @@ def test_each_set_may_have_parameters_of_its_own():
 
 
 class Chains:
-    """Stands for ``likelihood`` and ``sampling``: remembers the weights, and draws about fixed parameters."""
+    """Stands for NUTS and its model: remembers the weights, and draws about fixed parameters."""
 
     def __init__(self, passes=True):
         self.weights, self.passes = [], passes
+
+    n_records = 60
+
+    def stand_in(self, monkeypatch):
+        for name in ("censor_records", "sample", "converged", "require"):
+            monkeypatch.setattr(module, name, getattr(self, name))
 
     def censor_records(self, model, columns, *, window):
         assert (columns, window) == (("x", "y"), np.inf)
@@ -313,7 +321,7 @@ def pairs_table(n=60):
 
 def test_many_parameters_go_through_chains(monkeypatch):
     chains = Chains()
-    monkeypatch.setattr(fits, "_module", lambda name: chains)
+    chains.stand_in(monkeypatch)
     made, record = release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
     assert chains.weights[0] == 1
     assert chains.weights[1].shape == (60,)
@@ -326,7 +334,7 @@ def test_many_parameters_go_through_chains(monkeypatch):
 
 
 def test_chains_that_do_not_converge_release_nothing(monkeypatch):
-    monkeypatch.setattr(fits, "_module", lambda name: Chains(passes=False))
+    Chains(passes=False).stand_in(monkeypatch)
     with pytest.raises(RefusedError, match="converge"):
         release(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table())
 

@@ -8,15 +8,14 @@ import pytest
 from pytensor.raise_op import Assert
 
 from pdips import InputError, Schema
-from pdips.posterior import model as model_file
+from pdips.posterior import model as model_module
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import stand_ins
-from pdips.posterior.density import Density
-from pdips.posterior.grid import split
-from pdips.posterior.model import Blueprint, Source
+from pdips.posterior.model import Blueprint, Workspace
 from pdips.posterior.model_checks import terms_of
-from pdips.posterior.pointwise import Likelihoods
-from pdips.posterior.workspace import Workspace
+from pdips.posterior.model_file import Source
+from pdips.posterior.parameters import split
+from pdips.posterior.record_likelihood import RecordLikelihood
 
 SCHEMA = Schema.model_validate(
     {
@@ -35,7 +34,7 @@ N = 30
 @pytest.fixture(autouse=True)
 def builds_not_compared(monkeypatch):
     """Leave out the comparison of builds (``test_builds.py``), to see what stands behind it."""
-    monkeypatch.setattr(model_file, "check_same", lambda *_: None)
+    monkeypatch.setattr(model_module, "check_same", lambda *_: None)
 
 
 def built(crossing):
@@ -241,10 +240,10 @@ def lookups(data, schema):
 def test_one_record_blocks_and_nuts_have_the_same_terms():
     space = Workspace(Blueprint(Source(lookups, "lookups"), SCHEMA))
     values, flat = stand_ins(SCHEMA, 40), space.prior[:6]
-    density = Density(space.model, mode="FAST_COMPILE")
-    density.at(split(space.model, flat))
-    alone = np.array([density(row) for row in density.rows(values)]).T
-    blocks = np.concatenate([terms for _, terms in Likelihoods(space.model, values).blocks(flat)])
+    likelihood = RecordLikelihood(space.model, mode="FAST_COMPILE")
+    likelihood.at(split(space.model, flat))
+    alone = np.array([likelihood(row) for row in likelihood.rows(values)]).T
+    blocks = np.concatenate([terms for _, terms in likelihood.blocks(values, split(space.model, flat))])
     made = censor_records(space.model, SCHEMA.columns, window=1.0).update(values=values)
     points = space.values_of(flat)
     nuts = made.log_likelihood({name: np.array([point[name] for point in points]) for name in points[0]})

@@ -10,7 +10,7 @@ from scipy import stats
 
 from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
-from pdips.posterior.censoring import censor
+from pdips.posterior.finished_model import censor
 from pdips.posterior.nuts import Convergence, converged, require, sample
 
 N = 10
@@ -204,7 +204,7 @@ def test_a_sampler_that_is_not_there_is_refused(monkeypatch):
 
 
 def test_chains_that_disagree_run_twice_as_long_and_then_end_in_a_refusal(monkeypatch, caplog):
-    from pdips.posterior import chains
+    from pdips.posterior import nuts as chains
 
     asked: list[tuple[int, int]] = []
     stuck = Convergence(rhat={"a": 1.2}, ess_bulk={"a": 900.0}, ess_tail={"a": 900.0}, divergences=0)

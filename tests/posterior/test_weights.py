@@ -5,7 +5,6 @@ import pytest
 from small_models import UNIT, beta, beta_records, blueprint
 
 from pdips import InputError
-from pdips.posterior.quadrature import Quadrature
 from pdips.posterior.weights import (
     check_weights,
     linear_weights,
@@ -14,6 +13,7 @@ from pdips.posterior.weights import (
     ratio_weights,
     weighted_e,
 )
+from pdips_papers.pseudo.quadrature import Quadrature
 
 F = np.array([2.0, 4.0, 3.0, 10.0])
 

@@ -14,12 +14,12 @@ import pytest
 from tables import RELATIONS
 
 from pdips import KNG, KNGResidual, Schema, Table
-from pdips.data.encoding import in_units
-from pdips.quantile import sequential
 from pdips.quantile.choosing import _Path, outcomes
-from pdips.quantile.gradient import Gradient
-from pdips.quantile.line_search import Fitter, Records
-from pdips.quantile.schemes import Plan, lines_of
+from pdips.quantile.column_plan import ColumnPlan
+from pdips.quantile.column_synthesis import fitting
+from pdips.quantile.gradient import Gradient, RegressionRecords
+from pdips.quantile.kng import QuantilePlan, lines_of
+from pdips.quantile.line_search import Fitter
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -74,7 +74,7 @@ def lines_law(plan, relation, *, n_candidates=3, n_predictors=0):
     def law(records):
         rows = np.array(records, dtype=float).reshape(len(records), 1 + n_predictors)
         predictors, outcome = rows[:, :-1], rows[:, -1]
-        read = Records(outcome=outcome, predictors=predictors, instruments=in_units(predictors), lower=0.0, upper=1.0)
+        read = RegressionRecords.of(outcome, predictors, 0.0, 1.0)
         return list(outcomes(lambda chooser: lines_of(read, plan, fitter, EPSILON, chooser)))
 
     return law
@@ -86,21 +86,21 @@ ALONE = [(value,) for value in VALUES]
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
 def test_quantiles_of_a_column_cost_at_most_epsilon(scheme, relation):
-    plan = Plan(taus=THIRDS, scheme=scheme, main=THIRDS[1:])
+    plan = QuantilePlan(taus=THIRDS, scheme=scheme, main=THIRDS[1:])
     assert 0.3 < worst_loss(lines_law(plan, relation), ALONE, relation, (1, 2)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("scheme", ["joint", "recursive"])
 def test_quantiles_at_once_cost_at_most_epsilon(scheme, relation):
-    plan = Plan(taus=THIRDS[1:], scheme=scheme)
+    plan = QuantilePlan(taus=THIRDS[1:], scheme=scheme)
     assert 0.1 < worst_loss(lines_law(plan, relation, n_candidates=2), ALONE, relation, (1,)) <= EPSILON + ROUNDING
 
 
 @pytest.mark.parametrize("relation", RELATIONS)
 def test_a_quantile_attains_its_price_and_half_the_sensitivity_is_found_out(relation, monkeypatch):
     # most candidates lie where one table's score falls, one where it rises: the loss comes close to epsilon
-    plan, crowd = Plan(taus=(Fraction(1, 2),), scheme="stepwise"), [(1e-9,)] * 2
+    plan, crowd = QuantilePlan(taus=(Fraction(1, 2),), scheme="stepwise"), [(1e-9,)] * 2
     law = lines_law(plan, relation, n_candidates=64)
     pair = [[*crowd, (1.0,)], crowd if relation == "add-remove" else [*crowd, (0.0,)]]
     found = loss(*map(law, pair))
@@ -118,7 +118,7 @@ ON_A_LINE = [(x, y) for x in (-1.0, 1.0) for y in (0.0, 1.0)]
 @pytest.mark.parametrize("slopes", ["fixed", "varying"])
 @pytest.mark.parametrize("scheme", ["plain", "stepwise", "sandwich"])
 def test_lines_on_a_confidential_predictor_cost_at_most_epsilon(scheme, slopes, relation):
-    plan = Plan(taus=THIRDS[1:], scheme=scheme, slopes=slopes, main=THIRDS[1:2])
+    plan = QuantilePlan(taus=THIRDS[1:], scheme=scheme, slopes=slopes, main=THIRDS[1:2])
     law = lines_law(plan, relation, n_candidates=8, n_predictors=1)
     assert 0.03 < worst_loss(law, ON_A_LINE, relation, (1,)) <= EPSILON + ROUNDING
 
@@ -141,7 +141,7 @@ def test_one_choice_on_two_predictors_costs_at_most_epsilon_in_every_norm(norm):
         logs = []
         for each in (rows, other):
             z = each[:, :2]
-            read = Records(outcome=each[:, 2], predictors=z, instruments=in_units(z), lower=0.0, upper=1.0)
+            read = RegressionRecords.of(each[:, 2], z, 0.0, 1.0)
             first = _Path(())
             choose(first, read)
             logs.append(first.log_probabilities[0])
@@ -157,7 +157,7 @@ def frame_law(made, schema):
 
     def law(records):
         table = Table(pd.DataFrame(list(records), columns=names), schema)
-        return list(outcomes(sequential.fitting(columns, table, made.fit_numbers)))
+        return list(outcomes(fitting(columns, table, made.fit_numbers)))
 
     return law
 
@@ -219,9 +219,7 @@ def test_confidential_strata_cost_epsilon_also_for_a_record_that_changes_stratum
 
 
 def test_strata_at_the_full_price_each_are_found_out(monkeypatch):
-    # the broken twin: parallel composition as if a record stayed where it is
-    from pdips.quantile.column_plan import ColumnPlan
-
+    # the broken twin: parallel composition as if a record stayed where it is (docs/proofs/kng.md, theorem 7)
     made = KNGResidual(**FEW, bins=2, by=("g",))
     monkeypatch.setattr(ColumnPlan, "in_stratum", lambda self: (Fraction(1), "add-remove"))
     assert worst_loss(frame_law(made, SECRET_G), SEPARATE, "replace-one", (1, 2)) > EPSILON * 1.2
@@ -245,7 +243,7 @@ def test_all_items_of_a_plan_add_up_to_its_epsilon():
     for scheme, some in product(("plain", "stepwise", "sandwich"), main):
         made = KNG(epsilon=1, scheme=scheme, quantiles=("1/4", "1/2", "3/4"), main=some)
         for p in (0, 1):
-            assert sum(made.plan.shares(p).values()) == 1
+            assert sum(made.quantile_plan.shares(p).values()) == 1
 
 
 def test_a_column_named_twice_is_not_paid_once():

@@ -14,16 +14,15 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
-from pdips.quantile import column_plan as sequence
+from pdips.quantile import column_synthesis
 from pdips.quantile import line_search as lines
-from pdips.quantile import sequential
-from pdips.quantile.column_plan import Task
-from pdips.quantile.gradient import NORMS, Gradient
-from pdips.quantile.kng import KNG
+from pdips.quantile.column_plan import ColumnPlan, ColumnTask
+from pdips.quantile.column_synthesis import fitting
+from pdips.quantile.gradient import NORMS, Gradient, RegressionRecords
+from pdips.quantile.kng import KNG, WIDE, QuantilePlan, lines_of
 from pdips.quantile.kng_residual import KNGResidual, instrumented, rotated
-from pdips.quantile.line_search import Candidates, Fitter, Records
-from pdips.quantile.schemes import WIDE, Plan, lines_of
-from pdips_papers.kng.as_printed import true_epsilon
+from pdips.quantile.line_search import Candidates, Fitter
+from pdips_papers.kng.as_printed import PrintedKNG, true_epsilon
 
 TAUS = [Fraction(1, 2), Fraction(1, 100), Fraction(3, 4), Fraction(99, 100), Fraction(2, 3)]
 
@@ -105,7 +104,7 @@ def test_no_sum_of_the_largest_table_overflows():
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 8, 20, 60])
 def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
     none = np.zeros((0, p))
-    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=1.0)
+    records = RegressionRecords.of(none[:, 0], none, 0.0, 1.0)
     for fitter in (Fitter(), Fitter(n_intercepts=10_000)):
         together = lines.rounds(p) if p <= fitter.at_once else ()  # more slopes are searched for one by one
         each = [fitter.around(records, records.start(), one) for one in {*together, WIDE}]
@@ -114,9 +113,7 @@ def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
 
 
 def test_base_weights_never_leave_the_range_of_scores():
-    records = Records(
-        outcome=np.zeros(1), predictors=np.zeros((1, 0)), instruments=np.zeros((1, 0), int), lower=0.0, upper=1.0
-    )
+    records = RegressionRecords.of(np.zeros(1), np.zeros((1, 0)), 0.0, 1.0)
     seen = []
 
     class Noting:
@@ -146,7 +143,7 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
     given, outcome = dict(zip(names, rng.random((p, n)), strict=True)), rng.random(n)
 
     def records(rows):
-        task = Task(
+        task = ColumnTask(
             column=schema.columns[f"x{p}"],
             box=Box(schema, names, {}),
             outcome=outcome[rows],
@@ -217,7 +214,7 @@ def few(monkeypatch):
 
 def path_of(mechanism, table, seed):
     path = Path(seed)
-    sequential.fitting(mechanism.columns(table.schema), table, mechanism.fit_numbers)(path)
+    fitting(mechanism.columns(table.schema), table, mechanism.fit_numbers)(path)
     return path
 
 
@@ -303,7 +300,7 @@ def test_strata_that_are_public_cost_epsilon_at_its_full_share(which):
 
 @pytest.mark.usefixtures("few")
 def test_strata_that_each_spend_epsilon_cost_twice_as_much(monkeypatch):
-    monkeypatch.setattr(sequence.ColumnPlan, "in_stratum", lambda self: (Fraction(1), "add-remove"))
+    monkeypatch.setattr(ColumnPlan, "in_stratum", lambda self: (Fraction(1), "add-remove"))
     first, second = tables(schema_of(), *MOVES["moves"], "replace-one")
     assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
 
@@ -321,9 +318,11 @@ def test_the_published_sensitivity_costs_fifty_times_epsilon_at_the_99th_percent
     first, second = (Table(pd.DataFrame({"y": [10.0] * 98 + [500.0, last]}), schema) for last in (900.0, 10.0))
     settings = {"quantiles": ("99/100",), "scheme": "plain", "slopes": "varying"}
     assert Fraction(99, 100) < price(KNG(epsilon=1, **settings), first, second) <= 1
-    published = KNG(epsilon=1, variant="published", **settings)
-    assert float(price(published, first, second)) == pytest.approx(true_epsilon(published.plan, 0, 1.0), rel=1e-4)
-    assert true_epsilon(published.plan, 0, 1.0) == pytest.approx(50)
+    published = PrintedKNG(epsilon=1, **settings)
+    assert float(price(published, first, second)) == pytest.approx(
+        true_epsilon(published.quantile_plan, 0, 1.0), rel=1e-4
+    )
+    assert true_epsilon(published.quantile_plan, 0, 1.0) == pytest.approx(50)
 
 
 # candidate sets, non-crossing
@@ -344,9 +343,9 @@ class AnyLine:
 )
 def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, slopes):
     taus = tuple(Fraction(k, 8) for k in range(1, 8))
-    plan = Plan(taus=taus, scheme=scheme, slopes=slopes, main=(Fraction(1, 4), Fraction(1, 2)))
+    plan = QuantilePlan(taus=taus, scheme=scheme, slopes=slopes, main=(Fraction(1, 4), Fraction(1, 2)))
     none = np.zeros((0, 2))
-    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=9.7)
+    records = RegressionRecords.of(none[:, 0], none, 0.0, 9.7)
     below = np.zeros((1, 1, 3), dtype=np.int64)
     fitter = Fitter()
     for seed in range(3):
@@ -355,7 +354,7 @@ def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, sl
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Fitter, "search", lambda *_, start=search[0]: start)
             patch.setattr("pdips.quantile.line_search.sums", lambda *_: below)
-            patch.setattr("pdips.quantile.schemes.sums", lambda *_: below[:, :, :1])
+            patch.setattr("pdips.quantile.kng.sums", lambda *_: below[:, :, :1])
             found = lines_of(records, plan, fitter, Fraction(1), chooser)
         exact = [[Fraction(float(each)) for each in line] for line in found]
         for lower, upper in pairwise(exact):
@@ -365,7 +364,7 @@ def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, sl
 
 def test_between_a_line_and_itself_there_is_that_line():
     none = np.zeros((0, 1))
-    records = Records(outcome=none[:, 0], predictors=none, instruments=none.astype(np.int64), lower=0.0, upper=9.7)
+    records = RegressionRecords.of(none[:, 0], none, 0.0, 9.7)
     fitter, line = Fitter(), np.array([5.0, 2.5])
     candidates = fitter.beside(records, line, slopes=True)
     assert isinstance(candidates, Candidates)
@@ -385,7 +384,7 @@ def test_bounds_without_width_on_the_scale_are_refused_before_anything_is_spent(
 
 
 def test_tables_too_large_for_whole_numbers_are_refused(monkeypatch):
-    monkeypatch.setattr(sequential, "MOST_RECORDS", 8)
+    monkeypatch.setattr(column_synthesis, "MOST_RECORDS", 8)
     table = Table(frame(others(9)), schema_of())
     for mechanism in (KNGResidual(epsilon=1), KNG(epsilon=1, quantiles=("1/2",))):
         with pytest.raises(InputError, match="at most 8 records"):

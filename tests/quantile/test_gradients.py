@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from pdips.data.encoding import UNITS
-from pdips.quantile.gradient import NORMS, Entry, Gradient
+from pdips.quantile.gradient import NORMS, Gradient
 
 TAUS = [Fraction(1, 2), Fraction(1, 10), Fraction(3, 4), Fraction(99, 100)]
 FAR = 1000 * UNITS
@@ -64,7 +64,7 @@ def test_whole_tables_change_by_no_more_than_the_sensitivity(norm, neighbours):
 
 
 def test_the_shortcut_for_a_symmetric_box_is_too_small_and_found_out():
-    # SOUNDNESS review E13: 2 max(tau, 1 - tau) C forgets the intercept; predictors within a quarter of the range
+    # 2 max(tau, 1 - tau) C forgets the intercept; predictors within a quarter of the range
     tau, reach = Fraction(1, 2), UNITS // 4
     alone = contributions(tau, 1)
     alone[:, 1] = alone[:, 1] // UNITS * reach
@@ -103,10 +103,11 @@ def test_the_nats_of_a_step_pay_for_two_sensitivities():
 @pytest.mark.parametrize("tau", [Fraction(1, 2), Fraction(99, 100), Fraction(1, 10)])
 @pytest.mark.parametrize("slope", [False, True])
 def test_one_entry_moves_by_its_sensitivity_and_no_more(tau, slope):
-    entry, ends = Entry(tau, slope), (-UNITS, 0, UNITS) if slope else (UNITS,)
+    # the entry of a slope by itself, or of the intercept: as Fitter.choose takes it
+    entry, ends = Gradient(tau, int(slope), "linf"), (-UNITS, 0, UNITS) if slope else (UNITS,)
     a, q = tau.numerator, tau.denominator
     parts = [(q - a) * z if below else -a * z for z in ends for below in (True, False)]
     assert entry.sensitivity("add-remove") == max(map(abs, parts))
     assert entry.sensitivity("replace-one") == max(b - c for b in parts for c in parts)
-    below, total = np.array([3 * UNITS]), 5 * UNITS
+    below, total = np.array([3 * UNITS]), np.array([5 * UNITS])
     assert entry.steps(below, total) == abs(q * 3 * UNITS - a * 5 * UNITS)

@@ -12,8 +12,11 @@ import pytest
 from laws import ACCEPT, REJECT
 
 from pdips.errors import InputError
-from pdips.quantile import hit_and_run_kernels as kernels
-from pdips.quantile.hit_and_run import NORMS, HitAndRun, KNormGradient, learn_directions
+from pdips.quantile import hit_and_run as kernels
+from pdips.quantile.gradient import DENSITY_NORMS as NORMS
+from pdips.quantile.gradient import KNormGradient
+from pdips.quantile.hit_and_run import HitAndRun
+from pdips.quantile.pymc_step import learn_directions
 
 LINES = {"floors": [[0.2, 0.5], [-0.5, 0.0]], "ceilings": [5.0, 0.4]}
 
@@ -85,6 +88,18 @@ def tables():
         yield x, rng.exponential(2, n)
 
 
+def interval(sampler, theta, direction):
+    """The t, 0 among them, with theta + t * direction in the box and between the lines."""
+    return kernels.feasible(theta, direction, sampler._region)
+
+
+def pieces(sampler, theta, direction):
+    """The exponent along a line: ends of its pieces, and the norm on each."""
+    work = sampler._work
+    n = kernels.pieces(theta, direction, *interval(sampler, theta, direction), np.inf, sampler._density, work)
+    return np.array(work.ends[: n + 1]), np.array(work.norms[:n])
+
+
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_exponent_on_a_line_is_the_one_worked_out_directly(norm):
     rng = np.random.default_rng(8)
@@ -94,13 +109,13 @@ def test_the_exponent_on_a_line_is_the_one_worked_out_directly(norm):
         sampler = HitAndRun(density, -100, 100)
         starts = (np.zeros(p), np.full(p, 0.5), rng.uniform(-1, 3, p))
         for theta, direction in itertools.product(starts, (*np.eye(p), rng.standard_normal(p), -np.ones(p))):
-            ends, norms = sampler.pieces(theta, direction)
+            ends, norms = pieces(sampler, theta, direction)
             assert (np.diff(ends) >= 0).all()
-            assert ends[[0, -1]] == pytest.approx(sampler.interval(theta, direction))
+            assert ends[[0, -1]] == pytest.approx(interval(sampler, theta, direction))
             middles, long = (ends[1:] + ends[:-1]) / 2, np.diff(ends) > 1e-7
-            direct = [density.norm_of_gradient(theta + t * direction) for t in middles[long]]
+            direct = [by_hand.norm_at(density, theta + t * direction) for t in middles[long]]
             np.testing.assert_allclose(norms[long], direct, atol=1e-9)
-            assert sampler.norm_at(theta) == pytest.approx(density.norm_of_gradient(theta))
+            assert sampler.norm_at(theta) == pytest.approx(by_hand.norm_at(density, theta))
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -119,7 +134,7 @@ def test_leaving_out_the_far_ends_of_a_line_changes_no_draw(norm):
         ]
 
     for direction in np.array([[1.0, 0.0], [-0.3, 1.0], [50.0, -20.0]]):
-        line = theta, direction, *sampler.interval(theta, direction)
+        line = theta, direction, *interval(sampler, theta, direction)
         short = kernels.weighed_line(*line, kernels.norm_at(theta, density), density, work)
         found = quantiles(short)
         whole = kernels.pieces(*line, np.inf, density, work)
@@ -130,7 +145,7 @@ def test_leaving_out_the_far_ends_of_a_line_changes_no_draw(norm):
 
 def by_vertices(theta, direction, density, lower, upper):
     """Every vertex of the box of covariates gives a linear inequality in t, and so does every side of the other box."""
-    lines, signs = density.lines()
+    lines, signs = density.lines
     vertices = np.array([[1, *each] for each in itertools.product(*np.transpose(density.covariates))])
     heights = np.concatenate([((theta - lines) * signs[:, None] @ vertices.T).ravel(), theta - lower, upper - theta])
     rates = np.concatenate([(np.outer(signs, vertices @ direction)).ravel(), direction, -direction])
@@ -150,9 +165,9 @@ def test_the_feasible_interval_is_that_of_all_vertices():
             lines[:, 0] += np.where(np.arange(4) < 2, -5, 5) * p
             settings = {"floors": lines[:2], "ceilings": lines[2:], "covariates": density.covariates}
             density = KNormGradient(density.x, density.y, 0.5, 1.0, **settings)
-            assert (density.heights(theta) >= 0).all()
+            assert (by_hand.heights(density, theta) >= 0).all()
             direction = rng.standard_normal(p)
-            found = HitAndRun(density, -9, 9).interval(theta, direction)
+            found = interval(HitAndRun(density, -9, 9), theta, direction)
             np.testing.assert_allclose(found, by_vertices(theta, direction, density, -9, 9), atol=1e-9)
 
 

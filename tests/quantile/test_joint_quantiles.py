@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from decimal import Context, Decimal, localcontext
 from fractions import Fraction
-from itertools import combinations_with_replacement
+from itertools import combinations_with_replacement, product
 
 import numpy as np
 import pytest
@@ -18,9 +18,9 @@ from scipy import stats
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
 from pdips.quantile import extended_float as wide_numbers
-from pdips.quantile import joint, quantile_grid
+from pdips.quantile import quantile_grid
 from pdips.quantile.extended_float import Powers, choose, plus, times, wide
-from pdips.quantile.joint import joint_law, joint_quantiles, joint_unit, rounding_price
+from pdips.quantile.joint import Gaps, joint_law, joint_quantiles, joint_unit, rounding_price
 
 QUARTERS = [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)]
 UNEVEN = [Fraction(1, 10), Fraction(1, 2), Fraction(99, 100)]
@@ -32,8 +32,25 @@ def seeded(seed: int = 0) -> RandomBits:
     return RandomBits(np.random.default_rng(seed))
 
 
-def problem(counts, n, taus, epsilon=Fraction(2), neighbours="replace-one", base=None, parts=1):
-    return joint._problem(np.asarray(counts), n, taus, epsilon, neighbours, base, parts, 1)
+def problem(counts, n, taus, epsilon=Fraction(2), neighbours="replace-one", parts=1):
+    return Gaps.of(np.asarray(counts), n, taus, epsilon, neighbours, parts)
+
+
+def law_of(tried, base=None):
+    """The law by its definition; ``base`` says how many points of the grid each of these stands for."""
+    positions, logs = tried.law()
+    if base is not None:
+        logs = logs + np.log(base)[positions].sum(axis=1)
+    return dict(zip(map(tuple, positions.tolist()), logs - np.logaddexp.reduce(logs), strict=True))
+
+
+def log_probability(tried, positions):
+    """The log probability with which these positions are drawn."""
+    total = 0.0
+    for j, following in enumerate([*positions[1:], None]):
+        logs = tried._candidates(j, following).log()
+        total += logs[positions[j]] - np.logaddexp.reduce(logs)
+    return total
 
 
 @pytest.mark.parametrize("seed", range(30))
@@ -44,19 +61,19 @@ def test_the_law_drawn_from_is_the_one_defined(seed):
     numerators = np.sort(rng.choice(np.arange(1, 20), int(rng.integers(1, 4)), replace=False))
     taus = [Fraction(int(numerator), 20) for numerator in numerators]
     parts = int(rng.integers(1, 4)) if n_points < 4 else 1
-    tried = problem(counts, n, taus, Fraction(int(rng.integers(1, 40))), base=rng.integers(1, 9, n_points), parts=parts)
-    for positions, log in tried.law(1).items():
-        assert tried.log_probability(positions) == pytest.approx(log, abs=1e-11)
+    tried = problem(counts, n, taus, Fraction(int(rng.integers(1, 40))), parts=parts)
+    for positions, log in law_of(tried).items():
+        assert log_probability(tried, positions) == pytest.approx(log, abs=1e-11)
 
 
 def test_weights_far_beyond_the_range_of_doubles():
     # misfits of up to 2 * 10^6 records at 2.5 nats each
     counts = np.array([0, 250_003, 600_000, 900_000])
     tried = problem(counts, 10**6, QUARTERS, Fraction(10))
-    logs = np.array([tried.log_probability(positions) - log for positions, log in tried.law(1).items()])
+    logs = np.array([log_probability(tried, positions) - log for positions, log in law_of(tried).items()])
     assert len(logs) == 20
     assert np.abs(logs).max() < 1e-8  # the enumeration itself is rounded at 5 * 10^6 nats
-    assert min(tried.law(1).values()) < -(10**6)
+    assert min(law_of(tried).values()) < -(10**6)
 
 
 def test_the_certified_error_holds_and_is_small():
@@ -87,18 +104,13 @@ def test_the_certified_error_holds_and_is_small():
 @pytest.mark.parametrize("taus", [QUARTERS[1:2], QUARTERS[::2], QUARTERS, UNEVEN])
 @pytest.mark.parametrize("base", [None, [1, 1, 10**9], [1, 10**9, 1]])
 def test_no_pair_of_tiny_tables_costs_more_than_epsilon(neighbours, taus, base):
-    base = None if base is None else np.array(base)
-    for n in range(5):
-        for parts in (1, 2):
-            loss = worst_loss(
-                lambda counts, n, parts=parts: joint_law(
-                    counts, n, taus, Fraction(1), neighbours=neighbours, base=base, parts=parts
-                ),
-                n,
-                3,
-                neighbours,
-            )
-            assert loss <= 1 + 1e-12
+    for n, parts in product(range(5), (1, 2)):
+        points = None if base is None else np.repeat(base, parts)
+
+        def law(counts, n, parts=parts, points=points):
+            return law_of(problem(counts, n, taus, Fraction(1), neighbours, parts), points)
+
+        assert worst_loss(law, n, 3, neighbours) <= 1 + 1e-12
 
 
 @pytest.mark.parametrize(
@@ -112,30 +124,19 @@ def test_no_pair_of_tiny_tables_costs_more_than_epsilon(neighbours, taus, base):
     ],
 )
 def test_the_price_is_attained_and_half_the_sensitivity_is_caught(neighbours, taus, n):
-    base = np.array([1, 1, 10**9])  # tilts the law, so that the mean of the ratio lies at its far end
+    base = np.array([1, 1, 10**9])  # many points in a cell tilt the law: the mean of the ratio lies at its far end
     for n_points in (3, 5):
         weights = np.resize(base, n_points)
 
         def law(counts, n, factor=1, weights=weights):
-            tried = problem(counts, n, taus, Fraction(1), neighbours, weights)
-            return replace(tried, unit=factor * tried.unit).law(1)
+            tried = problem(counts, n, taus, Fraction(1), neighbours)
+            return law_of(replace(tried, unit=factor * tried.unit), weights)
 
         if n_points == 3:
             assert 0.999 < worst_loss(law, n, n_points, neighbours) <= 1 + 1e-12
             assert worst_loss(lambda counts, n: law(counts, n, 2), n, n_points, neighbours) > 1.9
         elif n < 4:
             assert worst_loss(law, n, n_points, neighbours) <= 1 + 1e-12
-
-
-@pytest.mark.parametrize("size", [1, 2, 5, 64, 100])
-def test_compiled_sums_are_those_of_numpy_to_the_last_bit(size, monkeypatch):
-    counts = np.sort(np.random.default_rng(size).integers(0, 5001, size))
-    in_numpy = problem(counts, 5000, FIFTIETHS[::5], base=1 + np.arange(size) ** 3).forward
-    monkeypatch.setattr(joint, "COMPILED_FROM", 1)
-    compiled = problem(counts, 5000, FIFTIETHS[::5], base=1 + np.arange(size) ** 3).forward
-    for ours, theirs in zip(compiled, in_numpy, strict=True):
-        assert ours.mantissa.tolist() == theirs.mantissa.tolist()
-        assert ours.exponent.tolist() == theirs.exponent.tolist()
 
 
 def test_units_are_those_of_single_quantiles_where_there_is_one():
@@ -149,19 +150,19 @@ def test_draws_have_their_law_and_a_forgotten_gap_is_caught(certain, monkeypatch
     if certain:  # every draw is decided by rationals
         monkeypatch.setattr(wide_numbers, "FILTER", 1.0)
     n_draws = 3_000 if certain else 100_000
-    tried = problem(COUNTS, 7, QUARTERS[:2], Fraction(3), base=np.array([1, 2, 3, 1]))
-    counts, expected = frequencies(tried.draw(n_draws, seeded()), tried.law(1))
+    tried = problem(COUNTS, 7, QUARTERS[:2], Fraction(3))
+    counts, expected = frequencies(tried.draw(n_draws, seeded()), law_of(tried))
     assert stats.chisquare(counts, expected).pvalue > ACCEPT
     if not certain:
-        original = joint._Gaps._candidates
+        original = Gaps._candidates
 
         def without_gap(self, j, following):
             if following is None:
                 return original(self, j, following)
             return self.forward[j].take(np.arange(following + 1))
 
-        monkeypatch.setattr(joint._Gaps, "_candidates", without_gap)
-        counts, expected = frequencies(tried.draw(n_draws, seeded()), tried.law(1))
+        monkeypatch.setattr(Gaps, "_candidates", without_gap)
+        counts, expected = frequencies(tried.draw(n_draws, seeded()), law_of(tried))
         assert stats.chisquare(counts, expected).pvalue < REJECT
 
 
@@ -211,19 +212,16 @@ def test_quantiles_never_cross_and_are_points_of_the_grid():
         assert drawn.max() < 40
 
 
-def test_without_records_only_the_base_measure_speaks():
-    law = joint_law(
-        np.zeros(3, dtype=int), 0, QUARTERS[:2], Fraction(1), neighbours="add-remove", base=np.array([1, 2, 3])
-    )
-    weights = {(i, j): (i + 1) * (j + 1) for i, j in combinations_with_replacement(range(3), 2)}
-    for key, weight in weights.items():
-        assert np.exp(law[key]) == pytest.approx(weight / sum(weights.values()))
+def test_without_records_all_tuples_are_alike():
+    law = joint_law(np.zeros(3, dtype=int), 0, QUARTERS[:2], Fraction(1), neighbours="add-remove")
+    assert law.keys() == set(combinations_with_replacement(range(3), 2))
+    assert np.exp(list(law.values())) == pytest.approx(np.full(6, 1 / 6))
 
 
 def test_parts_are_merged_into_their_cells():
     fine = problem(COUNTS, 7, QUARTERS[:2], parts=3)
     merged = Counter()
-    for positions, log in fine.law(1).items():
+    for positions, log in law_of(fine).items():
         merged[positions[0] // 3, positions[1] // 3] += np.exp(log)
     law = joint_law(COUNTS, 7, QUARTERS[:2], Fraction(2), neighbours="replace-one", parts=3)
     assert {key: np.exp(log) for key, log in law.items()} == pytest.approx(dict(merged))
@@ -281,8 +279,6 @@ def test_parts_keep_quantiles_near_an_atom_where_they_belong():
         ({"cumulative": np.array([1, 0])}, "must not fall"),
         ({"cumulative": np.array([1, 9])}, "number of records"),
         ({"cumulative": np.array([0.5, 1.0])}, "whole numbers"),
-        ({"base": np.array([1, 0, 1, 1])}, "base weights"),
-        ({"base": np.array([1])}, "base weights"),
     ],
 )
 def test_bad_settings_are_refused(changes, message):

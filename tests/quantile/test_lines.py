@@ -9,24 +9,19 @@ import pandas as pd
 import pytest
 
 from pdips import KNGResidual, Schema, Table
-from pdips.data.encoding import UNITS, in_units
+from pdips.data.encoding import UNITS
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.choosing import Exact
-from pdips.quantile.line_search import UNAVAILABLE, Candidates, Fitter, Records, Spread, parallel, rounds, sums
-from pdips.quantile.schemes import Plan, lines_of
+from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.kng import QuantilePlan, lines_of
+from pdips.quantile.line_search import UNAVAILABLE, Candidates, Fitter, Spread, rounds, sums
 
 TAUS = tuple(Fraction(k, 20) for k in (1, 5, 10, 13, 19))
 
 
-def records_of(n: int, p: int, rng: np.random.Generator, lower: float = -3.7, upper: float = 11.3) -> Records:
+def records_of(n: int, p: int, rng: np.random.Generator, lower: float = -3.7, upper: float = 11.3) -> RegressionRecords:
     predictors = rng.uniform(-1, 1, (n, p))
-    return Records(
-        outcome=rng.uniform(lower, upper, n),
-        predictors=predictors,
-        instruments=in_units(predictors),
-        lower=lower,
-        upper=upper,
-    )
+    return RegressionRecords.of(rng.uniform(lower, upper, n), predictors, lower, upper)
 
 
 class Anything:
@@ -55,7 +50,7 @@ def crossings(lines: np.ndarray) -> int:
 
 
 def release(scheme: str, slopes: str, p: int, rng, n_candidates: int = 24) -> np.ndarray:
-    plan = Plan(taus=TAUS, scheme=scheme, slopes=slopes, main=TAUS[1::2])
+    plan = QuantilePlan(taus=TAUS, scheme=scheme, slopes=slopes, main=TAUS[1:4])
     span = float(rng.choice([1e-3, 0.7, 15.0, 1e6]))
     lower = float(rng.normal() * span)
     records = records_of(3, p, rng, lower, lower + span)
@@ -91,7 +86,7 @@ def test_plain_lines_do_cross_and_are_found_out():
 
 def test_lines_drawn_by_the_mechanism_do_not_cross_either_and_stay_within_bounds():
     rng, records = np.random.default_rng(5), records_of(200, 2, np.random.default_rng(6))
-    plan = Plan(taus=TAUS, scheme="sandwich", slopes="varying", main=TAUS[1::2])
+    plan = QuantilePlan(taus=TAUS, scheme="sandwich", slopes="varying", main=TAUS[1:4])
     for _ in range(20):
         lines = lines_of(records, plan, Fitter(n_intercepts=64), Fraction(5), Exact(RandomBits(rng)))
         assert crossings(lines) == 0
@@ -176,7 +171,7 @@ def test_offsets_increase_from_nothing_to_the_reach_in_whole_steps(n, span, upwa
 
 
 def test_there_is_always_a_candidate():
-    # also between two lines that touch, at the bounds, and with few candidates (SOUNDNESS review, E12)
+    # also between two lines that touch, at the bounds, and with few candidates (docs/proofs/kng.md, lemma 4)
     rng = np.random.default_rng(11)
     for p, n in product((0, 1, 2, 3), (2, 5, 64)):
         records, fitter = records_of(5, p, rng), Fitter(n_intercepts=n)
@@ -195,7 +190,7 @@ def test_candidates_are_the_same_whatever_the_table():
     for make in (
         lambda r: fitter.beside(r, line, slopes=True),
         lambda r: fitter.around(r, line, rounds(2)[1]),
-        lambda r: fitter.beside(parallel(r, line), line[:1]),
+        lambda r: fitter.beside(r.parallel(line), line[:1]),
     ):
         a, b = make(one), make(two)
         assert (a.slopes == b.slopes).all()
@@ -221,9 +216,8 @@ def test_coarse_rounds_leave_records_out_and_the_last_reads_all(monkeypatch):
     monkeypatch.setattr(Fitter, "choose", noting)
     rng = np.random.default_rng(4)
     x = rng.uniform(-1, 1, (4_000, 1))
-    units = np.rint(x * UNITS).astype(np.int64)
     outcome = 50 + 20 * x[:, 0] + rng.laplace(0, 1, 4_000)
-    records = Records(outcome=outcome, predictors=x, instruments=units, lower=0.0, upper=100.0)
+    records = RegressionRecords.of(outcome, x, 0.0, 100.0)
     line = Fitter().search(records, Fraction(1, 2), Fraction(100), Exact(RandomBits(rng), keep=0.1))
     assert read[0] == pytest.approx(400, abs=100)  # 5 standard deviations: once in two million seeds
     assert read[1] == 4_000

@@ -12,13 +12,12 @@ from pdips import InputError, Ledger
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
-from pdips.quantile import sequential
 from pdips.quantile.choosing import Exact, outcomes
+from pdips.quantile.column_synthesis import fitting
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
-from pdips.quantile.line_search import Candidates, Fitter
-from pdips.quantile.panel import Nobody, Panel
-from pdips.quantile.spreads import Spread
+from pdips.quantile.line_search import Candidates, Fitter, Spread
+from pdips.quantile.panel import NoRecords, Panel
 
 PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
 YEARS = (1976, 1977, 1978)
@@ -61,7 +60,7 @@ class Spy:
 
 def spied(mechanism, table):
     spy, columns = Spy(), mechanism.columns(table.schema)
-    sequential.fitting(columns, table, spy)(Exact(RandomBits(np.random.default_rng(1))))
+    fitting(columns, table, spy)(Exact(RandomBits(np.random.default_rng(1))))
     return spy.tasks
 
 
@@ -83,7 +82,7 @@ def tiny_tables(schema, values):
 
 
 def law(columns, table, fit_numbers):
-    found = outcomes(sequential.fitting(columns, table, fit_numbers))
+    found = outcomes(fitting(columns, table, fit_numbers))
     return {outcome.key: outcome for outcome in found}
 
 
@@ -143,8 +142,8 @@ def test_chosen_lines_stay_within_the_price():
         slopes = np.array([[0.0], [records.span / 2]])[: 1 + task.box.n_predictors, : task.box.n_predictors]
         spread = Spread.of(records.span, records.span / 3, 2, records.step, upwards=True)
         around = Candidates(around=records.start(), slopes=slopes, intercepts=spread)
-        Fitter(within=False).choose(records, around, Fraction(3, 4), task.epsilon, chooser)
-        return Nobody()
+        Fitter(slack=10.0).choose(records, around, Fraction(3, 4), task.epsilon, chooser)
+        return NoRecords()
 
     columns = KNGResidual(epsilon=3, **PANEL).columns(schema)
     found = worst_losses(columns, schema, fit, values=(2.0, 900.0))

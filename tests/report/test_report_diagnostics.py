@@ -16,12 +16,12 @@ from test_report import facts_of, pages, run_of, write_folder
 from pdips.convergence import BFMI, ESS, RHAT, Convergence
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
-from pdips.posterior import predicted_records
-from pdips.posterior.closer import stored_name
+from pdips.posterior import inspection as predicted_records
 from pdips.posterior.columns import Columns
-from pdips.posterior.inspection import Posterior, Records, inspect
-from pdips.posterior.model import Blueprint, Source
-from pdips.posterior.predicted_records import bin_edges, check_records, compare
+from pdips.posterior.inspection import Posterior, Records, bin_edges, check_records, compare, inspect
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import Source, stored_name
+from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.release.documents import PrivacyDocument, RunDocument
 from pdips.report import chains, noise
 from pdips.report.judging import CHANCE, EDGE, MOST_CENSORED, NOISE_FACTOR, OFF, agreement, judge
@@ -268,8 +268,8 @@ def test_a_check_that_fails_stops_nothing_and_tells_no_value():
         return normal(data, schema)
 
     blueprint = Blueprint(Source(fragile, "fragile"), WIDE)
-    held = {"model": blueprint.model, "values": {"y": np.zeros(7)}, "counts": np.ones(7, dtype=np.int64)}
-    records = Records(**held, terms=lambda _: (None, None), limit=None, blueprint=blueprint)
+    likelihood, counts = RecordLikelihood(blueprint.model), np.ones(7, dtype=np.int64)
+    records = Records(likelihood=likelihood, values={"y": np.zeros(7)}, counts=counts, blueprint=blueprint)
     tree = xr.DataTree.from_dict({"posterior": xr.Dataset({"theta": (("chain", "draw"), np.zeros((1, 30)))})})
     posterior = Posterior(tree=tree, released=[{"theta": np.zeros(())}], facts={"sampler": "grid"}, independent=True)
     facts, _ = inspect(records, posterior)

@@ -13,7 +13,7 @@ from small_models import ready as find
 from pdips import Schema
 from pdips.convergence import ROUNDS
 from pdips.data.table import Table
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.registry import MECHANISMS
 from pdips.release.release import Release
 from pdips.report.pages import write_card

@@ -33,7 +33,8 @@ def test_the_schema_shown_is_valid():
 
 def test_the_model_shown_can_be_built():
     from pdips import Schema
-    from pdips.posterior.model import Blueprint, Source
+    from pdips.posterior.model import Blueprint
+    from pdips.posterior.model_file import Source
 
     names = {}
     exec(shown("python", "import pymc as pm\n\n\ndef build_model"), names)

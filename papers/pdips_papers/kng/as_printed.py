@@ -3,15 +3,21 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS, Box, Scale
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.mechanism import Variant
+from pdips.privacy.loss import Neighbours, PrivacyLoss, exact
 from pdips.quantile.choosing import Chooser
-from pdips.quantile.line_search import Candidates, Fitter, Records
-from pdips.quantile.schemes import Plan
-from pdips.quantile.spreads import Round
+from pdips.quantile.column_plan import ColumnTask
+from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.kng import AT_ONCE, KNG, QuantilePlan
+from pdips.quantile.line_search import Candidates, Fitter, SearchRound
 
 PRECISION = 1e-6
 """Nats to which scores are rounded."""
@@ -19,8 +25,8 @@ DECAY = 1e-5
 """The printed base measure is exp(-DECAY norm(theta)^2)."""
 
 ROUNDS = {
-    1: Round(share=Fraction(1), reach=1, n_slopes=250, n_intercepts=400, uniform=True),
-    2: Round(share=Fraction(1), reach=1 / 4, n_slopes=20, n_intercepts=100, uniform=True, grid=True),
+    1: SearchRound(share=Fraction(1), reach=1, n_slopes=250, n_intercepts=400, uniform=True),
+    2: SearchRound(share=Fraction(1), reach=1 / 4, n_slopes=20, n_intercepts=100, uniform=True, grid=True),
 }
 
 
@@ -65,7 +71,7 @@ class PublishedFitter(Fitter):
         return float(np.max(np.abs(self.middle) + self.half, initial=1.0))
 
     def gradient(
-        self, below: IntArray, records: Records, tau: Fraction, epsilon: Fraction
+        self, below: IntArray, records: RegressionRecords, tau: Fraction, epsilon: Fraction
     ) -> tuple[IntArray, Fraction]:
         """Return the printed exponent, in whole steps of ``PRECISION`` nats, and a step."""
         signed = (below - float(tau) * records.total) / UNITS
@@ -81,11 +87,11 @@ class PublishedFitter(Fitter):
         decay = DECAY * (moved**2 + (slopes**2).sum(axis=1)[:, None])
         return np.asarray(super().log_weights(candidates) - decay)
 
-    def parallel(self, records: Records, line: FloatArray) -> Records:
+    def parallel(self, records: RegressionRecords, line: FloatArray) -> RegressionRecords:
         """Return the records themselves: all entries of the gradient count."""
         return records
 
-    def search(self, records: Records, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
+    def search(self, records: RegressionRecords, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
         """Draw a line on one wide set of candidates."""
         if records.n_predictors not in ROUNDS:
             return super().search(records, tau, epsilon, chooser)
@@ -93,11 +99,57 @@ class PublishedFitter(Fitter):
         return self.choose(records, found, tau, epsilon, chooser)
 
 
-def true_epsilon(plan: Plan, n_predictors: int, epsilon: float) -> float:
+FLAW = (
+    "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for tau > 1/2, "
+    "by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
+)
+"""The statement of the printed form."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedKNG(KNG):
+    """Quantile regressions by the K-norm gradient mechanism with the sensitivity that paper 002 prints.
+
+    2 (1 - tau) C_X is too small for tau > 1/2: kind "none", for studies and audits only. The settings are those of
+    :class:`pdips.KNG`; ``norm`` and ``base`` are the paper's, whatever they are set to, and the default scheme is
+    sandwich.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range, or the scheme isn't one of the paper's.
+    """
+
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    variant: ClassVar[str] = "published"
+
+    def __post_init__(self) -> None:
+        """Check the settings that need no schema."""
+        object.__setattr__(self, "scheme", self.scheme or "sandwich")
+        super().__post_init__()
+        if self.scheme in AT_ONCE:
+            raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the claim, which is wrong."""
+        epsilon = exact(self.epsilon, "epsilon")
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=FLAW)
+
+    def fitter(self, task: ColumnTask) -> Fitter:
+        """Return how the lines of a column are chosen."""
+        return PublishedFitter.of(task.box, task.cap, self.n_candidates)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings as plain values."""
+        return super().settings() | {"variant": self.variant}
+
+
+def true_epsilon(plan: QuantilePlan, n_predictors: int, epsilon: float) -> float:
     """Return what the printed sensitivity really costs in a column, under replace-one, if sampling is exact.
 
-    See ``docs/proofs/kng.md``. For (1, x), 0 <= x_j <= C_X, C_X >= 1, in the largest entry, Delta_R is C_X, the printed
-    one 2 (1 - tau) C_X, so a quantile costs epsilon_k / (2 (1 - tau)).
+    For (1, x) with 0 <= x_j <= C_X, C_X >= 1, in the largest entry, Delta_R is C_X and the printed one 2 (1 - tau) C_X,
+    so a quantile costs epsilon_k / (2 (1 - tau)): ``docs/proofs/kng.md``, section 6.
     """
     shares = plan.shares(n_predictors)
     return math.fsum(epsilon * float(share) / (2 * (1 - float(tau))) for tau, share in shares.items())

@@ -17,8 +17,9 @@ from pdips.evaluation.pmse import Penalty, pmse
 from pdips.privacy.curator import Clock
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
-from pdips.quantile import sequential
 from pdips.quantile.choosing import Chooser
+from pdips.quantile.column_plan import ColumnTask
+from pdips.quantile.column_synthesis import synthesize as synthesize_columns
 from pdips.quantile.conditional import Draw, LineDraw
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.panel import panel_of
@@ -332,13 +333,13 @@ def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
     """Quantile regressions at the same quantiles, fitted to the table without noise."""
     taus = np.array([float(k) / 20 for k in range(1, 20)])
 
-    def fit(task: Task, chooser: Chooser) -> Draw:
+    def fit(task: ColumnTask, chooser: Chooser) -> Draw:
         records = task.records()
         lines = quantile_lines(records.predictors, records.outcome, list(taus))
         return LineDraw(task.column, task.box, taus, lines, "interpolate")
 
     columns = KNGResidual(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,)).columns(table.schema)
-    return sequential.release(columns, table, fit, 1, table.n_records, RandomBits(rng), Clock()).sets[0]
+    return synthesize_columns(columns, table, fit, 1, table.n_records, RandomBits(rng), Clock()).sets[0]
 
 
 # The paper's figures 1 and 2.

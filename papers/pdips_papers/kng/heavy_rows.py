@@ -81,7 +81,9 @@ def spent(mechanism: Any) -> float:
     public candidates.
     """
     epsilon = exact(mechanism.epsilon, "epsilon")
-    return math.fsum(true_epsilon(mechanism.plan, p, float(epsilon * BUDGET[name])) for name, p in PREDICTORS.items())
+    return math.fsum(
+        true_epsilon(mechanism.quantile_plan, p, float(epsilon * BUDGET[name])) for name, p in PREDICTORS.items()
+    )
 
 
 UPPER = {"x1": 1_000, "x2": 1_000, "x3": 2_000}

@@ -17,9 +17,11 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
-from pdips.posterior.censoring import Censored, censor
+from pdips.posterior.censoring import Censored
 from pdips.posterior.columns import record_values
-from pdips.posterior.model import Blueprint, as_source
+from pdips.posterior.finished_model import censor
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import converged, sample
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find

@@ -11,10 +11,11 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.posterior.model import Blueprint, as_source
-from pdips.posterior.quadrature import Quadrature
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
+from pdips_papers.pseudo.quadrature import Quadrature
 
 N_DRAWS = 1_000
 """Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""

@@ -8,21 +8,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
-from numpy.typing import NDArray
-from scipy.stats import beta
 
-from pdips.arrays import BoolArray, IntArray
+from pdips.arrays import IntArray
 from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior import stages
+from pdips.posterior import private_reference as stages
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
-from pdips.posterior.drawing import Scored
+from pdips.posterior.grid import Scored
+from pdips.posterior.model import ONE_AT_A_TIME
 from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_of
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.workspace import ONE_AT_A_TIME
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome
@@ -74,14 +72,6 @@ def shares(data: Columns, schema: Schema) -> pm.Model:
         phi = pm.Uniform("phi", 0, 1)
         lam = pm.Pareto("lam", alpha=1.5, m=0.1)
         pm.Beta("y", lam * phi, lam * (1 - phi), observed=data["y"])
-    return model
-
-
-def narrow(data: Columns, schema: Schema) -> pm.Model:
-    """Return numbers of known, small deviation about an unknown mean."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 3)
-        pm.Normal("y", theta, 0.3, observed=data["y"])
     return model
 
 
@@ -147,9 +137,6 @@ def censored(build: Build) -> Iterator[Case]:
         raise InputError("the audit of censored-posterior has models of its own; leave model out")
     if made.sampler not in ("auto", "grid"):
         raise InputError(f"the exact grid can be audited, and sampler = {made.sampler} can't")
-    if made.variant == "published":
-        yield from _published(made, build)
-        return
     if made.kind == "pure":
         yield from _of_a_draw(build)
         staged = _staged(build, share="1/2")
@@ -175,18 +162,7 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
             yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), "exact")
     zero = where_allowed(partial(build, model=shares), centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
-        yield Case(zero, _shares(), "exact")
-
-
-def _published(made: CensoredPosterior, build: Build) -> Iterator[Case]:
-    """Yield the cases of the published form: Censor_uw, or Censor_w beside it unless weights were chosen."""
-    unweighted = where_allowed(partial(build, model=shares), weights="none")
-    if unweighted is not None:
-        yield Case(unweighted, _shares(_far_apart))
-        yield Case(unweighted, _shares(), "exact")
-    weighted = where_allowed(partial(build, model=narrow), weights="confidential")
-    if weighted is not None:
-        yield Case(weighted, _outlier())
+        yield Case(zero, three_shares(), "exact")
 
 
 def _sized(build: Build, **usual: Any) -> CensoredPosterior:
@@ -235,24 +211,11 @@ def _flip(table_of: Callable[[list[float]], Table], crowd: int, mechanism: Censo
     return Pair(name, table_of([*zeros, 1.0]), table_of(other), mechanism.neighbours)
 
 
-def _shares(event: Event | None = None) -> Pair:
-    """Return the pair of Censor_uw: a share goes from .7 to nearly 0."""
+def three_shares(event: Event | None = None) -> Pair:
+    """Return the pair on which a posterior without a centre loses most: a share goes from .7 to nearly 0."""
     first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
     event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
-
-
-def _far_apart(rows: NDArray[Any]) -> BoolArray:
-    phi, lam = rows.T
-    a, b = lam * phi, lam * (1 - phi)
-    found: BoolArray = (beta.logpdf(0.7, a, b) >= 0.5) & (beta.logpdf(1e-6, a, b) <= -0.5)
-    return found
-
-
-def _outlier() -> Pair:
-    """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
-    pair = _beside("an outlier beside two crowds", 100.0, [0.0] * 19 + [1.5] * 19)
-    return with_event(pair, lambda rows: np.abs(rows[:, 0] - 1.5) < 0.75, "the mean is nearer to the second crowd")
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
@@ -263,17 +226,17 @@ def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
 
 def _dropped() -> Pair:
     """Return the pair in which a record makes all others risky, so that none counts."""
-    pair = _beside("an outlier among equal records", 400.0, [0.0] * 19)
+    pair = beside("an outlier among equal records", 400.0, [0.0] * 19)
     return with_event(pair, lambda rows: np.abs(rows[:, 0]) > 3, "the mean is more than 3 from 0")
 
 
 def _harmless() -> Pair:
     """Return the pair in which a record makes all others harmless, so that they count in full."""
-    pair = _beside("an outlier beside a risky minority", 400.0, [0.0] * 13 + [5.0] * 6)
+    pair = beside("an outlier beside a risky minority", 400.0, [0.0] * 13 + [5.0] * 6)
     return with_event(pair, lambda rows: rows[:, 0] > 1.2, "the mean is above 1.2")
 
 
-def _beside(name: str, outlier: float, rest: list[float]) -> Pair:
+def beside(name: str, outlier: float, rest: list[float]) -> Pair:
     """Return the pair in which an outlier goes to 0, where others are."""
     first, second = (Table(pd.DataFrame({"y": [one, *rest]}), FAR) for one in (outlier, 0.0))
     return Pair(name, first, second, "replace-one")

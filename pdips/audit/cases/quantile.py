@@ -12,10 +12,10 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-from pdips.quantile.kng import KNG
+from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.kng import KNG, SCHEMES
 from pdips.quantile.kng_residual import KNGResidual
-from pdips.quantile.line_search import Fitter, Records
-from pdips.quantile.schemes import SCHEMES
+from pdips.quantile.line_search import Fitter
 
 COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 """Levels only: a histogram."""
@@ -85,7 +85,7 @@ def _levels(mechanism: KNG | KNGResidual) -> Iterator[Case]:
 def _above(mechanism: KNG, value: float) -> int:
     """Return the first candidate of a single quantile of wages that is above a value."""
     nobody = np.zeros((0, 0))
-    records = Records(outcome=np.zeros(0), predictors=nobody, instruments=nobody.astype(int), lower=0.0, upper=1000.0)
+    records = RegressionRecords.of(np.zeros(0), nobody, 0.0, 1000.0)
     fitter = Fitter(n_intercepts=mechanism.n_candidates)
     return int(np.argmax(fitter.beside(records, records.start(), upwards=True).intercepts.offsets > value))
 

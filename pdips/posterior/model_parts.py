@@ -26,9 +26,9 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.shape import Shape, Shape_i
 
-from pdips.arrays import IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX
+from pdips.posterior.model_checks import check_law
 from pdips.posterior.record_likelihood import alone, on_first_axis, open_checks, over_records
 
 LIKELIHOOD = "pdips_likelihood"
@@ -53,7 +53,7 @@ class Axis:
 
     dim: str | None = None
     axes: Mapping[str, int] = field(default_factory=dict)
-    ids: Mapping[str, IntArray] = field(default_factory=dict)
+    ids: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
     n: int | None = None
 
     @property
@@ -283,3 +283,43 @@ def _jittered(value: NDArray[Any], rng: np.random.Generator) -> NDArray[Any]:
 def total(terms: Sequence[Any]) -> Any:
     """Add the terms of several observed variables."""
     return sum(terms[1:], terms[0])
+
+
+def check_variables(parts: Parts, public_potentials: Collection[str]) -> None:
+    """Refuse what can be seen without numbers: improper or data-driven priors, potentials, imputed values."""
+    free = parts.of_kind(ModelFreeRV)
+    for node in free:
+        _check_prior(node)
+    names = {node.op.name for node in free}
+    for node in parts.of_kind(ModelObservedRV):
+        base = node.op.name.removesuffix("_observed")
+        if base != node.op.name and f"{base}_unobserved" in names and node.op.name not in parts.axis.ids:
+            raise InputError(
+                f"{base!r} has missing values, which PyMC imputes; say in record_ids[{node.op.name!r}] which record "
+                "each known value belongs to, or leave such records out by a rule that looks at one record only"
+            )
+    for node in parts.of_kind(ModelPotential):
+        if node.op.name not in public_potentials:
+            raise InputError(
+                f"potential {node.op.name!r} may read records outside the window; if it reads parameters only, name it "
+                "in PUBLIC_POTENTIALS of the model's file, or in public_potentials"
+            )
+        if any(map(_is_data, read_by(node.inputs[0]))):
+            raise InputError(f"potential {node.op.name!r} is called public but reads data; make them constants")
+
+
+def _check_prior(node: Any) -> None:
+    name, variable = node.op.name, node.inputs[0]
+    check_law(name, variable)
+    if isinstance(variable.owner.op, MinibatchRandomVariable):
+        raise InputError(f"{name!r} has a total_size, which rescales its density; take it away")
+    for each in read_by(variable):
+        if _is_data(each):
+            raise InputError(
+                f"the prior of {name!r} reads {each.owner.op.name!r}; no window bounds what records do through a "
+                "prior, so make it a constant that is public"
+            )
+
+
+def _is_data(variable: Any) -> bool:
+    return not isinstance(variable, Constant) and isinstance(variable.owner.op, (ModelNamed, ModelObservedRV))

@@ -12,8 +12,9 @@ from scipy import special, stats
 from small_models import PAIRS, UNIT, WIDE, beta, beta_records, blueprint, four, line, normal
 
 from pdips import InputError
-from pdips.posterior import lattice, pointwise
-from pdips.posterior.quadrature import Quadrature, Target
+from pdips.posterior import record_likelihood
+from pdips_papers.pseudo import lattice, quadrature
+from pdips_papers.pseudo.quadrature import Quadrature, Target
 
 Y = np.array([1.0, 2.5, 3.0, -0.5, 4.0])
 RNG_SEED = 20261121
@@ -139,14 +140,14 @@ def test_draws_are_in_the_models_own_units(on_beta):
 
 
 def test_log_likelihoods_are_those_of_scipy(on_beta, monkeypatch):
-    monkeypatch.setattr(pointwise, "BLOCK", 1000)
+    monkeypatch.setattr(record_likelihood, "BLOCK", 1000)
     on_beta.update(window=np.inf)
     draws = on_beta.draws(17, np.random.default_rng(0))
     a, b = draws["lam"] * draws["phi"], draws["lam"] * (1 - draws["phi"])
     expected = stats.beta.logpdf(beta_records(200), a[:, None], b[:, None])
     np.testing.assert_allclose(on_beta.log_likelihoods(draws), expected, rtol=1e-9)
     np.testing.assert_allclose(on_beta.largest(draws), np.abs(expected).max(axis=0), rtol=1e-9)
-    monkeypatch.setattr(pointwise, "HELD", 1000)
+    monkeypatch.setattr(quadrature, "HELD", 1000)
     with pytest.raises(InputError, match="largest of each record"):
         on_beta.log_likelihoods(draws)
 
@@ -198,9 +199,9 @@ def test_new_records_drop_the_weights_of_old_ones(on_normal):
 
 
 def test_the_same_fit_again_is_the_same_to_the_last_bit(on_normal):
-    first = on_normal.update(values={"y": Y}).lattice.density
+    first = on_normal.update(values={"y": Y}).lattice.likelihood
     on_normal.update(values={"y": Y + 400}).draws(1, np.random.default_rng(0))
-    np.testing.assert_array_equal(on_normal.update(values={"y": Y}).lattice.density, first)
+    np.testing.assert_array_equal(on_normal.update(values={"y": Y}).lattice.likelihood, first)
 
 
 # The lattice

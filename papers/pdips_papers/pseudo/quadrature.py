@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import numpy as np
 import pymc as pm
@@ -10,14 +10,17 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.posterior import lattice
+from pdips.posterior.censoring import CLIPS, Clip
 from pdips.posterior.columns import Values
-from pdips.posterior.pointwise import Likelihoods
+from pdips.posterior.parameters import constrained, initial, split
+from pdips.posterior.pseudo_posterior import largest
+from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.posterior.weights import check_weights
 from pdips.privacy.loss import choice
+from pdips_papers.pseudo import lattice
 
-Clip = Literal["hard", "tanh", "algebraic"]
-CLIPS: tuple[Clip, ...] = ("hard", "tanh", "algebraic")
+HELD = 50_000_000
+"""Log-likelihoods that may be held, for whoever asks for all of them."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -143,14 +146,13 @@ class Quadrature:
         mode: str = "FAST_COMPILE",
         **settings: Any,
     ) -> None:
-        self.likelihoods = Likelihoods(model, values, mode=mode)
-        self._parameters = self.likelihoods.parameters
-        if self._parameters.discrete:
-            raise InputError(f"parameter {self._parameters.discrete[0]!r} is discrete; a lattice is of real numbers")
-        if self._parameters.start.size > lattice.MOST_DIMENSIONS:
-            raise InputError(
-                f"a lattice takes one to three parameters, and the model has {self._parameters.start.size}; use NUTS"
-            )
+        discrete = [value.name for value in model.value_vars if not value.dtype.startswith("float")]
+        if discrete:
+            raise InputError(f"parameter {discrete[0]!r} is discrete; a lattice is of real numbers")
+        self._likelihood, self._mode = RecordLikelihood(model, columns=values), mode
+        self._start = initial(model)
+        if self._start.size > lattice.MOST_DIMENSIONS:
+            raise InputError(f"a lattice takes one to three parameters, and the model has {self._start.size}; use NUTS")
         self._tolerance = tolerance
         self._lattice: lattice.Lattice | None = None
         self.target = Target(values=values, **settings)
@@ -163,8 +165,6 @@ class Quadrature:
         if "values" in changed:
             changed = {"weights": None, "centre": 0.0, "counts": None, **changed}
         self.target = replace(self.target, **changed)
-        if "values" in changed:
-            self.likelihoods.read(self.target.values)
         self._lattice = None
         return self
 
@@ -172,7 +172,7 @@ class Quadrature:
     def lattice(self) -> lattice.Lattice:
         """The law of the unconstrained parameters."""
         if self._lattice is None:
-            self._lattice = lattice.fit(self.log_density, self._parameters.start, tolerance=self._tolerance)
+            self._lattice = lattice.fit(self.log_density, self._start, tolerance=self._tolerance)
         return self._lattice
 
     @property
@@ -182,19 +182,27 @@ class Quadrature:
 
     def log_density(self, points: FloatArray) -> FloatArray:
         """Return the log density at unconstrained points, shape (points, d), up to a constant."""
-        found = self._parameters.log_prior(points)
-        for rows, terms in self.likelihoods.blocks(points):
+        each = split(self._likelihood.model, points)
+        with np.errstate(all="ignore"):
+            found = np.broadcast_to(self._likelihood.log_prior(each), len(points)).astype(np.float64)
+        for rows, terms in self._likelihood.blocks(self.target.values, each, self._mode):
             found[rows] += self.target.total(terms)
         return found
 
     def draws(self, n: int, rng: np.random.Generator) -> dict[str, FloatArray]:
         """Return independent draws of the free variables and their value variables, shape (n, ...) each."""
-        return self._parameters.named(self.lattice.draws(n, rng))
+        return self._named(self.lattice.draws(n, rng))
 
     def nodes(self) -> tuple[dict[str, FloatArray], FloatArray]:
         """Return the free variables at the nodes of the lattice, and the probability of each node."""
         points, weights = self.lattice.nodes()
-        return self._parameters.named(points), weights
+        return self._named(points), weights
+
+    def _named(self, points: FloatArray) -> dict[str, FloatArray]:
+        model = self._likelihood.model
+        each = constrained(model, points)
+        values = dict(zip((value.name for value in model.value_vars), split(model, points), strict=True))
+        return values | {name: np.stack([draw[name] for draw in each]) for name in each[0]}
 
     def log_likelihoods(self, draws: Mapping[str, NDArray[Any]]) -> FloatArray:
         """Return the log-likelihood of each record at each draw, shape (draws, records), neither weighted nor clipped.
@@ -204,8 +212,14 @@ class Quadrature:
         InputError
             If there are too many to hold; see :meth:`largest`.
         """
-        return self.likelihoods.all(draws)
+        points = self._points(draws)
+        if len(points[0]) * self.target.n_rows > HELD:
+            raise InputError(f"more than {HELD:,} log-likelihoods: ask for the largest of each record")
+        return np.concatenate([terms for _, terms in self._likelihood.blocks(self.target.values, points, self._mode)])
 
     def largest(self, draws: Mapping[str, NDArray[Any]]) -> FloatArray:
-        """Return max over draws of abs(log-likelihood) of each record, shape (records,)."""
-        return self.likelihoods.largest(draws)
+        """Return max over draws of abs(log-likelihood) of each record, shape (records,); NaN counts as infinite."""
+        return largest(self._likelihood.blocks(self.target.values, self._points(draws), self._mode))
+
+    def _points(self, draws: Mapping[str, NDArray[Any]]) -> list[NDArray[Any]]:
+        return [np.asarray(draws[value.name]) for value in self._likelihood.model.value_vars]

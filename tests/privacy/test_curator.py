@@ -1,0 +1,267 @@
+"""A curator answers the steps of a plan in order and nothing else; audits see what releases show."""
+
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+from tables import all_tables, random_table, schema_of, table_of
+
+from pdips.data.schema import Schema
+from pdips.errors import InputError, PlanError
+from pdips.histogram.laplace import LaplaceSanitizer
+from pdips.mechanism import Drawn, PlannedMechanism
+from pdips.privacy.curator import Drawing
+from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.replay import exact_law, joined, record
+from pdips.privacy.sensitivity import Sensitivity
+
+SCHEMA = schema_of(2, 3)
+TABLE = random_table(SCHEMA, 12)
+ONE = Sensitivity.of_person(l1=1)
+N_RUNS = 20_000
+REJECT = 1e-6
+"""Error rate of each statistical test here."""
+
+
+def seeded(seed: int = 0) -> RandomBits:
+    return RandomBits(np.random.default_rng(seed))
+
+
+def step(name: str, law: str = "laplace", **settings) -> Step:
+    return Step(name=name, sensitivity=ONE, price=Fraction(1), law=law, counts=name, **settings)
+
+
+def plan_of(*steps: Step, **settings) -> Plan:
+    return Plan(mechanism="m", schema=SCHEMA, neighbours="replace-one", steps=steps, law="It asks.", **settings)
+
+
+def first_column(table) -> np.ndarray:
+    return table.count(table.codes["a"], 2)
+
+
+def asked(table):
+    """A statistic that must not be computed."""
+    pytest.fail("the table was read")
+
+
+A, B, CHOICE = step("a"), step("b"), step("choice", "exponential")
+
+
+@pytest.mark.parametrize(
+    ("before", "wrong", "question"),
+    [
+        ([], B, "count"),
+        ([A], A, "count"),
+        ([A, B], A, "count"),
+        ([], A, "choose"),
+        ([], A, "draw"),
+        ([], replace(A, price=Fraction(2)), "count"),
+    ],
+    ids=["out of order", "twice", "after the last", "another law", "a draw", "another price"],
+)
+def test_what_the_plan_does_not_price_is_refused_before_the_table_is_read(before, wrong, question):
+    curator = Drawing(plan_of(A, B), TABLE, seeded())
+    for right in before:
+        curator.count(right, first_column)
+    with pytest.raises(PlanError, match=r"plan|priced"):
+        getattr(curator, question)(wrong, asked)
+
+
+def test_a_step_may_be_asked_as_often_as_it_says_in_every_round():
+    often = step("a", times=2)
+    curator = Drawing(plan_of(often, repeats=2), TABLE, seeded())
+    for _ in range(4):
+        assert not curator.finished
+        curator.count(often, first_column)
+    assert curator.finished
+    with pytest.raises(PlanError):
+        curator.count(often, asked)
+
+
+def test_what_is_protected_is_not_told():
+    curator = Drawing(replace(plan_of(A), neighbours="add-remove"), TABLE, seeded())
+    for name in ("n_records", "public"):
+        with pytest.raises(PlanError, match="add-remove"):
+            getattr(curator, name)
+    assert str(TABLE.n_records) not in repr(curator)
+
+
+def test_public_columns_are_sorted_and_come_alone():
+    levels = {"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1, 2]}}
+    schema = Schema.model_validate({"columns": levels})
+    part = Drawing(replace(plan_of(A), schema=schema), random_table(schema, 30), seeded()).public
+    assert list(part.codes) == ["a"]
+    assert list(part.frame.columns) == ["a"]
+    assert (np.diff(part.codes["a"]) >= 0).all()
+    assert part.n_records == 30
+
+
+@pytest.mark.parametrize("cap", [1, 2, 5])
+@pytest.mark.parametrize(("relation", "places"), [("replace-one", 2), ("add-remove", 1)])
+def test_scale_times_price_is_the_sensitivity_of_a_person(cap, relation, places):
+    schema = schema_of(2, 3, records={"max_per_person": cap})
+    found = Sensitivity.of_counts(schema, relation, tables=3)
+    laplace = step("x", times=4)
+    laplace = replace(laplace, sensitivity=found, price=Fraction(1, 7))
+    assert found.l1 == places * cap * 3
+    assert found.l2_squared == places * cap**2 * 3
+    assert laplace.scale * laplace.price / laplace.times == found.l1
+    gauss = replace(laplace, law="gaussian")
+    assert found.l2_squared / (2 * gauss.variance) == gauss.price / gauss.times
+
+
+def test_prices_add_up_exactly():
+    plan = plan_of(A, replace(B, price=Fraction(1, 3)), repeats=3, n_sets=3)
+    assert plan.loss.epsilon == 4 == sum(spend.epsilon for spend in plan.spends)
+    assert [spend.step for spend in plan.spends][:3] == ["a, set 1", "b, set 1", "a, set 2"]
+    zcdp = replace(plan, kind="zcdp", delta=Fraction(1, 10**6))
+    assert zcdp.loss.rho == 4
+    assert sum(spend.epsilon for spend in zcdp.spends) == zcdp.loss.epsilon
+
+
+def test_a_plan_without_steps_or_with_two_of_one_name_is_refused():
+    with pytest.raises(InputError, match="ask nothing"):
+        plan_of()
+    with pytest.raises(InputError, match="one name"):
+        plan_of(A, A)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chooser(PlannedMechanism):
+    """Chooses a column, counts it, and asks for more where the first noisy count is above 2."""
+
+    name = "chooser"
+    steers: bool = False
+
+    def plan(self, schema):
+        last = (step("more"),) if self.steers else ()
+        return plan_of(CHOICE, A, *last)
+
+    def synthesize(self, plan, curator, rng):
+        (column,) = curator.choose(CHOICE, lambda table: np.array([[0, int((table.codes["b"] == 0).sum())]]))
+        name = "ab"[column]
+        noisy = curator.count(A, lambda table: table.count(table.codes[name], SCHEMA.columns[name].n_levels))
+        if self.steers:
+            (high,) = curator.decide(noisy, lambda counts: counts[..., :1] > 2)
+            curator.count(plan.named("more"), lambda table: np.array([100 if high else -100]))
+        return Drawn(sets=[])
+
+
+def releases(mechanism, n: int) -> list[list[np.ndarray]]:
+    """The answers of whole releases, by a curator that notes them."""
+    found = []
+    for seed in range(n):
+        curator = Drawing(mechanism.plan(SCHEMA), TABLE, seeded(seed))
+        seen: list[np.ndarray] = []
+        noted = SimpleNamespace(
+            choose=lambda *a, c=curator, s=seen: s.append(c.choose(*a)) or s[-1],
+            count=lambda *a, c=curator, s=seen: s.append(c.count(*a)) or s[-1],
+            decide=curator.decide,
+        )
+        mechanism.synthesize(mechanism.plan(SCHEMA), noted, np.random.default_rng(seed))
+        found.append(seen)
+    return found
+
+
+@pytest.mark.parametrize("steers", [False, True])
+def test_recorded_runs_have_the_law_of_releases(steers):
+    made = Chooser(epsilon=1, steers=steers)
+    blocks = record(made, TABLE, N_RUNS, seeded())
+    one_by_one = releases(made, 2_000)
+    for number, block in enumerate(blocks):
+        seen = np.array([answers[number][0] for answers in one_by_one])
+        both = np.concatenate([block[:, 0], seen])
+        values = np.unique(both)
+        table = [[(part == value).sum() for value in values] for part in (block[:, 0], seen)]
+        kept = np.array(table)[:, np.sum(table, axis=0) > 40]
+        assert stats.chi2_contingency(kept).pvalue > REJECT
+        wrong = kept.copy()
+        wrong[0] = np.roll(wrong[0], 1)  # the broken twin: another law
+        assert stats.chi2_contingency(wrong).pvalue < REJECT
+    if steers:
+        high = blocks[1][:, 0] > 2
+        assert (blocks[2][high, 0] > 0).all()
+        assert (blocks[2][~high, 0] < 0).all()
+
+
+def test_the_exact_law_has_every_choice_once():
+    law = exact_law(Chooser(epsilon=1), TABLE)
+    found = {outcome.key: outcome for outcome in law.outcomes}
+    assert set(found) == {(0,), (1,)}
+    assert math.fsum(math.exp(each.log_probability) for each in law.outcomes) == pytest.approx(1)
+    score = int((TABLE.codes["b"] == 0).sum())
+    assert found[1,].log_probability - found[0,].log_probability == pytest.approx(score)
+    assert found[0,].statistics == tuple(first_column(TABLE))
+    assert found[1,].scales == (Fraction(1),) * 3
+
+
+def test_what_follows_from_noise_has_no_exact_law():
+    with pytest.raises(InputError, match="noisy"):
+        exact_law(Chooser(epsilon=1, steers=True), TABLE)
+
+
+def test_a_mechanism_that_asks_too_little_is_named():
+    class Lazy(Chooser):
+        def synthesize(self, plan, curator, rng):
+            return Drawn(sets=[])
+
+    with pytest.raises(PlanError, match="doesn't ask all"):
+        record(Lazy(epsilon=1), TABLE, 10, seeded())
+
+
+def test_records_of_two_tables_line_up():
+    first, second = ([np.ones((3, n), dtype=np.int64), np.zeros((3, 1), dtype=np.int64)] for n in (1, 2))
+    rows = joined(first, second)
+    assert [row.tolist()[0] for row in rows] == [[1, -1, 0], [1, 1, 0]]
+
+
+def test_rounds_are_recorded_one_beside_the_other():
+    made = LaplaceSanitizer(epsilon=1, n_sets=3, split="per-set")
+    (a, b, c) = record(made, TABLE, 5_000, seeded())
+    assert a.shape == (5_000, 6)
+    assert abs(np.corrcoef(a[:, 0], b[:, 0])[0, 1]) < 0.08  # 5.6 standard errors
+    assert c.var() > 1.5 * 2 * 3**2  # the scale of a third of the budget, not of all of it
+    assert exact_law(made, TABLE).repeats == 3
+
+
+@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
+def test_a_curator_that_is_asked_through_a_mechanism_charges_first(relation, tmp_path):
+    from pdips import Ledger, RefusedError
+
+    ledger = Ledger(tmp_path / "l.sqlite")
+    ledger.set_total("1/2")
+    read: list[str] = []
+
+    @dataclass(frozen=True, kw_only=True)
+    class Spy(LaplaceSanitizer):
+        def synthesize(self, plan, curator, rng):
+            read.append("asked")
+            return super().synthesize(plan, curator, rng)
+
+    with pytest.raises(RefusedError):
+        Spy(epsilon=1, neighbours=relation).release(TABLE, ledger=ledger)
+    assert not read
+
+
+def test_exact_losses_of_all_tiny_tables_are_the_price(neighbours):
+    made = LaplaceSanitizer(epsilon="1/2", neighbours=neighbours)
+    schema = schema_of(2, 2)
+    laws = {
+        records: exact_law(made, table_of(records, schema)).outcomes[0]
+        for n in (1, 2)
+        for records in all_tables(schema, n)
+    }
+    worst = Fraction(0)
+    for a, one in laws.items():
+        for b, other in laws.items():
+            apart = len(a) == len(b) and sum(x != y for x, y in zip(a, b, strict=True)) == 1
+            alike = apart if neighbours == "replace-one" else len(a) == len(b) + 1 and a[: len(b)] == b
+            if alike:
+                moved = zip(one.statistics, other.statistics, one.scales, strict=True)
+                worst = max(worst, sum((abs(x - y) / scale for x, y, scale in moved), Fraction(0)))
+    assert worst == Fraction(1, 2)
