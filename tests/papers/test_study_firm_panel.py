@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 
 from pdips import InputError
+from pdips.registry import find as find_mechanism
 from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
@@ -39,7 +40,7 @@ def test_the_panels_are_those_of_plm():
     assert spain.table.frame["emp_1983"].iloc[0] == 88  # exp(4.477337)
     assert load(PANELS[2]).table.n_records == 11_070
     for panel in (uk, spain):
-        mechanism = FORMS[RESIDUAL](epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
+        mechanism = find_mechanism(FORMS[RESIDUAL][0])(epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
         assert mechanism.columns(panel.table.schema).order == tuple(panel.years.values())
         mechanism.check_table(mechanism.columns(panel.table.schema), panel.table)
 
