@@ -64,8 +64,10 @@ pdips.pairs: Case Pair pair_of_files small_pairs worst_pairs
 pdips.privacy: PrivacyLoss Spend compose to_replace_one zcdp
 pdips.registry: find register
 pdips.release: Release RunRecord
+pdips.report.bounds: bound_against_value censored_by_draw weights_against_value
 pdips.report.meaning: belief_bound
 pdips.report.pages: write_card
+pdips.report.posterior: read_tree
 pdips.schema: Column Records Schema
 pdips.studies: find
 pdips.studies.execution: measure
