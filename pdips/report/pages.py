@@ -109,9 +109,9 @@ def rewrite_report(directory: Path) -> Path | None:
     return write_report(confidential, PrivacyDocument.read(home))
 
 
-def render(template: str, **context: Any) -> str:
-    """Fill one of the templates of this room."""
-    return _environment().get_template(template).render(context)
+def render(template: str, *, folder: Path | None = None, **context: Any) -> str:
+    """Fill one of the templates of this room, or of another folder, which may extend them."""
+    return _environment(folder).get_template(template).render(context)
 
 
 def _has_run(confidential: Path) -> bool:
@@ -172,11 +172,3 @@ def _environment(folder: Path | None = None) -> "Environment":
     environment.filters.update(named, agreement=diagnostics.agreement)
     environment.globals.update(plural=formats.plural)
     return environment
-<<<<<<< HEAD
-
-
-def render(template: str, *, folder: Path | None = None, **context: Any) -> str:
-    """Fill one of the templates of this room, or of another folder, which may extend them."""
-    return _environment(folder).get_template(template).render(context)
-=======
->>>>>>> main

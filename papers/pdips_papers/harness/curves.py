@@ -11,15 +11,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
-<<<<<<< HEAD
 from pdips.privacy.loss import positive
+from pdips.report.figures import INK, QUIET, RULE, SERIES
 from pdips.report.formats import SUPERSCRIPT
-from pdips.report.pictures import INK, QUIET, RULE, SERIES
 from pdips_papers.harness.measures import MEASURES, at_each, pooled
 from pdips_papers.harness.study import COLUMNS, Block, Figures, Options, Picture, Study, Task
-=======
-from pdips.report.figures import INK, QUIET, RULE, SERIES
->>>>>>> main
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

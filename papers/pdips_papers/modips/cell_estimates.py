@@ -9,7 +9,6 @@ import pandas as pd
 from scipy import special
 
 from pdips.arrays import FloatArray
-<<<<<<< HEAD:papers/pdips_papers/modips/cell_estimates.py
 from pdips.report.formats import MINUS
 from pdips_papers.harness.curves import (
     INK,
@@ -31,13 +30,6 @@ from pdips_papers.harness.measures import (
 )
 from pdips_papers.harness.study import Block, Picture
 from pdips_papers.modips.location_model import Records, cell_moments, places
-=======
-from pdips.report.figures import INK
-from pdips_papers.harness.epsilon_curves import Curves, epsilons_of, short, suffix_of
-from pdips_papers.harness.framework import Block, Picture
-from pdips_papers.harness.measures import LEVEL, MANY_DEGREES, MEASURES, at_each, pooled, summary
-from pdips_papers.modips.mixed_moments import Records, cell_moments, places
->>>>>>> main:papers/pdips_papers/modips/mixed_measures.py
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
