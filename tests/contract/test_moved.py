@@ -30,7 +30,6 @@ pdips.bayes.normal_cells: cell_means
 pdips.bayes.posterior: CensoredPosterior
 pdips.bayes.pseudo: PseudoPosterior
 pdips.bayes.ridge_posterior: level_shares
-pdips.bayes.sequence: beginnings sequence_sums
 pdips.bayes.settling: LEAST_VARIANCE
 pdips.bayes.statistics: Counts Products Scatter Sums
 pdips.bayes.step: KNormGradientStep knorm_gradient

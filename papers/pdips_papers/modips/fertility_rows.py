@@ -18,8 +18,8 @@ from pdips.errors import InputError
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import variant_class
+from pdips.statistics.count_trees import NoiseLaw
 from pdips.statistics.exact_counts import draw_counts
-from pdips.statistics.noise_laws import LaplaceLaw
 
 EPSILONS = (repr(math.e),)
 TARGET, ALTERED = "diagnosis", "O"
@@ -256,7 +256,7 @@ def _modips(likelihood: str, prior: str) -> Maker:
         scale = Fraction(1 if likelihood == PUBLISHED else 2) / exact(epsilon, "epsilon")
         noisy = counts + discrete_laplace(scale, len(counts), RandomBits(rng))
         if likelihood == AWARE:
-            believed = draw_counts(noisy, LaplaceLaw(scale), table.n_records, alpha, 1, rng)[0]
+            believed = draw_counts(noisy, NoiseLaw("laplace", scale), table.n_records, alpha, 1, rng)[0]
         else:
             believed = np.maximum(noisy, 0)
         return records(dirichlet_counts(alpha + believed, table.n_records, rng), table.schema, rng)

@@ -14,9 +14,8 @@ from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
 from pdips.release.release import Release
-from pdips.statistics.plan import Plan
-from pdips.statistics.statistic import Counts, Products, Sums
-from pdips.statistics.units import unit_of
+from pdips.statistics.plan import StatisticPlan
+from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 from pdips_papers.harness.measures import draw_covariances, draw_shares, nearest_covariance
 
 N_SETS = 5
@@ -128,12 +127,12 @@ class Statistics:
     noise: float = 0.0
 
 
-def plan_of(bounds: Bounds, epsilon: Fraction) -> Plan:
+def plan_of(bounds: Bounds, epsilon: Fraction) -> StatisticPlan:
     """Return what ``modips`` does for ``models/glom.py``, with equal shares: counts, two sums, three products."""
     products = {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
     sums = {f"sums {j}": Sums(of=f"z{j + 1}", by=("cell",)) for j in (0, 1)}
     statistics = {"counts": Counts(by=("cell",))} | sums | products
-    return Plan(
+    return StatisticPlan(
         schema=bounds.schema(),
         neighbours="replace-one",
         statistics=statistics,

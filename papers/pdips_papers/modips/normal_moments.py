@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
@@ -17,15 +16,14 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
 from pdips.report.formats import MINUS
-from pdips.statistics.plan import Plan
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.statistic import Products, Statistic, Sums
-from pdips.statistics.units import Unit, unit_of
+from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each
 from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
 from pdips_papers.harness.study import Finding
-from pdips_papers.modips import claims
+from pdips_papers.modips import claims, normal_posteriors
 from pdips_papers.modips.claims import MODIPS, PARAMETERS
 
 SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
@@ -136,14 +134,14 @@ class Noisy:
         Of their Laplace noise.
     n : int
         Public number of records.
-    unit : Unit
+    unit : ColumnUnit
         Middle and half of the public bounds.
     """
 
     values: FloatArray
     scales: FloatArray
     n: int
-    unit: Unit
+    unit: ColumnUnit
 
 
 @dataclass(frozen=True)
@@ -392,7 +390,7 @@ def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits:
     runs, n = x.shape
     schema = Schema.model_validate({"columns": {"x": {"lower": lower, "upper": upper}}})
     statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
-    plan = Plan(
+    plan = StatisticPlan(
         schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
     )
     unit = unit_of(schema, "x")
@@ -414,17 +412,13 @@ def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
 
 def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
     """Draw (mean, standard deviation) in units of u, noise ignored; shape (replicates, draws, 2)."""
-    from pdips.statistics.exact_moments import plug_in as draw
-
-    found: FloatArray = draw(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
+    found: FloatArray = normal_posteriors.plug_in(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
     return found
 
 
 def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
-    from pdips.statistics.exact_moments import noise_aware as draw
-
-    found: tuple[FloatArray, FloatArray] = draw(
+    found: tuple[FloatArray, FloatArray] = normal_posteriors.noise_aware(
         noisy.values, noisy.scales, float(noisy.n), PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng
     )
     return found
@@ -443,7 +437,7 @@ def estimates_of_sets(found: Moments, rng: np.random.Generator) -> Mapping[str, 
     The sets are never held.
     """
     mean, sd = np.ascontiguousarray(found.mean), np.sqrt(found.variance)
-    return estimates(*moments_of_sets(mean, sd, found.lower, found.upper, found.n, rng), found.n)
+    return estimates(*normal_posteriors.moments_of_sets(mean, sd, found.lower, found.upper, found.n, rng), found.n)
 
 
 def estimates(first: Any, second: Any, fourth: Any, n: int) -> dict[str, tuple[FloatArray, FloatArray]]:
@@ -470,48 +464,3 @@ def posterior_intervals(found: Moments) -> dict[str, tuple[FloatArray, FloatArra
         ordered = np.partition(values, (low, high), axis=1)
         intervals[name] = (values.mean(axis=1), ordered[:, low], ordered[:, high])
     return intervals
-
-
-# compiled
-
-
-@numba.njit(cache=True, error_model="numpy")
-def moments_of_sets(
-    mean: FloatArray, sd: FloatArray, lower: float, upper: float, n: int, rng: np.random.Generator
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Draw normal sets, move what is out of bounds to them, and return what an analyst needs of each.
-
-    Parameters
-    ----------
-    mean, sd : ndarray, shape (replicates, sets)
-        Of the normal law of each set.
-    lower, upper : float
-        Bounds.
-    n : int
-        Records of a set.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Returns
-    -------
-    tuple of ndarray, shape (replicates, sets)
-        Mean, second and fourth moment about it (divisor n).
-    """
-    first, second, fourth = np.empty(mean.shape), np.empty(mean.shape), np.empty(mean.shape)
-    for i in range(mean.shape[0]):
-        for j in range(mean.shape[1]):
-            middle = min(max(mean[i, j], lower), upper)  # sums are taken about it, for the sake of rounding
-            one, two, three, four = 0.0, 0.0, 0.0, 0.0
-            for _ in range(n):
-                x = mean[i, j] + sd[i, j] * rng.standard_normal()
-                d = min(max(x, lower), upper) - middle
-                d2 = d * d
-                one += d
-                two += d2
-                three += d2 * d
-                four += d2 * d2
-            a, b, c, e = one / n, two / n, three / n, four / n
-            first[i, j] = middle + a
-            second[i, j] = max(b - a * a, 0.0)
-            fourth[i, j] = max(e - 4 * a * c + 6 * a * a * b - 3 * a**4, 0.0)
-    return first, second, fourth

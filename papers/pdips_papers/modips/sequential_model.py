@@ -9,7 +9,7 @@ import numba
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.statistics.certified_minimum import Logits
+from pdips.statistics.logistic import Logits
 from pdips_papers.harness.measures import draw_normal
 from pdips_papers.modips.as_printed import posterior_draws
 from pdips_papers.modips.location_model import N_SETS, Bounds, Records

@@ -16,7 +16,7 @@ from pdips.data.table import Table
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.plan import Plan
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.statistic import Products, Statistic, Sums
 from pdips_papers.harness.curves import Method, short, suffix_of
 from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, Claims, Finding, Said
@@ -229,14 +229,14 @@ SCHEMA = Schema.model_validate(
 )
 
 
-def plan_of(epsilon: Fraction) -> Plan:
+def plan_of(epsilon: Fraction) -> StatisticPlan:
     """Return what ``modips`` does for ``models/slomag.py``: sums, products, ridge fits, an eighth of epsilon each."""
     statistics: dict[str, Statistic] = {f"sum {j}": Sums(of=f"z{j + 1}") for j in (0, 1)}
     statistics |= {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
     for place in range(len(LEVELS)):
         predictors = ("z1", "z2", *(f"w{j + 1}" for j in range(place)))
         statistics[f"fit {place}"] = Logistic(outcome=f"w{place + 1}", predictors=predictors, kappa=RIDGE)
-    return Plan(
+    return StatisticPlan(
         schema=SCHEMA, neighbours="replace-one", statistics=statistics, budget="equal", amount=epsilon, law="laplace"
     )
 
