@@ -50,6 +50,8 @@ class Step:
     parallel : bool
         Asked of strata that no record can be in two of, and the sensitivity is that of all strata together: one person
         pays once.
+    unit : float
+        What a whole step of the answer is worth in the unit in which noise is shown.
 
     Examples
     --------
@@ -69,6 +71,7 @@ class Step:
     counts: str = ""
     delta: Fraction = Fraction(0)
     parallel: bool = False
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "price", positive(self.price, f"the price of {self.name}"))
@@ -88,6 +91,17 @@ class Step:
         return self.sensitivity.l2_squared * self.times / (2 * self.price)
 
     @property
+    def rho(self) -> Fraction:
+        """What the step adds to a zero-concentrated loss: epsilon^2 / 2, or an eighth where the range is bounded.
+
+        Bun and Steinke (2016), proposition 1.4; Cesar and Rogers (2021) for choices and distributions, whose price is
+        a bounded range.
+        """
+        if self.law == "gaussian":
+            return self.price
+        return self.price**2 / (self.times * (2 if self.law == "laplace" else 8))
+
+    @property
     def standard_deviation(self) -> float:
         """Standard deviation of the noise on each number."""
         if self.law == "gaussian":
@@ -98,7 +112,9 @@ class Step:
     def noise(self) -> Noise:
         """The noise on each number, in words and figures that may be published."""
         scale = math.sqrt(self.variance) if self.law == "gaussian" else float(self.scale)
-        return Noise(statistics=self.counts, scale=scale, standard_deviation=self.standard_deviation)
+        return Noise(
+            statistics=self.counts, scale=scale * self.unit, standard_deviation=self.standard_deviation * self.unit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,7 +191,7 @@ class Plan:
         return tuple(
             Spend(
                 step=f"{step.name}{of_set(number, self.repeats)}",
-                epsilon=step.price * rate,
+                epsilon=self._cost(step) * rate,
                 composition="parallel" if step.parallel else "sequential",
             )
             for number in range(1, self.repeats + 1)
@@ -201,7 +217,10 @@ class Plan:
         return replace(self, kind="none", law=flaw)
 
     def _sum(self) -> Fraction:
-        return self.repeats * sum((step.price for step in self.steps), Fraction(0))
+        return self.repeats * sum(map(self._cost, self.steps), Fraction(0))
+
+    def _cost(self, step: Step) -> Fraction:
+        return step.rho if self.kind == "zcdp" else step.price
 
 
 def of_set(number: int, n_rounds: int) -> str:
