@@ -114,7 +114,7 @@ def test_the_published_window_costs_twice_what_it_claims():
     assert claimed.window(synthesizers.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
         synthesizers.SCHEMA
     )
-    assert claimed.privacy_loss(censored_forms.SCHEMA).kind == "none"
+    assert claimed.privacy_loss(synthesizers.SCHEMA).kind == "none"
 
 
 def test_measures_of_a_set():
