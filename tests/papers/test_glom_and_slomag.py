@@ -113,8 +113,8 @@ def test_statistics_of_a_batch_are_those_of_the_plan(bounds):
     for i in range(2):
         apart = (data.z - bounds.middle[data.cell])[i, 0]
         table = Table(pd.DataFrame({"cell": data.cell[i, 0], "z1": apart[:, 0], "z2": apart[:, 1]}), plan.schema)
-        for name, exact in plan.exact(table).items():
-            np.testing.assert_array_equal(found[name][i], exact)
+        for part in plan.parts:
+            np.testing.assert_array_equal(found[part.name][i], part.statistic.measure(table).ravel())
     noisy = location_model.sanitised(data, bounds, Fraction(10**9), bits())
     np.testing.assert_allclose(noisy.counts, found["counts"], atol=1e-6)
     # the variance of noise on a sum: two sums, each a sixth of epsilon; a record that changes cell moves each by 2
@@ -260,13 +260,12 @@ def test_plug_in_has_the_information_of_the_design():
 def test_noisy_modes_are_those_that_modips_sanitizes():
     data = slomag.simulated(2, np.random.default_rng(12))
     sample = slomag.SlomagSample(data, ())
-    plan = slomag.plan_of(Fraction(10**6))
-    assert {part.share for part in plan.parts} == {Fraction(1, slomag.COMPONENTS)}
-    table, exact = sample.exact[0]
-    measured = plan.sanitize(table, bits(), exact)
+    parts = {part.name: part for part in slomag.plan_of(Fraction(10**6)).parts}
+    assert {part.share for part in parts.values()} == {Fraction(1, slomag.COMPONENTS)}
+    fit = parts["fit 0"]
     w = sequential_model.levels(data.cell[:, 0])
     x = sequential_model.design(data.z[0, 0], [column[0] for column in w])[:, :3] * sequential_model.SEQUENCE[0].unit
-    b = measured.value("fit 0")
+    b = (sample.exact["fit 0"][0] + fit.noise(1, bits())[0]) * fit.statistic.unit(slomag.SCHEMA)
     slope = x.T @ (w[0][0] - 1 / (1 + np.exp(-x @ b))) - slomag.RIDGE * b
     assert np.abs(slope).max() < 0.05  # the ridge fit of the unit ball's predictors, with next to no noise
 

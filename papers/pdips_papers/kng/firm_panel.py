@@ -12,8 +12,8 @@ import pandas as pd
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.pmse import Penalty, pmse
+from pdips.evaluation.margins import k_marginal
+from pdips.evaluation.propensity import Penalty, pmse
 from pdips.privacy.curator import Clock
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits

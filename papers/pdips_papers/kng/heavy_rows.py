@@ -14,10 +14,10 @@ from sklearn.linear_model import QuantileRegressor
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.pmse import pmse
-from pdips.evaluation.wasserstein import wasserstein_randomization
+from pdips.evaluation.distribution import wasserstein_randomization
+from pdips.evaluation.margins import k_marginal
+from pdips.evaluation.propensity import pmse
+from pdips.evaluation.regression import normalised_rmse, standardised_differences
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits

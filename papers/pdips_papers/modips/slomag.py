@@ -109,14 +109,14 @@ class SlomagSample:
     betas: tuple[FloatArray, ...]
 
     @cached_property
-    def exact(self) -> list[tuple[Table, Mapping[str, IntArray]]]:
-        """The tables, and their exact statistics for every epsilon."""
-        plan, codes, found = plan_of(Fraction(1)), np.unravel_index(self.data.cell[:, 0], LEVELS), []
+    def exact(self) -> dict[str, IntArray]:
+        """The exact statistics in whole units, shape (replicates, entries), by their names in the plan."""
+        codes, tables = np.unravel_index(self.data.cell[:, 0], LEVELS), []
         for k, z in enumerate(self.data.z[:, 0]):
             columns = {"z1": z[:, 0], "z2": z[:, 1]} | {f"w{j + 1}": code[k] for j, code in enumerate(codes)}
-            table = Table(pd.DataFrame(columns), SCHEMA)
-            found.append((table, plan.exact(table)))
-        return found
+            tables.append(Table(pd.DataFrame(columns), SCHEMA))
+        parts = plan_of(Fraction(1)).parts
+        return {part.name: np.stack([part.statistic.measure(each).ravel() for each in tables]) for part in parts}
 
 
 class Slomag(GroupedStudy):
@@ -243,22 +243,21 @@ def plan_of(epsilon: Fraction) -> StatisticPlan:
 
 def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
-    rng, plan = bits.generator(), plan_of(epsilon)
-    made = [plan.sanitize(table, bits, exact) for table, exact in sample.exact]
-
-    def values(name: str) -> FloatArray:
-        return np.stack([measured.value(name) for measured in made])
-
-    noise = made[0].deviation("sum 0") ** 2
+    rng, values, noise = bits.generator(), {}, 0.0
+    for part in plan_of(epsilon).parts:
+        unit, exact = part.statistic.unit(SCHEMA), sample.exact[part.name]
+        values[part.name] = (exact + part.noise(len(exact), bits)) * unit
+        if part.name == "sum 0":
+            noise = (part.standard_deviation * unit) ** 2
     noisy = location_model.Statistics(
-        counts=np.full((len(made), 1), float(N)),
-        sums=np.stack([values("sum 0"), values("sum 1")], axis=-1),
-        products=np.concatenate([values(f"product {place}") for place in range(len(PAIRS))], axis=1),
+        counts=np.full((len(values["sum 0"]), 1), float(N)),
+        sums=np.stack([values["sum 0"], values["sum 1"]], axis=-1),
+        products=np.concatenate([values[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=N,
         noise=noise,
     )
     drawn = location_model.plug_in(noisy, ONE_CELL, N_SETS, rng)
-    modes = [values(f"fit {place}") for place in range(len(LEVELS))]
+    modes = [values[f"fit {place}"] for place in range(len(LEVELS))]
     z = draw_records(drawn, N, rng, ONE_CELL).z
     return draw_levels(z, sequential_model.plug_in(modes, RIDGE, rng), rng)
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.association import LEVELS, chi_square
-from pdips.evaluation.codes import codes_of
+from pdips.evaluation.encoding import codes_of
+from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
 from pdips.evaluation.regression import Fit, compare_fits, fit_logistic
 from pdips.mechanism import Mechanism
