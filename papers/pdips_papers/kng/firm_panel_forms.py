@@ -7,12 +7,11 @@ import numpy as np
 import pandas as pd
 
 from pdips.data.table import Table
-from pdips.privacy.curator import Clock
+from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.choosing import Chooser
-from pdips.quantile.column_plan import ColumnTask
-from pdips.quantile.column_synthesis import synthesize as synthesize_columns
+from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.conditional import Draw, LineDraw
+from pdips.quantile.gradient import Regression, RegressionRecords
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
 from pdips_papers.kng.firm_panel_data import FIRST, LAST, PREFIX
@@ -50,14 +49,26 @@ def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Gene
     return mechanism.release(table, rng=rng)[0].sets[0]
 
 
-def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    """Quantile regressions at the same quantiles, fitted to the table without noise."""
-    taus = np.array([float(k) / 20 for k in range(1, 20)])
+class _Open(Drawing):
+    """Shows what a regression reads, without noise."""
 
-    def fit(task: ColumnTask, chooser: Chooser) -> Draw:
-        records = task.records()
+    def read(self, regression: Regression) -> RegressionRecords:
+        """Return the confidential records of a regression."""
+        return regression.read(self._table)
+
+
+class _NonPrivate(KNGResidual):
+    """Quantile regressions at the same quantiles, fitted to the table without noise."""
+
+    def fit(self, task: ColumnTask, curator: Curator) -> Draw:
+        """Return quantile regressions of a column."""
+        assert isinstance(curator, _Open)
+        taus, records = np.array([float(k) / 20 for k in range(1, 20)]), curator.read(task.regression)
         lines = quantile_lines(records.predictors, records.outcome, list(taus))
         return LineDraw(task.column, task.box, taus, lines, "interpolate")
 
-    columns = KNGResidual(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,)).columns(table.schema)
-    return synthesize_columns(columns, table, fit, 1, table.n_records, RandomBits(rng), Clock()).sets[0]
+
+def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    mechanism = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
+    plan = mechanism.plan(table.schema)
+    return mechanism.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]

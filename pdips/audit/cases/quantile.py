@@ -84,10 +84,10 @@ def _levels(mechanism: KNG | KNGResidual) -> Iterator[Case]:
 
 def _above(mechanism: KNG, value: float) -> int:
     """Return the first candidate of a single quantile of wages that is above a value."""
-    nobody = np.zeros((0, 0))
-    records = RegressionRecords.of(np.zeros(0), nobody, 0.0, 1000.0)
+    empty = RegressionRecords.of(np.zeros(0), np.zeros((0, 0)))
+    wages = Regression(read=lambda table: empty, n_predictors=0, lower=0.0, upper=1000.0)
     fitter = Fitter(n_intercepts=mechanism.n_candidates)
-    return int(np.argmax(fitter.beside(records, records.start(), upwards=True).intercepts.offsets > value))
+    return int(np.argmax(fitter.beside(wages, wages.start(), upwards=True).intercepts.offsets > value))
 
 
 def _turning(mechanism: KNG) -> Pair:
