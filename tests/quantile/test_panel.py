@@ -7,12 +7,12 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+from pdips.quantile.choosing import Exact, outcomes
 
 from pdips import InputError, Ledger
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.choosing import Exact, outcomes
 from pdips.quantile.column_synthesis import fitting
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
