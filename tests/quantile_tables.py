@@ -127,7 +127,8 @@ class Anything(Curator):
         """Take any step in any order."""
 
     def _choose(self, step, scores) -> np.ndarray:
-        open_ = np.flatnonzero(scores(NO_TABLE)[0] != UNAVAILABLE)
+        self.scores = scores(NO_TABLE)
+        open_ = np.flatnonzero(self.scores[0] != UNAVAILABLE)
         assert len(open_)
         return self.rng.choice(open_, 1)
 

@@ -213,10 +213,10 @@ class ColumnPlan:
     def _box(self, schema: Schema, given: Sequence[str]) -> Box:
         return Box(schema, tuple(name for name in given if name not in self.by), self.caps)
 
-    def steers(self, name: str) -> bool:
-        """Whether a later column's questions depend on values of this one that are drawn on the way."""
-        later = self.order[self.order.index(name) + 1 :]
-        return any(other not in self.by for each in later for other in self.given[each])
+    def cuts(self, name: str) -> bool:
+        """Whether the groups of a column with levels are cut where numbers that are drawn on the way say."""
+        columns = self.schema.columns
+        return columns[name].is_categorical and any(not columns[other].is_categorical for other in self.given[name])
 
     def least(self, name: str) -> Fraction:
         """Return the least epsilon that one stratum's answers for a column may have to do with, for each record."""

@@ -161,6 +161,10 @@ class ColumnSynthesis(PlannedMechanism):
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
         """Ask the steps of a numeric column of one stratum and return what draws it."""
 
+    def reads_pilot(self, part: NumericPart) -> bool:
+        """Whether what is asked depends on records that are drawn on the way."""
+        return False
+
     @property
     @abstractmethod
     def numbers_from(self) -> str:
@@ -297,6 +301,12 @@ class TableQuestions:
             self.pilot[name] = draws[name].draw(self.pilot, n_pilot, self.rng)
         return draws
 
+    def steers(self, name: str) -> bool:
+        """Whether later questions depend on records on the way, and so on the answers about this column."""
+        later = self.plan.order[self.plan.order.index(name) + 1 :]
+        parts = (part for each in later if each in self.plan.numeric for part in self.plan.parts(each))
+        return any(map(self.plan.cuts, later)) or any(map(self.mechanism.reads_pilot, parts))
+
     def levels(self, name: str) -> LevelDraw:
         """Ask for counts of a column's levels by group; of a numeric one, whether it is missing."""
         groups, column = self.plan.groups(name, self.pilot), self.plan.schema.columns[name]
@@ -310,7 +320,7 @@ class TableQuestions:
 
         step = self.plan.histogram(name)
         assert step is not None  # who calls has looked
-        noisy = asked(self.curator, step, counts, steers=self.plan.steers(name)).reshape(groups.n, n_levels)
+        noisy = asked(self.curator, step, counts, steers=self.steers(name)).reshape(groups.n, n_levels)
         weights = np.maximum(noisy, 0).astype(np.float64)
         weights[weights.sum(axis=1) == 0] = np.maximum(noisy.sum(axis=0), 0)
         weights[weights.sum(axis=1) == 0] = 1.0
@@ -340,7 +350,7 @@ class TableQuestions:
                 regression=self.regression(name, part, stratum),
                 pilot={other: self.pilot[other][rows] for other in part.box.names},
                 n_public=int(rows.sum()) if public else None,
-                steers=self.plan.steers(name),
+                steers=self.steers(name),
                 keep=self.keep,
                 rng=self.rng,
             )

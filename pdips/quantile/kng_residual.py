@@ -110,6 +110,10 @@ class KNGResidual(ColumnSynthesis):
         name = "residuals" if p else "histogram"
         return *line, part.budget.histogram(name, epsilon * (1 - share), f"{name} of {part.budget.item}")
 
+    def reads_pilot(self, part: NumericPart) -> bool:
+        """Whether what is asked depends on records that are drawn on the way: instruments are centred by them."""
+        return self._has_line(part)
+
     def _has_line(self, part: NumericPart) -> bool:
         return part.box.n_predictors > 0 and (part.unchanged is None or self.continuers == "line")
 

@@ -12,7 +12,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.gradient import Regression, RegressionRecords
 from pdips.quantile.kng import KNG, SCHEMES
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.line_search import Fitter
