@@ -16,7 +16,7 @@ from scipy import special
 
 from pdips.arrays import FloatArray
 from pdips.posterior.bounds import stream_bounds
-from pdips.report.bounds import places
+from pdips.report.posterior_figures import places
 
 PICTURE = Path(__file__).parents[1] / "docs" / "diagnostics.svg"
 LIMIT = 2.5

@@ -21,10 +21,8 @@ import numpy as np
 import pymc as pm
 
 from pdips.errors import InputError
-from pdips.statistics.correlations import correlation_factor
-from pdips.statistics.normal_cells import cell_means
-from pdips.statistics.statistic import Counts, Products, Sums
-from pdips.statistics.units import unit_of
+from pdips.statistics.laws import cell_means, correlation_factor
+from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 ALPHA = 0.5
 """Each cell's prior records: Jeffreys' prior, that of the paper's simulation 3."""

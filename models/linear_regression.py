@@ -16,8 +16,7 @@ import pymc as pm
 
 from pdips.errors import InputError
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.statistic import Products, Sums
-from pdips.statistics.units import unit_of
+from pdips.statistics.statistic import Products, Sums, unit_of
 
 WIDTH = 1.0
 """Prior standard deviation of intercept and effects, in half ranges of the outcome."""

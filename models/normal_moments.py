@@ -11,8 +11,7 @@ import numpy as np
 import pymc as pm
 
 from pdips.errors import InputError
-from pdips.statistics.statistic import Products, Sums
-from pdips.statistics.units import unit_of
+from pdips.statistics.statistic import Products, Sums, unit_of
 
 PRIOR_MEAN, PRIOR_SD = 0.5, 0.5
 

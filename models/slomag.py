@@ -19,12 +19,10 @@ import numpy as np
 import pymc as pm
 
 from pdips.errors import InputError
-from pdips.statistics.correlations import correlation_factor
+from pdips.statistics.laws import cell_means, correlation_factor
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.normal_cells import cell_means
-from pdips.statistics.ridge_posterior import level_shares
-from pdips.statistics.statistic import Counts, Products, Sums
-from pdips.statistics.units import unit_of
+from pdips.statistics.regression import level_shares
+from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 KAPPA = 30  # less leaves more noise, more shrinks coefficients further before noise comes: see docs/studies.md
 PRIOR = 10.0  # of coefficients of predictors within the unit ball: logits of 5 are not unheard of, of 30 they are
@@ -74,8 +72,9 @@ def build_model(given, schema):
         sums = given.normal([f"sum of {z}" for z in numeric], given.n * m[None], chol, times=given.n, between=tau)
         given.wishart(list(pairs(schema)), df=max(given.n - 1, d), chol=chol, about=sums.T @ sums / given.n)
         pm.Deterministic("sums", sums)
-        pm.Deterministic("Sigma", chol @ chol.T)
-        # Their law needs sums over the population that the columns before them make: given by pdips' own sampler.
+        average = pm.Deterministic("average", sums[0] / given.n)
+        given.population(numeric, average, pm.Deterministic("Sigma", chol @ chol.T))
+        # Their law needs sums over the population that the columns before them make: they are drawn after all else.
         for name, fit in regressions(schema).items():
             beta = pm.Normal(f"coefficients of {fit.outcome}", 0, PRIOR, shape=fit.shape(schema))
             given.ridge_fit(name, beta)

@@ -15,7 +15,7 @@ from typing import Any
 MOVED: dict[str, tuple[str, ...]] = {
     "pdips.bayes.audit_modips": ("pdips_papers.modips.as_printed",),
     "pdips.bayes.columns": ("pdips.posterior.columns",),
-    "pdips.bayes.correlations": ("pdips.statistics.correlations",),
+    "pdips.bayes.correlations": ("pdips.statistics.laws",),
     "pdips.bayes.diagnostics": ("pdips.posterior.bounds",),
     "pdips.bayes.gallery": ("pdips.posterior.model_file",),
     "pdips.bayes.given": ("pdips.statistics.noisy_model",),
@@ -24,15 +24,14 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.bayes.model_file": ("pdips.posterior.model_file", "pdips.posterior.model"),
     "pdips.bayes.modips": ("pdips.statistics.modips",),
     "pdips.bayes.modips_published": ("pdips_papers.modips.as_printed",),
-    "pdips.bayes.normal_cells": ("pdips.statistics.normal_cells",),
+    "pdips.bayes.normal_cells": ("pdips.statistics.laws",),
     "pdips.bayes.posterior": ("pdips.posterior.censored_posterior",),
     "pdips.bayes.pseudo": ("pdips.posterior.pseudo_posterior",),
-    "pdips.bayes.ridge_posterior": ("pdips.statistics.ridge_posterior",),
-    "pdips.bayes.sequence": ("pdips.statistics.sequential_logits",),
+    "pdips.bayes.ridge_posterior": ("pdips.statistics.regression",),
     "pdips.bayes.settling": ("pdips.statistics.post_processing",),
     "pdips.bayes.statistics": ("pdips.statistics.statistic",),
     "pdips.bayes.step": ("pdips.quantile.pymc_step",),
-    "pdips.bayes.units": ("pdips.statistics.units",),
+    "pdips.bayes.units": ("pdips.statistics.statistic",),
     "pdips.calibration.smallest": ("pdips.calibration.calibrate",),
     "pdips.evaluation.analysis": ("pdips.evaluation.formula",),
     "pdips.evaluation.general": ("pdips.evaluation.evaluate",),
@@ -54,6 +53,9 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.mechanisms.views": ("pdips.margins.margin_error",),
     "pdips.noise": ("pdips.privacy.noise",),
     "pdips.pairs": ("pdips.audit.neighbour_pairs",),
+    "pdips.report.bounds": ("pdips.report.posterior_figures",),
+    "pdips.report.meaning": ("pdips.report.card",),
+    "pdips.report.posterior": ("pdips.report.posterior_figures",),
     "pdips.schema": ("pdips.data.schema",),
     "pdips.studies": ("pdips_papers",),
     "pdips.studies.execution": ("pdips_papers.harness.execution",),
@@ -79,7 +81,10 @@ MOVED: dict[str, tuple[str, ...]] = {
 }
 """By old module, the modules in which its names are now."""
 
-RENAMED = {"pdips.mechanisms.views.margin_errors": "pdips.margins.margin_error.view_errors"}
+RENAMED = {
+    "pdips.bayes.given.Given": "pdips.statistics.noisy_model.Evidence",
+    "pdips.mechanisms.views.margin_errors": "pdips.margins.margin_error.view_errors",
+}
 """By old dotted name, the new one, for names that are called otherwise now."""
 
 GONE = ("pdips.bayes", "pdips.mechanisms", "pdips.studies", "pdips.utility")

@@ -19,7 +19,7 @@ from pdips.registry import find, variant_class
 if TYPE_CHECKING:
     from pdips.privacy.account import Receipt
     from pdips.privacy.ledger import Ledger
-    from pdips.report.verdicts import Verdict
+    from pdips.report.verdict import Verdict
 
 REFUSED = (
     "the table is refused: its records don't fit the schema, or it isn't a table of the ledger. This message is the "

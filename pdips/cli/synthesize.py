@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pdips.privacy.curator import Clock
     from pdips.privacy.ledger import Ledger
     from pdips.release.release import Release, RunRecord
-    from pdips.report.verdicts import Verdict
+    from pdips.report.verdict import Verdict
 
 FileFormat = typing.Literal["parquet", "csv"]
 
@@ -179,7 +179,7 @@ def _write_inside(
     from pdips.evaluation.margins import compare
     from pdips.release.documents import AccountState, Comparison, Diagnostics, RunDocument
     from pdips.report.pages import write_report
-    from pdips.report.posterior import write_tree
+    from pdips.report.posterior_figures import write_tree
 
     with clock.step("comparing with the confidential table"):
         comparison = compare(cut(table), [*release.sets, *release.large_sets])

@@ -129,15 +129,7 @@ class StatedSpend(BaseModel):
 
 
 class PrivacyDocument(Document):
-    """What is published of a release beside its synthetic sets: settings, price, noise, schema. No timing.
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> document = PrivacyDocument.read(Path("out/public"))  # doctest: +SKIP
-    >>> document.privacy.epsilon  # doctest: +SKIP
-    1.0
-    """
+    """What is published of a release beside its synthetic sets: settings, price, noise, schema. No timing."""
 
     file: ClassVar[str] = "privacy.json"
 
@@ -236,15 +228,9 @@ class AccountState(BaseModel):
         """Return where the account of a ledger stands after a release of this price."""
         account = ledger.summary()
         charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
-        amounts = {
-            "total_epsilon": account.total_epsilon,
-            "spent_epsilon": account.spent_epsilon,
-            "remaining_epsilon": account.remaining_epsilon,
-            "total_delta": account.total_delta,
-            "spent_delta": account.spent_delta,
-            "charged_epsilon": charged.epsilon,
-            "charged_delta": charged.delta,
-        }
+        names = ("total_epsilon", "spent_epsilon", "remaining_epsilon", "total_delta", "spent_delta")
+        amounts = {name: getattr(account, name) for name in names}
+        amounts |= {"charged_epsilon": charged.epsilon, "charged_delta": charged.delta}
         entries = [
             Charge(
                 number=entry.number,

@@ -1,12 +1,15 @@
-"""Faults of earlier versions, and which releases they touch: a table of data and a function that reads it.
+"""Faults of earlier versions, and which releases they touch.
 
-Everything is read from ``privacy.json``, which is public. ``docs/changelog.md`` describes each fault under **Privacy**.
+The faults stand in ``known_faults.toml``. All that is asked of a release is read from its ``privacy.json``, which is
+public. ``docs/changelog.md`` describes each fault under **Privacy**.
 """
 
 import ast
 import re
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from pdips.errors import InputError
@@ -208,166 +211,24 @@ def _unrecorded(facts: Facts) -> bool:
     return _modelled(facts, *MODEL_MECHANISMS, "modips") and _source(facts) is None
 
 
-AGAIN = "If it was, the stated epsilon does not hold: withdraw the sets if you can, and release again with 0.2.0."
-FAULTS = (
-    Fault(
-        identifier="A1",
-        wrong="In a CSV file with a blank first line, types were inferred from all records, so one record could change "
-        "the codes of all others.",
-        severity="possibly touched",
-        touches=lambda facts: True,
-        when="the table was a CSV file with a blank first line",
-        do=AGAIN,
-    ),
-    Fault(
-        identifier="A2",
-        wrong="Whole numbers of 2^53 and more became doubles when one value of their column was missing, so one record "
-        "could merge levels of others.",
-        severity="guarantee does not hold",
-        touches=_large_whole_numbers,
-        do="Withdraw the sets if you can, and release again with 0.2.0.",
-    ),
-    Fault(
-        identifier="A3",
-        wrong="In object columns of a DataFrame, equal values of different types (True, 1, Decimal(1)) were spelt like "
-        "whichever record came first.",
-        severity="possibly touched",
-        touches=_coded_by_levels,
-        when="the table was a DataFrame with a column that mixes types",
-        do=AGAIN,
-    ),
-    Fault(
-        identifier="B",
-        wrong="modips took the sensitivity of a statistic from the model file's own class, whatever it measured.",
-        severity="possibly touched",
-        touches=_own_statistics,
-        when="the model file measures with a class of its own rather than with one that ships",
-        do=AGAIN,
-    ),
-    Fault(
-        identifier="C",
-        wrong="Under NUTS a record could enter the terms of others, by a maximum, a mean or a number of levels in the "
-        "model.",
-        severity="possibly touched",
-        touches=_sampled,
-        when="the model's likelihood uses anything worked out from all records of a column",
-        do=AGAIN,
-    ),
-    Fault(
-        identifier="D",
-        wrong="modips models with draw_posterior sampled from that function and ignored build_model, whose priors "
-        "privacy.json prints.",
-        severity="statement wrong",
-        touches=_second_model,
-        when="the priors of a model that ships were edited",
-        do="The guarantee holds. If priors were edited, tell users that the printed ones were not used, or draw the "
-        "sets again with Modips.again of 0.2.0, which costs nothing.",
-    ),
-    Fault(
-        identifier="E1",
-        wrong="A model whose observed value was a function of a column, such as np.log, gave synthetic values on the "
-        "wrong scale.",
-        severity="released set may be wrong",
-        touches=_in_a_call(_transformed),
-        when="the observed value of a variable is not the column itself",
-        do="The guarantee holds. Compare means with the table, inside; if they are off, withdraw the sets.",
-    ),
-    Fault(
-        identifier="E2",
-        wrong="Values that a model worked out by get_value, eval or n_records came from made-up records and stayed in "
-        "the model as constants.",
-        severity="released set may be wrong",
-        touches=_reads_values,
-        when="such values enter the model, rather than shapes only",
-        do="Standardise by public constants instead, and release again; tell users that coefficients are wrong.",
-    ),
-    Fault(
-        identifier="E3",
-        wrong="A model given as a Python function could hold arrays or tables in its closure, and its source was not "
-        "recorded.",
-        severity="possibly touched",
-        touches=_unrecorded,
-        when="the function reads anything that was worked out from the confidential table",
-        do=AGAIN,
-    ),
-    Fault(
-        identifier="E4",
-        wrong="Improper priors by CustomDist, ICAR or a Potential were accepted; the proof needs a proper prior.",
-        severity="guarantee does not hold",
-        touches=_in_a_call(_perhaps_improper),
-        when="the prior does not integrate to a finite number",
-        do="Check that each prior is proper. If one is not, withdraw the sets if you can.",
-    ),
-    Fault(
-        identifier="G1",
-        wrong="The table was read before the budget was asked, so refusals answered questions about records for free.",
-        severity="possibly touched",
-        touches=lambda facts: True,
-        when="requests were refused for what the records are, by persons who should not see the table",
-        do="The release itself is unaffected. What refusals showed is outside its epsilon; count who saw them.",
-    ),
-    Fault(
-        identifier="G2",
-        wrong="The ledger added up releases with different caps, person keys or public columns as if epsilon meant the "
-        "same in each.",
-        severity="statement wrong",
-        touches=_other_units,
-        when="the account has releases under schemas that differ in these",
-        do="Compare the schemas of the account's releases; if they agree, run pdips ledger declare-unit.",
-    ),
-    Fault(
-        identifier="G3",
-        wrong="Keys of persons were compared as they are spelt, so one person under two spellings could exceed the "
-        "cap.",
-        severity="possibly touched",
-        touches=_has_persons,
-        when="keys differ in Unicode form, blanks at their ends or the spelling of numbers",
-        do="Check the key column with 0.2.0. A person with k times the cap is protected at k times epsilon.",
-    ),
-    Fault(
-        identifier="G4",
-        wrong="A ledger put back from a backup forgot releases, and nothing showed it.",
-        severity="possibly touched",
-        touches=lambda facts: True,
-        when="the ledger's file was ever restored from a copy",
-        do="Compare pdips ledger show with the releases that you know of, and charge what is missing.",
-    ),
-    Fault(
-        identifier="H1",
-        wrong="Sets made from a seed were written to public/.",
-        severity="guarantee does not hold",
-        touches=lambda facts: bool(facts.get("reproducible")),
-        do="Withdraw the sets: whoever knows or guesses the seed can subtract the noise.",
-    ),
-    Fault(
-        identifier="H2",
-        wrong="A schema that was drafted from the confidential table, and never replaced, was accepted.",
-        severity="possibly touched",
-        touches=lambda facts: True,
-        when="the schema still had levels or bounds that `pdips schema draft` read off the table",
-        do="Levels and bounds read off the table are published without protection: withdraw the sets if they matter.",
-    ),
-    Fault(
-        identifier="H3",
-        wrong="kng with sampler=hit-and-run published unrounded doubles of Markov chains.",
-        severity="guarantee does not hold",
-        touches=lambda facts: facts["mechanism"] == "kng" and facts["settings"].get("sampler") == "hit-and-run",
-        do="Treat epsilon as holding only approximately, and release again with exact draws, which are the default.",
-    ),
-    Fault(
-        identifier="H4",
-        wrong="The statement on Markov chains said that nothing is released if chains disagree; they were run up to "
-        "three times.",
-        severity="statement wrong",
-        touches=_sampled,
-        do="Tell users that chains may have been run again, which was decided on confidential records.",
-    ),
-    Fault(
-        identifier="I",
-        wrong="The report called diagnostics in order, and utility open, whatever the means of the sets were.",
-        severity="advice wrong",
-        touches=lambda facts: True,
-        do="The guarantee holds. Don't rely on the verdicts of the old report: run pdips evaluate with 0.2.0.",
-    ),
-)
+TOUCHES: dict[str, Callable[[Facts], bool]] = {
+    "always": lambda facts: True,
+    "coded_by_levels": _coded_by_levels,
+    "has_persons": _has_persons,
+    "hit_and_run": lambda facts: facts["mechanism"] == "kng" and facts["settings"].get("sampler") == "hit-and-run",
+    "large_whole_numbers": _large_whole_numbers,
+    "other_units": _other_units,
+    "own_statistics": _own_statistics,
+    "perhaps_improper": _in_a_call(_perhaps_improper),
+    "reads_values": _reads_values,
+    "sampled": _sampled,
+    "second_model": _second_model,
+    "seeded": lambda facts: bool(facts.get("reproducible")),
+    "transformed": _in_a_call(_transformed),
+    "unrecorded": _unrecorded,
+}
+"""Whether a release is touched, by the name in ``known_faults.toml``."""
+
+with Path(__file__).with_suffix(".toml").open("rb") as _file:
+    FAULTS = tuple(Fault(**{**one, "touches": TOUCHES[one["touches"]]}) for one in tomllib.load(_file)["fault"])
 """Faults by the item of the list that they were found under; items F and J touch no release."""

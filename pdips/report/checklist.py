@@ -1,19 +1,22 @@
 """The checklist after NIST SP 800-226, for the person who decides whether to publish.
 
-NIST SP 800-226, *Guidelines for Evaluating Differential Privacy Guarantees* (March 2025). Items name its chapter and
-topic: 2 on what a guarantee is, 3 on algorithms, utility and bias, 4 on deployment.
+NIST SP 800-226, *Guidelines for Evaluating Differential Privacy Guarantees* (March 2025). Its questions stand in
+``checklist.toml``, each with chapter and topic: 2 on what a guarantee is, 3 on algorithms, utility and bias, 4 on
+deployment. Here is what the files of a release answer.
 """
 
-from collections.abc import Sequence
+import tomllib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument
-from pdips.report.advice import combining
+from pdips.report.card import combining, odds_factor, round_up
 from pdips.report.formats import number, plural, price
-from pdips.report.meaning import odds_factor, round_up
 from pdips.report.price import LARGE_EPSILON, total
-from pdips.report.verdicts import Verdict
+from pdips.report.verdict import Verdict
 
 State = Literal["yes", "watch", "no", "person"]
 SIGNS: dict[State, str] = {"yes": "\N{CHECK MARK}", "watch": "!", "no": "\N{MULTIPLICATION X}", "person": "?"}
@@ -21,9 +24,11 @@ WORDS: dict[State, str] = {"yes": "yes", "watch": "look closer", "no": "no", "pe
 SMALL_EPSILON = 1.0
 BOUNDED = ("pure", "approximate", "zcdp")
 
+Answer = tuple[State, str]
+
 
 @dataclass(frozen=True, kw_only=True)
-class Check:
+class Question:
     """One question of the checklist.
 
     Attributes
@@ -41,7 +46,7 @@ class Check:
     """
 
     question: str
-    state: State
+    state: State = "person"
     found: str
     why: str
     topic: str
@@ -57,25 +62,21 @@ class Check:
         return WORDS[self.state]
 
 
-def section(facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> dict[str, Any]:
+def section(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it. A paid evaluation is published too, so its price counts."""
-    groups = {
-        "What is promised, and to whom": promised(facts, run, paid),
-        "How it was computed": computed(facts),
-        "What else is known of these people": composed(facts, run),
-        "Utility, bias and intervals": useful(facts),
-        "Operations": operated(facts),
-    }
-    checks = [check for group in groups.values() for check in group]
-    return {"verdict": verdict(checks), "groups": groups, "counts": {state: _count(checks, state) for state in WORDS}}
+    answers = dict(_answers(release, run, paid))
+    groups = {title: [_asked(name, text, answers) for name, text in texts.items()] for title, texts in _texts().items()}
+    questions = [question for group in groups.values() for question in group]
+    return {"verdict": verdict(questions), "groups": groups}
 
 
-def verdict(checks: Sequence[Check]) -> Verdict:
+def verdict(questions: Sequence[Question]) -> Verdict:
     """Return the verdict: bad with any no, else what is open."""
-    no, watch, person = (_count(checks, state) for state in ("no", "watch", "person"))
+    states = [question.state for question in questions]
+    no, watch, person = (states.count(state) for state in ("no", "watch", "person"))
     waiting = f"{plural(person, 'question')} {'waits' if person == 1 else 'wait'} for a person."
     if no:
-        line = f"{plural(no, 'question')} of {len(checks)} {'is' if no == 1 else 'are'} answered by no; {waiting}"
+        line = f"{plural(no, 'question')} of {len(questions)} {'is' if no == 1 else 'are'} answered by no; {waiting}"
         return Verdict(level="bad", line=line)
     if watch:
         line = f"Nothing is answered by no; {plural(watch, 'answer')} to look at closer, and {waiting}"
@@ -85,237 +86,101 @@ def verdict(checks: Sequence[Check]) -> Verdict:
     return Verdict(level="good", line="All questions are answered by yes.")
 
 
-def promised(facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None) -> list[Check]:
-    """Return the questions on the guarantee itself."""
-    privacy, bounded = facts.privacy, facts.privacy.kind in BOUNDED
-    sets, epsilon = plural(facts.n_sets, "set"), total(facts, paid)
+@cache
+def _texts() -> dict[str, dict[str, dict[str, str]]]:
+    return tomllib.loads(Path(__file__).with_name("checklist.toml").read_text(encoding="utf-8"))
+
+
+def _asked(name: str, text: dict[str, str], answers: dict[str, Answer]) -> Question:
+    if name not in answers:
+        return Question(**text)  # type: ignore[arg-type]
+    state, found = answers[name]
+    return Question(**text, state=state, found=found)  # type: ignore[arg-type, misc]
+
+
+def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None) -> Iterator[tuple[str, Answer]]:
+    """Yield what the files answer, by the name of the question."""
+    privacy, settings = release.privacy, release.settings
+    bounded, exact = privacy.kind in BOUNDED, privacy.sampling == "exact"
+    sets, epsilon = plural(release.n_sets, "set"), total(release, paid)
     over = f"{sets} and their paid evaluation" if paid else sets
     said = f"epsilon = {price(epsilon)} in total over {over}, kind {privacy.kind}."
-    return [
-        Check(
-            question="Is the loss bounded, over all that is published?",
-            state="yes" if bounded else "no",
-            found=said if bounded else f"No: {said} That figure bounds nothing for this table.",
-            why="A figure that is approached, or that holds on average, says nothing of this table.",
-            topic="2: privacy parameters and variants",
-        ),
-        _epsilon(facts, epsilon),
-        _delta(facts, run.n_records),
-        _unit(facts),
-        Check(
-            question="Is the number of records protected, or no secret?",
-            state="yes" if privacy.neighbours == "add-remove" else "person",
-            found="Protected: neighbours are add-remove."
-            if privacy.neighbours == "add-remove"
-            else "Neighbours are replace-one: the sets show it. Somebody has to say that it is no secret.",
-            why="Where taking part is itself the secret, the number of records may give it away.",
-            topic="2: unit of privacy",
-        ),
-    ]
-
-
-def _epsilon(facts: PrivacyDocument, epsilon: float) -> Check:
-    state: State = "yes" if epsilon <= SMALL_EPSILON else "person" if epsilon <= LARGE_EPSILON else "watch"
-    factor = f"An attacker's odds change by a factor of at most {number(round_up(odds_factor(epsilon)))}."
-    if facts.privacy.delta:
-        factor = f"Up to delta, probabilities change by a factor of at most {number(round_up(odds_factor(epsilon)))}."
-    if facts.privacy.kind not in BOUNDED:
-        state, factor = "no", "The figure bounds nothing."
-    judged = {"person": " Between 1 and 10 it is for persons to judge.", "watch": " Above 10 the bound says little."}
-    return Check(
-        question="Is epsilon small enough for what is at stake?",
-        state=state,
-        found=factor + judged.get(state, ""),
-        why="Below 1 the promise is strong; from 10 on it may mean little in practice.",
-        topic="2: privacy parameter epsilon",
+    yield "bounded", ("yes", said) if bounded else ("no", f"No: {said} That figure bounds nothing for this table.")
+    yield "epsilon", _epsilon(epsilon, bounded=bounded, delta=privacy.delta)
+    yield "delta", _delta(privacy.delta, run.n_records)
+    yield "unit", _unit(release)
+    protected: Answer = ("yes", "Protected: neighbours are add-remove.")
+    known: Answer = (
+        "person",
+        "Neighbours are replace-one: the sets show it. Somebody has to say that it is no secret.",
     )
+    yield "number", protected if privacy.neighbours == "add-remove" else known
+    proof = f"{release.mechanism}: its proof is in the documentation (docs/proofs), and pdips audit tests it."
+    none = "The form printed in a paper was run, for studies; its accounting doesn't hold."
+    yield "proof", ("yes", proof) if bounded and settings.get("variant") != "published" else ("no", none)
+    law = "Sampling is exact: from the law that the proof is about, in whole numbers or rationals."
+    if not exact:
+        law = "Sampling is in floating point, by Markov chains or independent draws: see the diagnostics."
+    yield "law", ("yes" if exact and bounded else "watch", law)
+    system = "From the operating system; no seed was set."
+    yield "seed", ("no", "Made from a seed.") if release.reproducible else ("yes", system)
+    copied = ", ".join(release.table_schema.public_columns)
+    none = "No column is public: none was copied."
+    yield "copied", ("person", f"Copied as they are: {copied}.") if copied else ("yes", none)
+    yield "ledger", _ledger(run)
+    listed = "The card lists the standard deviations of the noise."
+    yield "errors", ("yes", listed) if release.noise else ("watch", "The card says that none are known, and why.")
+    yield "intervals", _intervals(release)
+    yield "time", _time(hidden=settings.get("sampler") not in ("rejection", "atoms"))  # atoms: up to 0.2.0
+    yield "collected", ("person", f"{plural(len(release.table_schema.columns), 'column')} are synthesized.")
 
 
-def _delta(facts: PrivacyDocument, n: int | None) -> Check:
-    delta = facts.privacy.delta
-    state: State = "person"
-    found = f"delta = {price(delta)}; the run doesn't say how many records there are."
+def _epsilon(epsilon: float, *, bounded: bool, delta: float) -> Answer:
+    if not bounded:
+        return "no", "The figure bounds nothing."
+    factor = f"by a factor of at most {number(round_up(odds_factor(epsilon)))}."
+    said = f"Up to delta, probabilities change {factor}" if delta else f"An attacker's odds change {factor}"
+    if epsilon <= SMALL_EPSILON:
+        return "yes", said
+    if epsilon <= LARGE_EPSILON:
+        return "person", f"{said} Between 1 and 10 it is for persons to judge."
+    return "watch", f"{said} Above 10 the bound says little."
+
+
+def _delta(delta: float, n: int | None) -> Answer:
     if not delta:
-        state, found = "yes", "delta is 0."
-    elif n:
-        state = "no" if delta >= 1 / n else "watch" if delta > 1 / n**2 else "yes"
-        found = f"delta = {price(delta)}, and one over the square of the number of records is {number(1 / n**2)}."
-    return Check(
-        question="Is delta far below one over the number of records?",
-        state=state,
-        found=found,
-        why="A delta of that size allows a record to be published in full now and then.",
-        topic="2: variants of differential privacy",
-    )
+        return "yes", "delta is 0."
+    if not n:
+        return "person", f"delta = {price(delta)}; the run doesn't say how many records there are."
+    found = f"delta = {price(delta)}, and one over the square of the number of records is {number(1 / n**2)}."
+    return "no" if delta >= 1 / n else "watch" if delta > 1 / n**2 else "yes", found
 
 
-def _unit(facts: PrivacyDocument) -> Check:
-    records = facts.table_schema.records
-    cap = plural(records.max_per_person, "record")
-    return Check(
-        question="Is all that one person contributed protected together?",
-        state="yes" if records.person else "person",
-        found=f"Up to {cap} a person, checked against the key {records.person!r} before the release."
-        if records.person
-        else f"Up to {cap} a person, declared and not checked. Somebody has to know that it is so.",
-        why="Whoever has more records than the cap is protected less than the page says.",
-        topic="2: unit of privacy",
-    )
+def _unit(release: PrivacyDocument) -> Answer:
+    records = release.table_schema.records
+    cap = f"Up to {plural(records.max_per_person, 'record')} a person"
+    if records.person:
+        return "yes", f"{cap}, checked against the key {records.person!r} before the release."
+    return "person", f"{cap}, declared and not checked. Somebody has to know that it is so."
 
 
-def computed(facts: PrivacyDocument) -> list[Check]:
-    """Return the questions on mechanism, sampling, randomness and what was taken as public."""
-    published, exact = facts.settings.get("variant") == "published", facts.privacy.sampling == "exact"
-    bounded = facts.privacy.kind in BOUNDED
-    return [
-        Check(
-            question="Is there a proof, and is it of what was run?",
-            state="yes" if bounded and not published else "no",
-            found=f"{facts.mechanism}: its proof is in the documentation (docs/proofs), and pdips audit tests it."
-            if bounded and not published
-            else "The form printed in a paper was run, for studies; its accounting doesn't hold.",
-            why="A proof of something else protects nobody.",
-            topic="3: algorithms and correctness",
-        ),
-        Check(
-            question="Was the output drawn from exactly the law of the proof, without floating-point gaps?",
-            state="yes" if exact and bounded else "watch",
-            found="Sampling is exact: from the law that the proof is about, in whole numbers or rationals."
-            if exact
-            else "Sampling is in floating point, by Markov chains or independent draws: see the diagnostics.",
-            why="Gaps of floating-point noise, or chains that stopped short, tell more than the bound.",
-            topic="4: mechanism implementation challenges",
-        ),
-        Check(
-            question="Were the random bits unpredictable, and were they not kept?",
-            state="no" if facts.reproducible else "yes",
-            found="Made from a seed." if facts.reproducible else "From the operating system; no seed was set.",
-            why="Whoever knows the seed can subtract the noise.",
-            topic="4: mechanism implementation challenges",
-        ),
-        _copied(facts),
-        Check(
-            question="Were schema, settings, model and priors fixed without looking at the table?",
-            state="person",
-            found="Levels, bounds, bins, impossible combinations, order of columns: nothing in the files shows it.",
-            why="What is read off the table is published without being paid for.",
-            topic="4: mechanism implementation challenges (tuning)",
-        ),
-    ]
-
-
-def _copied(facts: PrivacyDocument) -> Check:
-    columns = facts.table_schema.public_columns
-    return Check(
-        question="Are columns that were copied known to everyone already?",
-        state="person" if columns else "yes",
-        found=f"Copied as they are: {', '.join(columns)}." if columns else "No column is public: none was copied.",
-        why="A copied column is published without any protection.",
-        topic="2: mixing with other data releases",
-    )
-
-
-def composed(facts: PrivacyDocument, run: RunDocument) -> list[Check]:
-    """Return the questions on other releases about the same people."""
+def _ledger(run: RunDocument) -> Answer:
     ledger = run.ledger
-    state: State = "watch" if ledger is None or ledger.total_epsilon is None else "yes"
-    found = "No ledger was named."
-    if ledger is not None:
-        left = "no total" if ledger.total_epsilon is None else f"a total of {price(ledger.total_epsilon)}"
-        found = f"The ledger has {price(ledger.spent_epsilon)} spent and {left}."
-    return [
-        Check(
-            question="Is this release charged to an account with a limit?",
-            state=state,
-            found=found,
-            why="Prices of releases from the same people add up, whoever makes them.",
-            topic="2: composition and privacy budget",
-        ),
-        Check(
-            question="Is everything else that was published about these people accounted for?",
-            state="person",
-            found="Tables, maps, earlier files, extracts for researchers: the ledger knows of none.",
-            why="A release without protection undoes this one for whoever is in both.",
-            topic="2: mixing with other data releases",
-        ),
-        Check(
-            question="Was it decided to publish before anybody saw this page?",
-            state="person",
-            found="This page is computed from the confidential table, and nobody paid for that.",
-            why="Choosing among releases by what it shows is an observation that nobody pays for.",
-            topic="3: monitoring utility",
-        ),
-    ]
+    if ledger is None:
+        return "watch", "No ledger was named."
+    left = "no total" if ledger.total_epsilon is None else f"a total of {price(ledger.total_epsilon)}"
+    found = f"The ledger has {price(ledger.spent_epsilon)} spent and {left}."
+    return "watch" if ledger.total_epsilon is None else "yes", found
 
 
-def useful(facts: PrivacyDocument) -> list[Check]:
-    """Return the questions on errors, intervals and small groups."""
-    advice = combining(facts)
-    return [
-        Check(
-            question="Are the sizes of the errors published?",
-            state="yes" if facts.noise else "watch",
-            found="The card lists the standard deviations of the noise."
-            if facts.noise
-            else "The card says that none are known, and why.",
-            why="Users who don't know the noise take it for a finding.",
-            topic="3: utility and accuracy",
-        ),
-        Check(
-            question="Can users get honest intervals from the sets?",
-            state="watch" if advice.rule is None else "yes",
-            found=f"By the rule '{advice.rule}', as the card shows; bias is not allowed for."
-            if advice.rule
-            else "No rule is right for these sets; the card says so.",
-            why="Synthetic records analysed as if they were records give intervals that are too narrow.",
-            topic="3: differentially private synthetic data",
-        ),
-        Check(
-            question="Are small groups served well enough, or are users warned?",
-            state="person",
-            found="Nothing certifies it. Noise is the same for all groups, so it is largest beside the smallest.",
-            why="What is lost or made up is lost and made up for minorities first.",
-            topic="3: bias",
-        ),
-    ]
+def _intervals(release: PrivacyDocument) -> Answer:
+    rule = combining(release).rule
+    if rule is None:
+        return "watch", "No rule is right for these sets; the card says so."
+    return "yes", f"By the rule '{rule}', as the card shows; bias is not allowed for."
 
 
-def operated(facts: PrivacyDocument) -> list[Check]:
-    """Return the questions on people and machines."""
-    hidden = facts.settings.get("sampler") == "rejection"
-    return [
-        Check(
-            question="Is it settled who may read the table and the folder confidential, and when they are deleted?",
-            state="person",
-            found="The folder is made readable by its owner only (mode 0700).",
-            why="A leak of the table itself is a leak that no epsilon bounds.",
-            topic="4: data security and access control",
-        ),
-        Check(
-            question="Is it hidden how long the run took?",
-            state="watch" if hidden else "yes",
-            found="Rejection takes longer on some tables than on others: who could watch the run?"
-            if hidden
-            else "No time is in the folder public. Who could watch the machine is outside the guarantee.",
-            why="Times depend on the table.",
-            topic="4: side channels",
-        ),
-        Check(
-            question="Is every column needed, and are people told what is collected?",
-            state="person",
-            found=f"{plural(len(facts.table_schema.columns), 'column')} are synthesized.",
-            why="What isn't collected can't leak.",
-            topic="4: data collection exposure",
-        ),
-        Check(
-            question="Has somebody reviewed the disclosure risk, and who answers users' questions?",
-            state="person",
-            found="To be named below.",
-            why="A guarantee is a claim by persons, who have to stand by it.",
-            topic="4: trust models",
-        ),
-    ]
-
-
-def _count(checks: Sequence[Check], state: str) -> int:
-    return sum(check.state == state for check in checks)
+def _time(*, hidden: bool) -> Answer:
+    if hidden:
+        return "yes", "No time is in the folder public. Who could watch the machine is outside the guarantee."
+    return "watch", "Rejection takes longer on some tables than on others: who could watch the run?"

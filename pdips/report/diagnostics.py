@@ -1,26 +1,56 @@
-"""The section on what the sampler did: chains, posteriors, bounds of records, noise on margins."""
+"""The section on how a release was drawn and what came of it: chains, posteriors, bounds of records, noise."""
 
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from pdips.release.documents import PrivacyDocument, RunDocument
-from pdips.report import noise, posterior
-from pdips.report.chains import BAND
-from pdips.report.judging import EDGE, judge
+from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
+from pdips.release.documents import (
+    BoundSummary,
+    Margin,
+    PosteriorSummary,
+    PredictiveCheck,
+    PrivacyDocument,
+    RecordCheck,
+    RunDocument,
+    mean,
+)
+from pdips.report.formats import number, percent, plural
+from pdips.report.posterior_figures import BAND, MOST_DOTS, posterior_figures
+from pdips.report.utility import checks as compared_at_release
+from pdips.report.verdict import Check, Level, Verdict, summed
 
-PICTURES = ("parameters", "ranks", "energy", "predicted", "bounds")
+FIGURES = ("parameters", "ranks", "energy", "predicted", "bounds")
+EDGE = 0.01
+"""Share of the posterior on the outermost cells of its grid from which on the grid cuts it off."""
+OFF, FAR_OFF = 0.05, 0.25
+"""Total variation distance of a column from what the model draws, beyond what draws differ by themselves."""
+CHANCE = 0.01
+EXPECTED_OUTSIDE, MOST_OUTSIDE = 0.05, 0.5
+MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
+NOISE_FACTOR = 3.0
+"""How much further a margin may lie from the table than noise and sampling alone bring it."""
+POST_PROCESSING = ("modips",)
+"""Mechanisms whose chains read released noisy statistics only, so that repeating them costs nothing."""
+LARGEST_TEXT = 64_000_000
+"""Bytes of a CSV file whose records are counted."""
+HALF_NORMAL = math.sqrt(2 / math.pi)
+"""Mean of the absolute value of a standard normal."""
 
 
-def section(confidential: Path, facts: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
+def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it.
 
     Parameters
     ----------
     confidential : path
         The folder that stays inside, with ``diagnostics`` where a posterior was looked at.
-    facts, run
+    release, run
         ``privacy.json`` and ``run.json``.
 
     Raises
@@ -29,19 +59,303 @@ def section(confidential: Path, facts: PrivacyDocument, run: RunDocument) -> dic
         If a file of ``diagnostics`` is damaged.
     """
     public = confidential.parent / "public"
-    looked = posterior.look(confidential / "diagnostics", run.diagnostics.posterior, facts.table_schema)
-    compared = noise.compare(public if run.published and public.is_dir() else confidential, facts, run)
-    verdict, checks = judge(facts, run, looked.bfmi, compared)
+    figures = posterior_figures(confidential / "diagnostics", run.diagnostics.posterior, release.table_schema)
+    errors = margin_errors(public if run.published and public.is_dir() else confidential, release, run)
+    verdict, checks = judge(release, run, figures.bfmi, errors)
     return {
         "verdict": verdict,
         "checks": checks,
         "posterior": run.diagnostics.posterior,
-        "stored": looked.stored,
-        "bfmi": looked.bfmi,
+        "stored": figures.stored,
+        "bfmi": figures.bfmi,
         "edge": EDGE,
         "band": BAND,
-        "most_dots": posterior.MOST_DOTS,
-        "noise": compared,
-        "noisy": facts.noise,
-        "pictures": {kind: [(title, Markup(picture)) for title, picture in getattr(looked, kind)] for kind in PICTURES},
+        "most_dots": MOST_DOTS,
+        "noise": errors,
+        "noisy": release.noise,
+        "pictures": {kind: [(title, Markup(drawn)) for title, drawn in getattr(figures, kind)] for kind in FIGURES},
     }
+
+
+# ---- the rules ----
+
+
+def judge(
+    release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float], noise: "MarginErrors | None"
+) -> tuple[Verdict, list[Check]]:
+    """Return the verdict on how a release was drawn and what came of it, and each rule with what it found.
+
+    The rules; gates are those of :mod:`pdips.convergence`, the others stand above. The worst of them is the verdict, in
+    the order bad, watch, open, good.
+
+    - *Single columns, means and standard deviations* of the sets: the rules of :func:`pdips.report.utility.checks`. A
+      draw from a posterior, exact or converged, is of no use where the model is wrong.
+
+    - *Chains*, of parameters, lines, or the posterior of noisy statistics: **bad** where R-hat isn't below ``RHAT``,
+      bulk or tail effective draws aren't above ``ESS``, or a trajectory diverged: such a release should have been
+      refused. **watch** where a chain's energy moves too little (``BFMI``). **open** where a release came from chains
+      and says nothing of them.
+    - *Rounds*: **watch** where chains disagreed and were run again.
+    - *Exact draws* (noise, elections, urns, grids, rejection) have no chain that could have failed: **good**. On a
+      grid, **watch** where more than ``EDGE`` of the posterior lies on its outermost cells: the grid cuts it off.
+    - *Posterior predictive check of noisy statistics*: **watch** where so many entries lie outside the middle 95 % of
+      the simulated ones that it happens with a probability below ``CHANCE`` if each does so with one of 5 %; or where
+      the furthest is so many standard deviations off that it does under Laplace tails, times the number of entries;
+      **bad** where, besides, more than ``MOST_OUTSIDE`` of the entries lie outside.
+    - *Posterior predictive check of records*: **watch** where a column's shares lie further from the mean of what the
+      model draws than draws do on average, by more than ``OFF`` in total variation; **bad** by more than ``FAR_OFF``.
+      **open** where it couldn't be made.
+    - *Records cut off*: **watch** where the window cuts off more than ``MOST_CENSORED`` of the records at a released
+      draw, **bad** above ``ALL_BUT_CENSORED``: the guarantee holds, but the posterior depends little on the records.
+    - *Bound of records' terms*: **watch** where chains disagree on it (``RHAT``); it certifies nothing then.
+    - *Noise on margins*: **watch** where a one-way margin of the sets lies more than ``NOISE_FACTOR`` times as far from
+      the table as noise and the drawing of records alone bring it.
+
+    Parameters
+    ----------
+    release, run
+        ``privacy.json`` and ``run.json``.
+    bfmi : sequence of float
+        By chain; none where no energies were kept.
+    noise : MarginErrors, optional
+        Margins' standard errors beside the distances that were found.
+    """
+    posterior = run.diagnostics.posterior
+    found = _draw(release, run, bfmi)
+    if posterior is not None:
+        found += _grid(posterior) + _statistics(posterior.predictive) + _records(posterior.records)
+        found += _terms(posterior.bounds)
+    if noise is not None:
+        found += _margins(noise)
+    found += [check for check in compared_at_release(release, run.comparison) if check.name != "pairs of columns"]
+    return summed(found), found
+
+
+def agreement(found: Convergence) -> str:
+    """Say how well chains agree, against what is asked of them."""
+    sizes = (found.smallest_ess_bulk, found.smallest_ess_tail)
+    bulk, tail = ("unbounded" if size == math.inf else f"{size:.0f}" for size in sizes)
+    return (
+        f"{'passed' if found.passed else 'failed'}: R-hat at most {found.largest_rhat:.4f} (below {RHAT} asked for), "
+        f"effective draws at least {bulk} for the centre and {tail} for the tails (above {ESS}), {found.divergences} "
+        f"divergences (none){f', in round {found.rounds}' if found.rounds > 1 else ''}"
+    )
+
+
+def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> list[Check]:
+    posterior = run.diagnostics.posterior
+    chains = list(run.diagnostics.convergence)
+    if posterior is not None and posterior.convergence is not None:
+        chains.append(posterior.convergence)
+    if chains:
+        return _chains(chains, bfmi) + _rounds(chains, release.mechanism)
+    mcmc, level = release.privacy.sampling == "mcmc", "good"
+    found = "exact, no chain that could have failed"
+    if mcmc and (posterior is None or posterior.chains > 1):
+        found, level = "by chains or floating point, not described", "open"
+    elif mcmc:
+        found = "independent draws in floating point, no chain that could have failed"
+    return [Check("the draw", found, "an exact draw, or chains that agree", level)]
+
+
+def _chains(found: Sequence[Convergence], bfmi: Sequence[float]) -> list[Check]:
+    rhat = max(one.largest_rhat for one in found)
+    fewest = min(min(one.smallest_ess_bulk, one.smallest_ess_tail) for one in found)
+    divergences = sum(one.divergences for one in found)
+    size = "unbounded" if fewest == math.inf else f"{fewest:,.0f}"
+    checks = [
+        Check("R-hat, largest", f"{rhat:.4f}", f"below {RHAT}", "good" if rhat < RHAT else "bad"),
+        Check("effective draws, fewest", size, f"above {ESS}", "good" if fewest > ESS else "bad"),
+        Check("divergences", str(divergences), "none", "bad" if divergences else "good"),
+    ]
+    if bfmi:
+        level: Level = "good" if min(bfmi) >= BFMI else "watch"
+        checks.append(Check("BFMI, smallest", number(min(bfmi)), f"{BFMI} or more", level))
+    return checks
+
+
+def _rounds(chains: Sequence[Convergence], mechanism: str) -> list[Check]:
+    """Say that chains were run again; a first round that agreed needs no word."""
+    rounds = max(one.rounds for one in chains)
+    if rounds == 1:
+        return []
+    found = f"chains disagreed and were run again, longer each time; they agreed in round {rounds} of {ROUNDS}"
+    rule = "agreement in round 1; running again was decided on confidential records, which the guarantee does not cover"
+    if mechanism in POST_PROCESSING:
+        rule = "agreement in round 1; the chains read noisy statistics only, so running them again costs nothing"
+    return [Check("rounds of chains", found, rule, "watch")]
+
+
+def _grid(posterior: PosteriorSummary) -> list[Check]:
+    if posterior.edge is None:
+        return []
+    rule = f"at most {percent(EDGE, short=True)}; more is cut off"
+    level: Level = "good" if posterior.edge <= EDGE else "watch"
+    return [Check("posterior on the outermost cells of the grid", percent(posterior.edge), rule, level)]
+
+
+def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
+    entries = sum(row.entries for row in predictive.values())
+    if not entries:
+        return []
+    outside = sum(round(row.outside * row.entries) for row in predictive.values())
+    furthest = max((row.furthest or 0.0 for row in predictive.values()), default=0.0)
+    chance = min(_tail(outside, entries, EXPECTED_OUTSIDE), entries * math.exp(-math.sqrt(2) * furthest))
+    level: Level = "good"
+    if chance < CHANCE:
+        level = "bad" if outside > MOST_OUTSIDE * entries else "watch"
+    found = f"{outside} of {plural(entries, 'noisy number')} outside the middle 95 % of the simulated"
+    if furthest:
+        found += f", the furthest off by {number(furthest)} sd"
+    rule = f"nothing that happens less than one time in {1 / CHANCE:.0f}; failed if more than half lie outside as well"
+    return [Check("posterior predictive check", found, rule, level)]
+
+
+def _tail(least: int, n: int, p: float) -> float:
+    """Return the probability of at least so many successes in n trials."""
+    from scipy.special import bdtrc
+
+    return float(bdtrc(least - 1, n, p)) if least else 1.0
+
+
+def _records(records: RecordCheck | None) -> list[Check]:
+    if records is None:
+        return []
+    rule = f"no column further off than draws are by themselves by more than {OFF}; failed above {FAR_OFF}"
+    name = "posterior predictive check of records"
+    if records.failed:
+        return [Check(name, f"could not be made ({records.failed})", rule, "open")]
+    gaps = {column.name: column.distance - column.typical for column in records.columns}
+    off = [f"{column} by {number(gap)}" for column, gap in gaps.items() if gap > OFF]
+    level: Level = "bad" if max(gaps.values(), default=0.0) > FAR_OFF else "watch" if off else "good"
+    return [Check(name, ", ".join(off) or "no column is off", rule, level)]
+
+
+def _terms(bounds: BoundSummary | None) -> list[Check]:
+    if bounds is None or bounds.failed:
+        return []
+    found: list[Check] = []
+    if bounds.window is not None and bounds.window.released_share:
+        share = max(bounds.window.released_share)
+        level: Level = "good" if share <= MOST_CENSORED else "bad" if share > ALL_BUT_CENSORED else "watch"
+        rule = f"at most {percent(MOST_CENSORED, short=True)}; failed above {percent(ALL_BUT_CENSORED, short=True)}"
+        found.append(Check("records cut off at a released draw", percent(share), rule, level))
+    if bounds.rhat is not None:
+        level = "good" if bounds.rhat < RHAT else "watch"
+        found.append(Check("R-hat of the bound of records' terms", f"{bounds.rhat:.4f}", f"below {RHAT}", level))
+    return found
+
+
+def _margins(noise: "MarginErrors") -> list[Check]:
+    far = [row.column for row in noise.one_way if row.found > NOISE_FACTOR * row.expected]
+    found = f"{', '.join(far)} further from the table" if far else "as far from the table as noise brings them"
+    rule = f"at most {NOISE_FACTOR:g} times what noise and the drawing of records give"
+    return [Check("one-way margins", found, rule, "watch" if far else "good")]
+
+
+# ---- noise on margins ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnError:
+    """One column: the standard error of a cell, in records and as a share, and the distance, expected and found."""
+
+    column: str
+    standard_error: float
+    share: float
+    expected: float
+    found: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairErrors:
+    """All pairs of columns: standard errors of a cell in records, and distances."""
+
+    mean_error: float
+    largest_error: float
+    largest: str
+    expected: float
+    found: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarginErrors:
+    """Margins' standard errors, from ``privacy.json``, beside distances from the table, from ``run.json``."""
+
+    n_records: int
+    one_way: list[ColumnError]
+    two_way: PairErrors | None
+
+
+def margin_errors(home: Path, release: PrivacyDocument, run: RunDocument) -> MarginErrors | None:
+    """Return standard errors of margins beside distances that were found; None where the release states no errors.
+
+    The expected distance of a margin is half the sum over its cells of the mean absolute error of a normal whose
+    variance is that of the noise and of a sample as large as the table:
+    ``sum_c sqrt((se / n)^2 + p_c (1 - p_c) / n) / sqrt(2 pi)``. For pairs it is the root of the squares of that of the
+    noise alone and of the mean distance of a resample.
+
+    Parameters
+    ----------
+    home : path
+        The folder with the synthetic sets, whose number of records stands for the table's where the run doesn't say it.
+    release, run
+        ``privacy.json`` and ``run.json``.
+    """
+    n = (run.n_records or _n_records(home)) if release.margin_errors else None
+    if not n:
+        return None
+    errors = {item.columns: item.standard_error for item in release.margin_errors}
+    margins = {margin.column: margin for margin in run.comparison.one_way}
+    rows = [
+        ColumnError(
+            column=name,
+            standard_error=error,
+            share=error / n,
+            expected=_expected(margins[name], error, n),
+            found=margins[name].distance or 0.0,
+        )
+        for (name, *rest), error in errors.items()
+        if not rest and name in margins and margins[name].distance is not None
+    ]
+    rows.sort(key=lambda row: -row.found / row.expected if row.expected else -math.inf)
+    return MarginErrors(n_records=n, one_way=rows, two_way=_pairs(errors, margins, run, n))
+
+
+def _expected(margin: Margin, error: float, n: int) -> float:
+    spread = (math.sqrt((error / n) ** 2 + share * (1 - share) / n) for share in margin.table)
+    return min(HALF_NORMAL / 2 * math.fsum(spread), 1.0)
+
+
+def _pairs(
+    errors: dict[tuple[str, ...], float], margins: dict[str, Margin], run: RunDocument, n: int
+) -> PairErrors | None:
+    pairs = {names: error for names, error in errors.items() if len(names) == 2 and set(names) <= set(margins)}
+    if not pairs:
+        return None
+    largest = max(pairs, key=lambda names: pairs[names])
+    cells = {names: math.prod(len(margins[name].levels) for name in names) for names in pairs}
+    noise = mean(HALF_NORMAL / 2 * cells[names] * error / n for names, error in pairs.items()) or 0.0
+    return PairErrors(
+        mean_error=mean(pairs.values()) or 0.0,
+        largest_error=pairs[largest],
+        largest=" and ".join(largest),
+        expected=min(math.hypot(noise, run.comparison.two_way.reference_mean() or 0.0), 1.0),
+        found=mean(distance for distance, _, _ in run.comparison.two_way.pairs()),
+    )
+
+
+def _n_records(home: Path) -> int | None:
+    """Return the number of records of the first synthetic set, if it is quickly known."""
+    parquet, text = home / "synthetic_1.parquet", home / "synthetic_1.csv"
+    try:
+        if parquet.is_file():
+            from pyarrow.parquet import read_metadata
+
+            return int(read_metadata(parquet).num_rows)
+        if text.is_file() and text.stat().st_size <= LARGEST_TEXT:
+            with text.open(encoding="utf-8", newline="") as lines:
+                return max(sum(1 for _ in csv.reader(lines)) - 1, 0)
+    except (OSError, ValueError, csv.Error):  # those of pyarrow are among them
+        return None
+    return None

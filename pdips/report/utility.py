@@ -1,18 +1,29 @@
-"""The section on what the synthetic sets kept of the table: margins as the run found them, and an evaluation."""
+"""The section on what the synthetic sets kept of the table: what was compared at release, and an evaluation."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from pdips.release.documents import Comparison, Margin, Moments, PaidDocument, PrivacyDocument, RunDocument, mean
-from pdips.report import evaluated, pictures
-from pdips.report.evaluated import FAR_MARGINS, FAR_TIMES, NEAR_MARGINS, NEAR_TIMES
-from pdips.report.formats import number
-from pdips.report.verdicts import Check, Level, Verdict, summed, worst
+from pdips.release.documents import (
+    Comparison,
+    Margin,
+    Moments,
+    PaidDocument,
+    PrivacyDocument,
+    RunDocument,
+    mean,
+)
+from pdips.report import figures
+from pdips.report.evaluation_facts import FILE, Analysed, Evaluation, MeasureFacts, Pictures, read_evaluation
+from pdips.report.formats import number, percent
+from pdips.report.verdict import Check, Level, Verdict, summed, worst, worst_of
 
+NEAR_TIMES, FAR_TIMES = 2.0, 5.0
+"""Times the reference."""
+NEAR_MARGINS, FAR_MARGINS = 0.01, 0.05
 NEAR_ONE_WAY, FAR_ONE_WAY = 0.05, 0.2
 """Total variation distance of a column."""
 NEAR_TIMES_ONE_WAY = 4.0
@@ -26,11 +37,32 @@ NEAR_RATIO, FAR_RATIO = 1.25, 2.0
 NEAR_ERRORS, FAR_ERRORS = 3.0, 5.0
 """Standard errors of a resample by which means and standard deviations may be off in any case."""
 
+MARGINS = ("TVD of 2-way margins", "TVD of 1-way margins")
+SPECKS = "SPECKS"
+ECDF = "max-ECDF"
+DIFFERENCE, COVERAGE = "standardised difference", "coverage"
+NEAR_SPECKS, FAR_SPECKS = 0.1, 0.3
+NEAR_DIFFERENCE = 2.0
+"""Standard errors of the table's estimates."""
+NEAR_COVERAGE, FAR_COVERAGE = 0.8, 0.5
+MOST_DENSITIES = 24
+READINGS = {
+    "overlap of intervals": "1 equal, 0 disjoint",
+    DIFFERENCE: "0 equal; in standard errors of the table's",
+    "same sign": "share of coefficients",
+    COVERAGE: "share of the table's estimates inside the sets' intervals",
+}
+RELATIVE = "Near means near what a resample of the table scores, not fit for every use."
+NEARNESS: dict[Level, str] = {"good": "near", "watch": "some way off", "bad": "far off"}
+
 
 def section(
-    confidential: Path, facts: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None
+    confidential: Path, release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None = None
 ) -> dict[str, Any]:
-    """Return what the section shows; ``verdict`` opens it: see :func:`checks` and :func:`evaluated.verdict`.
+    """Return what the section shows; ``verdict`` opens it: see :func:`checks` and :func:`evaluation_verdict`.
+
+    An evaluation whose release differs in mechanism, epsilon, kind or number of sets isn't shown: ``stale`` names what
+    differs.
 
     Raises
     ------
@@ -39,10 +71,13 @@ def section(
     """
     comparison = run.comparison
     margins, pairs = comparison.margins(), comparison.two_way.pairs()
-    shown, found = evaluated.section(confidential, facts, paid), checks(facts, comparison)
+    inside = read_evaluation(confidential)
+    stale = [] if inside is None else inside.release.differs(release)
+    evaluation = None if stale else inside
+    found = checks(release, comparison)
+    of_evaluation = _stale_verdict(stale) if stale else evaluation_verdict(evaluation)
     return {
-        **shown,
-        "verdict": verdict(found, shown["verdict"]),
+        "verdict": verdict(found, of_evaluation),
         "checks": found,
         "l1": comparison.l1,
         "two_way": comparison.two_way,
@@ -52,9 +87,13 @@ def section(
         "one_way_mean": mean(margin.distance for margin in margins),
         "two_way_mean": mean(distance for distance, _, _ in pairs),
         "two_way_reference": comparison.two_way.reference_mean(),
-        "panels": [Markup(pictures.one_way(margin, f"margin {i}")) for i, margin in enumerate(margins)],
-        "heat": Markup(pictures.two_way(comparison.two_way, "pairs")) if pairs else None,
-        "most_rows": pictures.MOST_ROWS,
+        "panels": [_drawn(figures.one_way, margin, f"margin {i}") for i, margin in enumerate(margins)],
+        "heat": _drawn(figures.two_way, comparison.two_way, "pairs") if pairs else None,
+        "most_rows": figures.MOST_ROWS,
+        "evaluation": evaluation,
+        "stale": stale,
+        "paid": paid,
+        **({} if evaluation is None else _evaluated(evaluation)),
     }
 
 
@@ -70,7 +109,10 @@ def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
     return worst([at_release, evaluation], at_release)
 
 
-def checks(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
+# ---- what was compared at release ----
+
+
+def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
     """Judge what was compared at release, of columns that aren't public.
 
     - *Single columns*, by the total variation distance of each from the table: **good** at up to
@@ -87,69 +129,73 @@ def checks(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
     not bad. What isn't bad or good is **watch**. Sets without records, or without any known value of a column that the
     table has values of, are bad. A run of an earlier version, which compared less, is judged by what it compared.
     """
-    return [*_one_way(facts, comparison), *_pairs(comparison), *_numeric(facts, comparison)]
+    return [*_one_way(release, comparison), *_pairs(comparison), *_numeric(release, comparison)]
 
 
-def _one_way(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
-    public = facts.table_schema.public_columns
+def _one_way(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
+    public = release.table_schema.public_columns
     known = [one for one in comparison.margins() if one.reference is not None and one.column not in public]
-    levels = {one.column: _of_distance(one) for one in known}
-    off = [
-        f"{one.column} {number(one.distance)} (a resample {number(one.reference)})"
-        for one in known
-        if levels[one.column] != "good"
-    ]
     rule = (
         f"distance at most {NEAR_TIMES_ONE_WAY:g} times a resample's or {NEAR_ONE_WAY:g}; failed above {FAR_TIMES:g} "
         f"times and {FAR_ONE_WAY:g}"
     )
-    return _check("single columns", off, rule, list(levels.values()))
+    return _check("single columns", known, _of_distance, _show_distance, rule)
 
 
 def _of_distance(one: Margin) -> Level:
-    reference = one.reference or 0.0
     if one.distance is None:
         return "bad"
-    if one.distance <= max(NEAR_TIMES_ONE_WAY * reference, NEAR_ONE_WAY):
+    near = (NEAR_TIMES_ONE_WAY, NEAR_ONE_WAY)
+    return _against(one.distance, one.reference, near=near, far=(FAR_TIMES, FAR_ONE_WAY))
+
+
+def _show_distance(one: Margin) -> str:
+    return f"{one.column} {number(one.distance)} (a resample {number(one.reference)})"
+
+
+def _against(value: float, reference: float | None, *, near: tuple[float, float], far: tuple[float, float]) -> Level:
+    """Return how near a figure is: below so many times its reference, or below so much in any case."""
+    (near_times, near_value), (far_times, far_value) = near, far
+    known = reference or 0.0
+    if value <= max(near_times * known, near_value):
         return "good"
-    return "bad" if one.distance > max(FAR_TIMES * reference, FAR_ONE_WAY) else "watch"
+    return "bad" if value > max(far_times * known, far_value) else "watch"
 
 
 def _pairs(comparison: Comparison) -> list[Check]:
-    two_way = comparison.two_way
-    reference, value = two_way.reference_mean(), mean(distance for distance, _, _ in two_way.pairs())
+    reference, value = comparison.two_way.reference_mean(), mean(one for one, _, _ in comparison.two_way.pairs())
     if reference is None or value is None:
         return []
-    far = value > max(FAR_TIMES * reference, FAR_MARGINS)
-    level: Level = "good" if value <= max(NEAR_TIMES * reference, NEAR_MARGINS) else "bad" if far else "watch"
-    rule = f"mean distance at most {NEAR_TIMES:g} times a resample's or {NEAR_MARGINS:g}; failed above {FAR_TIMES:g}"
-    off = [] if level == "good" else [f"{number(value)} (a resample {number(reference)})"]
-    return _check("pairs of columns", off, f"{rule} times and {FAR_MARGINS:g}", [level])
+    level = _against(value, reference, near=(NEAR_TIMES, NEAR_MARGINS), far=(FAR_TIMES, FAR_MARGINS))
+    rule = (
+        f"mean distance at most {NEAR_TIMES:g} times a resample's or {NEAR_MARGINS:g}; failed above {FAR_TIMES:g} "
+        f"times and {FAR_MARGINS:g}"
+    )
+    shown = f"{number(value)} (a resample {number(reference)})"
+    return _check("pairs of columns", [value], lambda _: level, lambda _: shown, rule)
 
 
-def _numeric(facts: PrivacyDocument, comparison: Comparison) -> list[Check]:
-    columns = facts.table_schema.columns
+def _numeric(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
+    columns = release.table_schema.columns
     found = [one for one in comparison.numeric if one.column in columns]
-    means = {one.column: _of_means(one, lower=float(columns[one.column].lower or 0)) for one in found}
-    spreads = {one.column: _of_spreads(one) for one in found}
-    shifted = [
-        f"{one.column} {number(one.synthetic_mean)} (table {number(one.mean)}, {number(one.shift)} sd off)"
-        for one in found
-        if means[one.column] != "good"
-    ]
-    spread = [
-        f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"
-        for one in found
-        if spreads[one.column] != "good"
-    ]
     of_means = (
         f"at most {NEAR_SHIFT:g} sd of the table off; failed above {FAR_SHIFT:g}, or {FAR_MEANS:g} times too large or "
         "small"
     )
     of_spreads = f"at most {NEAR_RATIO:g} times too large or small; failed above {FAR_RATIO:g}"
+
+    def show_mean(one: Moments) -> str:
+        return f"{one.column} {number(one.synthetic_mean)} (table {number(one.mean)}, {number(one.shift)} sd off)"
+
+    def show_sd(one: Moments) -> str:
+        return f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"
+
+    def of_mean(one: Moments) -> Level:
+        return _of_means(one, lower=float(columns[one.column].lower or 0))
+
     return [
-        *_check("means", shifted, of_means, list(means.values())),
-        *_check("standard deviations", spread, of_spreads, list(spreads.values())),
+        *_check("means", found, of_mean, show_mean, of_means),
+        *_check("standard deviations", found, _of_spreads, show_sd, of_spreads),
     ]
 
 
@@ -176,8 +222,113 @@ def _of_spreads(one: Moments) -> Level:
     return "bad" if times > max(FAR_RATIO, 1 + FAR_ERRORS * one.ratio_error) else "watch"
 
 
-def _check(name: str, off: Sequence[str], rule: str, levels: Sequence[Level]) -> list[Check]:
-    if not levels:
+def _check[T](
+    name: str, found: Sequence[T], judge: Callable[[T], Level], show: Callable[[T], str], rule: str
+) -> list[Check]:
+    """Return one check over columns, none without columns; it shows those that aren't good."""
+    levels = [judge(one) for one in found]
+    off = [show(one) for one, level in zip(found, levels, strict=True) if level != "good"]
+    return [Check(name, "; ".join(off) or "near those of the table", rule, worst_of(levels))] if levels else []
+
+
+# ---- an evaluation ----
+
+
+def evaluation_verdict(found: Evaluation | None) -> Verdict:
+    """Judge the utility of the sets by an evaluation.
+
+    Each of three things is near, far or in between; what wasn't worked out doesn't count.
+
+    - *Margins* (two-way; one-way if there are no pairs), by the mean total variation distance: near at up to 2 times
+      the reference or up to 0.01; far above 5 times the reference and above 0.05.
+    - *SPECKS*: near at up to 2 times the reference or up to 0.1; far above 5 times the reference and above 0.3.
+    - *The analysis*, if there is one: near if the combined estimates are up to 2 standard errors of the table's off on
+      average and at least 80 % of the table's estimates lie inside the intervals of the sets; far if they are more off
+      and fewer than half lie inside.
+
+    The absolute limits are there because the reference shrinks with the number of records: in a large table a
+    difference that hardly anybody would notice is many times the reference. All near: good; one far: bad; else watch.
+    Without an evaluation, or with nothing worked out: open. The limits are conventions of this project, not of a paper.
+    """
+    if found is None:
+        return Verdict(level="open", line="No evaluation was made: pdips evaluate TABLE DIR adds one.")
+    findings = [*_of_margins(found), *_of_specks(found), *_of_analysis(found.specific)]
+    if not findings:
+        return Verdict(level="open", line="The evaluation could work out neither margins nor SPECKS nor an analysis.")
+    said = "; ".join(text for _, text in findings)
+    return Verdict(level=worst_of(level for level, _ in findings), line=f"{said[0].upper()}{said[1:]}. {RELATIVE}")
+
+
+def _stale_verdict(stale: Sequence[str]) -> Verdict:
+    what = " and ".join(stale)
+    return Verdict(
+        level="open",
+        line=f"{FILE} is of another release (its {what} differ{'s' if len(stale) == 1 else ''}) and isn't shown: "
+        "pdips evaluate TABLE DIR makes it anew.",
+    )
+
+
+def _of_margins(found: Evaluation) -> list[tuple[Level, str]]:
+    measure = next((one for name in MARGINS if (one := found.measure(name)) is not None), None)
+    what = "two-way margins are" if measure is not None and measure.name == MARGINS[0] else "one-way margins are"
+    return _of_measure(measure, what, NEAR_MARGINS, FAR_MARGINS)
+
+
+def _of_specks(found: Evaluation) -> list[tuple[Level, str]]:
+    return _of_measure(found.measure(SPECKS), "SPECKS is", NEAR_SPECKS, FAR_SPECKS)
+
+
+def _of_measure(measure: MeasureFacts | None, what: str, near: float, far: float) -> list[tuple[Level, str]]:
+    if measure is None or measure.mean is None:
         return []
-    level: Level = "bad" if "bad" in levels else "watch" if "watch" in levels else "good"
-    return [Check(name=name, found="; ".join(off) or "near those of the table", rule=rule, level=level)]
+    level = _against(measure.mean, measure.reference, near=(NEAR_TIMES, near), far=(FAR_TIMES, far))
+    shown = f"({number(measure.mean)}, a resample {number(measure.reference)})"
+    return [(level, f"{what} {NEARNESS[level]} {shown}")]
+
+
+def _of_analysis(found: Analysed | None) -> list[tuple[Level, str]]:
+    off, inside = (None, None) if found is None else (found.summary.get(DIFFERENCE), found.summary.get(COVERAGE))
+    if inside is None:
+        return []
+    level: Level = "watch"
+    if off is not None and off <= NEAR_DIFFERENCE and inside >= NEAR_COVERAGE:
+        level = "good"
+    elif (off is None or off > NEAR_DIFFERENCE) and inside < FAR_COVERAGE:
+        level = "bad"
+    shown = (
+        f"(estimates {number(off)} standard errors off on average, {percent(inside)} of the table's inside the "
+        "intervals of the sets)"
+    )
+    return [(level, f"the analysis is {NEARNESS[level]} {shown}")]
+
+
+def _evaluated(found: Evaluation) -> dict[str, Any]:
+    """Return what the template shows of an evaluation."""
+    measure = found.measure(ECDF)
+    columns = [] if measure is None else measure.detail.by_column.items()
+    analysis = found.specific
+    return {
+        "by_column": sorted(columns, key=lambda item: -(item[1].largest or 0)),
+        "pictures": None if found.pictures is None else _pictures(found.pictures),
+        "forest": None if analysis is None or not analysis.told else _drawn(figures.forest, analysis, "forest"),
+        "readings": READINGS,
+        "most_marks": figures.MOST_MARKS,
+        "most_coefficients": figures.MOST_COEFFICIENTS,
+    }
+
+
+def _pictures(found: Pictures) -> dict[str, Any]:
+    densities = sorted(found.densities, key=lambda one: -(one.distance or 0))[:MOST_DENSITIES]
+    scores = found.propensity
+    return {
+        "propensity": scores,
+        "scores": None if scores is None else _drawn(figures.propensity, scores, "propensity"),
+        "distance": None if scores is None else mean(scores.distance),
+        "densities": [(one, _drawn(figures.density, one, f"density {i}")) for i, one in enumerate(densities)],
+        "n_densities": len(found.densities),
+        "pairs": [(one, _drawn(figures.difference, one, f"difference {i}")) for i, one in enumerate(found.pairs)],
+    }
+
+
+def _drawn[T](draw: Callable[[T, str], str], found: T, key: str) -> Markup:
+    return Markup(draw(found, key))

@@ -2,12 +2,14 @@
 
 import math
 from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
 
 import numpy as np
+from numba import njit
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.statistics.noise_laws import NoiseLaw
 
 NATS = 50.0
 """How far below a cell's largest weight, in nats, its values are left out: e^-50 = 2e-22."""
@@ -25,6 +27,46 @@ MOST_WEIGHTS = 1 << 25
 """Most weights held for the cells of one table: 256 MiB."""
 
 LARGEST_TILT, SMALLEST_STEP = 1e3, 1e-12
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """The law of the noise on each count, as :mod:`pdips.privacy.noise` draws it, up to a constant.
+
+    Parameters
+    ----------
+    law : {"laplace", "gaussian"}
+        Discrete Laplace noise, P(z) ~ exp(-abs(z) / b), or discrete Gaussian noise, P(z) ~ exp(-z^2 / (2 sigma^2)).
+    scale : Fraction
+        The scale b in records, or the parameter sigma^2 in squared records.
+
+    Raises
+    ------
+    InputError
+        If the scale is not above 0.
+    """
+
+    law: Literal["laplace", "gaussian"]
+    scale: Fraction
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.scale, int | Fraction) or isinstance(self.scale, bool) or self.scale <= 0:
+            raise InputError(f"the scale of the noise must be a Fraction above 0, got {self.scale!r}")
+
+    def log_weights(self, noise: IntArray) -> FloatArray:
+        """Return log P(noise) up to a constant, elementwise."""
+        rate = float(1 / self.scale)
+        if self.law == "laplace":
+            return np.asarray(-np.abs(noise) * rate, dtype=np.float64)
+        return np.asarray(noise.astype(np.float64) ** 2 * (-0.5 * rate), dtype=np.float64)
+
+    def reach(self, tilt: float, nats: float) -> float:
+        """Return from where on log P(z) + tilt z is below -nats for z > 0; infinite if nowhere."""
+        if self.law == "laplace":
+            rate = float(1 / self.scale) - tilt
+            return nats / rate if rate > 0 else math.inf
+        variance = float(self.scale)
+        return tilt * variance + math.sqrt((tilt * variance) ** 2 + 2 * variance * nats)
 
 
 @dataclass(frozen=True)
@@ -116,7 +158,7 @@ def _width(windows: list[tuple[int, int]]) -> int:
     return sum(high - low + 1 for low, high in windows)
 
 
-class Tree:
+class SumTree:
     """Sums of counts in a binary tree; nodes with the same children are one."""
 
     def __init__(self, leaves: list[Leaf], kinds: IntArray, n: int) -> None:
@@ -146,8 +188,6 @@ class Tree:
 
     def draw(self, totals: IntArray, rng: np.random.Generator) -> IntArray:
         """Draw the leaves given their sum, once for each of some sums, shape (draws, leaves)."""
-        from pdips.statistics.noisy_counts_kernels import split
-
         places = totals - self.root.low
         lengths = np.array([len(node.weights) for node in self._nodes], dtype=np.int64)
         counts = np.zeros((len(totals), 1 << self.n_levels), dtype=np.int64)
@@ -172,14 +212,12 @@ class Tree:
 
 def _sum(left: Leaf, right: Leaf, n: int) -> Leaf:
     """Return the law of a sum of two independent counts, of values up to n."""
-    from pdips.statistics.noisy_counts_kernels import convolve
+    from scipy.signal import fftconvolve
 
     low = left.low + right.low
     if len(left.weights) * len(right.weights) <= DIRECT:
         found = convolve(left.weights, right.weights, max(n - low, 0) + 1)
         return _scaled(low, found, left.log_scale + right.log_scale, NEGLIGIBLE)
-    from scipy.signal import fftconvolve
-
     found = np.maximum(fftconvolve(left.weights, right.weights)[: max(n - low, 0) + 1], 0.0)
     return _scaled(low, found, left.log_scale + right.log_scale, FFT_NEGLIGIBLE)
 
@@ -208,3 +246,77 @@ def log_prior(values: IntArray, alpha: float) -> FloatArray:
 def nats_of(alpha: float, n: int) -> float:
     """Return how far, in nats, the noise's weight must fall for the prior not to make up for it."""
     return NATS + abs(alpha - 1) * math.log(n + 1 + alpha) + abs(math.lgamma(alpha))
+
+
+# compiled
+
+
+@njit(cache=True, nogil=True)
+def convolve(left, right, longest):  # type: ignore[no-untyped-def]
+    """Return the first ``longest`` entries of the convolution of two nonnegative vectors, by sums of products.
+
+    No term is subtracted, so that every entry has a small relative error however small it is.
+    """
+    length = min(left.shape[0] + right.shape[0] - 1, longest)
+    found = np.zeros(length)
+    for i in range(min(left.shape[0], length)):
+        if left[i] == 0.0:
+            continue
+        for j in range(min(right.shape[0], length - i)):
+            found[i + j] += left[i] * right[j]
+    return found
+
+
+@njit(cache=True, nogil=True)
+def _share(total, left, right, weights, start, low, length, uniform):  # type: ignore[no-untyped-def]
+    """Return how much of a total goes to the left of two independent sums; -1 if no share is possible."""
+    first = max(low[left], total - (low[right] + length[right] - 1))
+    last = min(low[left] + length[left] - 1, total - low[right])
+    here, there = start[left] - low[left], start[right] + total - low[right]
+    whole = 0.0
+    for share in range(first, last + 1):
+        whole += weights[here + share] * weights[there - share]
+    if not whole > 0.0:
+        return -1
+    reached, aim, possible = 0.0, uniform * whole, -1
+    for share in range(first, last + 1):
+        term = weights[here + share] * weights[there - share]
+        if term > 0.0:
+            possible = share
+            reached += term
+            if reached > aim:
+                break
+    return possible
+
+
+@njit(cache=True, nogil=True)
+def split(sums, n_levels, root, left, right, weights, start, low, length, rng, counts):  # type: ignore[no-untyped-def]
+    """Draw the leaves of a binary tree of sums given the sum of all, into ``counts``, shape (draws, 2^n_levels).
+
+    ``sums`` has that of each draw.
+    Node ``k`` is the sum of ``left[k]`` and ``right[k]``; its law is ``weights[start[k] : start[k] + length[k]]``, from
+    the value ``low[k]`` on. Returns False if some total could not be split.
+    """
+    nodes = np.empty(n_levels + 2, dtype=np.int64)
+    totals = np.empty(n_levels + 2, dtype=np.int64)
+    places = np.empty(n_levels + 2, dtype=np.int64)
+    levels = np.empty(n_levels + 2, dtype=np.int64)
+    for draw in range(counts.shape[0]):
+        nodes[0], totals[0], places[0], levels[0] = root, sums[draw], 0, n_levels
+        top = 1
+        while top > 0:
+            top -= 1
+            node, mine, place, level = nodes[top], totals[top], places[top], levels[top]
+            if mine == 0:
+                continue
+            if level == 0:
+                counts[draw, place] = mine
+                continue
+            share = _share(mine, left[node], right[node], weights, start, low, length, rng.random())
+            if share < 0:
+                return False
+            nodes[top], totals[top], places[top], levels[top] = left[node], share, 2 * place, level - 1
+            top += 1
+            nodes[top], totals[top], places[top], levels[top] = right[node], mine - share, 2 * place + 1, level - 1
+            top += 1
+    return True

@@ -2,18 +2,69 @@
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.statistics.count_trees import Kinds, Tree, log_prior, nats_of
-from pdips.statistics.noise_laws import NoiseLaw
-from pdips.statistics.unknown_total import draw_unknown
+from pdips.statistics.count_trees import Kinds, NoiseLaw, SumTree, log_prior, nats_of
+from pdips.statistics.noisy_model import Evidence
 
 CHUNK = 1 << 21
+
+FAR = 25.0
+"""The number of records is followed until its log posterior is this far below the best."""
+
+TRUSTED = 1e-11
+"""Of a tree of sums those are used whose weight is at least this share of the largest: the rest is for other tilts."""
+
+MOST_TREES = 2_000
+
+
+def draw_shares(given: Evidence, name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator) -> FloatArray:
+    """Draw the probabilities of cells under a Dirichlet prior from their posterior, each draw by itself.
+
+    Parameters
+    ----------
+    given : Evidence
+        Noisy statistics, and whether the noise is allowed for.
+    name : str
+        A :class:`pdips.statistics.statistic.Counts`.
+    alpha : float or array-like, shape (cells,)
+        Parameters of the prior, above 0.
+    n_draws : int
+        Number of draws.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+
+    Returns
+    -------
+    ndarray, shape (draws, cells)
+
+    Raises
+    ------
+    InputError
+        If the noise is too wide to list what counts can be, see :func:`draw_counts`.
+
+    Notes
+    -----
+    Noise-aware: exact counts from their posterior given the noisy ones, then shares given the counts; where the
+    number of records is protected it has a flat prior. Plug-in: shares given noisy counts after post-processing.
+    """
+    measured, part = given.measured, given.measured.part(name)
+    noisy, n = measured.values[name], measured.n_records
+    if not given.aware or not part.n_noised:
+        return draw_proportions(np.broadcast_to(given[name], (n_draws, len(noisy))), alpha, rng)
+    law = NoiseLaw(part.law, part.scale)
+    if n is None or part.n_noised == len(noisy):
+        return draw_proportions(draw_counts(noisy, law, n, alpha, n_draws, rng), alpha, rng)
+    first, second = np.broadcast_to(np.asarray(alpha, dtype=np.float64), 2).tolist()
+    counts = draw_first_of_two(noisy[:1], law, n, (first, second), n_draws, rng)[0]
+    return draw_proportions(np.column_stack([counts, n - counts]), alpha, rng)
 
 
 def draw_counts(
@@ -58,7 +109,7 @@ def draw_counts(
     values whose weight is then less than 1e-22 of the largest are left out (1e-13 for sums of wide laws, which fast
     Fourier transforms add up). The proportions given the counts are Dirichlet(alpha + counts):
     :func:`draw_proportions`.
-    Without n, the sum has its own posterior: :mod:`pdips.statistics.unknown_total`.
+    Without n, the sum has a posterior of its own, and is drawn first.
     """
     counts, priors = _checked(noisy, n, alpha, n_draws)
     cells, inverse = np.unique(np.column_stack([counts, priors]), axis=0, return_inverse=True)
@@ -72,7 +123,7 @@ def draw_counts(
 
 
 def _given_sum(kinds: Kinds, inverse: IntArray, n_draws: int, rng: np.random.Generator) -> IntArray:
-    tree = Tree(kinds.leaves(kinds.tilt(kinds.n)), np.sort(inverse), kinds.n)
+    tree = SumTree(kinds.leaves(kinds.tilt(kinds.n)), np.sort(inverse), kinds.n)
     return tree.draw(np.full(n_draws, kinds.n, dtype=np.int64), rng)
 
 
@@ -99,6 +150,89 @@ def draw_proportions(counts: IntArray, alpha: ArrayLike, rng: np.random.Generato
     """
     drawn = rng.standard_gamma(np.asarray(alpha, dtype=np.float64) + counts)
     return np.asarray(drawn / drawn.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class _Stretch:
+    """Numbers of records from ``low`` on, their log posterior up to a constant, and the tree that splits them."""
+
+    low: int
+    logs: FloatArray
+    tree: SumTree
+
+    @property
+    def high(self) -> int:
+        return self.low + len(self.logs) - 1
+
+
+def draw_unknown(kinds: Kinds, inverse: IntArray, n_draws: int, rng: np.random.Generator) -> IntArray:
+    """Draw counts, shape (draws, leaves of the tree), cells in the order of their kinds.
+
+    Notes
+    -----
+    A flat prior on n and counts that are Dirichlet-multinomial given n: n has posterior proportional to
+    R(n) n! Gamma(A) / Gamma(A + n) with A the sum of the prior's parameters and R(n) the weight of all tables that add
+    up to n, from trees of sums tilted to n, each good for a stretch of numbers; stretches are joined until both ends
+    are e^-25 below the best.
+    """
+    stretches = _followed(kinds, inverse)
+    logs = np.concatenate([each.logs for each in stretches])
+    weights = np.exp(logs - logs.max())
+    places = rng.choice(len(logs), size=n_draws, p=weights / weights.sum())
+    numbers = np.concatenate([each.low + np.arange(len(each.logs)) for each in stretches])[places]
+    owners = np.repeat(np.arange(len(stretches)), [len(each.logs) for each in stretches])[places]
+    found = np.zeros((n_draws, 1 << stretches[0].tree.n_levels), dtype=np.int64)
+    for owner in np.unique(owners):
+        mine = owners == owner
+        found[mine] = stretches[owner].tree.draw(numbers[mine], rng)
+    return found
+
+
+def _followed(kinds: Kinds, inverse: IntArray) -> list[_Stretch]:
+    start = int(np.clip(kinds.noisy @ kinds.multiplicity, 0, kinds.n))
+    found = [_stretch(kinds, inverse, start, 0, kinds.n)]
+    for up in (False, True):
+        while not _ended(found, kinds, up):
+            if len(found) >= MOST_TREES:
+                raise InputError("the noisy counts leave the number of records open too widely: take a larger epsilon")
+            edge, width = found[-1 if up else 0], len(found[-1 if up else 0].logs)
+            if up:
+                found.append(_stretch(kinds, inverse, edge.high + 1 + width // 3, edge.high + 1, kinds.n))
+            else:
+                found.insert(0, _stretch(kinds, inverse, edge.low - 1 - width // 3, 0, edge.low - 1))
+    return found
+
+
+def _ended(found: list[_Stretch], kinds: Kinds, up: bool) -> bool:
+    edge = found[-1 if up else 0]
+    best = max(float(each.logs.max()) for each in found)
+    last, at_end = (edge.logs[-1], edge.high >= kinds.n) if up else (edge.logs[0], edge.low <= 0)
+    return bool(at_end or (last < best - FAR and last < (edge.logs[0] if up else edge.logs[-1])))
+
+
+def _stretch(kinds: Kinds, inverse: IntArray, aim: int, least: int, most: int) -> _Stretch:
+    """Return a stretch about ``aim`` that begins at ``least`` or ends at ``most`` if these are near."""
+    aim = int(np.clip(aim, least, most))
+    while True:
+        tilt = kinds.tilt(aim)
+        tree = SumTree(kinds.leaves(tilt), np.sort(inverse), kinds.n)
+        root = tree.root
+        kept = np.flatnonzero(root.weights > TRUSTED * root.weights.max())
+        low, high = max(root.low + int(kept[0]), least), min(root.low + int(kept[-1]), most)
+        beyond = least > 0 and low > least, most < kinds.n and high < most
+        if not any(beyond) or aim in (least, most):
+            break
+        aim = (aim + least) // 2 if beyond[0] else (aim + most + 1) // 2  # no gap may be left
+    numbers = np.arange(low, high + 1)
+    logs = np.log(root.weights[numbers - root.low]) + root.log_scale - tilt * numbers
+    return _Stretch(low, logs + _log_marginal(numbers, float(kinds.alpha @ kinds.multiplicity)), tree)
+
+
+def _log_marginal(n: IntArray, total: float) -> FloatArray:
+    """Return log n! Gamma(A) / Gamma(A + n)."""
+    from scipy.special import gammaln
+
+    return np.asarray(gammaln(n + 1.0) + gammaln(total) - gammaln(total + n), dtype=np.float64)
 
 
 def draw_first_of_two(
@@ -158,8 +292,6 @@ def _listed(seen: IntArray, law: NoiseLaw, n: int, priors: FloatArray) -> tuple[
 def _first_of_two(
     seen: IntArray, law: NoiseLaw, n: int, priors: FloatArray, n_draws: int, rng: np.random.Generator
 ) -> IntArray:
-    from pdips.statistics.noisy_counts_kernels import invert
-
     low, width = _listed(seen, law, n, priors)
     values = low[:, None] + np.arange(width + 1)
     both = seen.reshape(len(seen), -1)
@@ -197,3 +329,22 @@ def _checked(noisy: ArrayLike, n: int | None, alpha: ArrayLike, n_draws: int) ->
         raise InputError("noisy must be a vector with one count for each cell")
     _check_sizes(0 if n is None else n, n_draws)
     return counts, _check_alpha(alpha, len(counts))
+
+
+# compiled
+
+
+@njit(cache=True, nogil=True)
+def invert(weights, uniforms):  # type: ignore[no-untyped-def]
+    """Return, for each row of weights and each of its uniforms, which entry is drawn, shape (rows, draws)."""
+    found = np.empty(uniforms.shape, dtype=np.int64)
+    for row in range(weights.shape[0]):
+        sums = np.cumsum(weights[row])
+        aims = uniforms[row] * sums[-1]
+        places = np.searchsorted(sums, aims, side="right")
+        for draw in range(uniforms.shape[1]):
+            place = min(places[draw], weights.shape[1] - 1)
+            while place > 0 and weights[row, place] == 0.0:
+                place -= 1
+            found[row, draw] = place
+    return found

@@ -1,11 +1,86 @@
-"""Log densities of exact statistics given a model's parameters, and of noise, up to constants."""
+"""Laws of exact statistics and of noise as PyTensor graphs, and the coordinates in which chains move through them.
 
+In these coordinates unknown exact statistics hardly depend on the parameters, so that chains move easily. Functions
+called ``..._given`` return the statistic and the log density of its law times the Jacobian, over that of its standard
+normal moves. The posterior is the same whatever the coordinates; where noise is small they follow the noisy values,
+where it is large what the parameters say (partial non-centring: Papaspiliopoulos, Roberts and Skold, Statistical
+Science 22, 2007).
+"""
+
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor.tensor as pt
+from pytensor.tensor import TensorVariable
 
-from pdips.statistics.centring import log_norm
+from pdips.arrays import FloatArray
+
+
+def correlation_factor(name: str, d: int) -> TensorVariable:
+    """Return the lower Cholesky factor of a random correlation matrix, all of which are as likely.
+
+    Parameters
+    ----------
+    name : str
+        Of the free variable: the partial correlations of the vine, (1 + r) / 2, shape (d (d - 1) / 2,).
+    d : int
+        Number of rows; with one there is nothing free.
+
+    Returns
+    -------
+    TensorVariable, shape (d, d)
+
+    Notes
+    -----
+    LKJ with eta = 1 by partial correlations: Lewandowski, Kurowicka and Joe, Generating random correlation matrices
+    based on vines and extended onion method, Journal of Multivariate Analysis 100 (2009). The same law as
+    ``pymc.LKJCorr``, which takes 20 s to compile for its gradient.
+    """
+    return factor_of(pm.Beta(name, evenly(d), evenly(d)), d) if d > 1 else pt.ones((1, 1))
+
+
+def evenly(d: int) -> FloatArray:
+    """Return both parameters of the beta law of each partial correlation, shape (d (d - 1) / 2,)."""
+    _, columns = np.tril_indices(d, -1)
+    return np.asarray(1 + (d - 2 - columns) / 2)
+
+
+def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
+    """Return the factor of partial correlations r given as (1 + r) / 2, shape (d (d - 1) / 2,)."""
+    partial = 2 * shares - 1
+    rows, number = [], 0
+    for i in range(d):
+        left, row = pt.ones(()), []
+        for _ in range(i):
+            row.append(partial[number] * pt.sqrt(left))
+            left = left * (1 - partial[number] ** 2)
+            number += 1
+        rows.append(pt.stack([*row, pt.sqrt(left), *[pt.zeros(())] * (d - i - 1)]))
+    return pt.stack(rows)
+
+
+def cell_means(draws: Mapping[str, FloatArray], counts: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Draw the means of cells, which the law of their sums integrates out, shape (draws, cells, columns).
+
+    Parameters
+    ----------
+    draws : mapping of str to ndarray
+        ``sums`` (draws, cells, columns), ``m`` and ``tau`` (draws, columns), ``Sigma`` (draws, columns, columns).
+    counts : ndarray, shape (draws, cells)
+        Records of each cell.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+    """
+    prior = np.eye(draws["tau"].shape[-1]) / draws["tau"][:, None, :] ** 2
+    inverse = np.linalg.inv(draws["Sigma"])
+    precision = prior[:, None] + counts[..., None, None] * inverse[:, None]
+    known = (prior @ draws["m"][..., None])[:, None] + inverse[:, None] @ draws["sums"][..., None]
+    mean = np.linalg.solve(precision, known)
+    root = np.linalg.cholesky(precision)
+    moved = np.linalg.solve(np.swapaxes(root, -1, -2), rng.standard_normal(mean.shape))
+    return np.asarray((mean + moved)[..., 0])
 
 
 def multinomial(counts: Any, p: Any) -> Any:
@@ -38,3 +113,200 @@ def wishart(scatter: Any, df: Any, chol: Any, d: int) -> Any:
 def noise(noise: Any, scale: Any, law: str) -> Any:
     """Return that of each noise, of arrays or TensorVariables; ``scale`` is the deviation where ``law`` is normal."""
     return -abs(noise) / scale if law == "laplace" else -((noise / scale) ** 2) / 2
+
+
+def factors(chol: Any, d: int, times: Any, between: Any = None) -> list[list[Any]]:
+    """Return the lower Cholesky factor of the covariance of sums, entry by entry, each of shape (entries,).
+
+    Parameters
+    ----------
+    chol : TensorVariable, shape (d, d)
+        Lower factor of the covariance S that one record adds.
+    d : int
+        Number of sums.
+    times : TensorVariable, shape (entries,)
+        Records t of each entry.
+    between : TensorVariable, shape (d,), optional
+        Standard deviations b of the entries' means: the covariance is t S + t^2 diag(b^2).
+    """
+    if between is None:
+        return [[pt.sqrt(times) * chol[i, j] for j in range(i + 1)] for i in range(d)]
+    rows: list[list[Any]] = []
+    covariance = pt.dot(chol, chol.T)
+    for i in range(d):
+        row: list[Any] = []
+        for j in range(i):
+            inside = sum((row[k] * rows[j][k] for k in range(j)), start=pt.zeros(()))
+            row.append((times * covariance[i, j] - inside) / rows[j][j])
+        # What is left of t S alone, by its own factor, plus what the means add: never below zero by rounding.
+        square = times * covariance[i, i] + (times * between[i]) ** 2 - sum(each**2 for each in row)
+        row.append(pt.sqrt(pt.maximum(square, times * chol[i, i] ** 2)))
+        rows.append(row)
+    return rows
+
+
+def sum_given(noisy: Any, deviation: Any, moved: Any, mean: Any, sd: Any) -> tuple[Any, Any]:
+    """Return standardised exact sums, and their log density in terms of ``moved``.
+
+    Parameters
+    ----------
+    noisy : TensorVariable, shape (entries,)
+        Noisy sums.
+    deviation : TensorVariable
+        Standard deviation s of their noise.
+    moved : TensorVariable, shape (entries,)
+        Standard normal.
+    mean, sd : TensorVariable, shape (entries,)
+        Those of the exact sums, given all that came before.
+
+    Notes
+    -----
+    Were the noise normal, the exact sum would have mean (s^2 mean + sd^2 noisy) / (sd^2 + s^2) and variance
+    sd^2 s^2 / (sd^2 + s^2): it is that, with ``moved`` in units of its deviation.
+    """
+    both = sd**2 + deviation**2
+    standard = sd * (noisy - mean) / both + deviation * moved / pt.sqrt(both)
+    return standard, (moved**2 - standard**2 - pt.log(both)).sum() / 2
+
+
+def adding_up(moved: Any) -> Any:
+    """Return numbers that add up to 0, shape (cells,), made of standard normal ones, shape (cells - 1,).
+
+    Lengths stay as they are: the rotation of ``pymc.ZeroSumNormal``, which takes seconds more to compile.
+    """
+    total, cells = moved.sum(), moved.shape[0] + 1
+    each = total / (pt.sqrt(cells) + cells)
+    return pt.concatenate([moved - each, pt.stack([-total / pt.sqrt(cells)])])
+
+
+def scatter_given(moved: Any, chol: Any, df: Any, centre: Any, follow: Any, steps: Any, d: int) -> tuple[Any, Any]:
+    """Return the lower factor of a Wishart matrix, and its log density in terms of ``moved``.
+
+    Parameters
+    ----------
+    moved : TensorVariable, shape (d (d + 1) / 2,)
+        Standard normal, the lower triangle row by row.
+    chol : TensorVariable, shape (d, d)
+        Lower factor of the scale matrix.
+    df : TensorVariable
+        Degrees of freedom.
+    centre : TensorVariable, shape (d, d)
+        Lower factor L of a matrix close to it: the factor is L F, F near 1.
+    follow, steps : TensorVariable, shape (d (d + 1) / 2,)
+        How far F stays at 1 instead of following the scale matrix, and the length of a move.
+    d : int
+        Number of rows.
+
+    Notes
+    -----
+    The logarithms of the diagonal of F, and what is below it, move about (1 - follow) times what they are for
+    df times the scale matrix. Small matrices are written out: that compiles in a tenth of the time.
+    """
+    scale, place = _lower(chol, d), _lower(centre, d)
+    there, inside, jacobian, number = _solved(place, scale), list[list[Any]](), pt.zeros(()), 0
+    for i in range(d):
+        row = []
+        for j in range(i + 1):
+            own = pt.log(pt.sqrt(df) * there[i][i]) if i == j else pt.sqrt(df) * there[i][j]
+            value = (1 - follow[number]) * own + steps[number] * moved[number]
+            row.append(pt.exp(value) if i == j else value)
+            jacobian += value if i == j else 0.0
+            number += 1
+        inside.append(row)
+    factor = [[sum(place[i][k] * inside[k][j] for k in range(j, i + 1)) for j in range(i + 1)] for i in range(d)]
+    squares = sum(each**2 for row in _solved(scale, factor) for each in row)
+    logs = [pt.log(factor[i][i]) for i in range(d)]
+    law = sum((df - d - 1) * logs[i] - df * pt.log(scale[i][i]) for i in range(d)) - squares / 2 - log_norm(df, d)
+    jacobian += sum((d - i) * logs[i] for i in range(d))
+    whole = pt.stack([pt.stack([factor[i][j] if j <= i else pt.zeros(()) for j in range(d)]) for i in range(d)])
+    return whole, law + jacobian + (moved**2).sum() / 2
+
+
+def _lower(matrix: Any, d: int) -> list[list[Any]]:
+    return [[matrix[i, j] for j in range(i + 1)] for i in range(d)]
+
+
+def _solved(left: list[list[Any]], right: list[list[Any]]) -> list[list[Any]]:
+    """Return the inverse of a lower matrix times another one."""
+    found: list[list[Any]] = []
+    for i, row in enumerate(right):
+        inside = [sum(left[i][k] * found[k][j] for k in range(j, i)) for j in range(i)]
+        found.append([(row[j] - inside[j]) / left[i][i] for j in range(i)] + [row[i] / left[i][i]])
+    return found
+
+
+def log_norm(df: Any, d: int) -> Any:
+    """Return the log of the constant of a Wishart density that depends on its degrees of freedom."""
+    return df * d * np.log(2) / 2 + sum(pt.gammaln((df - i) / 2) for i in range(d)) + d * (d - 1) / 4 * np.log(np.pi)
+
+
+def steering(centre: FloatArray, deviations: FloatArray, df: float) -> tuple[FloatArray, FloatArray]:
+    """Return ``follow`` and ``steps`` of :func:`scatter_given` for noise of some deviations.
+
+    Parameters
+    ----------
+    centre : ndarray, shape (d, d)
+        Lower factor of a matrix close to the exact one.
+    deviations : ndarray, shape (d (d + 1) / 2,)
+        Of the noise on its lower triangle.
+    df : float
+        Degrees of freedom.
+    """
+    rows, columns = np.tril_indices(len(centre))
+    half = np.where(rows == columns, 0.5, 1.0)
+    noise = half * deviations / (np.diag(centre)[rows] * np.diag(centre)[columns])
+    own = np.sqrt(half / df)
+    follow = own**2 / (own**2 + noise**2)
+    return follow, np.sqrt((1 - follow) * own**2)
+
+
+def steering_counts(noisy: FloatArray, used: FloatArray, deviation: float, *, near: bool) -> dict[str, FloatArray]:
+    """Return ``place``, ``step`` and ``follow`` of :func:`counts_given`, each of shape (cells,).
+
+    Parameters
+    ----------
+    noisy, used : ndarray, shape (cells,)
+        Noisy counts, and what post-processing made of them.
+    deviation : float
+        Standard deviation of their noise.
+    near : bool
+        Whether counts may follow probabilities where the noise is large.
+    """
+    place = np.maximum(np.minimum(used, np.maximum(noisy, deviation / 2)), 1e-3)
+    follow = place / (place + deviation**2) if near else np.ones(len(place))
+    return {"place": place, "step": np.minimum(np.sqrt(follow) * deviation / place, 1.0), "follow": follow}
+
+
+def counts_given(moved: Any, p: Any, n: int | None, *, place: Any, step: Any, follow: Any) -> tuple[Any, Any]:
+    """Return counts, shape (cells,), and the log density that makes them flat in terms of ``moved``.
+
+    Parameters
+    ----------
+    moved : TensorVariable, shape (cells,), or (cells - 1,) where ``n`` is known
+        Standard normal.
+    p : TensorVariable, shape (cells,), or None
+        Probabilities that counts are near to.
+    n : int or None
+        What they add up to, if that is known.
+    place, step, follow : TensorVariable, shape (cells,)
+        Where counts are, the length of a move, and how far they stay there instead of following ``p``.
+    """
+    logs = follow * pt.log(place) + step * (moved if n is None else adding_up(moved))
+    if p is not None:
+        logs = logs + (1 - follow) * pt.log(p * place.sum())
+    counts = pt.exp(logs) if n is None else n * pt.exp(logs) / pt.exp(logs).sum()
+    return counts, pt.sum(moved**2) / 2 + pt.log(counts).sum()
+
+
+def least_squares(loads: FloatArray, values: FloatArray, spread: float) -> tuple[FloatArray, FloatArray]:
+    """Return b that makes ``loads @ b`` near ``values``, shape (p,), and a root of its covariance, shape (p, p).
+
+    Parameters
+    ----------
+    loads, values : ndarray, shape (entries, p) and (entries,)
+        Divided by the standard deviations of the values.
+    spread : float
+        Roughly how large entries of b are.
+    """
+    precision = loads.T @ loads + np.eye(loads.shape[1]) / spread**2
+    return np.linalg.solve(precision, loads.T @ values), np.linalg.inv(np.linalg.cholesky(precision)).T

@@ -1,5 +1,7 @@
-"""A model of noisy statistics: a file that declares them, models them in PyMC, and draws records."""
+"""A model of noisy statistics: a file that declares them, models them in PyMC, draws records; and its posterior."""
 
+import hashlib
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -7,18 +9,25 @@ from typing import Any
 
 import numpy as np
 import pymc as pm
+import xarray as xr
 from numpy.typing import NDArray
+from pytensor.graph.traversal import graph_inputs
+from pytensor.tensor.variable import TensorConstant
 
 from pdips.data.schema import Schema
-from pdips.errors import InputError
+from pdips.errors import InputError, RefusedError
+from pdips.posterior import nuts as sampling
 from pdips.posterior.closures import check_closed
 from pdips.posterior.model import quiet
 from pdips.posterior.model_checks import check_proper
 from pdips.posterior.model_file import load
+from pdips.posterior.nuts import Convergence, agreeing
 from pdips.privacy.loss import Neighbours
-from pdips.statistics.noisy_model import Given
-from pdips.statistics.shipped import shipped
-from pdips.statistics.statistic import Counts, Statistic
+from pdips.statistics.noisy_model import Evidence, Likelihood
+from pdips.statistics.plan import NoisyStatistics
+from pdips.statistics.regression import draw_fits
+from pdips.statistics.samplers import Draws, Lengths, Sampler, priors_of_fits, recognise
+from pdips.statistics.statistic import Counts, Statistic, shipped
 
 Draw = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, NDArray[Any]]
@@ -34,7 +43,7 @@ TOTAL = "records"
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RecordRequest:
     """The records that a model is to draw: how many, and their public columns.
 
     Parameters
@@ -61,24 +70,25 @@ class StatisticModel:
     statistics : callable
         Takes the schema; returns statistics by name.
     build_model : callable
-        Takes :class:`Given` and the schema; returns a ``pm.Model``.
+        Takes :class:`Evidence` and the schema; returns a ``pm.Model``.
     draw_records : callable
-        Takes one posterior draw (values by variable), :class:`Wanted`, the schema and a Generator; returns columns.
+        Takes one posterior draw (values by variable), :class:`RecordRequest`, the schema and a Generator; returns
+        columns.
     name : str
         For people and ``privacy.json``.
     text : str
         The Python source, which is public.
     draw_rest : callable, optional
-        Takes the :class:`Given` on which the model was built, draws by variable, shape (n_draws, ...), the schema and a
-        Generator; returns draws of what the model integrates out, one for each draw, such as shares given counts.
+        Takes the :class:`Evidence` on which the model was built, draws by variable, shape (n_draws, ...), the schema
+        and a Generator; returns draws of what the model integrates out, one for each draw, such as shares given counts.
     """
 
     statistics: Callable[[Schema], Mapping[str, Statistic]] = field(repr=False)
-    build_model: Callable[[Given, Schema], pm.Model] = field(repr=False)
-    draw_records: Callable[[Draw, Wanted, Schema, np.random.Generator], Columns] = field(repr=False)
+    build_model: Callable[[Evidence, Schema], pm.Model] = field(repr=False)
+    draw_records: Callable[[Draw, RecordRequest, Schema, np.random.Generator], Columns] = field(repr=False)
     name: str = "model"
     text: str = field(default="", repr=False)
-    draw_rest: Callable[[Given, Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
+    draw_rest: Callable[[Evidence, Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -112,7 +122,7 @@ class StatisticModel:
             raise InputError(f"{self.name}: under add-remove {TOTAL!r} is the number of records; rename that statistic")
         return declared | {TOTAL: Counts()}
 
-    def built(self, given: Given) -> pm.Model:
+    def built(self, given: Evidence) -> pm.Model:
         """Return the model of some noisy statistics, checked.
 
         Raises
@@ -129,7 +139,7 @@ class StatisticModel:
             raise InputError(f"{self.name}: build_model returns a model without parameters")
         return model
 
-    def records(self, draw: Draw, wanted: Wanted, schema: Schema, rng: np.random.Generator) -> Columns:
+    def records(self, draw: Draw, wanted: RecordRequest, schema: Schema, rng: np.random.Generator) -> Columns:
         """Return columns drawn at one posterior draw, checked for names and lengths.
 
         Raises
@@ -146,7 +156,7 @@ class StatisticModel:
                 raise InputError(f"{self.name}: draw_records returns column {name!r} of another length than asked for")
         return found
 
-    def completed(self, given: Given, draws: Draw, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+    def completed(self, given: Evidence, draws: Draw, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
         """Return draws, shape (n_draws, ...), with those of ``draw_rest`` where the model has one.
 
         Raises
@@ -208,3 +218,262 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
         text,
         getattr(module, "draw_rest", None),
     )
+
+
+DRAWS, TUNE, CHAINS = 1_000, 1_000, 4
+MOST_COMPILED = 8
+MOST_NUMBERS = 2_000_000
+"""Independent draws beyond those that sets need, times the entries of the statistics."""
+
+NOT_AGREED = (
+    "the chains of {} don't agree on the posterior given the noisy statistics, so nothing is released; that says "
+    "nothing but what these say, and they stay charged; use more tuning and draws, or try the model on made-up tables"
+)
+
+APART = 4
+"""Draws of chains for each draw that is taken."""
+
+_lock = threading.RLock()
+_compiled: dict[tuple[Any, ...], "Compiled"] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A model, what a sampler compiled of it, and the sampler made for it, if there is one."""
+
+    model: pm.Model
+    compiled: dict[str, Any] = field(default_factory=dict)
+    record_parameters: tuple[str, ...] = ()
+    own: Sampler | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a release says of its posterior draws; None for what it leaves to pdips.
+
+    Parameters
+    ----------
+    draws, tune, chains : int, optional
+        Draws of each chain (or independent ones), steps before them, and chains.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS; with "auto" a sampler that was made for the model goes first.
+    """
+
+    draws: int | None = None
+    tune: int | None = None
+    chains: int | None = None
+    nuts: sampling.Sampler = "auto"
+
+    def given(self) -> list[str]:
+        """Return the names of the options that a release gives."""
+        named = {"draws": self.draws, "tune": self.tune, "n_chains": self.chains}
+        return [name for name, value in named.items() if value is not None]
+
+    def lengths(self, n_draws: int, entries: int) -> Lengths:
+        """Return how much a sampler made for a model draws."""
+        draws = self.draws or min(DRAWS, max(MOST_NUMBERS // max(entries, 1), 1))
+        return Lengths(draws=max(n_draws, draws), tune=self.tune or TUNE, chains=self.chains or CHAINS)
+
+
+class PosteriorFit:
+    """Draws from the posterior given noisy statistics: public, for they are all that it depends on.
+
+    Parameters
+    ----------
+    draws : mapping of str to ndarray, shape (draws, ...)
+        Independent, or as far apart in chains as they can be.
+    tree : DataTree, optional
+        All draws: group ``posterior``, and ``sample_stats`` of chains; by default of ``draws``.
+    convergence : Convergence, optional
+        How well chains agree; None where draws are independent.
+    """
+
+    def __init__(self, draws: Draws, tree: xr.DataTree | None = None, convergence: Convergence | None = None) -> None:
+        self.draws = draws
+        self.tree = tree_of(draws) if tree is None else tree
+        self.convergence = convergence
+
+    def draw(self, number: int) -> dict[str, NDArray[Any]]:
+        """Return one draw."""
+        return {name: values[number] for name, values in self.draws.items()}
+
+
+def fit(
+    model: StatisticModel,
+    measured: NoisyStatistics,
+    likelihood: Likelihood,
+    *,
+    n_draws: int,
+    rng: np.random.Generator,
+    options: Options | None = None,
+) -> PosteriorFit:
+    """Draw from the posterior of a model given noisy statistics.
+
+    Parameters
+    ----------
+    model, measured, likelihood
+        The model, what it is given, and how it sees it.
+    n_draws : int
+        Number of draws that are taken.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+    options : Options, optional
+        How much is drawn; more where ``n_draws`` needs it.
+
+    Raises
+    ------
+    InputError
+        If the model can't be built.
+    RefusedError
+        If chains don't agree in any round. That costs nothing and says nothing but what the noisy statistics say.
+    """
+    wanted, given = options or Options(), Evidence(measured, likelihood)
+    with _lock:
+        built, kept = prepared(model, given)
+    if kept.own is not None and wanted.nuts == "auto":
+        entries = sum(len(values) for values in measured.values.values())
+        found = by_own(model, built, kept, given, wanted.lengths(n_draws, entries), n_draws, rng)
+        if found is not None:
+            return found
+    priors_of_fits(given, model.name)
+    with _lock:
+        return _by_nuts(model, built, kept, given, wanted, n_draws, rng)
+
+
+def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled]:
+    """Return the model of some noisy statistics, and what is kept of one like it."""
+    built = model.built(given)
+    return built, _kept(model, built, given)
+
+
+def by_own(
+    model: StatisticModel,
+    built: pm.Model,
+    kept: Compiled,
+    given: Evidence,
+    lengths: Lengths,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> PosteriorFit | None:
+    """Return draws by the sampler made for a model; None where it can't."""
+    own = kept.own
+    drawn = None if own is None else own.draw(given, lengths, rng)
+    if own is None or drawn is None:
+        return None
+    with _lock:
+        _set(built, kept)
+        worked_out = own.completed(drawn.values)
+    free = {str(variable.name) for variable in kept.model.free_RVs}
+    values = {name: drawn.values[name] for name in own.drawn if name in free}
+    return _fitted(model, given, {**values, **worked_out}, drawn.chains, drawn.convergence, n_draws, rng)
+
+
+def _set(built: pm.Model, kept: Compiled) -> None:
+    """Give the compiled model the data of the one just built."""
+    if kept.model is not built:
+        pm.set_data({name: data.get_value() for name, data in _data(built).items()}, model=kept.model)
+
+
+def _by_nuts(
+    model: StatisticModel,
+    built: pm.Model,
+    kept: Compiled,
+    given: Evidence,
+    options: Options,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> PosteriorFit:
+    _set(built, kept)
+    chains = options.chains or CHAINS
+    settings: dict[str, Any] = {"start": start_of(built), "chains": chains, "rng": rng, "sampler": options.nuts}
+    lengths = {"draws": max(options.draws or DRAWS, -(-APART * n_draws // chains)), "tune": options.tune or TUNE}
+    watch = [variable.name for variable in built.free_RVs if variable.name not in given.latents]
+    try:
+        tree, found = agreeing(kept, watch, confidential=False, **lengths, **settings)
+    except InputError:
+        raise
+    except RefusedError:
+        raise RefusedError(NOT_AGREED.format(model.name)) from None
+    except Exception as error:  # noqa: BLE001 - whatever a model's graph raises, it has seen public numbers only
+        raise RefusedError(
+            f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
+            "records, or so much noise, they may not suit it; they stay charged"
+        ) from None
+    posterior = tree["posterior"].to_dataset()
+    known = {str(variable.name) for variable in (*built.free_RVs, *built.deterministics)} - set(given.latents)
+    drawn = {
+        str(name): each.to_numpy().reshape((-1, *each.shape[2:]))
+        for name, each in posterior.data_vars.items()
+        if name in known
+    }
+    stats = tree["sample_stats"].to_dataset()
+    return _fitted(model, given, drawn, chains, found, n_draws, rng, stats)
+
+
+def _fitted(
+    model: StatisticModel,
+    given: Evidence,
+    drawn: Draws,
+    chains: int,
+    found: Convergence | None,
+    n_draws: int,
+    rng: np.random.Generator,
+    stats: xr.Dataset | None = None,
+) -> PosteriorFit:
+    """Return draws, shape (draws, ...), of chains that agree, as far apart as they can be; or independent ones."""
+    if found is not None and not found.passed:
+        raise RefusedError(NOT_AGREED.format(model.name))
+    flat = model.completed(given, draw_fits(given, priors_of_fits(given, model.name), drawn, rng), rng)
+    total, taken = len(next(iter(flat.values()))), np.arange(n_draws)
+    if found is not None:
+        taken = (rng.integers(total) + taken * max(total // n_draws, 1)) % total
+    return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
+
+
+def tree_of(flat: Mapping[str, NDArray[Any]], chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:
+    """Return draws, shape (draws, ...), of chains one after the other as a tree."""
+    held = {
+        name: (
+            ("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(values.ndim - 1))),
+            values.reshape((chains, -1, *values.shape[1:])),
+        )
+        for name, values in flat.items()
+    }
+    groups = {"posterior": xr.Dataset(held)}
+    return xr.DataTree.from_dict(groups if stats is None else groups | {"sample_stats": stats})
+
+
+def _data(model: pm.Model) -> dict[str, Any]:
+    return {data.name: data for data in model.data_vars}
+
+
+def _kept(model: StatisticModel, built: pm.Model, given: Evidence) -> Compiled:
+    """Return the model that was compiled for other noisy statistics of the same kind, or this one.
+
+    What isn't ``pm.Data`` must be equal: a model file that makes constants of noisy or public numbers is compiled anew.
+    """
+    measured = given.measured
+    shapes = tuple((part.name, len(measured.values[part.name]), part.law, part.n_noised) for part in measured.parts)
+    known = (model.text or model.build_model, given.schema.to_toml(), given.likelihood, measured.n_records)
+    key = (*known, shapes, tuple(built.named_vars), _constants(built))
+    if key not in _compiled:
+        while len(_compiled) >= MOST_COMPILED:
+            _compiled.pop(next(iter(_compiled)))
+        _compiled[key] = Compiled(built, own=recognise(built, given))
+    return _compiled[key]
+
+
+def _constants(model: pm.Model) -> str:
+    """Return a digest of the constants in a model's graph, and of the shapes of its data."""
+    shapes = [(name, data.get_value(borrow=True).shape) for name, data in sorted(_data(model).items())]
+    found = hashlib.sha256(repr(shapes).encode())
+    for each in graph_inputs([*model.basic_RVs, *model.deterministics, *model.potentials]):
+        if isinstance(each, TensorConstant):
+            found.update(f"{each.data.dtype} {each.data.shape}".encode() + np.ascontiguousarray(each.data).tobytes())
+    return found.hexdigest()
+
+
+def start_of(model: pm.Model) -> dict[str, NDArray[Any]]:
+    """Return where chains start, on the unconstrained scale."""
+    point = model.initial_point(random_seed=0)
+    return {value.name: np.asarray(point[value.name]) for value in model.value_vars}

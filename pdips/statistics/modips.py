@@ -20,19 +20,26 @@ from pdips.posterior import price as prices
 from pdips.posterior.records import public_columns
 from pdips.privacy.curator import Clock, Progress
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
+from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.release.release import Release, RunRecord
-from pdips.statistics.fit import Options
-from pdips.statistics.model import StatisticModel, as_statistic_model
-from pdips.statistics.modips_words import law_of, settings_of
+from pdips.statistics.model import Options, StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Likelihood
-from pdips.statistics.plan import Plan
-from pdips.statistics.rehearsal import rehearse
-from pdips.statistics.released import STATISTICS, Synthesis, synthesize
+from pdips.statistics.plan import StatisticPlan
+from pdips.statistics.synthesis import STATISTICS, Synthesis, rehearse, synthesize
 
 Budget = Literal["equal", "optimal"]
+
+PLAIN = ("n_sets", "neighbours", "likelihood", "split", "kind", "n_records")
+
+STATISTIC_WORDS = {
+    "Counts": "counts by cell",
+    "Sums": "sums of columns counted from the middle of their public bounds",
+    "Products": "sums of products of such columns",
+    "Logistic": "coefficients of regularised logistic regressions",
+}
+"""What is said of the statistics that ship, by the names of their types."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +165,7 @@ class Modips:
             return "equal" if self.budget == "equal" else "optimal"
         return self.budget
 
-    def plan(self, schema: Schema) -> Plan:
+    def plan(self, schema: Schema) -> StatisticPlan:
         """Return what is measured of tables of a schema, and with how much noise.
 
         Raises
@@ -166,7 +173,7 @@ class Modips:
         InputError
             If there is no model, or its statistics don't fit the schema.
         """
-        return Plan(
+        return StatisticPlan(
             schema=schema,
             neighbours=self.neighbours,
             statistics=self._model.declared(schema, self.neighbours),
@@ -178,7 +185,7 @@ class Modips:
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of the release."""
         epsilon, pure = exact(self.epsilon, "epsilon"), self.kind == "pure"
-        text = statement(self, schema, law_of(self, schema), delta=Fraction(0) if pure else exact(self.delta, "delta"))
+        text = statement(self, schema, _law_of(self, schema), delta=Fraction(0) if pure else exact(self.delta, "delta"))
         if pure:
             return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
         return zcdp(self.rho, self.delta, self.neighbours, text)
@@ -207,7 +214,7 @@ class Modips:
 
     def settings(self) -> dict[str, Any]:
         """Return the settings as plain values, with the text of the model, which is public."""
-        return settings_of(self)
+        return _settings_of(self)
 
     def release(
         self,
@@ -319,3 +326,47 @@ def _shares(text: str) -> dict[str, Number]:
     """Return shares of the budget that are given in words, "name=share,name=share"."""
     pairs = [pair.partition("=") for pair in text.split(",")]
     return {name.strip(): share.strip() for name, _, share in pairs}
+
+
+def _law_of(mechanism: Modips, schema: Schema | None) -> str:
+    """Return what a ``Modips`` does, for :func:`pdips.mechanism.statement`."""
+    each = mechanism.n_sanitizations
+    noise = (
+        "independent discrete Laplace noise of scale (sensitivity / its share of epsilon) is added to each number that "
+        "isn't public"
+        if mechanism.kind == "pure"
+        else "independent discrete Gaussian noise is added to each number that isn't public, and losses are added up "
+        "as zero-concentrated ones"
+    )
+    repeated = f" This is done {each} times, once for each set, each with its part of the budget." if each > 1 else ""
+    return (
+        f"Bounded statistics of the table{_kinds(mechanism, schema)} are worked out in whole numbers, and {noise}."
+        f"{repeated} Everything else, Markov chains where there are any, is worked out from these noisy statistics and "
+        "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
+        "guarantee. The model and its priors say what the synthetic records look like; they were not chosen by looking "
+        "at the table."
+    )
+
+
+def _kinds(mechanism: Modips, schema: Schema | None) -> str:
+    """Return in words which statistics are measured, where that is known."""
+    if schema is None or mechanism.model is None:
+        return ""
+    names = {type(statistic).__name__ for statistic in mechanism.plan(schema).statistics.values()}
+    known = [words for name, words in STATISTIC_WORDS.items() if name in names]
+    others = ["others that the model declares"] if names - set(STATISTIC_WORDS) else []
+    return f" ({', '.join([*known, *others])})"
+
+
+def _settings_of(mechanism: Modips) -> dict[str, Any]:
+    """Return the settings of a ``Modips`` as plain values, with the text of the model."""
+    model, budget = mechanism.model, mechanism.budget
+    shares = {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget
+    return {
+        "epsilon": as_float(exact(mechanism.epsilon, "epsilon")),
+        **{name: getattr(mechanism, name) for name in PLAIN},
+        "budget": shares,
+        "delta": as_float(exact(mechanism.delta, "delta")) if mechanism.kind == "zcdp" else 0.0,
+        "model": None if model is None else model.name,
+        "model_source": None if model is None else model.text,
+    }

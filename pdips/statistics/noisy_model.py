@@ -1,6 +1,7 @@
 """What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
 noise."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,11 +12,10 @@ import pytensor.tensor as pt
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.statistics import centring, laws
-from pdips.statistics.plan import Measured
-from pdips.statistics.post_processing import LEAST_RECORDS, is_loud, number_of_records, scatter_about, settle
+from pdips.statistics import laws
+from pdips.statistics.plan import NoisyStatistics
+from pdips.statistics.post_processing import LEAST_RECORDS, number_of_records, scatter_about, settle
 from pdips.statistics.statistic import Counts
 
 Likelihood = Literal["noise-aware", "plug-in"]
@@ -23,17 +23,23 @@ Likelihood = Literal["noise-aware", "plug-in"]
 MOST_TERMS = 4096
 """Values of a count that are summed over one by one; with more, it is a real number."""
 
+FAR = 1e9
+"""The variance of an entry that says nothing."""
+
+LEAST_VARIANCE = 1e-6
+"""Added to variances of statistics (records, or units u, squared), so that rounding can't make one negative."""
+
 NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
 
 
 @dataclass(frozen=True, eq=False)
-class Stated:
+class StatisticLaw:
     """A law that a model stated of exact statistics, or of a quantity that its parameters make.
 
     Parameters
     ----------
     law : str
-        The method of :class:`Given` that stated it.
+        The method of :class:`Evidence` that stated it.
     names : tuple of str
         The statistics, or what the quantity is called.
     arguments : mapping of str to Any
@@ -48,7 +54,7 @@ class Stated:
     exact: Any = None
 
 
-class Given:
+class Evidence:
     """Noisy statistics of a table, in a ``with pm.Model()`` block.
 
     A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy
@@ -57,7 +63,7 @@ class Given:
 
     Parameters
     ----------
-    measured : Measured
+    measured : NoisyStatistics
         Noisy statistics.
     likelihood : {"noise-aware", "plug-in"}
         How the model sees them.
@@ -72,26 +78,18 @@ class Given:
     the discrete Laplace probabilities, to which it is proportional on the grid.
     """
 
-    def __init__(self, measured: Measured, likelihood: Likelihood = "noise-aware") -> None:
-        self.measured = measured
+    def __init__(self, measured: NoisyStatistics, likelihood: Likelihood = "noise-aware") -> None:
+        self.measured, self.schema = measured, measured.schema
         self.likelihood: Likelihood = likelihood
+        self.aware = likelihood == "noise-aware"
         self.used = settle(measured)
         self._counts: dict[str, Any] = {}
         self.latents: list[str] = []
-        self.stated: list[Stated] = []
+        self.stated: list[StatisticLaw] = []
         self.terms: list[Any] = []
-        self.undensified: list[str] = []
+        self.population_columns: tuple[str, ...] = ()
+        self.population_law = ("", "")
         self.data: dict[str, FloatArray] = {}
-
-    @property
-    def schema(self) -> Schema:
-        """The schema of the table."""
-        return self.measured.schema
-
-    @property
-    def aware(self) -> bool:
-        """Whether the model allows for the noise."""
-        return self.likelihood == "noise-aware"
 
     @property
     def n(self) -> Any:
@@ -164,7 +162,7 @@ class Given:
         part = self.measured.part(name)
         if name not in self._counts:
             if not self.aware or not part.n_noised:
-                self._counts[name] = self._data(USED.format(name), self.used[name])
+                self._counts[name] = self.fixed(USED.format(name), self.used[name])
             else:
                 self._counts[name] = self._unknown_counts(name, p)
         return self._counts[name]
@@ -174,10 +172,10 @@ class Given:
         n, deviation, used = self.measured.n_records, self.measured.deviation(name), self.used[name]
         # A table of one record has no scatter: a total that is counted by itself is above that.
         least = LEAST_RECORDS if n is None and len(used) == 1 else 0
-        fixed = centring.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
+        fixed = laws.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
-        known = {what: self._data(f"{what} of {name}", each) for what, each in fixed.items()}
-        counts, density = centring.counts_given(moved, p, n, **known)
+        known = {what: self.fixed(f"{what} of {name}", each) for what, each in fixed.items()}
+        counts, density = laws.counts_given(moved, p, n, **known)
         self._term(f"flat {name}", density)
         self._noise_on(name, counts + least)
         return counts + least
@@ -196,7 +194,7 @@ class Given:
         """
         self._state("observe", (name,), None, of=law, n=n)
         if not self.aware:
-            self._term(f"law of {name}", pm.logp(law, pt.round(self._data(USED.format(name), self.used[name])[0])))
+            self._term(f"law of {name}", pm.logp(law, pt.round(self.fixed(USED.format(name), self.used[name])[0])))
             return
         if n > MOST_TERMS:
             exact = n * pm.Beta(self._unknown(f"share of {name}"), 1, 1, initval=(self.used[name][0] + 0.5) / (n + 1))
@@ -233,7 +231,7 @@ class Given:
         d, label, entries = len(known), ", ".join(known), len(self.used[known[0]])
         mean, chol = pt.as_tensor(mean).reshape((entries, d)), pt.as_tensor(chol).reshape((d, d))
         between = None if between is None else pt.as_tensor(between).reshape((d,))
-        rows = centring.factors(chol, d, times * pt.ones(entries), between)
+        rows = laws.factors(chol, d, times * pt.ones(entries), between)
         standard, exact, density = list[Any](), list[Any](), []
         for place, name in enumerate(known):
             before = zip(rows[place], standard, strict=False)
@@ -251,11 +249,11 @@ class Given:
     def _sums(self, name: str, mean: Any, sd: Any) -> tuple[Any, Any]:
         """Return standardised sums, unknown or not, and their log density."""
         if not self.aware or not self.measured.part(name).n_noised:
-            standard = (self._data(USED.format(name), self.used[name]) - mean) / sd
+            standard = (self.fixed(USED.format(name), self.used[name]) - mean) / sd
             return standard, -(standard**2).sum() / 2 - pt.log(sd).sum()
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(self.used[name]))
-        deviation = self._data(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
-        return centring.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
+        deviation = self.fixed(f"deviation of {name}", np.asarray(self.measured.deviation(name)))
+        return laws.sum_given(self._noisy(name)[0], deviation, moved, mean, sd)
 
     def wishart(self, names: Sequence[str], df: Any, chol: Any, about: Any = 0.0) -> Any:
         """State that the scatter about the means is Wishart distributed, and return it.
@@ -294,7 +292,7 @@ class Given:
             for name, row, column in zip(names, rows, columns, strict=True):
                 self._noise_on(name, pt.stack([scatter[row, column] + about[row, column]]))
             return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
-        exact = pt.concatenate([self._data(USED.format(name), self.used[name]) for name in names])
+        exact = pt.concatenate([self.fixed(USED.format(name), self.used[name]) for name in names])
         scatter = laws.symmetric(exact, d) - about
         self._term(f"law of {label}", laws.wishart(scatter, df, chol, d))
         return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
@@ -303,51 +301,88 @@ class Given:
         label = ", ".join(names)
         deviations = np.array([self.measured.deviation(name) for name in names])
         centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
-        follow, steps = centring.steering(centre, deviations, number_of_records(self.measured, self.used))
+        follow, steps = laws.steering(centre, deviations, number_of_records(self.measured, self.used))
         moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
         fixed = {"centre": centre, "follow": follow, "steps": steps}
-        known = {name: self._data(f"{name} of {label}", each) for name, each in fixed.items()}
-        factor, density = centring.scatter_given(moved, chol, df, d=d, **known)
+        known = {name: self.fixed(f"{name} of {label}", each) for name, each in fixed.items()}
+        factor, density = laws.scatter_given(moved, chol, df, d=d, **known)
         self._term(f"law of {label}", density)
         return pt.dot(factor, factor.T)
 
-    def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> Any:
-        """State that exact statistics, all entries one after the other, are jointly normal, and return them.
+    def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> None:
+        """State that exact statistics, all entries one after the other, are jointly normal, and integrate them out.
 
         Parameters
         ----------
         names : sequence of str
             Statistics.
         mean : TensorVariable, shape (all entries,)
-            Given the parameters.
+            Evidence the parameters.
         covariance : TensorVariable, shape (all entries, all entries)
-            Given the parameters, positive definite.
+            Evidence the parameters, nonnegative definite.
+
+        Notes
+        -----
+        A Laplace law is a normal one whose variance is exponential (Andrews and Mallows, Scale mixtures of normal
+        distributions, 1974): given these variances, one for each noised entry, noisy statistics are normal too. Where
+        counts add up to a public number, the last of them says nothing more and is left aside.
         """
         self._state("gaussian", tuple(names), None, mean=mean, covariance=covariance)
-        chol, label = pt.linalg.cholesky(covariance), ", ".join(names)
-        sizes = [len(self.used[name]) for name in names]
-        if self.aware and is_loud(self.measured, self.used, names):
-            moved = pm.Normal(self._unknown(f"{label} about the mean"), 0, 1, shape=sum(sizes))
-            exact = mean + pt.dot(chol, moved)
-            for name, part in zip(names, np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), strict=True):
-                self._noise_on(name, exact[part])
-            return exact
-        exact = pt.concatenate([self._about_noisy(name) for name in names])
-        moved = pt.linalg.solve_triangular(chol, exact - mean, lower=True)
-        self._term(f"law of {label}", -(moved**2).sum() / 2 - pt.log(pt.diag(chol)).sum())
-        return exact
+        values, variances = zip(*(self._spread_by_noise(name) for name in names), strict=True)
+        whole = covariance + pt.diag(pt.concatenate(variances) + LEAST_VARIANCE)
+        density = pm.logp(pm.MvNormal.dist(mean, whole), pt.concatenate(values))
+        self._term(f"law of {', '.join(names)}", density)
+
+    def _spread_by_noise(self, name: str) -> tuple[Any, Any]:
+        """Return a statistic as the model sees it, and the variances that noise adds to its entries."""
+        part, size = self.measured.part(name), len(self.used[name])
+        adds_up = isinstance(part.statistic, Counts) and self.measured.n_records is not None
+        n_noised = part.n_noised if self.aware else 0
+        if not n_noised:
+            said = size - 1 if adds_up else size
+            return self.fixed(USED.format(name), self.used[name]), pt.as_tensor(
+                np.where(np.arange(size) < said, 0, FAR)
+            )
+        noisy, scale = self._noisy(name)
+        if part.law == "gaussian":
+            own = scale**2 * pt.ones(n_noised)
+        else:
+            own = 2 * scale**2 * pm.Exponential(self._unknown(f"variances on {name}"), 1.0, shape=n_noised)
+        return noisy, pt.concatenate([own, pt.full((size - n_noised,), FAR)])
+
+    def poisson_total(self, name: str) -> Any:
+        """Return the number of records: as it is, or where it is protected the mean of a Poisson law, which is flat.
+
+        Parameters
+        ----------
+        name : str
+            The :class:`Counts` that say it. Sums over records are compound Poisson then: their covariance is made of
+            uncentred second moments.
+        """
+        start = number_of_records(self.measured, self.used)
+        if self.measured.n_records is not None or not self.aware:
+            return self.fixed("number of records", np.asarray(start))
+        if not isinstance(self.measured.part(name).statistic, Counts):
+            raise InputError(f"{name!r} must count records where their number is protected")
+        noise = self.measured.deviation(name) * math.sqrt(len(self.used[name]))
+        step = min(math.hypot(noise, math.sqrt(start)) / start, 1.0)
+        base, width = self.fixed("start of records", start), self.fixed("step of records", step)
+        moved = pm.Normal(self._unknown("moves of records"), 0, 1)
+        self._term("flat records", moved**2 / 2 + width * moved)
+        return base * pt.exp(width * moved)
 
     @property
     def public(self) -> Mapping[str, NDArray[Any]]:
         """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
 
-        They are the same in neighbouring tables. A model that makes numbers of them hands these to :meth:`fixed`.
+        A model that makes numbers of them hands these to :meth:`fixed`.
         """
         return self.measured.public
 
     def fixed(self, name: str, values: Any) -> Any:
         """Return public numbers as ``pm.Data``, so that a compiled model serves other public columns too."""
-        return self._data(name, values)
+        model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
+        return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
 
     def solved(self, name: str, loads: Mapping[str, FloatArray], spread: float) -> Any:
         """Return the unknown vector b of which statistics are linear functions: flat, and seen through their noise.
@@ -369,16 +404,16 @@ class Given:
         deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
         weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
         target = np.concatenate([self.used[key] / deviations[key] for key in loads])
-        found, spread_of = centring.least_squares(weighted, target, spread)
-        centre = self._data(f"centre of {name}", found)
+        found, spread_of = laws.least_squares(weighted, target, spread)
+        centre = self.fixed(f"centre of {name}", found)
         if not self.aware:
             return self._state("solved", tuple(loads), centre, loads=loads)
-        root = self._data(f"root of {name}", spread_of)
+        root = self.fixed(f"root of {name}", spread_of)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(found))
         self._term(f"flat {name}", (moved**2).sum() / 2)
         found = centre + pt.dot(root, moved)
         for key, each in loads.items():
-            self._noise_on(key, pt.dot(self._data(f"loads of {key}", each), found))
+            self._noise_on(key, pt.dot(self.fixed(f"loads of {key}", each), found))
         return self._state("solved", tuple(loads), found, loads=loads)
 
     def prior(self, name: str, quantity: Any, law: Any) -> None:
@@ -389,20 +424,45 @@ class Given:
         name : str
             What to call it.
         quantity : TensorVariable
-            Made of variables and exact statistics; the Jacobian from these to it must be constant.
+            SyntheticSets of variables and exact statistics; the Jacobian from these to it must be constant.
         law : TensorVariable
             An unregistered distribution of its shape, or a scalar one for each entry, such as ``pm.Normal.dist(0, 1)``.
         """
         self._term(f"prior of {name}", pm.logp(law, quantity).sum())
         self._state("prior", (name,), None, quantity=pt.as_tensor(quantity), of=law)
 
+    def population(self, columns: Sequence[str], mean: Any, covariance: Any) -> None:
+        """State which numeric columns of records are jointly normal, for :meth:`ridge_fit`.
+
+        Parameters
+        ----------
+        columns : sequence of str
+            Their names.
+        mean, covariance : TensorVariable, shape (columns,) and (columns, columns)
+            Variables of the model with a name, such as a ``pm.Deterministic``; of u.
+        """
+        self.population_columns, self.population_law = tuple(columns), (str(mean.name), str(covariance.name))
+
     def ridge_fit(self, name: str, coefficients: Any) -> None:
         """State that a :class:`pdips.statistics.logistic.Logistic` statistic is the fit of records with coefficients.
 
-        Its law needs sums over a population and has no density here: a sampler made for it is needed
-        (:mod:`pdips.statistics.samplers`), and NUTS is refused.
+        Its law needs sums over the population and has no density here: chains draw all else, and the coefficients are
+        drawn afterwards, one regression after the other (:mod:`pdips.statistics.regression`).
+
+        Parameters
+        ----------
+        name : str
+            The statistic.
+        coefficients : TensorVariable, shape (logits, coefficients)
+            A free variable with one normal prior about 0.
+
+        Raises
+        ------
+        InputError
+            With add-remove, or with the plug-in likelihood.
         """
-        self.undensified.append(name)
+        if self.measured.n_records is None or not self.aware:
+            raise InputError(f"{name!r}: ridge fits are for neighbours = replace-one and likelihood = noise-aware")
         self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
 
     def exact(self, name: str) -> Any:
@@ -427,31 +487,30 @@ class Given:
     def _about_noisy(self, name: str) -> Any:
         part = self.measured.part(name)
         if not self.aware or not part.n_noised:
-            return self._data(USED.format(name), self.used[name])
+            return self.fixed(USED.format(name), self.used[name])
         law = pm.Laplace if part.law == "laplace" else pm.Normal
         noise = law(self._unknown(f"noise on {name}"), 0, 1, shape=len(self.used[name]))
         noisy, scale = self._noisy(name)
         return noisy - scale * noise
 
     def _noisy(self, name: str) -> tuple[Any, Any]:
-        noisy = self._data(NOISY.format(name), self.measured.value(name))
-        return noisy, self._data(SCALE.format(name), np.asarray(self.measured.scale(name)))
+        noisy = self.fixed(NOISY.format(name), self.measured.value(name))
+        return noisy, self.fixed(SCALE.format(name), np.asarray(self.measured.scale(name)))
 
-    def _data(self, name: str, values: Any) -> Any:
-        """Return numbers as ``pm.Data``, so that other ones can take their place in a compiled model."""
-        model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
-        return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
-
-    def law(self, law: str) -> Stated:
+    def law(self, law: str) -> StatisticLaw:
         """Return the first law of a kind that the model stated."""
-        return next(each for each in self.stated if each.law == law)
+        return self.laws(law)[0]
+
+    def laws(self, law: str) -> list[StatisticLaw]:
+        """Return the laws of a kind that the model stated, in its order."""
+        return [each for each in self.stated if each.law == law]
 
     def _term(self, name: str, density: Any) -> None:
         """Add a term to the model's density, and remember that it is one of these."""
         self.terms.append(pm.Potential(name, density))
 
     def _state(self, law: str, names: tuple[str, ...], exact: Any, **arguments: Any) -> Any:
-        self.stated.append(Stated(law, names, arguments, exact))
+        self.stated.append(StatisticLaw(law, names, arguments, exact))
         return exact
 
     def _unknown(self, name: str) -> str:

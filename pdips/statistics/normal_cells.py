@@ -1,247 +1,279 @@
-"""Posterior draws for normal columns within cells, given noisy counts, sums and products: what ``glom.py`` is about.
+"""Log densities of normal columns within cells, and small matrices: compiled, for chains of ``general_location.py``.
 
-NUTS finds this posterior hard: exact counts and sums hang together with cells' means, the scatter with the covariance,
-loosely where the noise is loud and tightly where it is not. Here cells' shares and means are integrated out, sums are
-drawn at once given noise that is a scale mixture of normals, and the covariance moves both alone and together
-with the scatter, so that chains are quick whatever the noise is (Yu and Meng, 2011, *To center or not to center*).
+Small matrices are worked out by hand: libraries take longer to call than to compute here.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import math
+from typing import Any, NamedTuple
 
 import numpy as np
-import pytensor.tensor as pt
-import xarray as xr
+from numba import njit
 
 from pdips.arrays import FloatArray
-from pdips.convergence import announce, converged
-from pdips.statistics.correlations import evenly, factor_of, shares_of
-from pdips.statistics.noisy_model import Given, Stated
-from pdips.statistics.reading import Prior, Reading
-from pdips.statistics.samplers import Drawn, Lengths, Sampler
 
-THIN = 4
-"""Steps of a chain for each draw that is kept; four times as many in each further round."""
+HALF = 0.5
+"""Records that an empty cell counts as in the laws of its sums."""
 
-WATCH = ("m", "tau", "Sigma")
+CENTRE, CENTRE_SD, TAU_SHAPE, TAU_RATE, SD_SHAPE, SD_RATE = range(6)
+"""Rows of the constants of priors, shape (6, d): the centre of the cells' means is normal, their spread and the
+standard deviations of records are gamma distributed."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Cells:
-    """What the posterior of normal columns within cells depends on beside noisy statistics.
+class Known(NamedTuple):
+    """What chains are given; scales are standard deviations where noise is normal, and 0 where there is none.
 
     Parameters
     ----------
-    counts : str, optional
-        Name of the counts by cell; None for one cell of all records.
-    sums, products : tuple of str
-        Names of the sums of each column by cell, and of the products of columns, lower triangle row by row.
+    counts, count_scales : ndarray, shape (cells,)
+        Noisy counts, and the scales of their noise.
+    sums : ndarray, shape (cells, d)
+        Noisy sums by cell.
+    sum_scales : ndarray, shape (d,)
+        Of the noise on each column's.
+    products, product_scales : ndarray, shape (d, d)
+        Noisy sums of products over all records, and the scales of their noise, symmetric.
+    gaussian : bool
+        Whether the noise is normal.
     alpha : float
         Of the Dirichlet prior of the cells' shares.
-    priors : ndarray, shape (6, columns)
-        As :data:`pdips.statistics.normal_cells_kernels.CENTRE` and those after it number its rows.
+    priors : ndarray, shape (6, d)
+        Rows as :data:`CENTRE` and those after it.
+    df : float
+        Degrees of freedom of the scatter within cells.
     """
 
-    counts: str | None
-    sums: tuple[str, ...]
-    products: tuple[str, ...]
+    counts: FloatArray
+    count_scales: FloatArray
+    sums: FloatArray
+    sum_scales: FloatArray
+    products: FloatArray
+    product_scales: FloatArray
+    gaussian: bool
     alpha: float
     priors: FloatArray
+    df: float
 
 
-def cells(reading: Reading) -> Sampler | None:
-    """Return chains for normal columns within cells, if that is what a model describes."""
-    found = recognised(reading, reading.given.stated, reading.priors)
-    if found is None or found.counts is None:
-        return None
-    spec = found
+class State(NamedTuple):
+    """Where a chain is: counts, sums, centre and spread of cells' means, factors of covariance and scatter; steps."""
 
-    def draw(given: Given, lengths: Lengths, rng: np.random.Generator) -> Drawn:
-        return draw_cells(given, spec, lengths, rng)
-
-    by_law = {each.law: each for each in reading.given.stated}
-    exact = {"counts": by_law["dirichlet_multinomial"].exact, "sums": by_law["normal"].exact}
-    drawn = {name: prior.variable for name, prior in reading.priors.items()} | exact
-    return Sampler(name="chains of moves made for it", draw=draw, drawn=drawn, options=("draws", "tune", "n_chains"))
+    n: FloatArray
+    sums: FloatArray
+    m: FloatArray
+    tau: FloatArray
+    chol: FloatArray
+    root: FloatArray
+    steps: FloatArray
 
 
-def recognised(reading: Reading, stated: Sequence[Stated], priors: Mapping[str, Prior]) -> Cells | None:
-    """Return what chains need, if these laws and priors are those of normal columns within cells.
+# compiled
 
-    Priors must be called m (normal), tau and sd (gamma) and, for several columns, correlation, evenly distributed;
-    their constants are taken from the model. Noise-aware, with a public number of records.
+
+@njit(cache=True, error_model="numpy")
+def log_sums(n: float, sums: FloatArray, m: FloatArray, cov: FloatArray, tau: FloatArray) -> float:
+    """Return the log density of a cell's sums, its mean integrated out."""
+    d, size = len(m), max(n, HALF)
+    if d <= 2:  # without arrays, for most of the time is spent here
+        a = size * cov[0, 0] + (size * tau[0]) ** 2
+        x = sums[0] - size * m[0]
+        if d == 1:
+            return float(-x * x / (2 * a) - math.log(a) / 2)
+        b, c = size * cov[1, 0], size * cov[1, 1] + (size * tau[1]) ** 2
+        y = sums[1] - size * m[1]
+        det = a * c - b * b
+        if det <= 0:
+            return -np.inf
+        return float(-(c * x * x - 2 * b * x * y + a * y * y) / (2 * det) - math.log(det) / 2)
+    chol = np.zeros((d, d))
+    if not spread(n, cov, tau, chol):
+        return -np.inf
+    z = forward(chol, sums - size * m)
+    return float(-(z**2).sum() / 2 - np.log(np.diag(chol)).sum())
+
+
+@njit(cache=True, error_model="numpy")
+def log_all_sums(state: State, m: FloatArray, tau: FloatArray, cov: FloatArray) -> float:
+    """Return the log density of the sums of all cells."""
+    found, n, sums = 0.0, state.n, state.sums
+    for k in range(len(n)):
+        found += log_sums(n[k], sums[k], m, cov, tau)
+    return found
+
+
+@njit(cache=True, error_model="numpy")
+def log_noise(x: float, scale: float, gaussian: bool) -> float:
+    """Return the log density of noise, up to a constant."""
+    return -((x / scale) ** 2) / 2 if gaussian else -abs(x) / scale
+
+
+@njit(cache=True, error_model="numpy")
+def log_products(known: Known, whole: FloatArray) -> float:
+    """Return the log density of the noise on the lower triangle of the products."""
+    found, noisy, scales = 0.0, known.products, known.product_scales
+    for i in range(len(whole)):
+        for j in range(i + 1):
+            found += log_noise(noisy[i, j] - whole[i, j], scales[i, j], known.gaussian)
+    return found
+
+
+@njit(cache=True, error_model="numpy")
+def log_covariance(known: Known, state: State, chol: FloatArray) -> float:
+    """Return the log density of sums and prior at a covariance, in the coordinates of :func:`moved`: LKJ(1)."""
+    d, found = len(chol), log_deviations(chol, known.priors)
+    for i in range(d):  # row i: d - i from covariances to factors, 1 to the log of its diagonal, i to units of that
+        found += (d + 1) * math.log(chol[i, i])
+    return found + log_all_sums(state, state.m, state.tau, square(chol))
+
+
+@njit(cache=True, error_model="numpy")
+def log_deviations(chol: FloatArray, priors: FloatArray) -> float:
+    """Return what the prior of a covariance says of standard deviations alone: they are gamma distributed."""
+    d, found = len(chol), 0.0
+    for i in range(d):
+        sd = math.sqrt((chol[i] ** 2).sum())
+        found += (priors[SD_SHAPE, i] - 1 - d) * math.log(sd) - priors[SD_RATE, i] * sd
+    return found
+
+
+@njit(cache=True, error_model="numpy")
+def log_spread(new: float, old: float, j: int, priors: FloatArray) -> float:
+    """Return what the prior says for one spread of the cells' means against another, in their logs."""
+    return float(priors[TAU_SHAPE, j] * math.log(new / old) - priors[TAU_RATE, j] * (new - old))
+
+
+@njit(cache=True, error_model="numpy")
+def log_wishart(chol: FloatArray, root: FloatArray, df: float) -> float:
+    """Return the log Wishart density of root root' as a function of the covariance."""
+    return float(-(solved(chol, root) ** 2).sum() / 2 - df * np.log(np.diag(chol)).sum())
+
+
+@njit(cache=True, error_model="numpy")
+def moved(chol: FloatArray, step: float, rng: Any) -> FloatArray:
+    """Return a factor nearby: the logs of its diagonal move, and its rows in units of the diagonal."""
+    d = len(chol)
+    out = np.zeros((d, d))
+    for i in range(d):
+        out[i, i] = chol[i, i] * math.exp(step * rng.standard_normal())
+        for j in range(i):
+            out[i, j] = out[i, i] * (chol[i, j] / chol[i, i] + step * rng.standard_normal())
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def reciprocal_variance(x: float, scale: float, rng: Any) -> float:
+    """Draw 1 / omega given Laplace noise x that is normal with variance omega (inverse Gaussian law).
+
+    Park and Casella (2008), The Bayesian lasso; the draw after Michael, Schucany and Haas (1976).
     """
-    laws, n, d = {each.law: each for each in stated}, reading.n, len(priors["m"].constants[0]) if "m" in priors else 0
-    kinds = {"m": "normal", "tau": "gamma", "sd": "gamma"} | ({"correlation": "beta"} if d > 1 else {})
-    counted = laws.pop("dirichlet_multinomial", None)
-    if {name: prior.law for name, prior in priors.items()} != kinds or set(laws) != {"normal", "wishart"}:
-        return None
-    if len(stated) != len(laws) + (counted is not None) or n is None or not reading.given.aware:
-        return None
-    m, tau, sd = (priors[name] for name in ("m", "tau", "sd"))
-    sums, products = laws["normal"], laws["wishart"]
-    if {m.shape, tau.shape, sd.shape} != {(d,)} or len(sums.names) != d or sums.arguments["between"] is None:
-        return None
-    factor = pt.ones((1, 1))
-    if d > 1:
-        if any(not np.allclose(each, evenly(d)) for each in priors["correlation"].constants):
-            return None
-        factor = factor_of(priors["correlation"].variable, d)
-    counts = np.array([float(n)]) if counted is None else counted.exact
-    n_cells = 1 if counted is None else len(reading.given[counted.names[0]])
-    chol = sd.variable[:, None] * factor
-    if not reading.same(
-        (sums.arguments["mean"], counts[:, None] * m.variable),
-        (sums.arguments["chol"], chol),
-        (sums.arguments["times"], counts),
-        (sums.arguments["between"], tau.variable),
-        (products.arguments["df"], max(n - n_cells, d)),
-        (products.arguments["chol"], chol),
-        (products.arguments["about"], sums.exact.T @ (sums.exact / counts[:, None])),
-    ):
-        return None
-    alpha = 1.0 if counted is None else float(counted.arguments["alpha"])
-    constants = np.array([each for prior in (m, tau, sd) for each in prior.constants])
-    return Cells(
-        counts=None if counted is None else counted.names[0],
-        sums=sums.names,
-        products=products.names,
-        alpha=alpha,
-        priors=constants,
-    )
+    mean = 1 / (scale * max(abs(x), 1e-12 * scale))
+    shape = 1 / scale**2
+    y = rng.standard_normal() ** 2
+    r = mean * y / (2 * shape)
+    first = mean / (1 + r + math.sqrt(r * (r + 2)))
+    return float(first if rng.random() * (mean + first) <= mean else mean * mean / first)
 
 
-def draw_cells(given: Given, spec: Cells, lengths: Lengths, rng: np.random.Generator) -> Drawn:
-    """Run chains until they agree, or ``lengths.rounds`` times, four times as long each time.
-
-    Parameters
-    ----------
-    given : Given
-        Noise-aware, with a public number of records.
-    spec : Cells
-        Names and constants.
-    lengths : Lengths
-        Of chains.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
-
-    Returns
-    -------
-    Drawn
-        ``counts`` (draws, cells), ``sums`` (draws, cells, columns), ``m``, ``tau``, ``sd`` (draws, columns), and for
-        several columns ``correlation``, and ``covariance``, all in units of half the range; chains one after the other.
-
-    Notes
-    -----
-    Priors: shares Dirichlet(alpha), cells' means normal(m, tau^2) with m normal, tau and the standard deviations gamma
-    distributed, all correlation matrices as likely. An empty cell counts as half a record in the law of its sums.
-    """
-    for number in range(lengths.rounds):
-        if number:
-            announce(number + 1, confidential=False)
-        chains = [_chain(given, spec, lengths, 4**number, each) for each in rng.spawn(lengths.chains)]
-        n, sums, m, tau, chol = (np.stack(each) for each in zip(*chains, strict=True))
-        covariance = chol @ np.swapaxes(chol, -1, -2)
-        watched = {"m": m, "tau": tau, "Sigma": covariance}
-        tree = xr.DataTree.from_dict({"posterior": _dataset(watched)})
-        found = replace(converged(tree, WATCH), rounds=number + 1)
-        if found.passed:
-            break
-    sd = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    values = {"counts": n, "sums": sums, "m": m, "tau": tau, "sd": sd, "covariance": covariance}
-    if m.shape[-1] > 1:
-        values["correlation"] = shares_of(chol / sd[..., None])
-    flat = {name: each.reshape((-1, *each.shape[2:])) for name, each in values.items()}
-    return Drawn(values=flat, chains=lengths.chains, convergence=found)
+@njit(cache=True, error_model="numpy")
+def about(n: FloatArray, sums: FloatArray) -> FloatArray:
+    """Return the sum over cells of T T' / n."""
+    out = np.zeros((sums.shape[1], sums.shape[1]))
+    for k in range(len(n)):
+        add_outer(out, sums[k], 1 / max(n[k], HALF))
+    return out
 
 
-def _chain(given: Given, spec: Cells, lengths: Lengths, longer: int, rng: np.random.Generator) -> list[FloatArray]:
-    from pdips.statistics.normal_cells_chain import run
-
-    measured, d = given.measured, len(spec.sums)
-    n, law = int(measured.n_records or 0), measured.part(spec.sums[0]).law
-    if spec.counts is None:
-        noisy_counts, count_scales, start = np.array([float(n)]), np.zeros(1), np.array([float(n)])
-    else:
-        noisy_counts, part = given.noisy(spec.counts), measured.part(spec.counts)
-        count_scales = np.where(np.arange(len(noisy_counts)) < part.n_noised, measured.scale(spec.counts), 0.0)
-        start = starting_counts(given[spec.counts], measured.deviation(spec.counts), n, rng)
-    noisy, scales = np.zeros((d, d)), np.ones((d, d))
-    for name, row, column in zip(spec.products, *np.tril_indices(d), strict=True):
-        noisy[row, column] = noisy[column, row] = given.noisy(name)[0]
-        scales[row, column] = scales[column, row] = measured.scale(name)
-    sd = np.exp(rng.uniform(np.log(0.1), np.log(0.5), d))
-    found = run(
-        noisy_counts,
-        count_scales,
-        np.column_stack([given.noisy(name) for name in spec.sums]),
-        np.array([measured.scale(name) for name in spec.sums]),
-        noisy,
-        scales,
-        law == "gaussian",
-        spec.alpha,
-        spec.priors,
-        float(max(n - len(start), d)),
-        start,
-        np.column_stack([np.clip(given.noisy(name), -start, start) for name in spec.sums]),
-        np.diag(sd),
-        lengths.tune * longer,
-        lengths.draws,
-        THIN * longer,
-        rng,
-    )
-    return list(found)
+@njit(cache=True, error_model="numpy")
+def add_outer(out: FloatArray, x: FloatArray, times: float) -> None:
+    """Add x x', so many times, to a matrix."""
+    for i in range(len(x)):
+        for j in range(len(x)):
+            out[i, j] += times * x[i] * x[j]
 
 
-def starting_counts(near: FloatArray, deviation: float, n: int, rng: np.random.Generator) -> FloatArray:
-    """Return whole counts that add up to n, as far from given ones as their noise may have moved them.
-
-    Parameters
-    ----------
-    near : ndarray, shape (cells,)
-        Noisy counts, or what was made of them.
-    deviation : float
-        Standard deviation of their noise.
-    n : int
-        Number of records.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Notes
-    -----
-    Where the noise is small chains that start further away stay there: counts, sums and products hold each other.
-    """
-    moved = np.maximum(near + deviation * rng.standard_normal(len(near)), 0) + 1e-3
-    whole = np.floor(n * moved / moved.sum())
-    return np.asarray(whole + rng.multinomial(int(n - whole.sum()), moved / moved.sum()))
+@njit(cache=True, error_model="numpy")
+def spread(n: float, cov: FloatArray, tau: FloatArray, out: FloatArray) -> bool:
+    """Write the factor of the covariance of a cell's sums: n cov + n^2 diag(tau^2); return whether there is one."""
+    size = max(n, HALF)
+    a = size * cov
+    for i in range(len(tau)):
+        a[i, i] += (size * tau[i]) ** 2
+    return cholesky(a, out)
 
 
-def cell_means(draws: Mapping[str, FloatArray], counts: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Draw the means of cells, which the law of their sums integrates out, shape (draws, cells, columns).
-
-    Parameters
-    ----------
-    draws : mapping of str to ndarray
-        ``sums`` (draws, cells, columns), ``m`` and ``tau`` (draws, columns), ``Sigma`` (draws, columns, columns).
-    counts : ndarray, shape (draws, cells)
-        Records of each cell.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
-    """
-    prior = np.eye(draws["tau"].shape[-1]) / draws["tau"][:, None, :] ** 2
-    inverse = np.linalg.inv(draws["Sigma"])
-    precision = prior[:, None] + counts[..., None, None] * inverse[:, None]
-    known = (prior @ draws["m"][..., None])[:, None] + inverse[:, None] @ draws["sums"][..., None]
-    mean = np.linalg.solve(precision, known)
-    root = np.linalg.cholesky(precision)
-    moved = np.linalg.solve(np.swapaxes(root, -1, -2), rng.standard_normal(mean.shape))
-    return np.asarray((mean + moved)[..., 0])
+@njit(cache=True, error_model="numpy")
+def cholesky(a: FloatArray, out: FloatArray) -> bool:
+    """Write the lower Cholesky factor of a small matrix; return whether it is positive definite."""
+    d = len(a)
+    for i in range(d):
+        for j in range(i + 1):
+            s = a[i, j]
+            for k in range(j):
+                s -= out[i, k] * out[j, k]
+            if i == j and s <= 0:
+                return False
+            out[i, j] = math.sqrt(s) if i == j else s / out[j, j]
+    return True
 
 
-def _dataset(made: Mapping[str, FloatArray]) -> xr.Dataset:
-    return xr.Dataset(
-        {
-            name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(values.ndim - 2))), values)
-            for name, values in made.items()
-        }
-    )
+@njit(cache=True, error_model="numpy")
+def square(a: FloatArray) -> FloatArray:
+    """Return a a'."""
+    out = np.zeros(a.shape)
+    for j in range(a.shape[1]):
+        add_outer(out, a[:, j], 1.0)
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def product(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return the product of two lower factors."""
+    out = np.zeros(a.shape)
+    for i in range(len(a)):
+        for j in range(i + 1):
+            for k in range(j, i + 1):
+                out[i, j] += a[i, k] * b[k, j]
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def solved(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Return a^-1 b for lower factors."""
+    out = np.empty(a.shape)
+    for j in range(len(a)):
+        out[:, j] = forward(a, b[:, j])
+    return out
+
+
+@njit(cache=True, error_model="numpy")
+def forward(chol: FloatArray, b: FloatArray) -> FloatArray:
+    """Solve chol x = b for a lower factor."""
+    x = np.empty(len(b))
+    for i in range(len(b)):
+        s = b[i]
+        for k in range(i):
+            s -= chol[i, k] * x[k]
+        x[i] = s / chol[i, i]
+    return x
+
+
+@njit(cache=True, error_model="numpy")
+def backward(chol: FloatArray, b: FloatArray) -> FloatArray:
+    """Solve chol' x = b for a lower factor."""
+    x = np.empty(len(b))
+    for i in range(len(b) - 1, -1, -1):
+        s = b[i]
+        for k in range(i + 1, len(b)):
+            s -= chol[k, i] * x[k]
+        x[i] = s / chol[i, i]
+    return x
+
+
+@njit(cache=True, error_model="numpy")
+def inverted(chol: FloatArray) -> FloatArray:
+    """Return the inverse of the matrix of which this is the lower factor."""
+    inverse = np.empty(chol.shape)
+    for j in range(len(chol)):
+        unit = np.zeros(len(chol))
+        unit[j] = 1.0
+        inverse[:, j] = backward(chol, forward(chol, unit))
+    return inverse

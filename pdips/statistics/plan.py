@@ -21,8 +21,7 @@ from pdips.privacy.loss import Neighbours, Number, Spend, exact, positive
 from pdips.privacy.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
 from pdips.privacy.plan import Noise
 from pdips.privacy.replay import Outcome
-from pdips.statistics.shipped import shipped
-from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums
+from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums, shipped
 
 Law = Literal["laplace", "gaussian"]
 
@@ -38,7 +37,7 @@ DIGITS = 10**6
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class StatisticPart:
     """One statistic of a plan, and the noise on each of its entries.
 
     Parameters
@@ -48,7 +47,7 @@ class Part:
     statistic : Statistic
         What is measured.
     share : Fraction
-        Part of the budget; 0 if it is public.
+        StatisticPart of the budget; 0 if it is public.
     scale : Fraction
         In whole units: of the discrete Laplace law, or sigma^2 of the discrete Gaussian one; 0 for what is public.
     law : {"laplace", "gaussian"}
@@ -80,7 +79,7 @@ class Part:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Measured:
+class NoisyStatistics:
     """Noisy statistics: public from here on.
 
     Parameters
@@ -89,7 +88,7 @@ class Measured:
         Of the table.
     neighbours : {"replace-one", "add-remove"}
         With replace-one the number of records is public.
-    parts : tuple of Part
+    parts : tuple of StatisticPart
         What was measured, and with which noise.
     values : mapping of str to ndarray of int64, shape (entries,)
         Noisy statistics in whole units.
@@ -101,12 +100,12 @@ class Measured:
 
     schema: Schema
     neighbours: Neighbours
-    parts: tuple[Part, ...]
+    parts: tuple[StatisticPart, ...]
     values: Mapping[str, IntArray]
     n_records: int | None
     public: Mapping[str, NDArray[Any]] = field(default_factory=dict)
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> StatisticPart:
         """Return a part by its name.
 
         Raises
@@ -147,7 +146,7 @@ class Measured:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class StatisticPlan:
     """What is measured of tables of one schema, and how the budget is divided over it.
 
     Parameters
@@ -224,7 +223,7 @@ class Plan:
         return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).mean())
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[StatisticPart, ...]:
         """The statistics with their noise."""
         found = []
         for name, share in self.shares.items():
@@ -235,7 +234,9 @@ class Plan:
             elif l1:
                 scale = statistic.l2_squared(self.schema, self.neighbours) / (2 * self.amount * share)
             noised = self._n_noised(statistic) if l1 else 0
-            found.append(Part(name=name, statistic=statistic, share=share, scale=scale, law=self.law, n_noised=noised))
+            found.append(
+                StatisticPart(name=name, statistic=statistic, share=share, scale=scale, law=self.law, n_noised=noised)
+            )
         return tuple(found)
 
     def _n_noised(self, statistic: Statistic) -> int:
@@ -258,7 +259,7 @@ class Plan:
         """Return the exact statistics of a table in whole units: confidential."""
         return {name: statistic.measure(table).ravel() for name, statistic in self.statistics.items()}
 
-    def sanitize(self, table: Table, bits: RandomBits, exact: Mapping[str, IntArray] | None = None) -> Measured:
+    def sanitize(self, table: Table, bits: RandomBits, exact: Mapping[str, IntArray] | None = None) -> NoisyStatistics:
         """Measure a table and add noise: what comes out is paid for.
 
         Parameters
@@ -280,13 +281,13 @@ class Plan:
         _, public = public_columns(table)  # sorted: the table's own order is nobody's to see
         return self._measured(values, n, public)
 
-    def _completed(self, part: Part, noisy: IntArray, n: int | None) -> IntArray:
+    def _completed(self, part: StatisticPart, noisy: IntArray, n: int | None) -> IntArray:
         """Work the last of two counts out from the first and the public total, so that it tells nothing more."""
         if isinstance(part.statistic, Counts) and n is not None and 0 < part.n_noised < len(noisy):
             noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
         return noisy
 
-    def tried(self, n_records: int | None = None) -> Measured:
+    def tried(self, n_records: int | None = None) -> NoisyStatistics:
         """Return noisy statistics of stand-ins, measured and noised as a table's are, to try a model on.
 
         Parameters
@@ -311,7 +312,7 @@ class Plan:
             return noisy
         return replace(noisy, values=self._scaled(noisy, n / rows), n_records=noisy.n_records and n)
 
-    def _scaled(self, measured: Measured, times: float) -> dict[str, IntArray]:
+    def _scaled(self, measured: NoisyStatistics, times: float) -> dict[str, IntArray]:
         sums = (Counts, Sums, Products, Scatter)
         return {
             part.name: np.rint(measured.values[part.name] * times).astype(np.int64)
@@ -320,7 +321,7 @@ class Plan:
             for part in self.parts
         }
 
-    def made_up(self, n_records: int | None = None) -> Measured:
+    def made_up(self, n_records: int | None = None) -> NoisyStatistics:
         """Return even statistics of nobody, without noise."""
         n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
@@ -331,8 +332,10 @@ class Plan:
         made_up = stand_ins(self.schema, MADE_UP)
         return self._measured(values, n, {name: made_up[name] for name in self.schema.public_columns})
 
-    def _measured(self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]) -> Measured:
-        return Measured(
+    def _measured(
+        self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]
+    ) -> NoisyStatistics:
+        return NoisyStatistics(
             schema=self.schema,
             neighbours=self.neighbours,
             parts=self.parts,
@@ -341,7 +344,7 @@ class Plan:
             public=public,
         )
 
-    def restored(self, frame: pd.DataFrame) -> Measured:
+    def restored(self, frame: pd.DataFrame) -> NoisyStatistics:
         """Return noisy statistics that were published, see :func:`to_frame`.
 
         Raises
@@ -362,7 +365,7 @@ class Plan:
         }
         return self._measured(values, n, {})
 
-    def _scale(self, part: Part) -> float:
+    def _scale(self, part: StatisticPart) -> float:
         scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
         return scale * part.statistic.unit(self.schema)
 
@@ -380,12 +383,12 @@ class Plan:
         return Outcome(key=(), log_probability=0.0, statistics=tuple(values), scales=tuple(scales))
 
 
-def to_frame(measured: Measured, used: Mapping[str, FloatArray]) -> pd.DataFrame:
+def to_frame(measured: NoisyStatistics, used: Mapping[str, FloatArray]) -> pd.DataFrame:
     """Return noisy statistics as a table to be published.
 
     Parameters
     ----------
-    measured : Measured
+    measured : NoisyStatistics
         What was measured.
     used : mapping of str to ndarray
         What post-processing made of it.
@@ -411,7 +414,7 @@ def _scales(frame: pd.DataFrame, name: str) -> float:
     return float(frame.loc[frame["statistic"] == name, "scale"].iloc[0])
 
 
-def _one(measured: Measured, part: Part, used: FloatArray) -> pd.DataFrame:
+def _one(measured: NoisyStatistics, part: StatisticPart, used: FloatArray) -> pd.DataFrame:
     labels = part.statistic.labels(measured.schema)
     cells = ["; ".join(f"{name} = {level}" for name, level in row.items()) for row in labels.to_dict("records")]
     n = len(measured.values[part.name])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from pdips.arrays import FloatArray
-from pdips.statistics.plan import Measured, Part
+from pdips.statistics.plan import NoisyStatistics, StatisticPart
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums
 
 LEAST_VARIANCE = 1e-4
@@ -19,12 +19,8 @@ LEAST_VARIANCE = 1e-4
 LEAST_RECORDS = 2
 """Of a table whose number of records is noisy and counted by itself: a single one has no scatter."""
 
-DEVIATIONS = 0.5
-"""Noise above this many standard deviations of the statistic itself: chains move the statistic about its mean; below,
-about its noisy value. It steers chains only."""
 
-
-def settle(measured: Measured) -> dict[str, FloatArray]:
+def settle(measured: NoisyStatistics) -> dict[str, FloatArray]:
     """Return what plug-in models use in place of exact statistics, and where noise-aware chains start.
 
     Counts are moved to the nearest that are at least 0 (at least 1 where sums are taken in the same cells) and add up
@@ -52,7 +48,7 @@ def settle(measured: Measured) -> dict[str, FloatArray]:
     return used | {part.name: measured.value(part.name) for part in rest}
 
 
-def number_of_records(measured: Measured, used: Mapping[str, FloatArray]) -> float:
+def number_of_records(measured: NoisyStatistics, used: Mapping[str, FloatArray]) -> float:
     """Return the public number of records, or what noisy counts say of it, at least 1."""
     if measured.n_records is not None:
         return float(measured.n_records)
@@ -60,22 +56,22 @@ def number_of_records(measured: Measured, used: Mapping[str, FloatArray]) -> flo
     return max(totals[0], 1.0) if totals else 1.0
 
 
-def _of(measured: Measured, *kinds: type) -> Iterable[Part]:
+def _of(measured: NoisyStatistics, *kinds: type) -> Iterable[StatisticPart]:
     return (part for part in measured.parts if isinstance(part.statistic, kinds))
 
 
-def _by(part: Part) -> tuple[str, ...]:
+def _by(part: StatisticPart) -> tuple[str, ...]:
     """Return the columns that a part counts or sums by."""
     by: tuple[str, ...] = getattr(part.statistic, "by", ())
     return by
 
 
-def _of_what(part: Part) -> Any:
+def _of_what(part: StatisticPart) -> Any:
     """Return the column that a part sums, or the two that it multiplies."""
     return getattr(part.statistic, "of", None)
 
 
-def _counts(measured: Measured, part: Part) -> FloatArray:
+def _counts(measured: NoisyStatistics, part: StatisticPart) -> FloatArray:
     noisy = measured.value(part.name)
     if not part.n_noised:
         return noisy
@@ -100,7 +96,7 @@ def nearest_shares(values: FloatArray, total: float) -> FloatArray:
     return nearest
 
 
-def _sizes(measured: Measured, part: Part, used: Mapping[str, FloatArray], total: float) -> FloatArray:
+def _sizes(measured: NoisyStatistics, part: StatisticPart, used: Mapping[str, FloatArray], total: float) -> FloatArray:
     """Return how many records there are in each of the cells that a part sums over, as far as counts say."""
     for counts in _of(measured, Counts):
         if _by(counts) == _by(part):
@@ -109,7 +105,7 @@ def _sizes(measured: Measured, part: Part, used: Mapping[str, FloatArray], total
 
 
 def _scattered(
-    measured: Measured, products: list[Part], used: dict[str, FloatArray], total: float
+    measured: NoisyStatistics, products: list[StatisticPart], used: dict[str, FloatArray], total: float
 ) -> dict[str, FloatArray]:
     """Return products moved so that squares and products about the means are those of some table."""
     pairs = {_of_what(part): part for part in products if not _by(part)}
@@ -129,7 +125,7 @@ def _scattered(
     }
 
 
-def _of_means(measured: Measured, used: Mapping[str, FloatArray], pair: tuple[str, str]) -> float:
+def _of_means(measured: NoisyStatistics, used: Mapping[str, FloatArray], pair: tuple[str, str]) -> float:
     """Return what the means add to a sum of products, sum_k T_k T_k' / n_k; 0 if they weren't measured alike."""
     sums = {_of_what(part): part for part in _of(measured, Sums)}
     if not all(name in sums for name in pair):
@@ -140,13 +136,13 @@ def _of_means(measured: Measured, used: Mapping[str, FloatArray], pair: tuple[st
 
 
 def scatter_about(
-    measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str], least: float = 0.0
+    measured: NoisyStatistics, used: Mapping[str, FloatArray], names: Sequence[str], least: float = 0.0
 ) -> FloatArray:
     """Return the settled sums of squares and products about the means as a positive matrix.
 
     Parameters
     ----------
-    measured : Measured
+    measured : NoisyStatistics
         Noisy statistics.
     used : mapping of str to ndarray
         What :func:`settle` made of them.
@@ -172,11 +168,3 @@ def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
     values, vectors = np.linalg.eigh(matrix)
     nearest: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
     return nearest
-
-
-def is_loud(measured: Measured, used: Mapping[str, FloatArray], names: Sequence[str]) -> bool:
-    """Whether noise is larger than statistics vary by themselves, were records spread over half the range."""
-    n = number_of_records(measured, used)
-    parts = [measured.part(name) for name in names]
-    own = [np.sqrt(n * part.statistic.spread(measured.schema).min()) / 2 for part in parts]
-    return any(measured.deviation(part.name) > DEVIATIONS * each for part, each in zip(parts, own, strict=True))

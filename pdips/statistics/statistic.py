@@ -1,23 +1,139 @@
 """Bounded statistics of a table, in whole numbers, and what one person can change of them.
 
-Noise is added to them once; all that a model makes of them afterwards is post-processing.
+Noise is added to them once; all that a model makes of them afterwards is post-processing. Columns are measured as whole
+steps from the middle of their public bounds.
 """
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from fractions import Fraction
 from itertools import product
-from typing import Protocol
+from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.schema import Schema
+from pdips.data.coding import numbers
+from pdips.data.encoding import Scale
+from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.posterior.columns import check_column
 from pdips.privacy.loss import Neighbours
-from pdips.statistics.units import steps_of, unit_of
+from pdips.privacy.noise import quantise
+from pdips.statistics.logistic import Logistic
+
+_known: WeakKeyDictionary[Table, dict[str, IntArray]] = WeakKeyDictionary()
+"""Columns of tables that are in use, as whole steps: several statistics take the same one."""
+
+STEPS = 2**12
+"""Steps in half the range: what rounding adds to a mean is 1/14,000 of it at most on average."""
+
+
+@dataclass(frozen=True)
+class ColumnUnit:
+    """How a numeric column is measured: u = (x - middle) / half, in [-1, 1], as whole steps of 1 / ``steps``.
+
+    Parameters
+    ----------
+    name : str
+        The column.
+    column : Column
+        Its bounds; logarithms are measured where ``scale = "log"``.
+
+    Raises
+    ------
+    InputError
+        If the column has levels, or may be missing.
+    """
+
+    name: str
+    column: Column
+
+    def __post_init__(self) -> None:
+        if self.column.is_categorical:
+            raise InputError(
+                f"column {self.name!r} has levels, and sums need a numeric column: give it lower and upper in the "
+                "schema, or count its levels"
+            )
+        check_column(self.name, self.column)
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Public bounds on the column's scale."""
+        return Scale(self.column).bounds
+
+    @property
+    def middle(self) -> float:
+        """The value at u = 0, on the column's scale."""
+        return sum(self.bounds) / 2
+
+    @property
+    def half(self) -> float:
+        """Half the range: the length of 1 in u."""
+        low, high = self.bounds
+        return (high - low) / 2
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether u is exact: whole numbers within a short range."""
+        span = float(self.column.upper or 0) - float(self.column.lower or 0)
+        return self.column.integer and self.column.scale == "linear" and span <= 2 * STEPS
+
+    @property
+    def steps(self) -> int:
+        """Steps in half the range: no record is further from the middle."""
+        if self.is_whole:
+            return int(float(self.column.upper or 0)) - int(float(self.column.lower or 0))
+        return STEPS
+
+    def whole(self, values: FloatArray) -> IntArray:
+        """Return values within the bounds as whole steps, each by itself and as if in exact arithmetic.
+
+        Parameters
+        ----------
+        values : ndarray, shape (records,)
+            In the column's unit.
+        """
+        if self.is_whole:
+            return (2 * values - float(self.column.lower or 0) - float(self.column.upper or 0)).astype(np.int64)
+        places, distinct = pd.factorize(values)
+        step = Fraction(self.half) / self.steps
+        rounded = quantise(Scale(self.column).there(np.asarray(distinct)) - self.middle, step)
+        return np.clip(rounded, -self.steps, self.steps)[places]
+
+    def of(self, values: FloatArray) -> FloatArray:
+        """Return values in the column's unit as u."""
+        return (Scale(self.column).there(values) - self.middle) / self.half
+
+    def back(self, u: FloatArray) -> FloatArray:
+        """Return u as values in the column's unit; what lies outside is moved to the nearest bound."""
+        return Scale(self.column).back(self.middle + self.half * np.clip(u, -1.0, 1.0))
+
+
+def unit_of(schema: Schema, name: str) -> ColumnUnit:
+    """Return how a column of a schema is measured.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or it isn't numeric.
+    """
+    if name not in schema.columns:
+        raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
+    return ColumnUnit(name, schema.columns[name])
+
+
+def steps_of(table: Table, name: str) -> tuple[IntArray, int]:
+    """Return a column of a table as whole steps, shape (rows,), and the most that there can be."""
+    unit, known = unit_of(table.schema, name), _known.setdefault(table, {})
+    if name not in known:
+        known[name] = unit.whole(numbers(name, table.frame[name], unit.column))
+    return known[name], unit.steps
+
 
 MOST_CELLS = 2**22
 EXACT_DOUBLE = 2**53
@@ -85,11 +201,6 @@ def _place(table: Table, by: Sequence[str]) -> IntArray:
     return np.ravel_multi_index(tuple(table.codes[name] for name in by), sizes).astype(np.int64)
 
 
-def _named(schema: Schema, by: Sequence[str]) -> pd.DataFrame:
-    names = [schema.columns[name].names() for name in by]
-    return pd.DataFrame(list(product(*names)), columns=list(by))
-
-
 def total_by(place: IntArray, values: IntArray, n_places: int, largest: int) -> IntArray:
     """Add up whole numbers by place, exactly.
 
@@ -114,17 +225,31 @@ def _has_public(schema: Schema, names: Sequence[str]) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Counts:
+class _ByCell:
+    """A statistic of the records of each cell of the columns ``by``; without columns, of all records."""
+
+    by: tuple[str, ...] = ()
+
+    def shape(self, schema: Schema) -> tuple[int, ...]:
+        """Return (cells,)."""
+        return (math.prod(_cells(schema, self.by)),)
+
+    def labels(self, schema: Schema) -> pd.DataFrame:
+        """Return the levels of each cell."""
+        names = [schema.columns[name].names() for name in self.by]
+        return pd.DataFrame(list(product(*names)), columns=list(self.by))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counts(_ByCell):
     """Number of records in each cell of some columns; without columns, in all.
 
     Notes
     -----
     One record counts in one cell: l1-sensitivity 1 if it is added or removed. If it is replaced, two cells change by 1:
     2; with two cells and a public number of records one of the counts says all, and its sensitivity is 1; with one cell
-    or public columns there is nothing to protect (SOUNDNESS 5.1; ``docs/proofs/modips.md``, lemma 1).
+    or public columns there is nothing to protect (``docs/proofs/modips.md``, lemma 1).
     """
-
-    by: tuple[str, ...] = ()
 
     def check(self, schema: Schema) -> None:
         """Refuse columns that are no columns or have no cells, and public ones beside others."""
@@ -132,10 +257,6 @@ class Counts:
         public = [name for name in self.by if schema.columns[name].public]
         if public and len(public) < len(self.by):
             raise InputError(f"a statistic counts public column {public[0]!r} together with others; count them apart")
-
-    def shape(self, schema: Schema) -> tuple[int, ...]:
-        """Return (cells,)."""
-        return (math.prod(_cells(schema, self.by)),)
 
     def n_noised(self, schema: Schema, neighbours: Neighbours) -> int:
         """Return how many counts get noise, from the first: the others follow from them and public numbers."""
@@ -161,10 +282,6 @@ class Counts:
         """Return the counts, shape (cells,)."""
         return table.count(_place(table, self.by), *self.shape(table.schema))
 
-    def labels(self, schema: Schema) -> pd.DataFrame:
-        """Return the levels of each cell."""
-        return _named(schema, self.by)
-
     def spread(self, schema: Schema) -> FloatArray:
         """Return p (1 - p) for p = 1 / cells; 1 for the number of all records."""
         [cells] = self.shape(schema)
@@ -172,27 +289,22 @@ class Counts:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sums:
+class Sums(_ByCell):
     """Sum of u over the records of each cell, u = (x - middle) / half in [-1, 1].
 
     Notes
     -----
-    In whole steps a record has at most U = ``Unit.steps``: l1-sensitivity U if it is added or removed, 2 U if it is
-    replaced, whether it stays in its cell or not (SOUNDNESS 5.5, review E5; ``docs/proofs/modips.md``, lemma 2). With
-    n public and no cells this is the mean, n times.
+    In whole steps a record has at most U = ``ColumnUnit.steps``: l1-sensitivity U if it is added or removed, 2 U if it
+    is replaced, whether it stays in its cell or not (``docs/proofs/modips.md``, lemma 2). With n public and no cells
+    this is the mean, n times.
     """
 
     of: str
-    by: tuple[str, ...] = ()
 
     def check(self, schema: Schema) -> None:
         """Refuse columns that aren't numeric, or have no cells."""
         unit_of(schema, self.of)
         _cells(schema, self.by)
-
-    def shape(self, schema: Schema) -> tuple[int, ...]:
-        """Return (cells,)."""
-        return (math.prod(_cells(schema, self.by)),)
 
     def l1(self, schema: Schema, neighbours: Neighbours) -> int:
         """Return the l1-sensitivity, in steps."""
@@ -214,10 +326,6 @@ class Sums:
         values, most = steps_of(table, self.of)
         return total_by(_place(table, self.by), values, self.shape(table.schema)[0], most)
 
-    def labels(self, schema: Schema) -> pd.DataFrame:
-        """Return the levels of each cell."""
-        return _named(schema, self.by)
-
     def spread(self, schema: Schema) -> FloatArray:
         """Return 1/3 over the number of cells, the variance of an even spread over [-1, 1]."""
         [cells] = self.shape(schema)
@@ -225,18 +333,17 @@ class Sums:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Products:
+class Products(_ByCell):
     """Sum over all records, or those of each cell, of u_x u_y, both counted from the middle of their public bounds.
 
     Notes
     -----
     With at most U_x and U_y steps: l1-sensitivity U_x U_y if a record is added or removed. If it is replaced, U_x^2 for
-    x = y, for squares lie in [0, U_x^2], and 2 U_x U_y otherwise (SOUNDNESS 5.5, review E5). A square that changes its
+    x = y, for squares lie in [0, U_x^2], and 2 U_x U_y otherwise. A square that changes its
     cell changes two: 2 U_x^2 with ``by`` (``docs/proofs/modips.md``, lemma 3).
     """
 
     of: tuple[str, str]
-    by: tuple[str, ...] = ()
 
     def check(self, schema: Schema) -> None:
         """Refuse columns that aren't numeric, or have no cells, and other numbers of columns than two."""
@@ -247,10 +354,6 @@ class Products:
         for name in self.of:
             unit_of(schema, name)
         _cells(schema, self.by)
-
-    def shape(self, schema: Schema) -> tuple[int, ...]:
-        """Return (cells,)."""
-        return (math.prod(_cells(schema, self.by)),)
 
     def _most(self, schema: Schema) -> int:
         return math.prod(unit_of(schema, name).steps for name in self.of)
@@ -280,10 +383,6 @@ class Products:
         (x, most_x), (y, most_y) = (steps_of(table, name) for name in self.of)
         return total_by(_place(table, self.by), x * y, self.shape(table.schema)[0], most_x * most_y)
 
-    def labels(self, schema: Schema) -> pd.DataFrame:
-        """Return the levels of each cell."""
-        return _named(schema, self.by)
-
     def spread(self, schema: Schema) -> FloatArray:
         """Return the variance of a product of even spreads: 4/45 for a square, 1/9 otherwise, over the cells."""
         [cells] = self.shape(schema)
@@ -297,8 +396,8 @@ class Scatter:
     Notes
     -----
     Rounded down to whole steps squared. Replacing a record changes (n - 1) S^2 by at most (1 - 1 / n) (2 U)^2, adding
-    or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products` (SOUNDNESS 5.5;
-    ``docs/proofs/modips.md``, lemma 4). It is there because paper 003 sanitizes it.
+    or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products`
+    (``docs/proofs/modips.md``, lemma 4). It is there because paper 003 sanitizes it.
     """
 
     of: str
@@ -334,8 +433,77 @@ class Scatter:
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return one row without columns."""
-        return _named(schema, ())
+        return pd.DataFrame(index=range(1))
 
     def spread(self, schema: Schema) -> FloatArray:
         """Return 4/45, the variance of the square of an even spread."""
         return np.array([4 / 45])
+
+
+SHIPPED: tuple[type, ...] = (Counts, Sums, Products, Scatter, Logistic)
+
+SEVERAL = {(Counts, "by"), (Sums, "by"), (Products, "by"), (Products, "of"), (Logistic, "predictors")}
+"""Fields that hold several names of columns; the others hold one, ``kappa`` a number."""
+
+
+def shipped(statistics: Any, model: str = "the model") -> dict[str, Statistic]:
+    """Return statistics by name as new objects of the shipped types, read once.
+
+    Parameters
+    ----------
+    statistics : mapping of str to Statistic
+        What a model file declares.
+    model : str
+        What to call it in messages.
+
+    Raises
+    ------
+    InputError
+        If it is no mapping, is empty, or holds anything but the shipped types with their own fields.
+
+    Notes
+    -----
+    The guarantee rests on the sensitivity of each statistic, which is proved for these types alone
+    (``docs/proofs/modips.md``). So the type must be one of them exactly: a subclass could measure something else at the
+    price of its parent. What is returned is made anew from plain fields: neither methods set on an instance nor a
+    mapping or a string that changes between reads can get in.
+    """
+    if not isinstance(statistics, Mapping):
+        raise InputError(f"{model}: statistics(schema) must return statistics by name, and at least one")
+    found = {name: _copied(name, each, model) for name, each in list(statistics.items())}
+    if not found:
+        raise InputError(f"{model}: statistics(schema) must return statistics by name, and at least one")
+    return found
+
+
+def _copied(name: Any, statistic: Any, model: str) -> Statistic:
+    if type(name) is not str or not name:
+        raise InputError(f"{model}: statistics(schema) returns {name!r}, which is no name of a statistic")
+    kind = type(statistic)
+    if kind not in SHIPPED:
+        names = ", ".join(each.__name__ for each in SHIPPED)
+        raise InputError(
+            f"{model}: statistics(schema) returns {name!r}, which is none of {names} itself; the sensitivity of other "
+            "statistics, and of subclasses of these, isn't proved: declare what you need by these types"
+        )
+    own = [field.name for field in fields(kind)]
+    if sorted(vars(statistic)) != sorted(own):
+        raise InputError(f"{model}: statistic {name!r} has attributes that a {kind.__name__} doesn't have")
+    values = {field: _plain(kind, field, vars(statistic)[field], f"{model}: {name!r}") for field in own}
+    made: Statistic = kind(**values)
+    return made
+
+
+def _plain(kind: type, field: str, value: Any, label: str) -> Any:
+    """Return the value of a field as plain Python objects."""
+    if field == "kappa":
+        if type(value) not in (int, float, str, Fraction):
+            raise InputError(f"{label}: kappa must be a number")
+        return value
+    if (kind, field) not in SEVERAL:
+        if type(value) is not str:
+            raise InputError(f"{label}: {field} must be the name of a column")
+        return value
+    if type(value) not in (tuple, list) or any(type(each) is not str for each in value):
+        raise InputError(f"{label}: {field} must be names of columns, such as {field}=('a', 'b') or {field}=('a',)")
+    return tuple(value)

@@ -19,7 +19,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.certified_minimum import Logits
+from pdips.statistics.logistic import Logits
 from pdips.statistics.modips import Modips
 from pdips_papers.modips import as_printed as modips_published
 from pdips_papers.modips.as_printed import PrintedCovariance, PrintedRegression, posterior_draws, redrawn

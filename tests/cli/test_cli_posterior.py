@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pdips.report.pages import rewrite
-from pdips.report.posterior import read_tree
+from pdips.report.posterior_figures import read_tree
 
 SCHEMA = """
 [columns.x]

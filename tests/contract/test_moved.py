@@ -30,7 +30,6 @@ pdips.bayes.normal_cells: cell_means
 pdips.bayes.posterior: CensoredPosterior
 pdips.bayes.pseudo: PseudoPosterior
 pdips.bayes.ridge_posterior: level_shares
-pdips.bayes.sequence: beginnings sequence_sums
 pdips.bayes.settling: LEAST_VARIANCE
 pdips.bayes.statistics: Counts Products Scatter Sums
 pdips.bayes.step: KNormGradientStep knorm_gradient
@@ -64,8 +63,10 @@ pdips.pairs: Case Pair pair_of_files small_pairs worst_pairs
 pdips.privacy: PrivacyLoss Spend compose to_replace_one zcdp
 pdips.registry: find register
 pdips.release: Release RunRecord
+pdips.report.bounds: bound_against_value censored_by_draw weights_against_value
 pdips.report.meaning: belief_bound
 pdips.report.pages: write_card
+pdips.report.posterior: read_tree
 pdips.schema: Column Records Schema
 pdips.studies: find
 pdips.studies.execution: measure

@@ -9,9 +9,9 @@ from pdips import InputError
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
+from pdips.statistics.exact_counts import draw_shares
 from pdips.statistics.modips import Modips
-from pdips.statistics.noisy_model import Given
-from pdips.statistics.shares import draw_shares
+from pdips.statistics.noisy_model import Evidence
 
 COLUMNS = {
     "a": {"levels": ["x", "y", "z"], "missing": True},
@@ -65,7 +65,7 @@ def test_sets_are_like_the_table(settings):
 
 def given(measured_of, likelihood="noise-aware", **settings):
     mechanism = Modips(epsilon="1/2", model="multinomial", likelihood=likelihood, **settings)
-    return Given(
+    return Evidence(
         mechanism.plan(measured_of.schema).sanitize(measured_of, RandomBits(np.random.default_rng(2))), likelihood
     )
 

@@ -7,8 +7,8 @@ from laws import ACCEPT, REJECT
 from scipy import stats
 
 from pdips import InputError, Modips, Schema, Table
-from pdips.statistics import ridge_posterior
-from pdips.statistics.model import Wanted, as_statistic_model
+from pdips.statistics import regression
+from pdips.statistics.model import RecordRequest, as_statistic_model
 
 SCHEMA = Schema.model_validate(
     {"columns": {"z": {"lower": -4, "upper": 4}, "w": {"levels": [0, 1]}, "v": {"levels": ["a", "b", "c"]}}}
@@ -27,12 +27,12 @@ def simulated(n: int, seed: int) -> Table:
 def test_the_fit_of_a_population_balances_score_and_ridge():
     rng = np.random.default_rng(1)
     design, weights = rng.uniform(-0.5, 0.5, (200, 3)), np.full(200, 1 / 200)
-    shares = ridge_posterior.level_shares(design, np.array([[2.0, -1, 0], [0.5, 3, -2]]))
-    fit, _ = ridge_posterior.population_fit(design, shares, weights, n=500, kappa=20.0)
-    now = ridge_posterior.level_shares(design, fit.reshape(2, 3))
+    shares = regression.level_shares(design, np.array([[2.0, -1, 0], [0.5, 3, -2]]))
+    fit, _ = regression.population_fit(design, shares, weights, n=500, kappa=20.0)
+    now = regression.level_shares(design, fit.reshape(2, 3))
     score = 500 * ((weights[:, None] * (shares - now)[:, 1:]).T @ design).ravel()
     np.testing.assert_allclose(score, 20 * fit, atol=1e-6)
-    nearly, _ = ridge_posterior.population_fit(design, shares, weights, n=500, kappa=1e-6)
+    nearly, _ = regression.population_fit(design, shares, weights, n=500, kappa=1e-6)
     np.testing.assert_allclose(nearly.reshape(2, 3), [[2.0, -1, 0], [0.5, 3, -2]], atol=1e-4)
 
 
@@ -41,19 +41,19 @@ def test_information_is_the_curvature_of_the_log_likelihood():
     design, weights, beta = rng.uniform(-1, 1, (50, 2)), rng.dirichlet(np.ones(50)), np.array([0.4, -1, 0.3, 0.8])
 
     def gradient(at):
-        shares = ridge_posterior.level_shares(design, at.reshape(2, 2))
+        shares = regression.level_shares(design, at.reshape(2, 2))
         return ((weights[:, None] * shares[:, 1:]).T @ design).ravel()
 
     by_differences = [(gradient(beta + step) - gradient(beta - step)) / 2e-5 for step in 1e-5 * np.eye(4)]
-    shares = ridge_posterior.level_shares(design, beta.reshape(2, 2))
-    np.testing.assert_allclose(ridge_posterior.information(design, shares, weights), by_differences, atol=1e-8)
+    shares = regression.level_shares(design, beta.reshape(2, 2))
+    np.testing.assert_allclose(regression.information(design, shares, weights), by_differences, atol=1e-8)
 
 
 def kolmogorov(scale: float) -> float:
     """Compare draws of a coefficient with its posterior by quadrature: b = beta / 2 + normal noise + Laplace noise."""
     rng = np.random.default_rng(3)
     settings = {"gaussian": False, "prior_scale": 2.0, "n_draws": 3000, "rng": rng}
-    draws = ridge_posterior._gibbs(np.array([[0.5]]), np.array([[0.3]]), np.array([1.2]), scale, **settings)
+    draws = regression._gibbs(np.array([[0.5]]), np.array([[0.3]]), np.array([1.2]), scale, **settings)
     grid = np.linspace(-9, 9, 2001)
     exact = np.linspace(-12, 12, 4001)
     noise = np.exp(-np.abs(1.2 - exact) / 0.8)
@@ -89,7 +89,7 @@ def test_records_follow_the_draw():
         "coefficients of w": np.array([[-1.0, 6.0]]),
         "coefficients of v": np.array([[0.0, 0.0, 3.0], [1.0, 0.0, 0.0]]),
     }
-    made = model.records(draw, Wanted(200_000), SCHEMA, rng)
+    made = model.records(draw, RecordRequest(200_000), SCHEMA, rng)
     z, w, v = (np.asarray(made[name]) for name in ("z", "w", "v"))
     assert (z.mean(), z.std()) == pytest.approx((0.4, 0.8), abs=0.01)
     near = np.abs(z) < 0.1  # where u is 0

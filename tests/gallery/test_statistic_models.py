@@ -11,9 +11,9 @@ from scipy import stats
 
 from pdips import InputError, Modips, Schema, Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics import centring
+from pdips.statistics import laws
 from pdips.statistics.model import StatisticModel, as_statistic_model
-from pdips.statistics.noisy_model import Given
+from pdips.statistics.noisy_model import Evidence
 
 
 def value(*graphs):
@@ -34,7 +34,7 @@ def test_unknown_scatter_has_the_wishart_law(d, follow):
     root = np.linalg.cholesky(stats.wishart(d + 3, np.eye(d) / 5).rvs(random_state=rng).reshape(d, d))
     centre = np.linalg.cholesky(stats.wishart(d + 3, np.eye(d)).rvs(random_state=rng).reshape(d, d))
     steps, df, x = rng.uniform(0.1, 0.5, len(rows)), 9.5, pt.dvector("x")
-    factor, density = centring.scatter_given(x, pt.as_tensor(root), df, centre, np.full(len(rows), follow), steps, d)
+    factor, density = laws.scatter_given(x, pt.as_tensor(root), df, centre, np.full(len(rows), follow), steps, d)
     known = pytensor.function([x], [pt.dot(factor, factor.T), density], mode="FAST_COMPILE")
     found = []
     for _ in range(3):
@@ -49,7 +49,7 @@ def test_unknown_scatter_has_the_wishart_law(d, follow):
 def test_unknown_sums_are_integrated_out_where_noise_is_normal():
     noisy, deviation, mean, sd = np.array([3.0, -1.0]), 2.0, np.array([1.0, 0.5]), np.array([0.7, 5.0])
     for moved in (np.zeros(2), np.array([1.3, -2.0])):
-        standard, density = value(*centring.sum_given(pt.as_tensor(noisy), deviation, pt.as_tensor(moved), mean, sd))
+        standard, density = value(*laws.sum_given(pt.as_tensor(noisy), deviation, pt.as_tensor(moved), mean, sd))
         noise = stats.norm.logpdf(noisy, mean + sd * standard, deviation).sum()
         law = density + stats.norm.logpdf(moved).sum() + noise
         marginal = stats.norm.logpdf(noisy, mean, np.hypot(sd, deviation)).sum()
@@ -64,9 +64,7 @@ def test_factors_of_the_covariance_of_sums(d):
     chol = np.linalg.cholesky(stats.wishart(d + 3, np.eye(d)).rvs(random_state=rng).reshape(d, d))
     times, between = np.array([0.5, 20.0]), rng.uniform(0.1, 2, d)
     for given in (None, between):
-        flat = value(
-            *(each for row in centring.factors(pt.as_tensor(chol), d, pt.as_tensor(times), given) for each in row)
-        )
+        flat = value(*(each for row in laws.factors(pt.as_tensor(chol), d, pt.as_tensor(times), given) for each in row))
         for k, t in enumerate(times):
             root = np.zeros((d, d))
             root[np.tril_indices(d)] = [each[k] for each in flat]
@@ -76,7 +74,7 @@ def test_factors_of_the_covariance_of_sums(d):
 
 def test_numbers_that_add_up_to_nothing_keep_their_lengths():
     moved = np.array([0.3, -1.0, 2.0])
-    [found] = value(centring.adding_up(pt.as_tensor(moved)))
+    [found] = value(laws.adding_up(pt.as_tensor(moved)))
     assert found.sum() == pytest.approx(0, abs=1e-12)
     assert np.linalg.norm(found) == pytest.approx(np.linalg.norm(moved))
 
@@ -91,7 +89,7 @@ def test_what_the_general_location_model_integrates_out_is_drawn():
     counts, sums = np.array([400.0, 100.0]), np.array([[80.0, -40.0], [10.0, 30.0]])
     one = {"counts": counts, "sums": sums, "m": np.zeros(2), "tau": np.full(2, 0.3), "Sigma": np.diag([0.04, 0.09])}
     draws = {name: np.broadcast_to(each, (4000, *each.shape)) for name, each in one.items()}
-    given = Given(Modips(epsilon=1, model="glom").plan(MIXED).made_up())
+    given = Evidence(Modips(epsilon=1, model="glom").plan(MIXED).made_up())
     model.built(given)
     found = model.completed(given, draws, np.random.default_rng(1))
     np.testing.assert_allclose(found["pi"].mean(axis=0), (counts + 0.5) / 501, atol=0.002)  # 6 standard errors
@@ -134,7 +132,9 @@ def test_draws_of_the_rest_must_be_one_for_each_draw():
     )
     with pytest.raises(InputError, match="draw_rest must return one value for each draw"):
         model.completed(
-            Given(Modips(epsilon=1, model="glom").plan(MIXED).made_up()), {"m": np.zeros(10)}, np.random.default_rng(1)
+            Evidence(Modips(epsilon=1, model="glom").plan(MIXED).made_up()),
+            {"m": np.zeros(10)},
+            np.random.default_rng(1),
         )
 
 
@@ -147,7 +147,7 @@ def test_public_columns_reach_the_model_and_fix_its_least_squares():
     made = Modips(epsilon=10_000, model="linear_regression", likelihood="plug-in")
     measured = made.plan(schema).sanitize(Table(frame, schema), RandomBits(rng))
     assert set(measured.public) == {"g", "x"}
-    model = made.model.built(Given(measured, "plug-in"))
+    model = made.model.built(Evidence(measured, "plug-in"))
     x = np.column_stack([np.ones(400), frame["g"] == "b", frame["x"] / 2 - 1])
     exact = np.linalg.lstsq(x, frame["y"] / 10, rcond=None)[0]
     np.testing.assert_allclose(model["centre of least squares"].get_value(), exact, atol=2e-3)

@@ -17,7 +17,7 @@ from pdips.posterior.bounds import Bounds, from_log_likelihood, log_likelihood_t
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source
 from pdips.posterior.stream import Tally, stream
-from pdips.report.bounds import bound_against_value, censored_by_draw, weights_against_value
+from pdips.report.posterior_figures import bound_against_value, censored_by_draw, weights_against_value
 
 FAST = "FAST_COMPILE"
 N, DRAWS = 50, 24

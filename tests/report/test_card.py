@@ -19,8 +19,16 @@ from pdips.errors import InputError
 from pdips.inference import Combined
 from pdips.registry import MECHANISMS
 from pdips.release.documents import PrivacyDocument, write_json
-from pdips.report.advice import DEFAULT, WHY_NONE, combining, formula, standard_errors
-from pdips.report.meaning import detection_bound, detection_bound_zcdp, power_bound
+from pdips.report.card import (
+    DEFAULT,
+    WHY_NONE,
+    combining,
+    detection_bound,
+    detection_bound_zcdp,
+    formula,
+    power_bound,
+    standard_errors,
+)
 from pdips.report.pages import write_card
 
 RHO = "\N{GREEK SMALL LETTER RHO}"

@@ -9,12 +9,12 @@ from test_card import EVALUATION, words_of
 from test_report import COLUMNS, facts_of, pages, run_of, write_folder
 
 from pdips.release.documents import AccountState, PaidDocument, PrivacyDocument, RunDocument, write_json
-from pdips.report import checklist, drawings, price
-from pdips.report.drawings import Part
-from pdips.report.verdicts import SIGNS, WORDS, Verdict, worst
+from pdips.report import checklist, figures, price
+from pdips.report.verdict import SIGNS, WORDS, Verdict, worst
 
 NO_TOTAL = {"total_epsilon": None, "spent_epsilon": 1.0, "remaining_epsilon": None, "neighbours": "replace-one"}
 RUN = run_of(facts_of())
+PROMISED = "What is promised, and to whom"
 
 
 def checked(facts: dict[str, Any], **changes: Any) -> tuple[PrivacyDocument, RunDocument]:
@@ -52,7 +52,7 @@ def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
     facts, run = checked(facts_of(epsilon=9.9))
     paid = PaidDocument.model_validate(EVALUATION)  # at 0.25
     assert (price.verdict(facts, run).level, price.verdict(facts, run, paid).level) == ("good", "watch")
-    alone, together = checklist.promised(facts, run), checklist.promised(facts, run, paid)
+    alone, together = (checklist.section(facts, run, one)["groups"][PROMISED] for one in (None, paid))
     assert [check.state for check in alone[:2]] == ["yes", "person"]
     assert [check.state for check in together[:2]] == ["yes", "watch"]
     assert "10.15 in total" in together[0].found
@@ -84,32 +84,28 @@ def test_where_the_account_stands() -> None:
     removed = PrivacyDocument.model_validate(facts_of(neighbours="add-remove"))
     assert price.account(removed, ledger(), None)["this"] == 2
     unknown = PrivacyDocument.model_validate(facts_of(neighbours="add-remove", kind="zcdp", delta=1e-6))
-    assert price.account(unknown, ledger(), None)["bar"] is None
+    assert price.account(unknown, ledger(), None)["this"] is None
 
 
-def test_the_bar_is_drawn_to_scale() -> None:
-    parts = [Part(size=size, kind=kind, words=f"{size} {kind}") for size, kind in ((1, "a"), (0, "b"), (3, "c"))]
-    drawn = drawings.stacked_bar(parts, "Account")
-    assert [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', drawn)] == [250, 750]
-    assert 'aria-label="Account; 1 a; 3 c"' in drawn
-    tiny = drawings.stacked_bar([Part(size=1e-9, kind="a", words="a"), Part(size=1, kind="c", words="c")], "Account")
-    widths = [float(width) for width in re.findall(r'<rect[^>]* width="([\d.]+)"', tiny)]
-    assert widths[0] > 3
-    assert sum(widths) == pytest.approx(1000, abs=0.02)
+def test_the_bar_is_drawn_to_scale(tmp_path: Path) -> None:
+    account = {**RUN["ledger"], "total_epsilon": 0.4, "spent_epsilon": 0.1, "remaining_epsilon": 0.3}
+    report = pages(write_folder(tmp_path / "out", facts_of(epsilon=0.1), {**RUN, "ledger": account}))[1]
+    bar = re.search(r'<div class="account"[^>]*aria-label="([^"]*)">(.*?)</div>', report, re.DOTALL)
+    assert bar
+    assert bar[1] == "Epsilon of the account; 0.1 by this release; 0.3 left of 0.4"
+    parts = re.findall(r'<i class="(\w+)" style="flex-grow: ([\d.]+)">', bar[2])
+    assert parts == [("this", "250"), ("left", "750")]
 
 
 def test_the_curve_passes_through_its_points() -> None:
-    drawn = drawings.roc_bound(lambda level: min(1.0, 2 * level), (0.25,), "Bound")
-    points = re.search(r'class="line" points="([^"]+)"', drawn)
-    assert points
-    numbers = [float(number) for number in points[1].split()]
-    places = list(zip(numbers[::2], numbers[1::2], strict=True))
-    top, bottom, side = drawings.TOP, drawings.TOP + drawings.SIDE, drawings.SIDE
-    assert places[0] == (drawings.LEFT, bottom)
-    assert places[-1] == (drawings.LEFT + side, top)
-    dot = re.search(r'class="dot" cx="([\d.]+)" cy="([\d.]+)"', drawn)
-    assert dot
-    assert (float(dot[1]), float(dot[2])) == pytest.approx((drawings.LEFT + side / 4, bottom - side / 2), abs=0.1)
+    drawn = figures.roc_bound(lambda level: min(1.0, 2 * level), (0.25,), "Bound")
+    line = re.search(r'<path d="([^"]*)"[^>]*stroke: var\(--accent\); stroke-width: 2[;"]', drawn)
+    assert line
+    places = [tuple(map(float, pair)) for pair in re.findall(r"[ML] ([\d.]+) ([\d.]+)", line[1])]
+    assert places[0] == (46, 238)
+    assert (46 + 230 / 2, 8) in places
+    dot = re.findall(r'<use [^>]*x="([\d.]+)" y="([\d.]+)"[^>]*fill: var\(--accent\)', drawn)[-1]
+    assert tuple(map(float, dot)) == pytest.approx((46 + 230 / 4, 238 - 230 / 2), abs=0.1)
 
 
 def test_a_paid_evaluation_and_earlier_charges_are_in_the_report(tmp_path: Path) -> None:
@@ -204,7 +200,7 @@ def test_what_only_persons_know_is_never_answered_for_them() -> None:
 def test_verdict_of_the_checklist() -> None:
     def given(*found: Any) -> Verdict:
         one = {"question": "Q?", "found": "F.", "why": "W.", "topic": "2: t"}
-        return checklist.verdict([checklist.Check(state=state, **one) for state in found])
+        return checklist.verdict([checklist.Question(state=state, **one) for state in found])
 
     assert given("yes", "yes").level == "good"
     assert given("yes", "person").level == "open"

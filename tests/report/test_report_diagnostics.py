@@ -23,9 +23,10 @@ from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source, stored_name
 from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.release.documents import PrivacyDocument, RunDocument
-from pdips.report import chains, noise
-from pdips.report.judging import CHANCE, EDGE, MOST_CENSORED, NOISE_FACTOR, OFF, agreement, judge
-from pdips.report.posterior import read_tree, write_tree
+from pdips.report import diagnostics as noise
+from pdips.report import posterior_figures as chains
+from pdips.report.diagnostics import CHANCE, EDGE, MOST_CENSORED, NOISE_FACTOR, OFF, agreement, judge
+from pdips.report.posterior_figures import read_tree, write_tree
 
 CHAINS, DRAWS = 4, 200
 SENTINEL = 7.654321987654
@@ -163,7 +164,7 @@ def compared_of(tmp_path: Path, error: float) -> Any:
     (tmp_path / "synthetic_1.csv").write_text("voted\n" + 'no\n"y\nes"\n' * 500)
     facts = PrivacyDocument.model_validate(content)
     run = RunDocument.model_validate(run_of(content))
-    return noise.compare(tmp_path, facts, run), run
+    return noise.margin_errors(tmp_path, facts, run), run
 
 
 def test_expected_distances_are_those_by_simulation(tmp_path):
@@ -185,22 +186,22 @@ def test_expected_distances_are_those_by_simulation(tmp_path):
 
 def test_margins_far_beyond_their_noise_are_watched():
     rows = [
-        noise.Row(column="x", standard_error=1.0, share=0.1, expected=0.01, found=0.01 * NOISE_FACTOR * c)
+        noise.ColumnError(column="x", standard_error=1.0, share=0.1, expected=0.01, found=0.01 * NOISE_FACTOR * c)
         for c in (0.99, 1.01)
     ]
     for row, level in zip(rows, ("good", "watch"), strict=True):
-        made = noise.Compared(n_records=9, one_way=[row], two_way=None)
+        made = noise.MarginErrors(n_records=9, one_way=[row], two_way=None)
         assert judged({}, sampling="exact", compared=made)[0] == level
 
 
 def test_releases_without_stated_errors_or_sets_have_no_comparison(tmp_path):
     facts = facts_of()
     run = RunDocument.model_validate(run_of(facts))
-    assert noise.compare(tmp_path, PrivacyDocument.model_validate(facts), run) is None
+    assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(facts), run) is None
     facts["margin_errors"] = [{"columns": ["voted"], "standard_error": 3.0}]
-    assert noise.compare(tmp_path, PrivacyDocument.model_validate(facts), run) is None
+    assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(facts), run) is None
     (tmp_path / "synthetic_1.parquet").write_bytes(b"no parquet")
-    assert noise.compare(tmp_path, PrivacyDocument.model_validate(facts), run) is None
+    assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(facts), run) is None
 
 
 # Records drawn from the model

@@ -21,11 +21,12 @@ from pdips.evaluation.inside import evaluate
 from pdips.evaluation.pictured import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictured
 from pdips.evaluation.propensity import CELLS, specks
 from pdips.release.documents import check, write_json
-from pdips.report import evaluation_pictures as drawing
-from pdips.report.evaluated import MARGINS, READINGS, SPECKS, verdict
+from pdips.report import figures as drawing
 from pdips.report.evaluation_facts import Analysed, Density, Evaluation, Pair, Propensity
 from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
+from pdips.report.utility import MARGINS, READINGS, SPECKS
+from pdips.report.utility import evaluation_verdict as verdict
 
 SCHEMA = Schema.from_toml("""
 [columns.sex]

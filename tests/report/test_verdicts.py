@@ -20,8 +20,8 @@ from pdips.registry import find
 from pdips.release.documents import PrivacyDocument, RunDocument
 from pdips.release.large_set import LargeSet
 from pdips.report import utility
-from pdips.report.judging import judge
-from pdips.report.verdicts import COLOURS, Check, summed
+from pdips.report.diagnostics import judge
+from pdips.report.verdict import COLOURS, Check, summed
 
 PAY, TOP = {"lower": 0, "upper": 100_000}, 12_000
 SCHEMA = Schema.model_validate(

@@ -11,9 +11,8 @@ from scipy.optimize import minimize
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.statistics import certified_minimum
-from pdips.statistics.certified_minimum import Accuracy, Logits, decay, descend, minimum, newton, root_above
-from pdips.statistics.logistic import Logistic
+from pdips.statistics import logistic
+from pdips.statistics.logistic import Accuracy, Logistic, Logits, decay, descend, minimum, newton, root_above
 
 LEVELS = {2: [0, 1], 3: ["a", "b", "c"]}
 
@@ -151,7 +150,7 @@ def test_the_computed_gradient_is_within_its_proven_error(n_levels):
         accuracy, b = Accuracy(n_levels, 4, logits.kappa), size * rng.normal(size=(n_levels - 1, 4))
         exact, found = exact_gradient(logits, b), logits.gradient(b)
         error = float(sum((f - Fraction(e)) ** 2 for f, e in zip(found, exact, strict=True))) ** 0.5
-        allowed = float(accuracy.tolerance / 4 * int(logits.weight.sum()) / certified_minimum.MOST_RECORDS)
+        allowed = float(accuracy.tolerance / 4 * int(logits.weight.sum()) / logistic.MOST_RECORDS)
         assert error <= allowed < 1e-6
         assert error > 0
 
@@ -194,7 +193,7 @@ def test_gradient_descent_gets_there_where_newton_does_not(n_levels, monkeypatch
     near = float(2 * accuracy.tolerance / logits.kappa)
     straight = minimum(logits, accuracy)
     for bad in (np.nan, np.inf, 1e300, 0.1):
-        monkeypatch.setattr(certified_minimum, "newton", lambda _, __, bad=bad: np.full((n_levels - 1, 2), bad))
+        monkeypatch.setattr(logistic, "newton", lambda _, __, bad=bad: np.full((n_levels - 1, 2), bad))
         found = minimum(logits, accuracy)
         assert accuracy.certifies(logits, found)
         assert np.linalg.norm(found - straight) <= near

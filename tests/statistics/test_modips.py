@@ -14,7 +14,7 @@ from pdips import InputError, Ledger, Modips, RefusedError, Schema, Table
 from pdips.convergence import Convergence
 from pdips.inference import rule_for
 from pdips.privacy.noise import RandomBits
-from pdips.statistics import fit as statistic_fit
+from pdips.statistics import model as statistic_fit
 from pdips.statistics import samplers
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts, Products, Sums

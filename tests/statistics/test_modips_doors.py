@@ -13,9 +13,8 @@ from pdips import InputError, Ledger, Modips, Schema, Table
 from pdips.posterior import nuts as sampling
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.model import StatisticModel
-from pdips.statistics.plan import Plan
-from pdips.statistics.shipped import SHIPPED, shipped
-from pdips.statistics.statistic import Counts, Products, Scatter, Sums
+from pdips.statistics.plan import StatisticPlan
+from pdips.statistics.statistic import SHIPPED, Counts, Products, Scatter, Sums, shipped
 
 SCHEMA = Schema.model_validate(
     {"columns": {"y": {"lower": -1, "upper": 1}, "z": {"lower": -1, "upper": 1}, "g": {"levels": ["a", "b"]}}}
@@ -146,7 +145,7 @@ def test_what_is_no_shipped_statistic_is_refused_before_the_charge(statistics, t
 @pytest.mark.parametrize("statistics", [each for name, each in BAD.items() if "column" not in name])
 def test_a_plan_takes_nothing_else_either(statistics):
     with pytest.raises(InputError):
-        Plan(
+        StatisticPlan(
             schema=SCHEMA,
             neighbours="replace-one",
             statistics=statistics,
@@ -249,8 +248,8 @@ def no_numbers(draw, records, schema, rng):
 
 
 LATE = {
-    "density": (infinite, draw_records, {}, "isn't a finite number"),
-    "gradient": (no_gradient, draw_records, {}, "isn't a finite number"),
+    "density": (infinite, draw_records, {}, "is not a finite number"),
+    "gradient": (no_gradient, draw_records, {}, "is not a finite number"),
     "shape": (wrong_shape, draw_records, {}, "some model"),
     "draw_records": (right, no_such_draw, {}, "draw_records failed: KeyError"),
     "records": (right, no_numbers, {}, "some model"),

@@ -18,15 +18,14 @@ from scipy import stats
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics import regression_draws
-from pdips.statistics.exact_moments import noise_aware, plug_in
-from pdips.statistics.fit import Options, fit
-from pdips.statistics.model import StatisticModel, Wanted, as_statistic_model
-from pdips.statistics.noisy_model import Given
-from pdips.statistics.plan import Plan
+from pdips.statistics import regression
+from pdips.statistics.model import Options, RecordRequest, StatisticModel, as_statistic_model, fit
+from pdips.statistics.noisy_model import Evidence
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.samplers import Lengths, recognise
 from pdips.statistics.statistic import Sums
 from pdips_papers.modips import normal_modips
+from pdips_papers.modips.normal_kernels import noise_aware, plug_in
 from pdips_papers.modips.proportions_modips import Posteriors, inverted
 
 COIN = Schema.model_validate({"columns": {"a": {"levels": ["heads", "tails"]}}})
@@ -36,7 +35,7 @@ SHARE = "share of the first level"
 
 
 def plan_of(model, schema, epsilon):
-    return Plan(
+    return StatisticPlan(
         schema=schema,
         neighbours="replace-one",
         statistics=model.declared(schema, "replace-one"),
@@ -88,7 +87,7 @@ def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
     assert mean[0] == pytest.approx(np.average(grid, weights=density), abs=2e-3)
     assert np.interp([low[0], high[0]], grid, cdf) == pytest.approx([0.025, 0.975], abs=2e-3)
     model = as_statistic_model("bernoulli")
-    given = Given(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
+    given = Evidence(measured_of(plan_of(model, COIN, epsilon), n, counts=[noisy, n - noisy]))
     drawn = own_draws(model, given, 20_000)[SHARE]
     again = posteriors.draw(np.full(20_000, noisy), 1, np.random.default_rng(1))[:, 0]
     for each in (drawn, again):
@@ -110,20 +109,20 @@ def test_a_coin_has_the_posterior_of_nuts():
 
 def test_plug_in_coins_take_the_noisy_count_for_the_true_one():
     model = as_statistic_model("bernoulli")
-    given = Given(measured_of(plan_of(model, COIN, 1), 40, counts=[-3, 43]), "plug-in")
+    given = Evidence(measured_of(plan_of(model, COIN, 1), 40, counts=[-3, 43]), "plug-in")
     drawn = own_draws(model, given, 20_000)[SHARE]
     assert stats.kstest(drawn, stats.beta(1 / 3, 40 + 1 / 3).cdf).pvalue > ACCEPT
     assert stats.kstest(drawn, stats.beta(1 / 3, 30 + 1 / 3).cdf).pvalue < REJECT
 
 
-def normal_density(noisy, scales, n):
+def normal_density(noisy, scales, n, power=1):
     """The posterior density of the standard deviation on a grid, by brute force over sums and sums of squares."""
     sd = (np.arange(400) + 0.5) / 200
     t = np.linspace(-1.5 * n, 1.5 * n, 401)[:, None]
     edges = 3 * n * (np.arange(1001) / 1000) ** 3  # fine near 0
     q = (edges[1:] + edges[:-1]) / 2
-    of_t = np.exp(-np.abs(np.atleast_1d(noisy[0]) - t).sum(axis=1, keepdims=True) / scales[0])
-    of_q = of_t * np.exp(-np.abs(noisy[1] - q - t**2 / n) / scales[1])
+    of_t = np.exp(-(np.abs((np.atleast_1d(noisy[0]) - t) / scales[0]) ** power).sum(axis=1, keepdims=True) / power)
+    of_q = of_t * np.exp(-(np.abs((noisy[1] - q - t**2 / n) / scales[1]) ** power) / power)
     density = []
     for s in sd:
         law = stats.norm.pdf(t[:, 0], 0, np.sqrt(n * s**2 + n**2 / 4))
@@ -143,19 +142,42 @@ def test_a_normal_law_has_the_posterior_of_brute_force(noisy, scales):
     assert errors(draws[..., 1].ravel(), grid, wrong).max() > 7
 
 
+@pytest.mark.parametrize(("law", "power"), [("laplace", 1), ("gaussian", 2)])
 @pytest.mark.parametrize(("sums", "squares", "scales"), [((3.0,), 2.5, (5.0, 2.0)), ((-14.0, 6.0), -1.0, (9.0, 4.0))])
-def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales):
+def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales, law, power):
     # the mean alone, seen through one noisy sum or two of the same
-    grid, density = normal_density((np.array(sums), squares), scales, 20)
+    grid, density = normal_density((np.array(sums), squares), scales, 20, power)
     gram = np.full((1, 1), 20.0)
-    model = regression_draws.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
-    noisy = {"sums": np.array(sums), "squares": np.array([squares])}
-    of_noise = {"sums": np.full(len(sums), scales[0]), "squares": np.array([scales[1]])}
-    loads = np.full((len(sums), 1), 20.0)
-    _, drawn = regression_draws.noise_aware(model, loads, noisy, of_noise, 4000, np.random.default_rng(0))
+    model = regression.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.5, spread=0.5)
+    noisy = regression.NoisyMoments(
+        loads=np.full((len(sums), 1), 20.0),
+        sums=np.array(sums),
+        scales=np.full(len(sums), scales[0]),
+        squares=squares,
+        scale=scales[1],
+        law=law,
+    )
+    _, drawn = regression.noise_aware(model, noisy, 4000, np.random.default_rng(0))
     assert errors(drawn, grid, density).max() < 5.2
-    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20)[1]  # a quarter of the noise
+    wrong = normal_density((np.array(sums), squares), (scales[0], scales[1] / 4), 20, power)[
+        1
+    ]  # a quarter of the noise
     assert errors(drawn, grid, wrong).max() > 7
+
+
+def test_a_prior_mean_moves_coefficients_and_sums_alike():
+    # b and its prior mean moved by c, sums and squares with them: the same posterior, moved
+    gram, moved = np.full((1, 1), 20.0), 0.4
+    kwargs = {"gram": gram, "covariance": 1 / gram, "df": 19.0, "width": 0.1, "spread": 0.5}
+    found = [
+        regression.plug_in(regression.Regression(**kwargs, centre=centre), np.array([0.1 + centre]), 2.0, 4000, rng)[0][
+            :, 0
+        ]
+        - centre
+        for centre, rng in ((0.0, np.random.default_rng(1)), (moved, np.random.default_rng(2)))
+    ]
+    assert stats.ks_2samp(*found).pvalue > ACCEPT
+    assert stats.ks_2samp(found[0], found[1] + 0.05).pvalue < REJECT
 
 
 @pytest.mark.long
@@ -290,10 +312,10 @@ class Calibration(simuk.SBC):
         self.plan, self.n, self.fitted, self.draws = plan_of(model, schema, epsilon), n, model, draws
         self.likelihood, self.factor = likelihood, factor
         made_up = replace(self.plan.made_up(), n_records=n)
-        given = Given(made_up, likelihood)
+        given = Evidence(made_up, likelihood)
         self.sampler = recognise(model.built(given), given)
         super().__init__(
-            model.built(Given(made_up, "plug-in")), simulator=self.simulate, progress_bar=False, **settings
+            model.built(Evidence(made_up, "plug-in")), simulator=self.simulate, progress_bar=False, **settings
         )
 
     def simulate(self, seed, **parameters):
@@ -309,7 +331,7 @@ class Calibration(simuk.SBC):
     def exact(self, parameters, rng):
         """Return statistics of records from ``draw_records``."""
         schema = self.plan.schema
-        columns = self.fitted.records(parameters, Wanted(self.n), schema, rng)
+        columns = self.fitted.records(parameters, RecordRequest(self.n), schema, rng)
         frame = pd.DataFrame({name: np.array(schema.columns[name].names())[each] for name, each in columns.items()})
         return self.plan.exact(Table(frame, schema))
 
@@ -319,7 +341,7 @@ class Calibration(simuk.SBC):
             values["counts"][1] = self.n - values["counts"][0]
         measured = replace(self.plan.made_up(), n_records=self.n, values=values)
         rng = np.random.default_rng(int(self._seeds[self._simulations_complete]) + 1)
-        found = self.sampler.draw(Given(measured, self.likelihood), Lengths(draws=self.draws), rng).values
+        found = self.sampler.draw(Evidence(measured, self.likelihood), Lengths(draws=self.draws), rng).values
         found = {**found, **self.sampler.completed(found)}
         return xr.Dataset({name: ("sample", found[name]) for name in self.var_names})
 
@@ -360,7 +382,7 @@ def test_posteriors_are_calibrated(name, kind, schema, n, epsilon, runs, watched
 
 
 def test_the_study_measures_as_releases_do():
-    # one table: the study's noisy statistics and those of Plan.sanitize have one law, and settling is the same
+    # one table: the study's noisy statistics and those of StatisticPlan.sanitize have one law, and settling is the same
     rng = np.random.default_rng(0)
     x = np.clip(rng.standard_normal(30), -5, 5)
     noisy = normal_modips.sanitize(np.tile(x, (3000, 1)), -5, 5, Fraction(1), RandomBits(rng))
@@ -374,6 +396,6 @@ def test_the_study_measures_as_releases_do():
         assert noisy.scales[place] == pytest.approx(released[0].scale(name))
     for place, each in enumerate(released[:20]):
         noisy.values[place] = [each.value("total")[0], each.value("squares")[0]]
-        used, (total, scatter) = Given(each, "plug-in"), normal_modips.settled(noisy)
+        used, (total, scatter) = Evidence(each, "plug-in"), normal_modips.settled(noisy)
         assert total[place] == pytest.approx(used["total"][0])
         assert scatter[place] == pytest.approx(used["squares"][0] - used["total"][0] ** 2 / 30)

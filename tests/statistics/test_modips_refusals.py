@@ -11,10 +11,10 @@ import pytest
 from scipy import stats
 
 from pdips import InputError, Ledger, Modips, Schema, Table
-from pdips.statistics import fit as statistic_fit
+from pdips.statistics import model as statistic_fit
 from pdips.statistics.model import StatisticModel, as_statistic_model
-from pdips.statistics.noisy_model import Given
-from pdips.statistics.plan import Plan
+from pdips.statistics.noisy_model import Evidence
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_RECORDS, settle
 from pdips.statistics.statistic import Counts, Products, Sums
 
@@ -29,9 +29,9 @@ def schema_of(columns, **rest):
 
 def given_of(statistics, values, columns, likelihood="plug-in", n=30, neighbours="replace-one"):
     settings = {"schema": schema_of(columns), "neighbours": neighbours, "statistics": statistics, "budget": "equal"}
-    plan = Plan(**settings, amount=Fraction(1), law="laplace")
+    plan = StatisticPlan(**settings, amount=Fraction(1), law="laplace")
     whole = {name: np.asarray(each, dtype=np.int64) for name, each in values.items()}
-    return Given(replace(plan.made_up(), n_records=n, values=whole), likelihood)
+    return Evidence(replace(plan.made_up(), n_records=n, values=whole), likelihood)
 
 
 def logs(model, points):
@@ -101,7 +101,7 @@ def test_counts_that_noise_made_impossible_are_settled(counts, neighbours):
 def test_a_noisy_total_by_itself_is_at_least_two():
     given = given_of({"n": Counts()}, {"n": [-5]}, COIN, n=None, neighbours="add-remove")
     assert given["n"].tolist() == [LEAST_RECORDS]
-    aware = Given(given.measured)
+    aware = Evidence(given.measured)
     with pm.Model() as model:
         total = aware.counts("n")
     at = pytensor.function([], total, givens={model.free_RVs[0]: np.array([-200.0])}, mode="FAST_COMPILE")

@@ -5,6 +5,8 @@ import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
 
+from pdips.statistics.general_location import Known, run
+
 CELLS, D, N, ALPHA = 3, 2, 40, 0.5
 SCALES = {"counts": 3.0, "sums": 3.0, "products": 2.0}
 PRIORS = np.repeat([[0.0], [0.5], [2.0], [4.0], [2.0], [4.0]], D, axis=1)
@@ -34,32 +36,24 @@ def simulate(rng):
 
 def ranks(factor: float, seed: int) -> dict[str, np.ndarray]:
     """Ranks of true values among draws, with noise taken for ``factor`` times what it is."""
-    from pdips.statistics.normal_cells_chain import run
-
     rng, found = np.random.default_rng(seed), []
     for _ in range(RUNS):
         truth, (counts, sums, products) = simulate(rng)
         whole = np.tril(products) + np.tril(products, -1).T
         start = rng.multinomial(N, np.full(CELLS, 1 / CELLS)).astype(float)
-        n, _, m, tau, chol = run(
-            counts,
-            np.full(CELLS, factor * SCALES["counts"]),
-            sums,
-            np.full(D, factor * SCALES["sums"]),
-            whole,
-            np.full((D, D), factor * SCALES["products"]),
-            False,
-            ALPHA,
-            PRIORS,
-            float(N - CELLS),
-            start,
-            np.clip(sums, -start[:, None], start[:, None]),
-            np.diag([0.3, 0.3]),
-            400,
-            RANKS - 1,
-            40,
-            rng,
+        known = Known(
+            counts=counts,
+            count_scales=np.full(CELLS, factor * SCALES["counts"]),
+            sums=sums,
+            sum_scales=np.full(D, factor * SCALES["sums"]),
+            products=whole,
+            product_scales=np.full((D, D), factor * SCALES["products"]),
+            gaussian=False,
+            alpha=ALPHA,
+            priors=PRIORS,
+            df=float(N - CELLS),
         )
+        n, _, m, tau, chol = run(known, start, 400, RANKS - 1, 40, rng)
         cov = chol @ np.swapaxes(chol, 1, 2)
         sd = np.sqrt(np.diagonal(cov, axis1=1, axis2=2))
         drawn = {"m": m[:, 0], "tau": tau[:, 1], "sd": sd[:, 0], "rho": cov[:, 1, 0] / sd[:, 0] / sd[:, 1]}

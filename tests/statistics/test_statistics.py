@@ -10,7 +10,7 @@ from scipy.optimize import minimize
 
 from pdips import InputError, Schema, Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.plan import Measured, Plan, to_frame
+from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
 from pdips.statistics.post_processing import LEAST_VARIANCE, nearest_positive, nearest_shares, settle
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums, total_by
 
@@ -131,7 +131,7 @@ def test_sums_are_added_up_exactly_beyond_doubles():
 
 def plan(statistics, known=None, **settings):
     given = {"neighbours": "replace-one", "budget": "optimal", "amount": Fraction(1), "law": "laplace", **settings}
-    return Plan(schema=known or schema(3), statistics=statistics, **given)
+    return StatisticPlan(schema=known or schema(3), statistics=statistics, **given)
 
 
 MIXED = {"counts": Counts(by=("g",)), "sums": Sums(of="y", by=("g",)), "squares": Products(of=("y", "y"))}
@@ -197,7 +197,7 @@ def test_numbers_that_may_be_missing_have_no_sums():
 def noisy(values, known=None, **settings):
     made = plan(MIXED, known, **settings)
     whole = {name: np.asarray(each, dtype=np.int64) for name, each in values.items()}
-    return Measured(schema=made.schema, neighbours=made.neighbours, parts=made.parts, values=whole, n_records=30)
+    return NoisyStatistics(schema=made.schema, neighbours=made.neighbours, parts=made.parts, values=whole, n_records=30)
 
 
 def test_counts_that_are_all_negative_are_shared_out_evenly():

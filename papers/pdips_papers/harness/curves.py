@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pdips.report.pictures import INK, QUIET, RULE, SERIES
+from pdips.report.figures import INK, QUIET, RULE, SERIES
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -11,8 +11,8 @@ import numpy as np
 import pandas as pd
 
 from pdips.privacy.loss import positive
+from pdips.report.figures import INK, QUIET, RULE, SERIES
 from pdips.report.formats import SUPERSCRIPT
-from pdips.report.pictures import INK, QUIET, RULE, SERIES
 from pdips_papers.harness.framework import COLUMNS, Block, Options, Picture
 from pdips_papers.harness.measures import MEASURES, at_each, pooled
 

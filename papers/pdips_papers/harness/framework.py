@@ -84,7 +84,7 @@ class Picture:
     title : str
         Heading.
     panels : sequence of str or matplotlib Figure
-        SVG elements, or figures drawn in the colours of :mod:`pdips.report.pictures`; side by side where there is room.
+        SVG elements, or figures drawn in the colours of :mod:`pdips.report.figures`; side by side where there is room.
     caption : str
         What is drawn; plain text.
     key : mapping of str to str

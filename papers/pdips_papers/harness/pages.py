@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from pdips import __version__
-from pdips.report import pictures
+from pdips.report.figures import as_svg
 from pdips.report.formats import number
 from pdips.report.pages import render
 from pdips_papers.harness.framework import COLUMNS, Block, Judging, Options, Picture, Study
@@ -100,7 +100,7 @@ def _panels(picture: Picture, place: int) -> list[Any]:
     from markupsafe import Markup
 
     return [
-        Markup(panel if isinstance(panel, str) else pictures.as_svg(panel, picture.title, f"study {place} {number}"))
+        Markup(panel if isinstance(panel, str) else as_svg(panel, picture.title, f"study {place} {number}", clip=True))
         for number, panel in enumerate(picture.panels)
     ]
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pandas as pd
 
-from pdips.report.pictures import SERIES
+from pdips.report.figures import SERIES
 from pdips_papers.harness.curves import panel as empty_panel
 from pdips_papers.harness.framework import Picture
 from pdips_papers.kng.firm_panel import RAW, panels_of

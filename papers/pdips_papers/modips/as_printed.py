@@ -20,8 +20,7 @@ from pdips.mechanism import Split, Variant
 from pdips.posterior.columns import record_values
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, as_float, exact, positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips.statistics.certified_minimum import Logits, newton
-from pdips.statistics.logistic import Logistic
+from pdips.statistics.logistic import Logistic, Logits, newton
 
 NOWHERE = np.inf
 """Stands for the mean of a cell that has none, which a release as printed leaves out."""

@@ -12,8 +12,8 @@ from pdips.data.table import Table, decode
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
+from pdips.statistics.count_trees import NoiseLaw
 from pdips.statistics.exact_counts import draw_counts
-from pdips.statistics.noise_laws import LaplaceLaw
 from pdips_papers.modips.fertility_data import ORDER
 
 Maker = Callable[[Table, str, np.random.Generator], pd.DataFrame]
@@ -66,7 +66,7 @@ def _modips(likelihood: str, prior: str) -> Maker:
         scale = Fraction(1 if likelihood == PUBLISHED else 2) / exact(epsilon, "epsilon")
         noisy = counts + discrete_laplace(scale, len(counts), RandomBits(rng))
         if likelihood == AWARE:
-            believed = draw_counts(noisy, LaplaceLaw(scale), table.n_records, alpha, 1, rng)[0]
+            believed = draw_counts(noisy, NoiseLaw("laplace", scale), table.n_records, alpha, 1, rng)[0]
         else:
             believed = np.maximum(noisy, 0)
         return records(dirichlet_counts(alpha + believed, table.n_records, rng), table.schema, rng)

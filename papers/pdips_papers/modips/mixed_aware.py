@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pdips.arrays import FloatArray
-from pdips.statistics.normal_cells import starting_counts
+from pdips.statistics.general_location import Known, run, starting_counts
+from pdips.statistics.post_processing import nearest_shares
 from pdips_papers.harness.measures import combine_predictive
 from pdips_papers.modips.mixed_moments import PRIOR, STEPS, Bounds, Parameters, Statistics
 
@@ -48,34 +49,26 @@ def some(replicates: int) -> int:
 
 def posterior(noisy: Statistics, bounds: Bounds, rng: np.random.Generator) -> Posterior:
     """Draw from the noise-aware posterior of ``models/glom.py`` for each table, by its own chains."""
-    from pdips.statistics.normal_cells_chain import run
-
     found = []
     cells, n = bounds.cells, noisy.n
     scales = [float(scale) for scale in noisy.scales]
     square, product = (scale / STEPS**2 for scale in scales[2:])
     for counts, sums, products in zip(noisy.counts, noisy.sums, noisy.products, strict=True):
         first, second, both = products / STEPS**2
-        start = starting_counts(counts, scales[0] * 2**0.5, n, rng)
-        drawn = run(
-            counts.astype(np.float64),
-            np.full(cells, scales[0]),
-            sums / STEPS,
-            np.full(2, scales[1] / STEPS),
-            np.array([[first, both], [both, second]]),
-            np.array([[square, product], [product, square]]),
-            False,
-            PRIOR,
-            PRIORS,
-            float(max(n - cells, 2)),
-            start,
-            np.clip(sums / STEPS, -start[:, None], start[:, None]),
-            np.diag(np.exp(rng.uniform(np.log(0.1), np.log(0.5), 2))),
-            TUNE,
-            DRAWS,
-            THIN,
-            rng,
+        known = Known(
+            counts=counts.astype(np.float64),
+            count_scales=np.full(cells, scales[0]),
+            sums=sums / STEPS,
+            sum_scales=np.full(2, scales[1] / STEPS),
+            products=np.array([[first, both], [both, second]]),
+            product_scales=np.array([[square, product], [product, square]]),
+            gaussian=False,
+            alpha=PRIOR,
+            priors=PRIORS,
+            df=float(max(n - cells, 2)),
         )
+        start = starting_counts(nearest_shares(known.counts, n), scales[0] * 2**0.5, rng)
+        drawn = run(known, start, TUNE, DRAWS, THIN, rng)
         found.append(_completed(drawn, bounds, rng))
     return Posterior(*(np.stack(each) for each in zip(*found, strict=True)))
 

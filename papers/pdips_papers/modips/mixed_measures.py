@@ -10,7 +10,7 @@ import pandas as pd
 from scipy import special
 
 from pdips.arrays import FloatArray
-from pdips.report.pictures import INK
+from pdips.report.figures import INK
 from pdips_papers.harness.epsilon_curves import Curves, epsilons_of, short, suffix_of
 from pdips_papers.harness.framework import Block, Picture
 from pdips_papers.harness.measures import LEVEL, MANY_DEGREES, MEASURES, at_each, pooled, summary

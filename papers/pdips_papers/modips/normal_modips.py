@@ -14,10 +14,9 @@ import numpy as np
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.plan import Plan
+from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.statistic import Products, Statistic, Sums
-from pdips.statistics.units import Unit, unit_of
+from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
 
 N_SETS, MANY_SETS = 5, 100
 DRAWS = 1000
@@ -41,14 +40,14 @@ class Noisy:
         Of their Laplace noise.
     n : int
         Public number of records.
-    unit : Unit
+    unit : ColumnUnit
         Middle and half of the public bounds.
     """
 
     values: FloatArray
     scales: FloatArray
     n: int
-    unit: Unit
+    unit: ColumnUnit
 
 
 @dataclass(frozen=True)
@@ -81,7 +80,7 @@ def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits:
     """Sanitize the sums of samples, shape (replicates, n), once, with all of epsilon, as ``modips`` does."""
     schema, (runs, n) = schema_of(lower, upper), x.shape
     statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
-    plan = Plan(
+    plan = StatisticPlan(
         schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
     )
     unit = unit_of(schema, "x")
@@ -103,7 +102,7 @@ def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
 
 def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
     """Draw (mean, standard deviation) in units of u, noise ignored; shape (replicates, draws, 2)."""
-    from pdips.statistics.exact_moments import plug_in as draw
+    from pdips_papers.modips.normal_kernels import plug_in as draw
 
     found: FloatArray = draw(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
     return found
@@ -111,7 +110,7 @@ def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
 
 def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
     """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
-    from pdips.statistics.exact_moments import noise_aware as draw
+    from pdips_papers.modips.normal_kernels import noise_aware as draw
 
     found: tuple[FloatArray, FloatArray] = draw(
         noisy.values, noisy.scales, float(noisy.n), PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng

@@ -15,9 +15,9 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.logistic import Logistic
-from pdips.statistics.model import StatisticModel, Wanted
+from pdips.statistics.model import RecordRequest, StatisticModel
 from pdips.statistics.modips import Modips
-from pdips.statistics.noisy_model import Given
+from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.statistic import Counts, Products, Statistic, Sums
 
 Build = Callable[..., Modips]
@@ -93,13 +93,13 @@ def _with(build: Build, declared: Declared) -> Modips:
     return made
 
 
-def _nothing(given: Given, schema: Schema) -> pm.Model:
+def _nothing(given: Evidence, schema: Schema) -> pm.Model:
     with pm.Model() as model:
         pm.Normal("nothing", 0, 1)
     return model
 
 
-def _nobody(draw: Any, wanted: Wanted, schema: Schema, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+def _nobody(draw: Any, wanted: RecordRequest, schema: Schema, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     columns = schema.columns.items()
     return {name: np.full(wanted.n, 0 if each.is_categorical else each.lower) for name, each in columns}
 

@@ -1,6 +1,6 @@
 """The plain line that opens each section of the curator's report, and the checks that it sums up."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -52,7 +52,7 @@ class Verdict:
         return f"{COLOURS[self.level]:<6}  {self.brief or self.line}"
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Check:
     """One rule and what it found."""
 
@@ -81,8 +81,7 @@ def summed(checks: Sequence[Check]) -> Verdict:
     if not parts:
         line = "The only check passed." if len(checks) == 1 else f"All {len(checks)} checks passed."
         return Verdict(level="good", line=line)
-    worst_level = min((check.level for check in checks), key=WORST_FIRST.index)
-    return Verdict(level=worst_level, line=" ".join(parts), brief="; ".join(briefly))
+    return Verdict(level=worst_of(check.level for check in checks), line=" ".join(parts), brief="; ".join(briefly))
 
 
 def worst(found: Sequence[Verdict], otherwise: Verdict) -> Verdict:
@@ -95,3 +94,8 @@ def worst(found: Sequence[Verdict], otherwise: Verdict) -> Verdict:
         line=" ".join(verdict.line for verdict in ordered),
         brief=" ".join(verdict.brief or verdict.line for verdict in ordered),
     )
+
+
+def worst_of(levels: Iterable[Level]) -> Level:
+    """Return the worst of some levels; good for none."""
+    return min(levels, key=WORST_FIRST.index, default="good")

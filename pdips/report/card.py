@@ -1,0 +1,361 @@
+"""What the card shows: settings, columns, what the price means for one person, and how users combine the sets."""
+
+import keyword
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from pdips.data.schema import Column, Schema
+from pdips.errors import InputError
+from pdips.release.documents import PaidDocument, PrivacyDocument
+from pdips.report import price
+from pdips.report.figures import roc_bound
+from pdips.report.formats import number, percent, plural
+
+MODEL_SOURCE = "model_source"
+FALSE_POSITIVES = (0.001, 0.01, 0.05, 0.1)
+AT_A_GLANCE = 0.05
+BELIEFS = (0.01, 0.1, 0.5)
+ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
+"""Of the Rényi divergences that bound a test of a zero-concentrated release."""
+HALVINGS = 50
+
+_DRAWN = (
+    "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far "
+    "a share is off depends on the confidential share itself, so a standard error would have to be paid for."
+)
+_POSTERIOR = (
+    "The sets show a model at released values of its parameters. How wide the posterior of these is was read from "
+    "confidential records and not paid for, so no standard error is published."
+)
+_LINES = (
+    "Lines through the data were drawn, with a law that prefers those near the confidential quantiles. How far off "
+    "they are depends on how many records lie near each, which is confidential: a standard error would have "
+    "to be paid for."
+)
+WHY_NONE = {
+    "censored-posterior": _POSTERIOR,
+    "kng": _LINES,
+    "kng-residual": _LINES,
+    "mcclure-reiter": _DRAWN,
+    "multinomial-dirichlet": _DRAWN,
+    "pseudo-posterior": _POSTERIOR,
+    "smoothed-histogram": _DRAWN,
+}
+"""Why the card of a mechanism gives no standard errors."""
+
+BESIDES = {
+    "perturbed-histogram": "Records were then drawn one by one from the noisy shares, which adds the error of a "
+    "sample: for a share p of N synthetic records, the square root of p (1 - p) / N.",
+    "privbayes": "This is the noise on the tables that the network is made of. Combinations of columns that no table "
+    "holds follow from the independence that the network assumes; how far off that is was not measured, for a "
+    "measurement would have to be paid for.",
+    "universal-histogram": "Counts of all layers were put together, which makes ranges more exact than the sum of "
+    "their levels; the standard deviation above is that of each count before.",
+}
+"""What there is beside the noise in the estimates of a mechanism."""
+
+DEFAULT = "The release lists no noise, so no standard error can be told."
+
+
+def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
+    """Return all that ``card.html.j2`` is filled with.
+
+    Parameters
+    ----------
+    public : path
+        The folder that goes out; of its sets only whether they are called ``.csv`` is looked at.
+    release : PrivacyDocument
+        ``privacy.json``.
+    paid : PaidDocument, optional
+        A paid evaluation of the release.
+    """
+    csv, schema, settings = (public / "synthetic_1.csv").exists(), release.table_schema, release.settings
+    kept = {name: value for name, value in settings.items() if value is not None}
+    return {
+        "facts": release,
+        "schema": schema,
+        "settings": {name: _spell(value) for name, value in kept.items() if name not in (MODEL_SOURCE, "n_sets")},
+        "model": settings.get("model"),
+        "model_source": settings.get(MODEL_SOURCE),
+        "columns": {name: _values(column) for name, column in schema.columns.items()},
+        "spends": price.items(release),
+        "price_sum": price.price_sum(release),
+        "most_items": price.MOST_ITEMS,
+        "adds_up_otherwise": release.privacy.kind != "pure"
+        or any(item.composition != "sequential" for item in release.spends),
+        "paid": paid,
+        "total": price.total(release, paid),
+        "guarantee": guarantee(release, paid),
+        "errors": standard_errors(release),
+        "code": _reading(schema, release.n_sets, csv=csv),
+        "split": settings.get("split"),
+        "suffix": "csv" if csv else "parquet",
+        "advice": combining(release),
+    }
+
+
+def _values(column: Column) -> dict[str, Any]:
+    """Return the levels, or the bounds and bins, of a column in words."""
+    if column.levels is not None:
+        return {"levels": [str(level) for level in column.levels], "range": None, "edges": None}
+    unit = f" {column.unit}" if column.unit else ""
+    kind = "whole numbers" if column.integer else "numbers"
+    span = f"{kind} from {_spell(column.lower)} to {_spell(column.upper)}{unit}"
+    if column.bin_edges:
+        span += f", in {plural(column.n_values, 'bin')}"
+    elif column.bins:
+        about, log = "about " if column.integer else "", " on the log scale" if column.scale == "log" else ""
+        span += f", in {plural(column.bins, 'bin')} of {about}equal width{log}"
+    return {"levels": None, "range": span, "edges": [_spell(edge) for edge in column.bin_edges or ()]}
+
+
+def _spell(value: Any) -> str:
+    """Return a public setting as a person would write it."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_spell(one) for one in value)
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} = {_spell(one)}" for name, one in value.items())
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+# ---- what the price means ----
+
+
+def guarantee(release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
+    """Return what the price of sets and paid evaluation together means, upper bounds rounded up."""
+    privacy = release.privacy
+    epsilon, delta = price.total(release, paid), privacy.delta
+    # A pure loss of epsilon is zero-concentrated with rho = epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
+    rho = privacy.rho + (paid.privacy.epsilon**2 / 2 if paid else 0.0) if privacy.rho else 0.0
+    removing = privacy.neighbours == "add-remove"
+
+    def power(level: float, replacing: bool = False) -> float:
+        return power_bound(epsilon, delta, level, rho=rho, replacing=replacing)
+
+    def shown(level: float, replacing: bool = False) -> str:
+        return percent(min(1.0, round_up(power(level, replacing))))
+
+    label = "Largest share of true cases that a test can detect, against its false positives: " + ", ".join(
+        f"{shown(level)} at {percent(level, short=True)}" for level in FALSE_POSITIVES
+    )
+    return {
+        "factor": number(round_up(odds_factor(epsilon))),
+        "factor_twice": number(round_up(odds_factor(2 * epsilon))),
+        "false_positives": percent(AT_A_GLANCE, short=True),
+        "detection": shown(AT_A_GLANCE),
+        "tests": [
+            (percent(level, short=True), shown(level), shown(level, True) if removing else None)
+            for level in FALSE_POSITIVES
+        ],
+        "curve": Markup(roc_bound(power, FALSE_POSITIVES, label)),
+        "beliefs": [
+            (percent(before, short=True), percent(min(1.0, round_up(belief_bound(epsilon, before)))))
+            for before in BELIEFS
+        ],
+    }
+
+
+def odds_factor(epsilon: float) -> float:
+    """Return e^epsilon, by which an attacker's odds change at most; infinity where it doesn't fit a double."""
+    return math.exp(epsilon) if epsilon < 709 else math.inf
+
+
+def belief_bound(epsilon: float, before: float) -> float:
+    """Return the largest belief after the release, of an attacker who held ``before``, for delta = 0.
+
+    Parameters
+    ----------
+    epsilon : float
+        Privacy loss, in nats.
+    before : float
+        Probability that the attacker gave to a secret of the person, above 0 and below 1.
+    """
+    return before / (before + (1 - before) * math.exp(-epsilon))
+
+
+def detection_bound(epsilon: float, delta: float, false_positives: float) -> float:
+    """Return the largest power of any test of one neighbouring table against another.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Privacy loss.
+    false_positives : float
+        Level of the test.
+
+    Notes
+    -----
+    Power is at most min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - delta - alpha)), and at most 1: both halves of
+    the definition, for the event "the test rejects" and for its complement (Kairouz, Oh and Viswanath 2015, theorem
+    2.1).
+    """
+    direct = odds_factor(epsilon) * false_positives + delta if false_positives else delta
+    complement = 1 - math.exp(-epsilon) * (1 - delta - false_positives)
+    return min(1.0, direct, complement)
+
+
+def detection_bound_zcdp(rho: float, false_positives: float) -> float:
+    """Return the largest power of any test of one neighbouring table against another, of a rho-zCDP release.
+
+    Parameters
+    ----------
+    rho : float
+        Zero-concentrated loss.
+    false_positives : float
+        Level of the test.
+
+    Notes
+    -----
+    The Rényi divergence of order a of two neighbours' releases is at most rho a, either way round, for every a > 1 (Bun
+    and Steinke 2016, definition 1.1). What a test says is worked out from the release, so the same holds of its two
+    coins, of which one shows "reject" with the power and the other with the level (data processing: van Erven and
+    Harremoës 2014). The divergences of the coins rise with the power, so it is halved in on, and the upper end is
+    returned. Each order gives a bound, so a grid of them is enough.
+    """
+    if not 0 < false_positives < 1:
+        return false_positives
+    low, high = false_positives, 1.0
+    for _ in range(HALVINGS):
+        power = (low + high) / 2
+        low, high = (power, high) if _coins_allowed(power, false_positives, rho) else (low, power)
+    return high
+
+
+def _coins_allowed(power: float, level: float, rho: float) -> bool:
+    """Whether two coins are as near as a rho-zCDP release has it, at all orders and either way round."""
+    rejecting, keeping = math.log(power / level), math.log((1 - power) / (1 - level))
+    most = (ORDERS - 1) * ORDERS * rho
+    there = np.logaddexp(math.log(level) + ORDERS * rejecting, math.log(1 - level) + ORDERS * keeping)
+    back = np.logaddexp(math.log(power) - ORDERS * rejecting, math.log1p(-power) - ORDERS * keeping)
+    return bool((there <= most).all() and (back <= most).all())
+
+
+def power_bound(
+    epsilon: float, delta: float, false_positives: float, *, rho: float = 0.0, replacing: bool = False
+) -> float:
+    """Return the largest power of a test: by rho where it is known, else by epsilon and delta.
+
+    Parameters
+    ----------
+    epsilon, delta : float
+        Privacy loss.
+    false_positives : float
+        Level of the test.
+    rho : float
+        Zero-concentrated loss, 0 for other kinds.
+    replacing : bool
+        The loss is one of adding or removing, and the test tells two versions of a person's records apart: taking one
+        out and adding one. Epsilon doubles, delta becomes (1 + e^epsilon) delta, rho is taken four times.
+    """
+    if replacing:
+        epsilon, delta, rho = 2 * epsilon, min(1.0, (1 + odds_factor(epsilon)) * delta) if delta else 0.0, 4 * rho
+    known = detection_bound(epsilon, delta, false_positives)
+    return min(known, detection_bound_zcdp(rho, false_positives)) if rho else known
+
+
+def round_up(value: float, digits: int = 3) -> float:
+    """Round an upper bound to ``digits`` significant digits without making it smaller."""
+    if not value or not math.isfinite(value):
+        return value
+    nearest = float(f"{value:.{digits - 1}e}")
+    step = 10.0 ** (math.floor(math.log10(abs(value))) - digits + 1)
+    return nearest if nearest >= value * (1 - 1e-12) else float(f"{nearest + step:.{digits - 1}e}")
+
+
+# ---- what users may do with the sets ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombiningAdvice:
+    """What is to be said about combining the sets.
+
+    Attributes
+    ----------
+    rule : str or None
+        The rule that fits; None where none does.
+    warning : str or None
+        Why no rule is right, or why there is none.
+    code : str
+        Three lines that analyse each set and combine the results.
+    """
+
+    rule: str | None
+    warning: str | None
+    code: str
+
+
+def standard_errors(release: PrivacyDocument) -> str:
+    """Return why no standard error is known, or what there is beside the noise that the release lists."""
+    if release.noise:
+        return BESIDES.get(release.mechanism, "")
+    return WHY_NONE.get(release.mechanism, DEFAULT)
+
+
+def combining(release: PrivacyDocument) -> CombiningAdvice:
+    """Return the rule of :func:`pdips.inference.rule_for`, or in its words why there is none."""
+    from pdips.inference import rule_for
+
+    code = (
+        "import statsmodels.formula.api as smf\n"
+        "from pdips.inference import combine, rule_for\n"
+        f"combine(lambda one: smf.ols({formula(release.table_schema)!r}, one).fit(), sets, "
+        'rule=rule_for("privacy.json")).summary()\n'
+    )
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            rule = rule_for({"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets})
+    except InputError as error:
+        return CombiningAdvice(rule=None, warning=str(error), code=code)
+    if caught:
+        return CombiningAdvice(rule=None, warning=str(caught[0].message), code=code)
+    return CombiningAdvice(rule=rule, warning=None, code=code)
+
+
+def formula(schema: Schema) -> str:
+    """Return an analysis that any set of the schema can be given to: an outcome on another column, if there is one."""
+    columns = schema.columns
+    names = [name for name, column in columns.items() if not column.public] or list(columns)
+    numeric = [name for name in names if not columns[name].is_categorical]
+    outcome = (numeric or names)[0]
+    few = [name for name in columns if name != outcome and 2 <= len(columns[name].levels or ()) <= 6]
+    right = f"C({_quoted(few[0])})" if few else _quoted(numeric[1]) if len(numeric) > 1 else "1"
+    if numeric:
+        return f"{_quoted(outcome)} ~ {right}"
+    level: Any = (columns[outcome].levels or ("",))[-1]
+    return f"I(({_quoted(outcome)} == {level!r}) * 1.0) ~ {right}"
+
+
+def _quoted(name: str) -> str:
+    return name if name.isidentifier() and not keyword.iskeyword(name) and name != "one" else f"Q({name!r})"
+
+
+def _reading(schema: Schema, n_sets: int, *, csv: bool) -> str:
+    """Return the lines of pandas that read the sets, and text levels as text."""
+    options = ""
+    if csv:
+        looks = re.compile(r"\s*[-+]?(\d|\.\d|inf|nan|true|false)", re.IGNORECASE)
+        text = {
+            name: "str"
+            for name, column in schema.columns.items()
+            if any(isinstance(level, str) and looks.match(level) for level in column.levels or ())
+        }
+        options = ', keep_default_na=False, na_values=[""]' + (f", dtype={text!r}" if text else "")
+    suffix = "csv" if csv else "parquet"
+    return (
+        "import pandas as pd\n"
+        f'sets = [pd.read_{suffix}(f"synthetic_{{i}}.{suffix}"{options}) for i in range(1, {n_sets + 1})]\n'
+        f'together = pd.concat(sets, keys=range(1, {n_sets + 1}), names=["set", "record"])\n'
+    )

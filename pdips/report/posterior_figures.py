@@ -1,0 +1,508 @@
+"""Figures of a posterior for the curator's report, and the folder ``diagnostics`` that they are drawn from.
+
+All of it is confidential: where a figure shows dots, each is a record. ArviZ, which takes long to import, is loaded
+for chains only.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote, unquote
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Column, Schema
+from pdips.errors import InputError
+from pdips.posterior.model_file import stored_name
+from pdips.release.documents import PosteriorSummary
+from pdips.report.figures import ACCENT, BAR, INK, QUIET, SERIES, as_svg, panel, styled
+
+if TYPE_CHECKING:
+    import xarray as xr
+    from matplotlib.axes import Axes
+
+Figures = list[tuple[str, str]]
+"""Titles and figures."""
+
+MOST_PARAMETERS = 12
+MOST_COLUMNS = 6
+MOST_DOTS = 1_500
+DOT_SEED = 4
+FEWEST_RANKED = 20
+BARS = 30
+PLACES = 170, 110
+"""Places across and up: records that share one share a dot, so that a figure of a million stays small."""
+BAND = 0.99
+"""Probability with which all of a parameter's lines lie within the band."""
+MOST_RANKED = 250
+"""Draws of a chain whose ranks are drawn."""
+POINTS = 100
+SIMULATIONS = 500
+EVERY = 4
+"""Of the points of a curve, one in so many is drawn."""
+MOST_NAMED = 6
+LONGEST = 12
+MOST_ENTRIES = 300
+MOST_SD = 6.0
+"""Noisy numbers further off than this are drawn at the edge."""
+
+
+# ---- the folder ----
+
+
+def write_tree(tree: "xr.DataTree", folder: Path) -> None:
+    """Write the groups of a tree into a new folder, a netCDF file each, which needs no library beyond scipy.
+
+    That library writes names in Latin letters only: others are quoted as in web addresses.
+    """
+    folder.mkdir(mode=0o700)
+    for name, group in tree.children.items():
+        dataset = group.to_dataset()
+        kept = {key: dataset[key].variable.astype(_classic(dataset[key])) for key in dataset.data_vars}
+        _renamed(dataset.assign(kept), quote).to_netcdf(folder / f"{name}.nc", engine="scipy")
+
+
+def read_tree(folder: Path) -> "xr.DataTree":
+    """Return the tree that :func:`write_tree` wrote: confidential."""
+    import xarray as xr
+
+    held = {file.stem: xr.load_dataset(file, engine="scipy") for file in folder.glob("*.nc")}
+    return xr.DataTree.from_dict({name: _renamed(dataset, unquote) for name, dataset in held.items()})
+
+
+def _renamed(dataset: "xr.Dataset", spell: Callable[[str], str]) -> "xr.Dataset":
+    """Return a dataset whose variables and dimensions are spelled anew, as far as they change."""
+    names = {str(name) for name in (*dataset.variables, *dataset.dims) if not str(name).isascii() or "%" in str(name)}
+    return dataset.rename({name: spell(name) for name in sorted(names)}) if names else dataset
+
+
+def _classic(array: Any) -> Any:
+    """Return a type that classic netCDF has."""
+    if array.dtype.kind == "b":
+        return np.int8
+    if array.dtype.kind in "iu":
+        return np.int32 if np.abs(array.values.astype(float)).max(initial=0) < 2**31 else np.float64
+    return array.dtype
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PosteriorFigures:
+    """What the report shows of a stored posterior.
+
+    Attributes
+    ----------
+    stored : bool
+        Whether there was a folder of draws.
+    parameters, ranks, energy, predicted, bounds : list of (str, str)
+        Titles and figures; none where nothing was stored or the kind doesn't apply.
+    bfmi : list of float
+        By chain; none where no energies were kept.
+    """
+
+    stored: bool = False
+    parameters: Figures = field(default_factory=list)
+    ranks: Figures = field(default_factory=list)
+    energy: Figures = field(default_factory=list)
+    predicted: Figures = field(default_factory=list)
+    bounds: Figures = field(default_factory=list)
+    bfmi: list[float] = field(default_factory=list)
+
+
+def posterior_figures(path: Path, posterior: PosteriorSummary | None, schema: Schema) -> PosteriorFigures:
+    """Read a folder ``diagnostics`` and draw what is in it.
+
+    Columns that the model describes come before public ones. Folders of earlier versions lack some groups.
+
+    Raises
+    ------
+    InputError
+        If a file is damaged.
+    """
+    if posterior is None or not path.is_dir():
+        return PosteriorFigures()
+    try:
+        tree = read_tree(path)
+        draws = _draws(tree, posterior)
+        energy = energies(tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else None)
+        return PosteriorFigures(
+            stored=True,
+            parameters=_parameters(draws, posterior),
+            ranks=_ranks(draws, posterior),
+            energy=[] if energy is None else [("energy", energy_figure(energy, "energy"))],
+            predicted=_predicted(tree, posterior, schema),
+            bounds=_bounds(tree, schema),
+            bfmi=[] if energy is None else bfmi(energy),
+        )
+    except (OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError, StopIteration):
+        raise InputError(f"{path} is damaged") from None
+
+
+def _draws(tree: "xr.DataTree", posterior: PosteriorSummary) -> list[FloatArray]:
+    """Return the draws of the parameters that are drawn, (chains, draws) each."""
+    held = tree["posterior"].to_dataset()
+    arrays = {str(name): array.transpose("chain", "draw", ...).to_numpy() for name, array in held.items()}
+    elements = {name: iter(array.reshape(*array.shape[:2], -1).transpose(2, 0, 1)) for name, array in arrays.items()}
+    return [next(elements[parameter.name.partition("[")[0]]) for parameter in posterior.parameters[:MOST_PARAMETERS]]
+
+
+# ---- parameters ----
+
+
+def _parameters(each: list[FloatArray], posterior: PosteriorSummary) -> Figures:
+    return [
+        (
+            parameter.name,
+            draws_of_parameter(
+                draws, [one for one in parameter.released if one is not None], parameter.name, f"parameter {place}"
+            ),
+        )
+        for place, (draws, parameter) in enumerate(zip(each, posterior.parameters, strict=False))
+    ]
+
+
+@styled
+def draws_of_parameter(draws: FloatArray, released: Sequence[float], name: str, key: str) -> str:
+    """Draw the draws of one parameter as a histogram, a line for each chain, and the released values as dashed lines.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (chains, draws)
+        Of the parameter.
+    released : sequence of float
+        What was released.
+    name : str
+        Of the parameter.
+    key : str
+        Unlike any other figure's on the page.
+    """
+    figure, axes = panel(name, "share of draws")
+    low, high = np.quantile(draws, [0.0005, 0.9995])
+    edges = np.linspace(low, high if high > low else low + 1, BARS + 1)
+    for chain, row in enumerate(draws):
+        axes.stairs(np.histogram(row, edges)[0] / draws.shape[1], edges, color=_series(chain), linewidth=1)
+    for value in released:
+        axes.axvline(value, color=INK, linewidth=1, linestyle="--")
+    axes.set_ylim(0, None)
+    lines = "a line for each chain; " if len(draws) > 1 else ""
+    return as_svg(figure, f"Draws of {name}, {lines}the dashed line is what was released", key)
+
+
+def _series(place: int) -> str:
+    return SERIES[place % len(SERIES)]
+
+
+# ---- chains ----
+
+
+def energies(sample_stats: "xr.Dataset | None") -> "xr.Dataset | None":
+    """Return the energies of chains, (chain, draw), if they were kept and move."""
+    if sample_stats is None or "energy" not in sample_stats:
+        return None
+    kept = sample_stats[["energy"]].transpose("chain", "draw")
+    values = kept["energy"].to_numpy()
+    usable = values.shape[1] > 1 and np.isfinite(values).all() and (values.var(axis=1) > 0).all()
+    return kept if usable else None
+
+
+def bfmi(energy: "xr.Dataset") -> list[float]:
+    """Return the Bayesian fraction of missing information of each chain (Betancourt 2016), by ArviZ."""
+    return [float(value) for value in import_module("arviz_stats").bfmi(energy)["energy"].to_numpy()]
+
+
+@styled
+def energy_figure(energy: "xr.Dataset", key: str) -> str:
+    """Draw ArviZ's plot of energies: how they are distributed, and how their changes from draw to draw are."""
+    import xarray as xr
+
+    az: Any = import_module("arviz_plots")
+    figure, axes = panel("energy, from its mean", "density")
+    kinds = xr.Dataset({"Energy": ("energy", np.zeros(2))}, {"energy": ["marginal", "transition"]})
+    # On a figure of our own: one of pyplot's would join those of a notebook, and stay.
+    home = {"/": _held("figure", figure), "/plot": _held("Energy", axes)}
+    collection = az.PlotCollection(
+        kinds.expand_dims(chain=1, draw=1),
+        xr.DataTree.from_dict(home),
+        aes={"color": ["energy"]},
+        backend="matplotlib",
+        color=[ACCENT, SERIES[1]],
+    )
+    plain = {"title": False, "legend": False, "remove_axis": False, "face": False}
+    tree = xr.DataTree.from_dict({"sample_stats": energy})
+    az.plot_energy(tree, plot_collection=collection, show_bfmi=False, visuals=plain)
+    for line, name, style in zip(axes.lines, ("energy", "change from draw to draw"), ("-", "--"), strict=True):
+        line.set_data(*(np.asarray(part)[::EVERY] for part in line.get_data()))
+        line.set(label=name, linestyle=style, linewidth=1.5)
+    low, high = axes.get_ylim()
+    axes.set_ylim(0, high + 0.25 * (high - low))
+    axes.legend(frameon=False, fontsize=8.5, labelcolor=QUIET, loc="upper right")
+    return as_svg(figure, "How energies and their changes from draw to draw are distributed over all chains", key)
+
+
+def _held(name: str, thing: Any) -> "xr.Dataset":
+    import xarray as xr
+
+    held = np.empty((), dtype=object)
+    held[()] = thing
+    return xr.Dataset({name: xr.DataArray(held)})
+
+
+def _ranks(each: list[FloatArray], posterior: PosteriorSummary) -> Figures:
+    """Return figures of chains' ranks; parameters that never move have none."""
+    if posterior.chains < 2 or not each or each[0].shape[1] < FEWEST_RANKED:
+        return []
+    known = [parameter.ess_bulk for parameter in posterior.parameters[: len(each)] if parameter.ess_bulk is not None]
+    every = stride(each[0].shape, min(known, default=None))
+    return [
+        (parameter.name, rank_figure(draws[:, ::every], parameter.name, f"ranks {place}"))
+        for place, (draws, parameter) in enumerate(zip(each, posterior.parameters, strict=False))
+        if draws.std() > 0
+    ]
+
+
+@styled
+def rank_figure(draws: FloatArray, name: str, key: str) -> str:
+    """Draw how far the ranks of each chain are from uniform, with the band that holds them if chains agree.
+
+    Ranks are those of draws among the draws of all chains, after Säilynoja et al. (2022), as ArviZ's ``plot_rank`` has
+    them: differences of distribution functions from the uniform one, with a band for independent draws.
+
+    Parameters
+    ----------
+    draws : ndarray, shape (chains, draws)
+        Of one parameter, thinned: see :func:`stride`.
+    name : str
+        Of the parameter.
+    key : str
+        Unlike any other figure's on the page.
+    """
+    x = np.linspace(0, 1, POINTS + 1)
+    figure, axes = panel("rank among the draws of all chains, as a share", "share below, minus rank")
+    lower, upper = _band(draws.shape[1], len(draws))
+    axes.fill_between(x, lower, upper, color=BAR, alpha=0.35, linewidth=0)
+    axes.axhline(0, color=INK, linewidth=0.5)
+    for chain, line in enumerate(_differences(draws, x)):
+        axes.plot(x, line, color=_series(chain), linewidth=1)
+    label = (
+        f"Ranks of {name}: a line for each of {len(draws)} chains; the band holds all of them with probability {BAND}"
+    )
+    return as_svg(figure, f"{label} if the chains agree", key)
+
+
+def stride(shape: Sequence[int], effective: float | None) -> int:
+    """Return how far apart draws are nearly independent, for chains of a shape with so many effective draws in all."""
+    chains, draws = shape
+    wanted = min(max((effective or 0.0) / chains, 2.0), MOST_RANKED)
+    return max(1, min(math.ceil(draws / wanted), draws // 2))
+
+
+def _differences(kept: FloatArray, x: FloatArray) -> FloatArray:
+    """Return each chain's distribution function of relative ranks, minus the uniform one, shape (chains, points)."""
+    import xarray as xr
+
+    import_module("arviz_stats")
+    held = xr.Dataset({"x": (("chain", "draw"), kept)})
+    ranks = held.azstats.compute_ranks(dim=["chain", "draw"], relative=True)["x"].transpose("chain", "draw").to_numpy()
+    below = np.stack([np.searchsorted(np.sort(row), x, side="right") for row in ranks])
+    found: FloatArray = below / kept.shape[1] - x
+    return found
+
+
+@lru_cache(maxsize=32)
+def _band(n_draws: int, n_chains: int) -> tuple[FloatArray, FloatArray]:
+    """Return the simultaneous band for the differences at ``POINTS`` ranks, by ArviZ's simulation."""
+    module: Any = import_module("arviz_stats.ecdf_utils")
+    x = np.linspace(0, 1, n_draws)
+    at, _, lower, upper = module.ecdf_pit(x, BAND, SIMULATIONS, n_chains=n_chains, rng=np.random.default_rng(7))
+    points = np.linspace(0, 1, POINTS + 1)
+    return np.interp(points, at, lower - at), np.interp(points, at, upper - at)
+
+
+# ---- posterior predictive checks ----
+
+
+def _predicted(tree: "xr.DataTree", posterior: PosteriorSummary, schema: Schema) -> Figures:
+    if not {"posterior_predictive", "observed_data"} <= set(tree.children):
+        return []
+    simulated, observed = (tree[name].to_dataset() for name in ("posterior_predictive", "observed_data"))
+    if posterior.records is None:
+        return [("all noisy statistics", _statistics(simulated, observed))] if len(observed.data_vars) else []
+    found = []
+    for place, row in enumerate(posterior.records.columns):
+        shares = simulated[f"column_{place}"].transpose("chain", "draw", ...).to_numpy()[0]
+        parts = observed[f"column_{place}"].to_numpy(), shares, observed[f"edges_{place}"].to_numpy()
+        found.append((row.name, _column(*parts, row.name, schema.columns[row.name], f"predicted {place}")))
+    return found
+
+
+@styled
+def _column(observed: FloatArray, simulated: FloatArray, edges: FloatArray, name: str, column: Column, key: str) -> str:
+    """Draw a column: bars for the table's shares, a thin line for each draw's."""
+    figure, axes = panel(f"{name} ({column.unit})" if column.unit else name, "share of records")
+    axes.stairs(observed, edges, fill=True, color=BAR, alpha=0.7)
+    for row in simulated:
+        axes.stairs(row, edges, color=ACCENT, linewidth=0.6, alpha=0.6, baseline=None)
+    if column.is_categorical and column.n_levels <= MOST_NAMED:  # of many levels only the numbers stand there
+        named = [str(level) for level in column.levels or ()]
+        named += ["missing"] * (column.n_levels - len(named))
+        room = max(4, LONGEST * 4 // max(column.n_levels, 1))
+        short = [level if len(level) <= room else f"{level[: room - 1]}\N{HORIZONTAL ELLIPSIS}" for level in named]
+        axes.set_xticks(range(column.n_levels), short)
+    axes.set_ylim(0, None)
+    label = f"Shares of {name} in the table, and in records drawn from the model at {len(simulated)} draws"
+    return as_svg(figure, label, key)
+
+
+@styled
+def _statistics(simulated: "xr.Dataset", observed: "xr.Dataset") -> str:
+    """Draw noisy numbers in standard deviations of the simulated ones, and the middle 95 % of these."""
+    from matplotlib.ticker import MaxNLocator
+
+    values, drawn = [], []
+    for name in observed.data_vars:
+        entries = simulated[name].transpose("chain", "draw", ...).to_numpy()
+        drawn.append(entries.reshape(entries.shape[0] * entries.shape[1], -1))
+        values.append(observed[name].to_numpy().ravel())
+    each, noisy = np.concatenate(drawn, axis=1), np.concatenate(values)
+    spread = each.std(axis=0)
+    moving = spread > 0
+    middle, spread = each.mean(axis=0)[moving], spread[moving]
+    low, high = ((quantile[moving] - middle) / spread for quantile in np.quantile(each, [0.025, 0.975], axis=0))
+    places = np.arange(len(noisy))[moving]
+    off = np.clip((noisy[moving] - middle) / spread, -MOST_SD, MOST_SD)
+    kept = np.sort(np.argsort(-np.abs(off), kind="stable")[:MOST_ENTRIES])
+    figure, axes = panel("number, in the order of the table above", "off the mean, in sd")
+    axes.vlines(places[kept], low[kept], high[kept], color=BAR, linewidth=max(1.0, min(6.0, 180 / max(len(kept), 1))))
+    axes.axhline(0, color=INK, linewidth=0.5)
+    beyond = (off < low) | (off > high)
+    for which, marker in ((~beyond, "o"), (beyond, "D")):
+        shown = kept[which[kept]]
+        axes.plot(places[shown], off[shown], marker, color=ACCENT, markersize=4)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    label = f"{len(noisy)} noisy numbers against the middle 95 % of simulated ones; {int(beyond.sum())} lie outside"
+    return as_svg(figure, label, "predicted statistics")
+
+
+# ---- bounds of records ----
+
+
+class BoundsByDraw(Protocol):
+    """What the figures need of :class:`pdips.posterior.bounds.Bounds`."""
+
+    @property
+    def largest(self) -> FloatArray: ...
+    @property
+    def limit(self) -> float | None: ...
+    @property
+    def share_by_draw(self) -> FloatArray: ...
+
+
+@dataclass(frozen=True, eq=False)
+class StoredBounds:
+    """Bounds as they were stored: of some records, and by draw."""
+
+    largest: FloatArray
+    limit: float | None
+    share_by_draw: FloatArray
+
+
+def _bounds(tree: "xr.DataTree", schema: Schema) -> Figures:
+    if "pdips" not in tree.children:
+        return []
+    group, found = tree["pdips"].to_dataset(), []
+    kept = _some(group["largest"].to_numpy())
+    shares = group["share_by_draw"].to_numpy() if "share_by_draw" in group else np.zeros((1, 0))
+    limit = float(group.attrs["limit"]) if "limit" in group.attrs else None
+    stored = StoredBounds(group["largest"].to_numpy()[kept], limit, shares)
+    columns = sorted(schema.columns.items(), key=lambda item: item[1].public)[:MOST_COLUMNS]
+    values = {
+        f"{name} (number of the level)" if column.is_categorical else name: group[stored_name(f"value_{name}")]
+        for name, column in columns
+    }
+    for title, across in values.items():
+        figure = bound_against_value(stored, across.to_numpy()[kept], title, f"bound {title}")
+        found.append((f"bound against {title}", figure))
+    if "weights" in group:
+        weights = group["weights"].to_numpy()[kept]
+        for title, across in values.items():
+            figure = weights_against_value(weights, across.to_numpy()[kept], title, f"weight {title}")
+            found.append((f"weight against {title}", figure))
+    if shares.size:
+        found.append(("records cut off, by draw", censored_by_draw(stored, "censored")))
+    return found
+
+
+def _some(largest: FloatArray) -> IntArray:
+    """Return which records are drawn: all, or some with the one whose bound is largest."""
+    if len(largest) <= MOST_DOTS:
+        return np.arange(len(largest))
+    chosen = np.random.default_rng(DOT_SEED).choice(len(largest), MOST_DOTS - 1, replace=False)
+    return np.unique(np.append(chosen, np.argmax(largest)))
+
+
+@styled
+def bound_against_value(bounds: BoundsByDraw, values: ArrayLike, name: str, key: str) -> str:
+    """Draw each record's bound against its value of a column, and the limit as a dashed line.
+
+    Parameters
+    ----------
+    bounds : BoundsByDraw
+        Of ``n`` records.
+    values : array-like, shape (records,)
+        The column, as the model reads it.
+    name : str
+        Its name.
+    key : str
+        Unlike any other figure's on the page.
+    """
+    figure, axes = panel(name, "bound of the record (nats)")
+    finite = np.isfinite(bounds.largest)
+    _dots(axes, np.asarray(values)[finite], bounds.largest[finite])
+    label = f"Bound of each record against {name}"
+    if bounds.limit is not None:
+        axes.axhline(bounds.limit, color=INK, linewidth=1, linestyle="--")
+        label += "; the dashed line is the limit"
+    axes.set_ylim(0, None)
+    return as_svg(figure, label, key)
+
+
+@styled
+def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key: str) -> str:
+    """Draw each record's weight against its value of a column."""
+    figure, axes = panel(name, "weight")
+    _dots(axes, values, weights)
+    axes.set_ylim(0, None)
+    return as_svg(figure, f"Weight of each record against {name}", key)
+
+
+@styled
+def censored_by_draw(bounds: BoundsByDraw, key: str) -> str:
+    """Draw the share of records beyond the limit at each draw, a line for each chain."""
+    figure, axes = panel("draw", "share of records censored")
+    for chain, shares in enumerate(bounds.share_by_draw):
+        axes.plot(np.arange(len(shares)), shares, color=_series(chain), linewidth=0.75)
+    axes.set_ylim(0, None)
+    return as_svg(figure, "Share of records censored at each draw, a line for each chain", key)
+
+
+def places(x: ArrayLike, y: ArrayLike) -> tuple[FloatArray, FloatArray]:
+    """Return the occupied places of a fine grid whose outermost places are the outermost records'."""
+    rounded = np.stack([_round(np.asarray(x, float), PLACES[0]), _round(np.asarray(y, float), PLACES[1])], axis=1)
+    kept = np.unique(rounded, axis=0)
+    return kept[:, 0], kept[:, 1]
+
+
+def _dots(axes: "Axes", x: ArrayLike, y: ArrayLike) -> None:
+    axes.plot(*places(x, y), linestyle="", marker=".", markersize=4, color=ACCENT)
+
+
+def _round(values: FloatArray, n_places: int) -> FloatArray:
+    low, high = (values.min(), values.max()) if len(values) else (0.0, 0.0)
+    step = (high - low) / n_places or 1.0
+    rounded: FloatArray = low + np.round((values - low) / step) * step
+    return rounded

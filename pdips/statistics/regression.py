@@ -1,0 +1,439 @@
+"""Posterior draws of regressions: linear ones given noisy sums of products, logistic ones given noisy ridge fits.
+
+A normal law of one column is the linear regression on a constant.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special, stats
+
+from pdips.arrays import FloatArray
+from pdips.data.schema import Schema
+from pdips.statistics.logistic import Logistic
+from pdips.statistics.noisy_model import Evidence
+from pdips.statistics.statistic import unit_of
+
+STEPS = 150
+LEAST_ACCEPTED = 0.05
+SD = 0.3
+"""At which coefficients are proposed; it steers chains only."""
+
+LEAST_REST = 2.0**-1014
+"""Residuals are above 0, also where rounding says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regression:
+    """What a regression's posterior depends on.
+
+    Parameters
+    ----------
+    gram : ndarray, shape (p, p)
+        X'X.
+    covariance : ndarray, shape (p, p)
+        Of least-squares coefficients b about true ones, over the variance of a record.
+    df : float
+        Degrees of freedom of the sum of squared residuals, at least 2.
+    width, spread : float
+        The coefficients are N(centre, width^2), the standard deviation s of a record half-normal with scale ``spread``.
+    centre : float
+        Of the prior of each coefficient.
+    """
+
+    gram: FloatArray
+    covariance: FloatArray
+    df: float
+    width: float
+    spread: float
+    centre: float = 0.0
+
+    def basis(self) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return eigenvalues and eigenvectors of the covariance, and the centre in their basis."""
+        own, basis = np.linalg.eigh(self.covariance)
+        return own, basis, np.full(len(own), self.centre) @ basis
+
+    def variance(self, sd: FloatArray, own: FloatArray) -> FloatArray:
+        """Return that of b in the basis of the covariance, coefficients integrated out, shape (chains, p)."""
+        return self.width**2 + sd[:, None] ** 2 * own
+
+    def coefficients(self, b: FloatArray, sd: FloatArray, rng: np.random.Generator) -> FloatArray:
+        """Draw coefficients given b and s, shape (draws, p)."""
+        own, basis, middle = self.basis()
+        shrink = self.width**2 / self.variance(sd, own)
+        noise = np.sqrt(shrink * sd[:, None] ** 2 * own) * rng.standard_normal(b.shape)
+        return np.asarray((middle + shrink * (b @ basis - middle) + noise) @ basis.T)
+
+    def log_prior(self, away: FloatArray, sd: FloatArray, own: FloatArray) -> FloatArray:
+        """Return the log density of b less the centre, in the basis, given s."""
+        variance = self.variance(sd, own)
+        return np.asarray(-(np.log(variance) + away**2 / variance).sum(axis=1) / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoisyMoments:
+    """Noisy sums ``loads @ b`` and sum of squares, with the scales of their noise.
+
+    Parameters
+    ----------
+    loads : ndarray, shape (entries, p)
+        Exact sums are ``loads @ b``.
+    sums, scales : ndarray, shape (entries,)
+        Noisy sums, and the scales of the noise on each.
+    squares, scale : float
+        The noisy sum of squares of the outcome, and the scale of its noise.
+    law : {"laplace", "gaussian"}
+        Of the noise; scales are standard deviations where it is normal.
+    """
+
+    loads: FloatArray
+    sums: FloatArray
+    scales: FloatArray
+    squares: float
+    scale: float
+    law: Literal["laplace", "gaussian"]
+
+    def log_noise(self, away: FloatArray) -> FloatArray:
+        """Return the log density of the noise on the squares, up to a constant."""
+        away = away / self.scale
+        return -np.abs(away) if self.law == "laplace" else -(away**2) / 2
+
+    def log_mass(self, left: FloatArray) -> FloatArray:
+        """Return the log of the share of that noise about ``left`` above 0, up to a constant."""
+        left = left / self.scale
+        if self.law == "gaussian":
+            return np.asarray(special.log_ndtr(left))
+        return np.where(left > 0, np.log(2 - np.exp(-np.maximum(left, 0))), np.minimum(left, 0))
+
+    def rest(self, left: FloatArray, rng: np.random.Generator) -> FloatArray:
+        """Draw ``left`` plus noise, given that it is above 0."""
+        if self.law == "gaussian":
+            found = left + self.scale * stats.truncnorm.rvs(-left / self.scale, np.inf, random_state=rng)
+        else:
+            found = _positive_laplace(left, self.scale, rng)
+        return np.asarray(np.maximum(found, LEAST_REST))
+
+    def variance(self, b: FloatArray, rng: np.random.Generator) -> FloatArray:
+        """Draw the variances of the noise on the sums, shape (chains, entries): Laplace noise mixes normal ones."""
+        if self.law == "gaussian":
+            return np.tile(self.scales**2, (len(b), 1))
+        away = np.maximum(np.abs(self.sums - b @ self.loads.T), 1e-9 * self.scales)
+        return np.asarray(1 / rng.wald(1 / (self.scales * away), 1 / self.scales**2))
+
+
+def plug_in(
+    model: Regression, b: FloatArray, scatter: float, n_draws: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray]:
+    """Draw coefficients and s given b and the sum of squared residuals, taken as exact; see :func:`noise_aware`."""
+    own, basis, middle = model.basis()
+    placed = np.tile(b @ basis, (n_draws, 1))
+    sd, log_weight = np.zeros(n_draws), np.full(n_draws, -np.inf)
+    for _ in range(STEPS):
+        proposed = np.sqrt(scatter / (2 * rng.standard_gamma((model.df - 1) / 2, n_draws)))
+        log_new = model.log_prior(placed - middle, proposed, own) - proposed**2 / (2 * model.spread**2)
+        taken = np.log(1 - rng.random(n_draws)) < log_new - log_weight
+        sd, log_weight = np.where(taken, proposed, sd), np.where(taken, log_new, log_weight)
+    return model.coefficients(placed @ basis.T, sd, rng), sd
+
+
+def noise_aware(
+    model: Regression, noisy: NoisyMoments, n_draws: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray] | None:
+    """Draw coefficients, shape (draws, p), and s given noisy statistics; None where chains hardly move.
+
+    Parameters
+    ----------
+    model : Regression
+        Laws of the exact statistics.
+    noisy : NoisyMoments
+        Noisy statistics.
+    n_draws : int
+        Number of chains, each of which gives its last state.
+    rng : numpy.random.Generator
+        Randomness.
+
+    Notes
+    -----
+    Laplace noise is normal with variances that are exponential (Andrews and Mallows, 1974; Park and Casella, 2008).
+    Given these, b is proposed from the normal law that the noisy sums and a prior leave, the sum of squared residuals
+    from what the noisy squares then leave for it, above 0, and s given that under a flat prior; the Metropolis weight
+    is what proposals leave out. Every other step proposes residuals and s from their prior instead.
+    """
+    own, basis, middle = model.basis()
+    inside, turned = basis.T @ model.gram @ basis, noisy.loads @ basis
+    squares_of = np.diag(inside)
+    if not np.allclose(inside, np.diag(squares_of), atol=1e-6 * max(squares_of.max(), 1)):
+        return None
+    flat = model.variance(np.full(1, SD), own)[0]
+
+    def worth_of(b: FloatArray, rest: FloatArray, sd: FloatArray) -> FloatArray:
+        mass = noisy.log_mass(noisy.squares - b**2 @ squares_of)
+        prior = model.log_prior(b - middle, sd, own) - sd**2 / (2 * model.spread**2)
+        return np.asarray(prior + ((b - middle) ** 2 / flat).sum(axis=1) / 2 + mass - np.log(rest) / 2)
+
+    variance, moved = np.tile(2 * noisy.scales**2, (n_draws, 1)), 0.0
+    b, rest, sd, worth = np.zeros((n_draws, len(own))), np.ones(n_draws), np.ones(n_draws), np.full(n_draws, -np.inf)
+    if noisy.law == "gaussian":
+        variance /= 2
+    for _ in range(STEPS):
+        proposed = middle + _given_variances(turned, noisy.sums - turned @ middle, variance, flat, rng)
+        new_rest = noisy.rest(noisy.squares - proposed**2 @ squares_of, rng)
+        new_sd = np.sqrt(new_rest / (2 * rng.standard_gamma((model.df - 1) / 2, n_draws)))
+        taken = np.log(1 - rng.random(n_draws)) < worth_of(proposed, new_rest, new_sd) - worth
+        moved += float(taken.mean()) / STEPS
+        b = np.where(taken[:, None], proposed, b)
+        rest, sd = np.where(taken, new_rest, rest), np.where(taken, new_sd, sd)
+        # b stays; residuals and s anew from their prior: out of the corner where hardly any residuals are left
+        new_sd = model.spread * np.abs(rng.standard_normal(n_draws))
+        new_rest = 2 * new_sd**2 * rng.standard_gamma(model.df / 2, n_draws)
+        left = noisy.squares - b**2 @ squares_of
+        gain = model.log_prior(b - middle, new_sd, own) - model.log_prior(b - middle, sd, own)
+        gain += noisy.log_noise(left - new_rest) - noisy.log_noise(left - rest)
+        taken = np.log(1 - rng.random(n_draws)) < gain
+        rest, sd = np.where(taken, new_rest, rest), np.where(taken, new_sd, sd)
+        worth = worth_of(b, rest, sd)
+        variance = noisy.variance(b @ basis.T, rng)
+    return None if moved < LEAST_ACCEPTED else (model.coefficients(b @ basis.T, sd, rng), sd)
+
+
+def _given_variances(
+    loads: FloatArray, sums: FloatArray, variance: FloatArray, flat: FloatArray, rng: np.random.Generator
+) -> FloatArray:
+    """Draw b, shape (chains, p), given noisy sums with normal noise and independent normal priors."""
+    precision = np.einsum("kp,mk,kq->mpq", loads, 1 / variance, loads, optimize=True) + np.diag(1 / flat)
+    root = np.linalg.cholesky(np.linalg.inv(precision))
+    inward = np.einsum("mqp,mq->mp", root, (sums / variance) @ loads)
+    return np.asarray(np.einsum("mpq,mq->mp", root, inward + rng.standard_normal(inward.shape)))
+
+
+def _positive_laplace(middle: FloatArray, scale: float, rng: np.random.Generator) -> FloatArray:
+    """Draw from the Laplace law above 0."""
+    tail = scale * rng.standard_exponential(middle.shape)
+    start = np.maximum(middle, 0)
+    below = np.exp(-start / scale)
+    u = rng.random(middle.shape) * (2 - below)
+    inside = middle + scale * np.log(np.minimum(u + below, 1))
+    return np.where((middle > 0) & (u < 1 - below), inside, start + tail)
+
+
+NODES = 256
+"""Public points at which numbers are taken: a Halton sequence, which is fixed."""
+
+TUNE, THIN = 500, 2
+NEWTON = 12
+PASSES = 5
+"""How often the information is worked out again at the coefficients found."""
+
+
+@dataclass(frozen=True)
+class Population:
+    """Records that stand for a population: columns as models read them, each row with its weight.
+
+    Parameters
+    ----------
+    values : mapping of str to ndarray, shape (rows,)
+        Numbers and codes of levels.
+    weights : ndarray, shape (rows,)
+        Their sum is 1.
+    """
+
+    values: Mapping[str, NDArray[np.float64]]
+    weights: FloatArray
+
+    @classmethod
+    def of(cls, names: Sequence[str], numbers: FloatArray) -> "Population":
+        """Return equally weighed rows of numbers, shape (rows, columns)."""
+        return cls(dict(zip(names, numbers.T, strict=True)), np.full(len(numbers), 1 / len(numbers)))
+
+    def with_levels(self, name: str, shares: FloatArray) -> "Population":
+        """Return each row once for each level of a column, weighed by its probability, shape (rows, levels)."""
+        rows, levels = shares.shape
+        values = {column: np.repeat(each, levels) for column, each in self.values.items()}
+        values[name] = np.tile(np.arange(levels, dtype=np.float64), rows)
+        return Population(values, np.repeat(self.weights, levels) * shares.ravel())
+
+
+def draw_fits(
+    given: Evidence, priors: Sequence[tuple[str, float]], draws: Mapping[str, NDArray[Any]], rng: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """Return posterior draws with those of the coefficients of ridge fits, each given the population before it.
+
+    Parameters
+    ----------
+    given : Evidence
+        On which the model was built.
+    priors : sequence of (str, float)
+        What the coefficients of each fit are called, and the standard deviation of their normal prior about 0.
+    draws : mapping of str to ndarray, shape (draws, ...)
+        Of everything else; the coefficients among them are from their prior.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+    """
+    found = dict(draws)
+    if not priors:
+        return found
+    measured, schema, columns = given.measured, given.schema, given.population_columns
+    mean, covariance = (found[each].mean(axis=0) for each in given.population_law)
+    u = nodes(mean, covariance)
+    rows = Population.of(columns, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(columns)]))
+    n_draws = len(next(iter(found.values())))
+    for each, (coefficients, size) in zip(given.laws("ridge_fit"), priors, strict=True):
+        [fitted] = each.names
+        part = measured.part(fitted)
+        noise = (measured.scale(fitted), part.law == "gaussian")
+        fit: Logistic = part.statistic  # type: ignore[assignment]
+        law = (given.noisy(fitted), *noise, round(float(given.n)), size, n_draws)
+        found[coefficients], shares = draw_coefficients(fit, schema, rows, *law, rng)
+        rows = rows.with_levels(fit.outcome, shares)
+    return found
+
+
+def nodes(mean: FloatArray, covariance: FloatArray) -> FloatArray:
+    """Return points that stand for a normal law, shape (NODES, d)."""
+    points = stats.qmc.Halton(len(mean), scramble=False).random(NODES + 1)[1:]
+    return np.asarray(mean + special.ndtri(points) @ np.linalg.cholesky(covariance).T)
+
+
+def level_shares(design: FloatArray, coefficients: FloatArray) -> FloatArray:
+    """Return probabilities of all levels, shape (rows, levels), the first one being the baseline."""
+    logits = design @ coefficients.T
+    return np.asarray(special.softmax(np.column_stack([np.zeros(len(logits)), logits]), axis=1))
+
+
+def information(design: FloatArray, shares: FloatArray, weights: FloatArray) -> FloatArray:
+    """Return the information of one record about the coefficients, logit by logit, shape (p, p)."""
+    inner = shares[:, 1:]
+    spread = np.einsum("ra,ab->rab", inner, np.eye(inner.shape[1])) - inner[:, :, None] * inner[:, None, :]
+    whole = np.einsum("r,rab,ri,rj->aibj", weights, spread, design, design)
+    size = inner.shape[1] * design.shape[1]
+    return np.asarray(whole.reshape(size, size))
+
+
+def draw_coefficients(
+    statistic: Logistic,
+    schema: Schema,
+    rows: Population,
+    noisy: FloatArray,
+    scale: float,
+    gaussian: bool,
+    n: int,
+    prior_scale: float,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> tuple[FloatArray, FloatArray]:
+    """Draw coefficients given a noisy ridge fit, and say what shares of levels they mean.
+
+    Parameters
+    ----------
+    statistic : Logistic
+        The fit.
+    schema : Schema
+        Of the table.
+    rows : Population
+        The population: numbers, and columns with levels before this one.
+    noisy : ndarray, shape (coefficients,)
+        The noisy fit.
+    scale : float
+        Of its noise; 0 to take it as if exact.
+    gaussian : bool
+        Whether the noise is normal.
+    n : int
+        Number of records.
+    prior_scale : float
+        Standard deviation of the normal prior of each coefficient.
+    n_draws : int
+        Number of draws.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+
+    Returns
+    -------
+    draws : ndarray, shape (n_draws, logits, coefficients)
+    shares : ndarray, shape (rows, levels)
+        At the mean of the draws.
+
+    Notes
+    -----
+    The fit of many records with coefficients beta is b(beta), where n E[(p(beta) - p(b)) x] = kappa b. To first order
+    about beta_0 the fit of n records is normal(b(beta_0) + S I (beta - beta_0), S I S) with I the information at beta_0
+    and S the inverse of kappa plus that at b(beta_0); beta_0 is the posterior mean, found in ``PASSES`` rounds.
+    """
+    shape, design = statistic.shape(schema), statistic.design(rows.values, schema)
+    kappa, centre = float(statistic.kappa), np.zeros(noisy.shape)
+    for last in range(PASSES):
+        shares = level_shares(design, centre.reshape(shape))
+        fit, shrunk = population_fit(design, shares, rows.weights, n, kappa)
+        whole = n * information(design, shares, rows.weights) + 1e-9 * np.eye(len(noisy))
+        matrix = shrunk @ whole
+        wanted = n_draws if last == PASSES - 1 else max(n_draws // 4, 100)
+        moved = noisy - fit + matrix @ centre
+        draws = _gibbs(matrix, matrix @ shrunk, moved, scale, gaussian, prior_scale, wanted, rng)
+        centre = draws.mean(axis=0)
+    return draws.reshape(-1, *shape), level_shares(design, centre.reshape(shape))
+
+
+def population_fit(
+    design: FloatArray, shares: FloatArray, weights: FloatArray, n: int, kappa: float
+) -> tuple[FloatArray, FloatArray]:
+    """Return the ridge fit of n records that are as the population is, and the inverse of its curvature.
+
+    Parameters
+    ----------
+    design : ndarray, shape (rows, coefficients)
+    shares : ndarray, shape (rows, levels)
+        Probabilities of the outcome's levels.
+    weights : ndarray, shape (rows,)
+        Of the rows; they add up to 1.
+    n : int
+        Number of records.
+    kappa : float
+        Strength of the ridge.
+    """
+    logits, d = shares.shape[1] - 1, design.shape[1]
+    fit = np.zeros(logits * d)
+    for _ in range(NEWTON):
+        now = level_shares(design, fit.reshape(logits, d))
+        score = n * ((weights[:, None] * (shares - now)[:, 1:]).T @ design).ravel() - kappa * fit
+        shrunk = np.linalg.inv(n * information(design, now, weights) + kappa * np.eye(logits * d))
+        fit = fit + shrunk @ score
+    return fit, shrunk
+
+
+def _gibbs(
+    matrix: FloatArray,
+    covariance: FloatArray,
+    noisy: FloatArray,
+    scale: float,
+    gaussian: bool,
+    prior_scale: float,
+    n_draws: int,
+    rng: np.random.Generator,
+) -> FloatArray:
+    """Draw beta given noisy = b + noise, b normal(matrix beta, covariance), beta normal(0, prior_scale^2).
+
+    Laplace noise is normal with an exponential variance (Park and Casella, 2008). Given the variances beta is drawn
+    with b integrated out, and b given beta.
+    """
+    d, kept = len(noisy), []
+    variance = np.full(d, max(2 * scale**2, 1e-12) if not gaussian else max(scale**2, 1e-12))
+    draws = TUNE + THIN * n_draws if scale and not gaussian else n_draws
+    for step in range(draws):
+        inverse = np.linalg.inv(covariance + np.diag(variance))
+        precision = matrix.T @ inverse @ matrix + np.eye(d) / prior_scale**2
+        root = np.linalg.cholesky(precision)
+        mean = np.linalg.solve(precision, matrix.T @ inverse @ noisy)
+        beta = mean + np.linalg.solve(root.T, rng.standard_normal(d))
+        if draws == n_draws or (step >= TUNE and (step - TUNE) % THIN == 0):
+            kept.append(beta)
+        if draws > n_draws:
+            gain = covariance @ inverse
+            exact = matrix @ beta + gain @ (noisy - matrix @ beta)
+            rest = covariance - gain @ covariance
+            values, vectors = np.linalg.eigh((rest + rest.T) / 2)
+            exact = exact + vectors @ (np.sqrt(np.maximum(values, 0)) * rng.standard_normal(d))
+            off = np.maximum(np.abs(noisy - exact), 1e-12 * scale)
+            variance = 1 / np.maximum(rng.wald(1 / (scale * off), 1 / scale**2), 1e-300)
+    return np.array(kept)
