@@ -14,7 +14,7 @@ from pdips.privacy.noise import RandomBits, exponential_mechanism
 from pdips.privacy.plan import Plan
 from pdips.privacy.replay import exact_law
 from pdips.quantile.column_plan import ColumnBudget
-from pdips.quantile.gradient import Regression, RegressionRecords
+from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import QuantilePlan, line_steps, lines_of
 from pdips.quantile.line_search import UNAVAILABLE, Fitter
 
@@ -70,13 +70,13 @@ NO_TABLE = Table(pd.DataFrame({"y": [0.0]}), Schema.from_toml("[columns.y]\nlowe
 """Stands for a table where records are given otherwise."""
 
 
-def regression_of(outcome: np.ndarray, predictors: np.ndarray, lower: float, upper: float) -> Regression:
+def regression_of(outcome: np.ndarray, predictors: np.ndarray, lower: float, upper: float) -> LineRegression:
     """Return the regression of given records, whatever the table."""
     records = RegressionRecords.of(outcome, predictors)
-    return Regression(read=lambda table: records, n_predictors=predictors.shape[1], lower=lower, upper=upper)
+    return LineRegression(read=lambda table: records, n_predictors=predictors.shape[1], lower=lower, upper=upper)
 
 
-def records_of(regression: Regression) -> RegressionRecords:
+def records_of(regression: LineRegression) -> RegressionRecords:
     return regression.read(NO_TABLE)
 
 
@@ -92,7 +92,7 @@ class Lines:
     fitter: Fitter
     epsilon: Fraction
     n_predictors: int = 0
-    regression: Regression | None = None
+    regression: LineRegression | None = None
 
     @property
     def steps(self):
@@ -107,7 +107,7 @@ class Lines:
         assert self.regression is not None
         return self.lines(self.regression, curator)
 
-    def lines(self, regression: Regression, curator) -> np.ndarray:
+    def lines(self, regression: LineRegression, curator) -> np.ndarray:
         return lines_of(regression, self.quantiles, self.fitter, self.steps, curator)
 
     def law(self, records) -> list:

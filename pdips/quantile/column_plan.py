@@ -15,11 +15,11 @@ from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.quantile.conditional import Groups
+from pdips.quantile.conditional import RecordGroups
 from pdips.quantile.panel import PARTS, Panel, Part
 
 MOST_GROUPS = 32
-"""Groups of a column's histogram, in each stratum."""
+"""RecordGroups of a column's histogram, in each stratum."""
 MOST_STRATA = 256
 CUTS = 4
 """Intervals that a numeric column is cut into where it makes groups."""
@@ -149,9 +149,9 @@ class ColumnPlan:
     panel: Panel | None = None
 
     @cached_property
-    def strata(self) -> Groups:
+    def strata(self) -> RecordGroups:
         """The strata of numeric columns."""
-        return Groups(self.schema, {name: np.zeros(0) for name in self.by})
+        return RecordGroups(self.schema, {name: np.zeros(0) for name in self.by})
 
     @property
     def numeric(self) -> list[str]:
@@ -229,17 +229,17 @@ class ColumnPlan:
         """Return how many columns a column may be a line in; strata are none."""
         return len([other for other in self.given[name] if other not in self.by])
 
-    def groups(self, name: str, pilot: Values) -> Groups:
+    def groups(self, name: str, pilot: Values) -> RecordGroups:
         """Return the groups of a column's histogram: the strata, then columns before as long as there are few."""
         strata = {each: np.zeros(0) for each in self.by if each != name and each in pilot}
-        cuts, most = strata, MOST_GROUPS * max(Groups(self.schema, strata).n, 1)
+        cuts, most = strata, MOST_GROUPS * max(RecordGroups(self.schema, strata).n, 1)
         for other in reversed(self.given[name]):
             if other in cuts:
                 continue
             inner = np.zeros(0) if self.schema.columns[other].is_categorical else _quartiles(pilot[other])
-            wider = Groups(self.schema, {**cuts, other: inner})
+            wider = RecordGroups(self.schema, {**cuts, other: inner})
             cuts = dict(wider.cuts) if wider.n <= most else cuts
-        return Groups(self.schema, cuts)
+        return RecordGroups(self.schema, cuts)
 
     def check(self) -> None:
         """Refuse shares that leave too little.

@@ -22,7 +22,7 @@ from pdips.privacy.loss import Number, exact, positive
 from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import ColumnPlan, NumericPart, column_plan
 from pdips.quantile.conditional import ByStratum, Draw, LevelDraw, MissingDraw
-from pdips.quantile.gradient import Regression, RegressionRecords, once
+from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import MOST_RECORDS
 from pdips.quantile.panel import PanelDraw, check_panel, panel_of
 
@@ -51,7 +51,7 @@ class ColumnTask:
         Its predictors and its price.
     schema, name
         Of the table, and the column.
-    regression : Regression
+    regression : LineRegression
         The outcome on the predictors, clamped to their box.
     pilot : mapping
         The same predictors of records drawn from what is released.
@@ -68,7 +68,7 @@ class ColumnTask:
     part: NumericPart
     schema: Schema
     name: str
-    regression: Regression
+    regression: LineRegression
     pilot: Values
     n_public: int | None
     steers: bool
@@ -357,7 +357,7 @@ class TableQuestions:
             each.append(self.mechanism.fit(task, self.curator))
         return ByStratum(self.plan.strata, tuple(each)) if self.plan.by else each[0]
 
-    def regression(self, name: str, part: NumericPart, stratum: int) -> Regression:
+    def regression(self, name: str, part: NumericPart, stratum: int) -> LineRegression:
         """Return the regression of a column's part in a stratum, with predictors clamped to their box."""
         scale, box = Scale(self.plan.schema.columns[name]), part.box
 
@@ -369,7 +369,7 @@ class TableQuestions:
             return RegressionRecords.of(scale.there(values[name][rows]), predictors)
 
         lower, upper = scale.bounds
-        return Regression(read=once(read), n_predictors=box.n_predictors, lower=lower, upper=upper)
+        return LineRegression(read=once(read), n_predictors=box.n_predictors, lower=lower, upper=upper)
 
     def _rows(self, name: str, part: NumericPart, values: Values, n: int) -> BoolArray:
         """Say which of n records are in a part."""

@@ -79,7 +79,7 @@ class RegressionRecords:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Regression:
+class LineRegression:
     """A regression of an outcome on predictors: what is public of it, and how its records are read.
 
     Parameters
@@ -114,20 +114,20 @@ class Regression:
         """Return a public line: flat, at the lower bound."""
         return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
 
-    def thinned(self, keep: float, rng: np.random.Generator | None) -> "Regression":
+    def thinned(self, keep: float, rng: np.random.Generator | None) -> "LineRegression":
         """Return the regression of records that are kept with a public probability, each by a coin of its own."""
         if keep >= 1 or rng is None:
             return self
         return replace(self, read=once(lambda table: _some(self.read(table), keep, rng)))
 
-    def parallel(self, line: FloatArray) -> "Regression":
+    def parallel(self, line: FloatArray) -> "LineRegression":
         """Return the regression, without predictors, of residuals from the slopes of a released line.
 
         Its bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
         """
         steep = float(np.abs(line[1:]).sum())
         read = once(lambda table: self.read(table).flattened(line))
-        return Regression(read=read, n_predictors=0, lower=self.lower - steep, upper=self.upper + steep)
+        return LineRegression(read=read, n_predictors=0, lower=self.lower - steep, upper=self.upper + steep)
 
 
 def once[T](work: Callable[[Table], T]) -> Callable[[Table], T]:

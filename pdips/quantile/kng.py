@@ -19,7 +19,7 @@ from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import ColumnBudget, ColumnPlan, NumericPart
 from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask
 from pdips.quantile.conditional import Between, Draw, LineDraw
-from pdips.quantile.gradient import NORMS, Norm, Regression, once
+from pdips.quantile.gradient import NORMS, LineRegression, Norm, once
 from pdips.quantile.joint import JointQuantiles, rounding_price
 from pdips.quantile.line_search import BASES, Base, Candidates, Fitter, SearchRound, sums
 from pdips.quantile.quantile_grid import GridQuantiles, check_quantiles
@@ -307,12 +307,14 @@ def line_steps(plan: QuantilePlan, fitter: Fitter, budget: ColumnBudget, n_predi
     return found
 
 
-def lines_of(regression: Regression, plan: QuantilePlan, fitter: Fitter, steps: Steps, curator: Curator) -> FloatArray:
+def lines_of(
+    regression: LineRegression, plan: QuantilePlan, fitter: Fitter, steps: Steps, curator: Curator
+) -> FloatArray:
     """Choose the lines of all quantiles.
 
     Parameters
     ----------
-    regression : Regression
+    regression : LineRegression
         Outcome and predictors.
     plan, fitter : QuantilePlan, Fitter
         How.
@@ -334,7 +336,7 @@ def lines_of(regression: Regression, plan: QuantilePlan, fitter: Fitter, steps: 
 
 
 def _at_once(
-    regression: Regression, plan: QuantilePlan, fitter: Fitter, steps: Steps, curator: Curator
+    regression: LineRegression, plan: QuantilePlan, fitter: Fitter, steps: Steps, curator: Curator
 ) -> dict[Fraction, FloatArray]:
     """Return lines with the slopes of the median, whose intercepts are quantiles of residuals, chosen together."""
     slopes, step = np.zeros(regression.n_predictors), steps[None][0]
@@ -365,7 +367,7 @@ def _at_once(
 class _Lines:
     """The lines of a column by the schemes of paper 002, each chosen by itself; the fields are those of `lines_of`."""
 
-    regression: Regression
+    regression: LineRegression
     plan: QuantilePlan
     fitter: Fitter
     steps: Steps
@@ -424,7 +426,7 @@ class _Lines:
 
     def choose(
         self,
-        regression: Regression,
+        regression: LineRegression,
         grid: Candidates,
         tau: Fraction,
         before: Mapping[Fraction, FloatArray],
@@ -436,7 +438,7 @@ class _Lines:
         return self.fitter.choose(regression, grid, tau, step, self.curator, floor, ceiling, below)
 
 
-def below_of(regression: Regression, grid: Candidates) -> Callable[[Table], IntArray]:
+def below_of(regression: LineRegression, grid: Candidates) -> Callable[[Table], IntArray]:
     """Return what reads the sums below candidates from the table, once for all quantiles."""
     return once(lambda table: sums(regression.read(table), grid))
 

@@ -18,7 +18,7 @@ from pdips.privacy.plan import Plan, Step
 from pdips.quantile.column_plan import SMALLEST_EPSILON, ColumnPlan, NumericPart
 from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask, asked
 from pdips.quantile.conditional import Draw, ResidualDraw
-from pdips.quantile.gradient import Regression, RegressionRecords, once
+from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import Fitter, Spread
 
 MEDIAN = Fraction(1, 2)
@@ -156,7 +156,7 @@ def few(task: ColumnTask, histogram: Step, least: int, most: int) -> int:
     return min(max(int(task.n_public / (RECORDS_PER_BIN * histogram.scale)), least), most)
 
 
-def instrumented(regression: Regression, task: ColumnTask) -> tuple[Regression, FloatArray]:
+def instrumented(regression: LineRegression, task: ColumnTask) -> tuple[LineRegression, FloatArray]:
     """Return a regression on predictors that are centred and uncorrelated in the pilot records, and the way back."""
     pilot, p = task.box.matrix(task.pilot), task.box.n_predictors
     middle = np.median(pilot, axis=0) if len(pilot) else np.zeros(p)
@@ -183,7 +183,7 @@ def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
     return found
 
 
-def residual_edges(regression: Regression, n_each_side: int, *, upwards: bool = False) -> FloatArray:
+def residual_edges(regression: LineRegression, n_each_side: int, *, upwards: bool = False) -> FloatArray:
     """Return public bins of residuals, narrow about 0 and wider and wider away from it."""
     spread = Spread.of(regression.span, regression.span * 5e-4, n_each_side, regression.step, upwards=upwards)
     return spread.offsets

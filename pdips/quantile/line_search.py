@@ -22,7 +22,7 @@ from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.plan import Step
 from pdips.quantile.column_plan import ColumnBudget
-from pdips.quantile.gradient import Gradient, Norm, Regression, RegressionRecords
+from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
 BASES: tuple[Base, ...] = ("log", "uniform")
@@ -266,7 +266,7 @@ class Fitter:
 
     def choose(
         self,
-        regression: Regression,
+        regression: LineRegression,
         candidates: Candidates,
         tau: Fraction,
         step: Step,
@@ -310,7 +310,7 @@ class Fitter:
         return log_weights
 
     def allowed(
-        self, regression: Regression, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
+        self, regression: LineRegression, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> BoolArray:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
         middle."""
@@ -327,7 +327,7 @@ class Fitter:
             allowed[~candidates.slopes.any(axis=1), -candidates.intercepts.first] = True
         return allowed
 
-    def search(self, regression: Regression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
+    def search(self, regression: LineRegression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
         """Find a line from public bounds alone, in rounds of ever closer candidates.
 
         All rounds but the last may leave records out, by coins that depend on nothing: given the coins, tables that
@@ -345,7 +345,7 @@ class Fitter:
         return line
 
     def by_axes(
-        self, regression: Regression, line: FloatArray, tau: Fraction, steps: Sequence[Step], curator: Curator
+        self, regression: LineRegression, line: FloatArray, tau: Fraction, steps: Sequence[Step], curator: Curator
     ) -> FloatArray:
         """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
 
@@ -365,7 +365,7 @@ class Fitter:
                 line = self.choose(some, grid, tau, next(due), curator, entry=place)
         return line
 
-    def around(self, regression: Regression, line: FloatArray, each: SearchRound) -> Candidates:
+    def around(self, regression: LineRegression, line: FloatArray, each: SearchRound) -> Candidates:
         """Return the candidates of one round of a search."""
         each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, regression.n_predictors, regression.span, regression.step)
@@ -373,13 +373,13 @@ class Fitter:
         spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, regression.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def parallel(self, regression: Regression, line: FloatArray) -> Regression:
+    def parallel(self, regression: LineRegression, line: FloatArray) -> LineRegression:
         """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
         return regression.parallel(line)
 
     def beside(
         self,
-        regression: Regression,
+        regression: LineRegression,
         line: FloatArray,
         *,
         upwards: bool = False,

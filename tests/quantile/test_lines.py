@@ -11,19 +11,19 @@ from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regre
 
 from pdips import KNGResidual, Schema, Table
 from pdips.data.encoding import UNITS
-from pdips.quantile.gradient import Regression, RegressionRecords
+from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import QuantilePlan
 from pdips.quantile.line_search import Candidates, Fitter, Spread, rounds, sums
 
 TAUS = tuple(Fraction(k, 20) for k in (1, 5, 10, 13, 19))
 
 
-def made_up(n: int, p: int, rng: np.random.Generator, lower: float = -3.7, upper: float = 11.3) -> Regression:
+def made_up(n: int, p: int, rng: np.random.Generator, lower: float = -3.7, upper: float = 11.3) -> LineRegression:
     return regression_of(rng.uniform(lower, upper, n), rng.uniform(-1, 1, (n, p)), lower, upper)
 
 
 def below(records, candidates):
-    return sums(records_of(records) if isinstance(records, Regression) else records, candidates)
+    return sums(records_of(records) if isinstance(records, LineRegression) else records, candidates)
 
 
 def crossings(lines: np.ndarray) -> int:

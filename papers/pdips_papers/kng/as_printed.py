@@ -17,7 +17,7 @@ from pdips.privacy.loss import Kind, Neighbours
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.quantile.column_plan import ColumnBudget, NumericPart
-from pdips.quantile.gradient import Regression
+from pdips.quantile.gradient import LineRegression
 from pdips.quantile.kng import AT_ONCE, KNG, QuantilePlan
 from pdips.quantile.line_search import Candidates, Fitter, SearchRound
 
@@ -103,11 +103,11 @@ class PublishedFitter(Fitter):
         decay = DECAY * (moved**2 + (slopes**2).sum(axis=1)[:, None])
         return np.asarray(super().log_weights(candidates) - decay)
 
-    def parallel(self, regression: Regression, line: FloatArray) -> Regression:
+    def parallel(self, regression: LineRegression, line: FloatArray) -> LineRegression:
         """Return the regression itself: all entries of the gradient count."""
         return regression
 
-    def search(self, regression: Regression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
+    def search(self, regression: LineRegression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
         """Draw a line on one wide set of candidates."""
         if regression.n_predictors not in ROUNDS:
             return super().search(regression, tau, steps, curator)

@@ -11,7 +11,7 @@ from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.conditional import Draw, LineDraw
-from pdips.quantile.gradient import Regression, RegressionRecords
+from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
 from pdips_papers.kng.firm_panel_data import FIRST, LAST, PREFIX
@@ -52,7 +52,7 @@ def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Gene
 class _Open(Drawing):
     """Shows what a regression reads, without noise."""
 
-    def read(self, regression: Regression) -> RegressionRecords:
+    def read(self, regression: LineRegression) -> RegressionRecords:
         """Return the confidential records of a regression."""
         return regression.read(self._table)
 
