@@ -15,6 +15,7 @@ from pdips import CensoredPosterior, Schema, Table
 from pdips.posterior.columns import Columns, record_values
 from pdips.posterior.model import workspace
 from pdips.posterior.model_file import as_source
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips_papers.pseudo.quadrature import Quadrature
 
@@ -42,10 +43,11 @@ def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Gener
         return published(epsilon / 2, table)
     settings = {"centre": "reference", "reference": ROUGH} if centre == CENTRES[1] else {"centre": "staged"}
     made = CensoredPosterior(epsilon=epsilon, model=shares, **settings)
-    stage = made.stage(table, RandomBits(rng))
+    plan = made.plan(table.schema)
+    stage = made.stage(plan, Drawing(plan, table, RandomBits(rng)), rng)
     if centre == CENTRES[2]:
         stage = replace(stage, simulated={})
-    grid = made.scored(table, stage)
+    grid = made.draws_from(made.target(table.schema, stage))(table).scored
     p = np.exp(grid.log_probabilities())
     kept = p > 1e-9 * p.max()
     values = workspace(as_source(shares), SCHEMA).values_of(grid.grid.at(grid.index[kept]))

@@ -51,6 +51,11 @@ class Mechanism(Protocol):
         What the mechanism offers: neighbours it has a proof for, accountings, and ways to pay for several sets.
     most_sets : int
         The largest number of sets of one release.
+
+    Examples
+    --------
+    >>> Steps(epsilon="1/2").privacy_loss(Schema(columns={"ill": Column(levels=["no", "yes"])})).epsilon
+    Fraction(1, 2)
     """
 
     name: ClassVar[str]
@@ -244,7 +249,7 @@ class PlannedMechanism(ABC):
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
-        check_settings(self, split=getattr(self, "split", "once"))
+        check_settings(self, variant=self.variants[0], split=getattr(self, "split", "once"))
 
     @abstractmethod
     def plan(self, schema: Schema) -> Plan:
@@ -283,6 +288,10 @@ class PlannedMechanism(ABC):
         """Return settings that are published otherwise than they were given."""
         return {}
 
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price as it is known before there is a schema, with a paragraph for the disclosure board."""
+        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind=self.loss_kind, statement=text)
+
     @final
     def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
         """Return the price of a release. With a schema, the statement says what is asked of the table."""
@@ -290,7 +299,7 @@ class PlannedMechanism(ABC):
             return self.plan(schema).loss
         epsilon = exact(self.epsilon, "epsilon")
         text = paragraph(self.name, None, self.neighbours, self.n_sets, UNPLANNED, epsilon=epsilon, delta=Fraction(0))
-        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind=self.loss_kind, statement=text)
+        return self.without_schema(epsilon, text)
 
     @final
     def spends(self, schema: Schema) -> tuple[Spend, ...]:

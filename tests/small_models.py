@@ -8,8 +8,10 @@ import numpy as np
 import pymc as pm
 
 from pdips.data.schema import Column, Schema
-from pdips.posterior.model import Blueprint
+from pdips.posterior.model import ONE_AT_A_TIME, Blueprint
 from pdips.posterior.model_file import Source
+from pdips.privacy.curator import Drawing
+from pdips.privacy.noise import RandomBits
 from pdips.registry import find
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts, Sums
@@ -136,3 +138,12 @@ def with_model(mechanism: type, build=None) -> type:
 def ready(name: str) -> type:
     """Return a registered mechanism that can be built from epsilon alone."""
     return with_model(find(name))
+
+
+def grid_of(mechanism, table, seed: int = 1, stage=None):
+    """Return what a censored posterior knows before its draw, and the cells of its grid with their scores."""
+    plan = mechanism.plan(table.schema)
+    curator, rng = Drawing(plan, table, RandomBits(np.random.default_rng(seed))), np.random.default_rng(seed)
+    stage = stage or mechanism.stage(plan, curator, rng)
+    with ONE_AT_A_TIME:
+        return stage, mechanism.draws_from(mechanism.target(table.schema, stage))(table).scored

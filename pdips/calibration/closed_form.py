@@ -57,9 +57,8 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[st
     plan = plan_of(schema)
     if isinstance(plan, privacy_plan.Plan) and isinstance(plan.design, CountTree):
         plan = tree_plan(plan.design, plan)
-    if hasattr(plan, "parts"):
-        found = _of_statistics(plan, request)
-        n_averaged = int(getattr(mechanism, "n_sanitizations", 1))
+    if hasattr(getattr(plan, "design", None), "parts"):
+        found, n_averaged = _of_statistics(plan.design, request), plan.repeats
     elif isinstance(plan, (Plan, IntervalPlan)):
         margins, domain = request.margins(schema), columns_of(schema)
         form = _intervals(plan, domain) if isinstance(plan, IntervalPlan) else _counts(plan, domain)

@@ -7,6 +7,7 @@ import click
 
 from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, show_progress, warn_of_older_copy
 from pdips.errors import InputError
+from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
@@ -119,7 +120,6 @@ def _print_specific(found: dict[str, Any]) -> None:
 def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, explain: bool) -> None:
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.privacy.curator import Clock
-    from pdips.privacy.ledger import Ledger
 
     ledger = None if ledger_path is None else Ledger(ledger_path)
     warn_of_older_copy(ledger, Path(directory))

@@ -19,6 +19,7 @@ from pdips.cli.common import (
     show_verdicts,
     warn_of_older_copy,
 )
+from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import spell
 from pdips.registry import MECHANISMS
 from pdips.release.folder import staging
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from pdips.data.table import Table
     from pdips.mechanism import Mechanism
     from pdips.privacy.curator import Clock
-    from pdips.privacy.ledger import Ledger
     from pdips.release.release import Release, RunRecord
     from pdips.report.verdict import Verdict
 
@@ -94,7 +94,6 @@ def synthesize(
     from pdips.data.table import Table
     from pdips.mechanism import takes_counts
     from pdips.privacy.curator import Clock
-    from pdips.privacy.ledger import Ledger
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
     if model is not None:
@@ -169,7 +168,7 @@ def _write_inside(
     table: "Table",
     release: "Release",
     record: "RunRecord",
-    ledger: "Ledger | None",
+    ledger: Ledger | None,
     clock: "Clock",
     verdicts: "dict[str, Verdict]",
     *,
@@ -199,7 +198,7 @@ def _write_inside(
     write_report(folder, release.document(), tell=verdicts.update)
 
 
-def _tell(out: Path, release: "Release", ledger: "Ledger | None", *, published: bool, file_format: str) -> None:
+def _tell(out: Path, release: "Release", ledger: Ledger | None, *, published: bool, file_format: str) -> None:
     """Print what was released, at which price, and where the pages are."""
     loss, n_sets = release.loss, release.n_sets
     plural = "s" if n_sets > 1 else ""

@@ -262,6 +262,16 @@ def stream_bounds(
     ------
     InputError
         See :func:`pdips.posterior.stream.stream`; or if weights, centre or limit are not what they should be.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     level = pm.Normal("level", 0, 1)
+    ...     height = pm.Normal("height", level, 1, observed=np.array([-1.0, 0.0, 2.0]))
+    >>> bounds = stream_bounds(model, None, {"level": np.array([0.0, 0.5])}, limit=5)
+    >>> bounds.largest.shape
+    (3,)
     """
     pieces = stream(model, values, draws, mode=mode)
     chains = draws["posterior"].sizes["chain"] if isinstance(draws, xr.DataTree) else 1
@@ -298,6 +308,14 @@ def from_log_likelihood(
     ------
     InputError
         If there is no such group or variable, or it can't be told which dim counts records.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> log_lik = xr.DataArray(np.full((2, 50, 30), -1.0), dims=["chain", "draw", "record"])
+    >>> tree = xr.DataTree.from_dict({"log_likelihood": xr.Dataset({"y": log_lik})})
+    >>> float(from_log_likelihood(tree, limit=2.5).largest.max())
+    1.0
     """
     arrays, records = _arrays(tree, variable, record_dim)
     sizes = arrays[0].sizes
@@ -331,6 +349,16 @@ def log_likelihood_tree(
     ------
     InputError
         If it would hold more than ``MOST_HELD`` numbers; use :func:`stream_bounds`.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     level = pm.Normal("level", 0, 1)
+    ...     height = pm.Normal("height", level, 1, observed=np.array([-1.0, 0.0, 2.0]))
+    >>> tree = log_likelihood_tree(model, None, {"level": np.array([0.0, 0.5])})
+    >>> dict(tree["log_likelihood"].sizes)
+    {'chain': 1, 'draw': 2, 'record': 3}
     """
     pieces = stream(model, values, draws, mode=mode)
     if pieces.n_records * pieces.n_draws > MOST_HELD:

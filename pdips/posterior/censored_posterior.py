@@ -1,7 +1,7 @@
 """censored-posterior: any PyMC model as a differentially private synthesizer (paper 004, corrected)."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
@@ -10,47 +10,65 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.convergence import ROUNDS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior import private_reference as stages
-from pdips.posterior import statements
 from pdips.posterior.censoring import CLIPS, Clip
-from pdips.posterior.columns import distinct, record_values
-from pdips.posterior.grid import NODES, Scored, score_grid
-from pdips.posterior.model import ONE_AT_A_TIME, Workspace, workspace
+from pdips.posterior.grid import NODES, GridDraws
+from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Workspace, workspace
 from pdips.posterior.model_file import BuildModel, Source, as_source
+from pdips.posterior.nuts import ChainDraws
 from pdips.posterior.price import Price
 from pdips.posterior.private_reference import Reference, Stage
 from pdips.posterior.records import synthetic_sets
 from pdips.posterior.rehearsal import check_unused, on_stand_ins
-from pdips.posterior.rejection import check_prior, check_proposals, draw_by_rejection
+from pdips.posterior.rejection import RejectionDraws, check_prior, check_proposals
 from pdips.posterior.target import Target
-from pdips.privacy.curator import Clock, Progress
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, zcdp
-from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import ExactLaw as Law
-from pdips.privacy.replay import Outcome
-from pdips.release.release import Closer, Release, RunRecord
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Kind, Number, as_float, choice, exact, positive
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.release import Closer
 
 Centre = Literal["staged", "reference", "zero"]
 Sampler = Literal["auto", "grid", "nuts", "rejection"]
 Backend = sampling.Sampler
-Drawing = tuple[list[dict[str, FloatArray]], dict[str, Any], Closer | None]
+Draws = GridDraws | ChainDraws | RejectionDraws
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
 
 OF_NUTS = ("draws", "tune", "n_chains", "nuts")
 
+CENTRES = {
+    "staged": "Terms are centred on the log density at parameters that fit a private reference best: noisy counts or a "
+    "synthetic table, which cost their share of epsilon.",
+    "reference": "Terms are centred on the log density under a public reference.",
+    "zero": "Terms are not centred, so they and the window depend on the units of the columns.",
+}
+
+SAMPLING = {
+    "grid": "Parameters are one of finitely many public cells, chosen exactly with the probabilities that the proof is "
+    "about, and a point inside the cell that depends on no record.",
+    "rejection": "Parameters are exact draws by rejection from the prior; how long that takes depends on the records, "
+    "so the running time must not be shown.",
+    "nuts": "ASSUMPTION THAT NOTHING CERTIFIES: Markov chains (NUTS) have converged, so that a draw of theirs is one "
+    "from the posterior. The guarantee holds for the exact posterior; if the chains' law is off by a total variation "
+    "distance of at most gamma for every table, it holds with delta = (1 + e^epsilon) gamma. Whether chains agree is "
+    f"checked on the confidential table: they are run up to {ROUNDS} times, longer each time, until they do, and "
+    "without a release if they never do. These decisions are not covered by the guarantee. Each record's term is "
+    "worked out by the library from the model of a single record, so no record can enter the term of another.",
+}
+
 
 @dataclass(frozen=True, kw_only=True)
-class CensoredPosterior:
+class CensoredPosterior(PlannedMechanism):
     """Records from a PyMC model at a draw from a posterior in which no record counts for more than its share.
 
     Parameters
@@ -106,19 +124,27 @@ class CensoredPosterior:
     measure takes back, on records simulated there, what censoring would take away, so that the posterior keeps its
     place and width where the window is narrow, the better the nearer the centre is. Proof:
     ``docs/proofs/censored-posterior.md``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
+    >>> release, record = CensoredPosterior(epsilon=16, model=build_model).release(table)
+    >>> len(release.sets[0])
+    60
     """
 
     name: ClassVar[str] = "censored-posterior"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
-    most_sets: ClassVar[int] = MOST_SETS
     centres: ClassVar[tuple[str, ...]] = ("staged", "reference", "zero")
     weightings: ClassVar[tuple[str, ...]] = ("none", "public")
 
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
     model: str | Path | BuildModel | Source | None = None
     split: Split = "once"
     centre: Centre | None = None
@@ -136,7 +162,7 @@ class CensoredPosterior:
     n_chains: int = 4
 
     def __post_init__(self) -> None:
-        check_settings(self, split=self.split)
+        super().__post_init__()
         check_n_records(self.n_records, self.neighbours)
         choice(self.weights, self.weightings, "weights")
         choice(self.clip, CLIPS, "clip")
@@ -176,57 +202,74 @@ class CensoredPosterior:
             return prices.concentrated(self.epsilon, self.delta, share, self.n_draws)
         return prices.pure(self.epsilon, share, self.n_draws)
 
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release."""
-        epsilon = exact(self.epsilon, "epsilon")
-        sampler = self._sampler(schema)
-        delta = exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0)
-        text = statement(self, schema, statements.law(self, sampler, schema), delta=delta)
-        sampling: Literal["exact", "mcmc"] = "mcmc" if sampler in (None, "nuts") else "exact"
-        if self.kind == "zcdp":
-            return replace(zcdp(self.price.rho, self.delta, self.neighbours, text), sampling=sampling)
-        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", sampling=sampling, statement=text)
+    @property
+    def loss_kind(self) -> Kind:  # type: ignore[override]
+        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
+        return "pure" if self.kind == "pure" else "approximate"
 
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: the private reference, if there is one, and the draws.
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: the private reference, if there is one, and the draws.
 
         On the way all that could fail after the charge is tried on made-up records.
         """
-        space = self._space(schema)
+        self._rehearse(schema)
+        draw = Step(
+            name="parameters drawn",
+            sensitivity=Sensitivity.of_counts(schema, self.neighbours),
+            price=self.price.draw,
+            law="distribution",
+        )
+        steps, rounds = (draw,), self.n_draws
+        if self.centred_on == "staged":
+            first = stages.reference_step(schema, self.price.stage, self.neighbours)
+            drawn = replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)
+            steps, rounds = (first, drawn), 1
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            steps=steps,
+            repeats=rounds,
+            n_sets=self.n_sets,
+            law=self._sentences(schema),
+            kind=self.kind,
+            delta=exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0),
+            sampling="mcmc" if self._sampler(schema) == "nuts" else "exact",
+        )
+
+    def _rehearse(self, schema: Schema) -> None:
+        """Refuse, on stand-ins, what would fail once records are there."""
+        space, sampler = self._space(schema), self._sampler(schema)
         if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
         space.check()
-        if self._sampler(schema) == "nuts" and self.neighbours == "add-remove":
+        if sampler == "nuts" and self.neighbours == "add-remove":
             raise InputError(
                 "NUTS takes a model of as many records as there are, which add-remove protects; take replace-one, or a "
                 "model of up to three parameters for the grid"
             )
-        if self._sampler(schema) == "nuts":
+        if sampler == "nuts":
             space.check_gradient()
         else:
             given = [name for name in OF_NUTS if getattr(self, name) != self.__dataclass_fields__[name].default]
-            check_unused(given, f"sampler = {self._sampler(schema)}", "sampler = nuts")
-        if self.sampler == "rejection":
+            check_unused(given, f"sampler = {sampler}", "sampler = nuts")
+        if sampler == "rejection":
             check_prior(space)
         if self.centred_on == "staged":
-            stages.check_schema(schema, self.price.stage, self.neighbours)
             stages.rehearse(space)
         if self.centred_on == "reference":
             with on_stand_ins("the fit to the reference"):
                 self._reference(space, 1)
-        return self.price.spends(self.privacy_loss(schema).epsilon)
 
     def _space(self, schema: Schema) -> Workspace:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
         return workspace(as_source(self.model), schema)
 
-    def _sampler(self, schema: Schema | None) -> str | None:
-        """Return how parameters are drawn, None if that depends on a model that isn't at hand."""
-        if schema is None or self.model is None:
-            return None if self.sampler == "auto" else self.sampler
+    def _sampler(self, schema: Schema) -> str:
+        """Return how parameters are drawn."""
         n_parameters = self._space(schema).blueprint.n_parameters
         few = n_parameters <= max(NODES)
         if self.sampler == "grid" and not few:
@@ -238,7 +281,7 @@ class CensoredPosterior:
 
     def window(self, schema: Schema) -> Fraction:
         """Return the half-width of the window of one draw, in nats."""
-        return self.price.window(self.neighbours, schema.records.max_per_person)
+        return self.price.window(Sensitivity.of_counts(schema, self.neighbours))
 
     def target(self, schema: Schema, stage: Stage) -> Target:
         """Return the posterior of one draw."""
@@ -251,106 +294,57 @@ class CensoredPosterior:
             key = stages.key_of(wanted), n_records
             return space.tried.once(key, lambda: stages.referenced(space, wanted, n_records))
 
-    def stage(self, table: Table, bits: RandomBits) -> Stage:
-        """Return what is known before the draw, and spend the first stage's share on it if there is one."""
-        space, n_public = self._space(table.schema), self._n_public(table)
+    def stage(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Stage:
+        """Return what is known before the draw, and ask for the private reference if there is one."""
+        space = self._space(plan.schema)
         if self.centred_on == "staged":
-            return stages.staged(space, table, self.price.stage, self.neighbours, bits)
-        if self.centred_on == "reference":
-            return self._reference(space, n_public)
-        return stages.unreferenced(space, n_public)
+            cells = stages.measure(plan, curator, self._followed(curator))
+            public = stages.public_rows(curator.public, rng) if plan.schema.public_columns else {}
+            return stages.after(space, cells, public)
+        n_public = self.n_records or (curator.n_records if plan.n_public else 1)
+        return (
+            self._reference(space, n_public) if self.centred_on == "reference" else stages.unreferenced(space, n_public)
+        )
 
-    def _n_public(self, table: Table) -> int:
-        """Return a number of records that may be known: the table's own where neighbours share it."""
-        return self.n_records or table.n_records if self.neighbours == "replace-one" else (self.n_records or 1)
+    def _followed(self, curator: Curator) -> Callable[[IntArray], IntArray]:
+        """Return what is made of noisy counts that the draws depend on: audits follow them."""
+        return lambda noisy: curator.decide(noisy, lambda counts: counts)
 
-    def scored(self, table: Table, stage: Stage) -> Scored:
-        """Return the public grid with its scores."""
-        values, counts = distinct(record_values(table), table.counts)
-        with ONE_AT_A_TIME:
-            return score_grid(self.target(table.schema, stage), values, counts)
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Ask for the private reference and for parameters, and draw records from the model at these."""
+        with ONE_AT_A_TIME, curator.timed("finding where to look"):
+            stage = self.stage(plan, curator, rng)
+        draws = self.draws_from(self.target(plan.schema, stage))
+        with ONE_AT_A_TIME, curator.timed("drawing the parameters"):
+            answers = [curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)]
+            drawn = draws.parameters(answers, rng)
+        sets = synthetic_sets(
+            self._space(plan.schema).blueprint.draw,
+            plan.schema,
+            curator,
+            drawn if self.n_draws > 1 else drawn[0],
+            self.n_sets,
+            self.n_records or curator.n_records,
+            rng,
+        )
+        return Drawn(sets=sets, diagnostics=draws.diagnostics, closer=_closer(draws, drawn))
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
-        """Return the cells of independent releases' draws on the grid, shape (runs, draws), for audits.
+    def draws_from(self, target: Target) -> Draws:
+        """Return what the parameters are drawn from, once a curator gives it a table."""
+        sampler = self._sampler(target.space.blueprint.schema)
+        if sampler == "nuts":
+            lengths = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "nuts": self.nuts}
+            return ChainDraws(target, self.n_draws, **lengths)
+        return GridDraws(target) if sampler == "grid" else RejectionDraws(target, self.n_draws)
 
-        Centre staged is audited by ``audit.cases.posterior.Staged``.
-        """
-        with ONE_AT_A_TIME:
-            scored = self.scored(table, self._fixed(table, bits))
-        return scored.observe(n_runs * self.n_draws, bits).reshape(n_runs, self.n_draws)
-
-    def law(self, table: Table) -> Law:
-        """Return the exact law of the cell of one draw on the grid, for audits; not with centre staged."""
-        with ONE_AT_A_TIME:
-            scored = self.scored(table, self._fixed(table, RandomBits(np.random.default_rng(0))))
-        found = scored.log_probabilities()
-        outcomes = [Outcome(key=(cell,), log_probability=float(p)) for cell, p in enumerate(found) if np.isfinite(p)]
-        return Law(outcomes=outcomes, repeats=self.n_draws)
-
-    def _fixed(self, table: Table, bits: RandomBits) -> Stage:
-        if self.centred_on == "staged":
-            raise InputError("the second stage is audited at a fixed outcome of the first")
-        return self.stage(table, bits)
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values, with the text of the model, which is public."""
-        return statements.settings(self)
-
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release.
-
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        rng : numpy.random.Generator, optional
-            For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
-            Charged before any random bit is drawn.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            What may be published, and what stays inside.
-
-        Raises
-        ------
-        InputError
-            If there is no model or it doesn't fit the schema, or the ledger belongs to another table.
-        RefusedError
-            If the ledger's total would be overspent, or chains don't agree; then the spend stays charged.
-        """
-        self.spends(table.schema)
-        self._look_ahead(table)
-
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            space = self._space(table.schema)
-            with ONE_AT_A_TIME, clock.step("finding where to look"):
-                stage = self.stage(table, bits)
-            with ONE_AT_A_TIME, clock.step("drawing the parameters"):
-                drawn, diagnostics, closer = self._draw(self.target(table.schema, stage), table, bits)
-            n, each = self.n_records or table.n_records, drawn if self.n_draws > 1 else drawn[0]
-            sets = synthetic_sets(space.blueprint.draw, table, each, self.n_sets, n, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
-
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
-
-    def _look_ahead(self, table: Table) -> None:
+    def check(self, plan: Plan, table: Table) -> None:
         """Refuse or warn, from public facts alone and before anything is spent, of what can't work."""
         if self.sampler == "rejection":
-            if self.neighbours == "add-remove":
+            if not plan.n_public:
                 raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
-            check_proposals(table.n_records, self.window(table.schema), n_draws=self.n_draws)
-        if self._n_public(table) * self.window(table.schema) < USELESS:
+            check_proposals(table.n_records, self.window(plan.schema), n_draws=self.n_draws)
+        n_public = self.n_records or (table.n_records if plan.n_public else 1)
+        if n_public * self.window(plan.schema) < USELESS:
             warnings.warn(
                 f"epsilon is so small that all records together move the log density by less than {USELESS} nats: what "
                 "is released says next to nothing beyond the prior or the reference",
@@ -358,33 +352,55 @@ class CensoredPosterior:
                 stacklevel=3,
             )
 
-    def _draw(self, target: Target, table: Table, bits: RandomBits) -> Drawing:
-        """Return the parameters of each draw, what the curator may see, and what looks closer."""
-        space, sampler = target.space, self._sampler(table.schema)
-        if sampler == "nuts":
-            return self._draw_chains(target, table, bits)
-        values, counts = distinct(record_values(table), table.counts)
-        if sampler == "rejection":
-            flat = draw_by_rejection(target, values, counts, n=self.n_draws, bits=bits)
-            return space.values_of(flat), {"sampler": sampler}, None
-        scored = score_grid(target, values, counts)
-        drawn = space.values_of(scored.draw(self.n_draws, bits))
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than given: the model with its text, which is public."""
+        model, given, staged = self.model, self.reference, self.centred_on == "staged"
+        return {
+            "centre": self.centred_on,
+            "reference": dict(given) if isinstance(given, Mapping) else given if given is None else Path(given).name,
+            "share": as_float(exact(self.share, "share")) if staged else None,
+            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
+            "model": None if model is None else as_source(model).name,
+            "model_source": None if model is None else as_source(model).text or None,
+        }
 
-        def closer() -> Any:
-            from pdips.posterior.inspection import inspect_grid
+    def _sentences(self, schema: Schema) -> str:
+        """Return what is done, for a disclosure board."""
+        n_draws, names = self.n_draws, [name for name, column in schema.columns.items() if not column.public]
+        drawn = "one draw" if n_draws == 1 else f"{n_draws} independent draws, one for each set,"
+        parts = [
+            f"Synthetic records come from the analyst's model at {drawn} of its parameters from a posterior in which "
+            "each record's term is kept inside a window, so that no record can move the log density by more than its "
+            "share.",
+            CENTRES[self.centred_on],
+        ]
+        if self.weights == "public":
+            parts.append("Terms are weighed by weights that depend on their record and on public values only.")
+        parts.append(SAMPLING[self._sampler(schema)])
+        if self.kind == "zcdp":
+            spent = "Draws and the private reference" if self.centred_on == "staged" else "Draws"
+            parts.append(f"{spent} are added up as zero-concentrated losses and read at delta.")
+        if self.n_sets > 1 and n_draws == 1:
+            parts.append(
+                f"All {self.n_sets} sets share one draw: what differs between them does not show how uncertain "
+                "parameters are."
+            )
+        named = ", ".join(names)
+        parts.append(f"The model of {named} and its priors are public, and were not chosen by looking at the table.")
+        if not as_source(self.model).text:  # type: ignore[arg-type]
+            parts.append(UNRECORDED)
+        return " ".join(parts)
 
-            return inspect_grid(target, values, counts, drawn, scored)
 
-        return drawn, {"sampler": "grid"}, closer
+def _closer(draws: Any, released: Sequence[Mapping[str, FloatArray]]) -> Closer | None:
+    """Return what looks closer at a posterior, when somebody asks: what it needs takes seconds to import."""
 
-    def _draw_chains(self, target: Target, table: Table, bits: RandomBits) -> Drawing:
-        values, lengths = record_values(table), {"draws": self.draws, "tune": self.tune, "chains": self.n_chains}
-        rng = bits.generator()
-        drawn, tree, found = sampling.draw_chains(target, values, n=self.n_draws, nuts=self.nuts, rng=rng, **lengths)
+    def look() -> Any:
+        from pdips.posterior import inspection
 
-        def closer() -> Any:
-            from pdips.posterior.inspection import inspect_chains
+        if isinstance(draws, GridDraws):
+            return inspection.inspect_grid(draws.target, *draws.records, released, draws.scored)  # type: ignore[misc]
+        facts = draws.values, draws.table.counts, released, draws.tree, draws.convergence
+        return inspection.inspect_chains(draws.target, *facts)
 
-            return inspect_chains(target, values, table.counts, drawn, tree, found)
-
-        return drawn, {"sampler": "nuts", "convergence": found}, closer
+    return look if isinstance(draws, ChainDraws) or getattr(draws, "records", None) else None

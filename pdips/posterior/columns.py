@@ -68,6 +68,16 @@ class Columns(Mapping[str, Any]):
     -----
     A model reads symbols, not records, so nothing outside its graph can depend on them: neither a prior nor a constant
     worked out beforehand. Inside :meth:`unread` a column's ``get_value`` and ``eval`` say so.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> schema = Schema(columns={"wage": Column(lower=0, upper=100)})
+    >>> with pm.Model() as model:
+    ...     columns = Columns(schema, {"wage": np.array([10.0, 20.0])})
+    ...     wage = pm.Normal("w", 50, 10, observed=columns["wage"])
+    >>> [data.name for data in model.data_vars]
+    ['wage_data']
     """
 
     def __init__(self, schema: Schema, values: Values) -> None:

@@ -89,6 +89,16 @@ def censor(
     some tables and parameters, because a finished model can't be built again of one record; and what was worked out
     before the model was built can't be seen. Mechanisms with a guarantee use
     :func:`pdips.posterior.censoring.censor_records`, where it can't happen.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> with pm.Model() as model:
+    ...     level = pm.Normal("level", 0, 1)
+    ...     height = pm.Normal("height", level, 1, observed=np.array([-1.0, 0.0, 2.0]))
+    >>> censored = censor(model, window=0.5)
+    >>> [potential.name for potential in censored.model.potentials] != []
+    True
     """
     choice(clip, CLIPS, "clip")
     choice(neighbours, ("replace-one", "add-remove"), "neighbours")

@@ -1,13 +1,17 @@
 """Exact draws from a censored posterior of few parameters, on a public grid."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.posterior.columns import Values
+from pdips.data.table import Table
+from pdips.errors import PlanError
+from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.parameters import split
 from pdips.posterior.private_reference import Anchor
 from pdips.posterior.record_likelihood import RecordLikelihood
@@ -114,11 +118,6 @@ class Scored:
     scores: IntArray  # shape (cells,)
     unit: Fraction  # nats a step
 
-    def draw(self, n: int, bits: RandomBits) -> FloatArray:
-        """Return n independent draws, shape (n, parameters), in unconstrained space."""
-        chosen = [int(exponential_mechanism(self.scores[None], self.unit, bits)[0]) for _ in range(n)]
-        return np.asarray(self.grid.inside(self.index[chosen], bits.generator()))
-
     def observe(self, n: int, bits: RandomBits) -> IntArray:
         """Return the cells of n independent draws, shape (n, 1)."""
         blocks = [min(BLOCK, n - start) for start in range(0, n, BLOCK)]
@@ -128,6 +127,51 @@ class Scored:
     def log_probabilities(self) -> FloatArray:
         """Return the log probability of each cell."""
         return np.asarray(choice_log_probabilities(self.scores[None], self.unit)[0])
+
+
+class GridDraws:
+    """Draws from a censored posterior on its grid: a distribution over public cells, which the table weighs.
+
+    Parameters
+    ----------
+    target : Target
+        The posterior.
+    """
+
+    def __init__(self, target: Target) -> None:
+        self.target = target
+        self._grid = Grid(target.space.likelihood, target.stage.anchor)
+        self._scored: Scored | None = None
+        self.records: tuple[Values, IntArray] | None = None
+        self.diagnostics: dict[str, Any] = {"sampler": "grid"}
+
+    def __call__(self, table: Table) -> "GridDraws":
+        """Score the cells by the records of a table."""
+        if self._scored is None:
+            self.records = distinct(record_values(table), table.counts)
+            self._scored = score_grid(self.target, *self.records)
+        return self
+
+    @property
+    def scored(self) -> Scored:
+        """The cells with their scores, once there was a table."""
+        if self._scored is None:
+            raise PlanError("cells are scored by a table, which a curator holds")
+        return self._scored
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> IntArray:
+        """Return the cells of independent draws, shape (runs, 1)."""
+        return self.scored.observe(runs, bits)
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Return the log probability of each cell that the prior allows."""
+        found = self.scored.log_probabilities()
+        return {(cell,): float(p) for cell, p in enumerate(found) if np.isfinite(p)}
+
+    def parameters(self, answers: Sequence[IntArray], rng: np.random.Generator) -> list[dict[str, FloatArray]]:
+        """Return the free variables at a point in each drawn cell that depends on no record."""
+        cells = self._grid.indices()[np.concatenate(answers)]
+        return self.target.space.values_of(self._grid.inside(cells, rng))
 
 
 def score_grid(target: Target, values: Values, counts: IntArray) -> Scored:

@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import ROUNDS, Convergence, announce, converged, require
 from pdips.errors import InputError
-from pdips.posterior.columns import Values
+from pdips.posterior.columns import Values, record_values
 from pdips.posterior.model import quiet
 from pdips.posterior.parameters import split
-from pdips.posterior.target import Target
+from pdips.posterior.target import JointDraws, Parameters, Target
 from pdips.privacy.loss import choice
+from pdips.privacy.noise import RandomBits
 
 Sampler = Literal["auto", "nutpie", "pymc", "numpyro"]
 
@@ -47,6 +48,31 @@ JITTER = 0.1
 """Chains that are told where to start do so within this distance, on the unconstrained scale."""
 
 GROUPS = ("posterior", "sample_stats")
+
+
+class ChainDraws(JointDraws):
+    """Draws from a censored posterior by NUTS: draws of the same chains, as far apart as they can be.
+
+    Parameters
+    ----------
+    target : Target
+        The posterior.
+    n : int
+        How many will be asked for.
+    **settings
+        ``draws``, ``tune``, ``chains`` and ``nuts`` of :func:`draw_chains`.
+    """
+
+    def __init__(self, target: Target, n: int, **settings: Any) -> None:
+        super().__init__(n)
+        self.target, self._settings = target, settings
+
+    def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
+        """Draw n times."""
+        self.values, rng = record_values(self.table), bits.generator()
+        made, self.tree, self.convergence = draw_chains(self.target, self.values, n=n, rng=rng, **self._settings)
+        self.diagnostics = {"sampler": "nuts", "convergence": self.convergence}
+        return made
 
 
 def draw_chains(

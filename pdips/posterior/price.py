@@ -5,7 +5,8 @@ from fractions import Fraction
 from math import isqrt
 
 from pdips.errors import InputError
-from pdips.privacy.loss import Neighbours, Number, Spend, exact, positive, zcdp
+from pdips.privacy.loss import Number, exact, positive, zcdp
+from pdips.privacy.sensitivity import Sensitivity
 
 DIGITS = 10**12
 """Square roots are rounded down to this part of one."""
@@ -32,17 +33,9 @@ class Price:
     n_draws: int
     rho: Fraction = Fraction(0)
 
-    def window(self, neighbours: Neighbours, max_per_person: int) -> Fraction:
-        """Return the half-width w of a draw's window: 4 w (replace-one) or 2 w (add-remove) is its price."""
-        return self.draw / ((4 if neighbours == "replace-one" else 2) * max_per_person)
-
-    def spends(self, epsilon: Fraction) -> tuple[Spend, ...]:
-        """Return the items of a total of ``epsilon``."""
-        if self.rho:
-            return (Spend(step="reference and draws, composed as zero-concentrated losses", epsilon=epsilon),)
-        first = (Spend(step="a private reference to centre on", epsilon=self.stage),) if self.stage else ()
-        each = f"parameters drawn{f' for {self.n_draws} sets' if self.n_draws > 1 else ''}"
-        return (*first, Spend(step=each, epsilon=self.draw * self.n_draws))
+    def window(self, sensitivity: Sensitivity) -> Fraction:
+        """Return the half-width w of a draw's window, given that of counts of records: 2 w a record is its price."""
+        return self.draw / (2 * sensitivity.l1)
 
 
 def pure(epsilon: Number, share: Fraction, n_draws: int) -> Price:

@@ -26,8 +26,11 @@ from pdips.posterior.model import ONE_AT_A_TIME, STAND_INS, Workspace
 from pdips.posterior.parameters import PUBLIC_SEED, initial, split
 from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
 from pdips.posterior.rehearsal import on_stand_ins
+from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
-from pdips.privacy.noise import RandomBits, check_scale, discrete_laplace, discrete_laplace_variance
+from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
 
 Reference = str | Path | Mapping[str, Any]
 
@@ -104,31 +107,57 @@ def counts_cells(schema: Schema) -> bool:
     return not schema.public_columns and math.prod(column.n_levels for column in cut) <= MOST_CELLS
 
 
-def check_schema(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> None:
-    """Refuse, before anything is spent, a schema that the first stage can't work on."""
+def reference_step(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> Step:
+    """Return the step that pays for a private table, checked against the schema."""
+    name = "a private reference to centre on"
+    counts = Sensitivity.of_counts(schema, neighbours)
     if counts_cells(schema):
-        check_scale(scale_of(schema, epsilon, neighbours), "laplace")
-    else:
-        _steps(epsilon, neighbours).spends(binned(schema))
+        return Step(name=name, sensitivity=counts, price=epsilon, counts="each cell of a private reference")
+    _steps(epsilon, neighbours).spends(binned(schema))
+    return Step(name=name, sensitivity=counts, price=epsilon, law="distribution")
 
 
-def measure(table: Table, epsilon: Fraction, neighbours: Neighbours, bits: RandomBits) -> Cells:
-    """Spend ``epsilon`` on noisy counts of cells (:class:`LaplaceSanitizer`'s noise), or on a table by ``Steps``.
+class TableDraws:
+    """A private table by ``Steps``: a distribution over tables, of which no person moves the law by more than epsilon.
 
-    Proof: ``docs/proofs/laplace-sanitizer.md``, ``docs/proofs/steps.md``.
+    Proof: ``docs/proofs/steps.md``.
     """
-    schema = binned(table.schema)
-    cut = Table(table.frame, schema)
-    if not counts_cells(table.schema):
-        rng = bits.generator() if bits.reproducible else None
-        release, _ = _steps(epsilon, neighbours).release(cut, rng=rng)
-        if not len(release.sets[0]):  # under add-remove noise may leave no record
-            return no_cells(schema)
-        return cells_of_table(Table(release.sets[0], schema.without_person()))
-    counts = counts_of(table)
-    noisy = counts + discrete_laplace(scale_of(schema, epsilon, neighbours), len(counts), bits)
-    n_records = table.n_records if neighbours == "replace-one" else max(int(noisy.sum()), 1)
-    return cells_of_counts(table.schema, noisy, epsilon, neighbours, n_records)
+
+    def __init__(self, table: Table, steps: Steps) -> None:
+        self._table, self._steps = table, steps
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> list[pd.DataFrame]:
+        """Return independent synthetic tables."""
+        cut, rng = Table(self._table.frame, binned(self._table.schema)), bits.generator() if bits.reproducible else None
+        return [self._steps.release(cut, rng=rng)[0].sets[0] for _ in range(runs)]
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Refuse: there are too many tables."""
+        raise InputError("a private reference by steps has no law that could be spelt out")
+
+
+def measure(plan: Plan, curator: Curator, decide: Callable[[IntArray], IntArray] | None = None) -> Cells:
+    """Ask for noisy counts of cells (the Laplace sanitizer's noise), or for a table by ``Steps``.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its first step is a :func:`reference_step`.
+    curator : Curator
+        Holds the table.
+    decide : callable, optional
+        What is made of the noisy counts, on which later questions depend; by default they stay as they are.
+    """
+    step, schema = plan.steps[0], plan.schema
+    if step.law == "distribution":
+        made = curator.draw(step, lambda table: TableDraws(table, _steps(step.price, plan.neighbours)))
+        if not len(made):  # under add-remove noise may leave no record
+            return no_cells(binned(schema))
+        return cells_of_table(Table(made, binned(schema).without_person()))
+    noisy = curator.count(step, counts_of)
+    noisy = curator.decide(noisy, lambda counts: counts) if decide is None else decide(noisy)
+    n_records = curator.n_records if plan.n_public else max(int(noisy.sum()), 1)
+    return cells_of_counts(schema, noisy, step, n_records)
 
 
 def counts_of(table: Table) -> IntArray:
@@ -140,21 +169,13 @@ def counts_of(table: Table) -> IntArray:
     return np.asarray(cut.count(place, int(np.prod(sizes))))
 
 
-def scale_of(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
-    """Return the scale of the noise on a count."""
-    return (2 if neighbours == "replace-one" else 1) * schema.records.max_per_person / epsilon
-
-
-def cells_of_counts(
-    schema: Schema, noisy: IntArray, epsilon: Fraction, neighbours: Neighbours, n_records: int
-) -> Cells:
-    """Return the cells with their noisy counts."""
+def cells_of_counts(schema: Schema, noisy: IntArray, step: Step, n_records: int) -> Cells:
+    """Return the cells with their noisy counts, which have the noise of a step."""
     cut = binned(schema)
     sizes = [column.n_levels for column in cut.columns.values()]
     codes = np.unravel_index(np.arange(len(noisy)), sizes)
     values, volumes = _inside(cut, dict(zip(cut.columns, codes, strict=True)), {})
-    variance = discrete_laplace_variance(scale_of(cut, epsilon, neighbours))
-    return Cells(values, noisy.astype(np.float64), volumes, variance, n_records)
+    return Cells(values, noisy.astype(np.float64), volumes, step.standard_deviation**2, n_records)
 
 
 def no_cells(schema: Schema) -> Cells:
@@ -226,12 +247,6 @@ class Stage:
     simulated: Values = field(default_factory=dict)
 
 
-def staged(space: Workspace, table: Table, epsilon: Fraction, neighbours: Neighbours, bits: RandomBits) -> Stage:
-    """Spend ``epsilon`` on a private reference, and centre on the parameters that fit it best."""
-    cells = measure(table, epsilon, neighbours, bits)
-    return after(space, cells, _public_rows(table, bits))
-
-
 def rehearse(space: Workspace) -> None:
     """Go through the first stage without a table, so that what a model makes fail there fails before the charge.
 
@@ -270,12 +285,12 @@ def simulate(space: Workspace, place: FloatArray, public: Values, *, n: int | No
     return {**public, **drawn}
 
 
-def _public_rows(table: Table, bits: RandomBits) -> dict[str, NDArray[Any]]:
+def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
     """Return the public columns of records chosen at random; neighbouring tables share them."""
     names = list(table.schema.public_columns)
     if not names:
         return {}
-    rows = bits.generator().integers(table.n_records, size=SIMULATED)
+    rows = rng.integers(table.n_records, size=SIMULATED)
     return {name: values[rows] for name, values in record_values(table, names).items()}
 
 

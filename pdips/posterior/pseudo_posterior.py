@@ -14,7 +14,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run
+from pdips.mechanism import Drawn, PlannedMechanism, Variant
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.grid import NODES, Grid
@@ -25,11 +25,11 @@ from pdips.posterior.parameters import split, unconstrained
 from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.records import synthetic_sets
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
-from pdips.privacy.curator import Clock, Progress
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, spell
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Kind, Neighbours, choice, exact, spell
 from pdips.privacy.noise import RandomBits
-from pdips.release.release import Closer, Release, RunRecord
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
 
 Weights = Literal["weighted", "weighted-e"]
 WEIGHTS: tuple[Weights, ...] = ("weighted", "weighted-e")
@@ -52,7 +52,7 @@ QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoPosterior:
+class PseudoPosterior(PlannedMechanism):
     """Records drawn from a model whose likelihood counts risky records for less.
 
     Parameters
@@ -65,8 +65,6 @@ class PseudoPosterior:
         The number of records is public.
     model : path, callable or Source
         The model: a file with ``build_model(data, schema)``, or that function.
-    variant : {"published"}
-        There is no sound form of it.
     weights : {"weighted", "weighted-e"}
         Which of the paper's two rules gives the weights.
     scale, shift : float
@@ -87,26 +85,35 @@ class PseudoPosterior:
     epsilon_x = 2 max_i alpha_i f_i of the second fit. With log-likelihoods that the parameters leave
     unbounded (normal, beta, Bernoulli, ...) no finite epsilon holds at any number of records; and the weights depend on
     all records, so each record moves the weights of all others. ``docs/mechanisms/pseudo-posterior.md`` has an example.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 40 + [1] * 20}), schema)
+    >>> PseudoPosterior(epsilon=2, model=build_model).privacy_loss(schema).kind
+    'asymptotic'
     """
 
     name: ClassVar[str] = "pseudo-posterior"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variants: ClassVar[tuple[Variant, ...]] = ("published",)
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = MOST_SETS
+    loss_kind: ClassVar[Kind] = "asymptotic"
+    variant: ClassVar[str] = "published"
 
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
     model: str | Path | BuildModel | Source | None = None
-    variant: Variant = "published"
     weights: Weights = "weighted"
     scale: float = 1.0
     shift: float = 0.0
     n_draws: int = 1_000
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variant)
+        super().__post_init__()
         choice(self.weights, WEIGHTS, "weights")
         if self.model is not None:
             object.__setattr__(self, "model", as_source(self.model))
@@ -114,40 +121,42 @@ class PseudoPosterior:
         if isinstance(self.n_draws, bool) or not isinstance(self.n_draws, int) or not 1 <= self.n_draws <= 100_000:
             raise InputError(f"n_draws must be a whole number from 1 to 100,000, got {self.n_draws}")
 
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return what the paper claims, of kind "asymptotic"."""
-        epsilon = exact(self.epsilon, "epsilon")
-        text = _statement(self, schema)
-        return PrivacyLoss(
-            epsilon=epsilon, neighbours=self.neighbours, kind="asymptotic", sampling="mcmc", statement=text
-        )
-
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the one item; on the way the model is tried on stand-ins, so that its faults cost nothing."""
-        space = self._space(schema)
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: one draw, with the epsilon that the paper claims; the model is tried on stand-ins."""
+        space, epsilon = self._space(schema), exact(self.epsilon, "epsilon")
         space.check(discrete=True)
         if not has_few(space.blueprint) and not space.discrete:
             space.check_gradient()
-        return (Spend(step="parameters drawn from the pseudo posterior", epsilon=exact(self.epsilon, "epsilon")),)
+        step = Step(
+            name="parameters drawn from the pseudo posterior",
+            sensitivity=Sensitivity.of_counts(schema, self.neighbours),
+            price=epsilon,
+            law="distribution",
+        )
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            steps=(step,),
+            n_sets=self.n_sets,
+            law=_statement(self, schema),
+            kind="asymptotic",
+            sampling="mcmc",
+            claim=epsilon,
+        )
 
     def _space(self, schema: Schema) -> Workspace:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: a file with build_model(data, schema), or that function")
         return workspace(as_source(self.model), schema)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than given: the model with its text, which is public."""
+        source = None if self.model is None else as_source(self.model)
         return {
-            "epsilon": as_float(exact(self.epsilon, "epsilon")),
-            "n_sets": self.n_sets,
-            "neighbours": self.neighbours,
             "variant": self.variant,
-            "model": None if self.model is None else as_source(self.model).name,
-            "model_source": None if self.model is None else as_source(self.model).text or None,
-            "weights": self.weights,
-            "scale": self.scale,
-            "shift": self.shift,
-            "n_draws": self.n_draws,
+            "model": None if source is None else source.name,
+            "model_source": None if source is None else source.text or None,
         }
 
     def record_weights(self, bounds: FloatArray) -> FloatArray:
@@ -155,94 +164,71 @@ class PseudoPosterior:
         alpha = linear_weights(bounds, scale=self.scale, shift=self.shift)
         return weighted_e(alpha, bounds, self.epsilon) if self.weights == "weighted-e" else alpha
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
-        """Return parameters drawn from the pseudo posterior, shape (runs, numbers), for audits of few parameters.
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Ask for parameters, and draw records from the model at these."""
+        [step], draws = plan.steps, PseudoDraws(self, self._space(plan.schema))
+        with ONE_AT_A_TIME, curator.timed("fitting the model, and the pseudo posterior"):
+            curator.draw(step, draws)
+        draw, released = draws.space.blueprint.draw, draws.made[-1]
+        sets = synthetic_sets(draw, plan.schema, curator, released, self.n_sets, curator.n_records, rng)
+        return Drawn(sets=sets, diagnostics=draws.diagnostics, closer=lambda: draws.look(released))
+
+
+class PseudoDraws:
+    """Draws from the pseudo posterior of a table: fit, weigh, fit again."""
+
+    def __init__(self, mechanism: PseudoPosterior, space: Workspace) -> None:
+        self._mechanism, self.space = mechanism, space
+
+    def __call__(self, table: Table) -> "PseudoDraws":
+        """Take a table, which a curator holds."""
+        self._table = table
+        return self
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:
+        """Return independent draws, a number for each entry of a parameter, shape (runs, numbers).
 
         The draws over which risks are taken are made once for all runs, which are independent given these.
         """
-        space = self._space(table.schema)
-        if not has_few(space.blueprint):
-            raise InputError(f"{self.name} is audited with models of one to three continuous parameters only")
-        with ONE_AT_A_TIME:
-            fits = GridFit(space, record_values(table), self.n_draws, bits.generator())
-            fits.largest(self.record_weights(fits.largest(None)))
-            return np.stack([np.concatenate([np.ravel(v) for v in draw.values()]) for draw in fits.several(n_runs)])
+        mechanism, values = self._mechanism, record_values(self._table)
+        few = has_few(self.space.blueprint)
+        if runs > 1 and not few:
+            raise InputError(f"{mechanism.name} is audited with models of one to three continuous parameters only")
+        self._fits = (GridFit if few else ChainFit)(self.space, values, mechanism.n_draws, bits.generator())
+        bounds = self._fits.largest(None)
+        self._weights = mechanism.record_weights(bounds)
+        self._describe(bounds, self._fits.largest(self._weights))
+        self.made = self._fits.several(runs)
+        return np.array([np.concatenate([np.ravel(value) for value in draw.values()]) for draw in self.made])
 
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Fit, weigh, fit again and draw a release.
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Refuse: the weights leave no law that could be spelt out."""
+        raise InputError("weights from a fit to the table leave no law that could be spelt out")
 
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        rng : numpy.random.Generator, optional
-            For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
-            Refuses: it holds no losses that bound nothing.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            What may be published by who allows ``"asymptotic"``, and what stays inside.
-
-        Raises
-        ------
-        InputError
-            If there is no model, it doesn't fit the schema, or a ledger is given.
-        RefusedError
-            If the chains don't converge.
-        """
-
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            space = self._space(table.schema)
-            parameters, diagnostics, closer = self._fit(space, table, bits.generator(), clock)
-            sets = synthetic_sets(space.blueprint.draw, table, parameters, self.n_sets, table.n_records, bits, clock)
-            return Drawn(sets=sets, diagnostics=diagnostics, closer=closer)
-
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
-
-    def _fit(
-        self, space: Workspace, table: Table, rng: np.random.Generator, clock: Clock
-    ) -> tuple[dict[str, NDArray[Any]], dict[str, Any], Closer]:
-        """Return one draw of the parameters from the pseudo posterior, what the curator may see, what looks closer."""
-        fits = (GridFit if has_few(space.blueprint) else ChainFit)(space, record_values(table), self.n_draws, rng)
-        with ONE_AT_A_TIME, clock.step("fitting the model"):
-            bounds = fits.largest(None)
-        with ONE_AT_A_TIME, clock.step("fitting the pseudo posterior"):
-            weights = self.record_weights(bounds)
-            weighted = fits.largest(weights)
-        delta = lipschitz_bound(weights, weighted)
-        alpha = np.repeat(weights, fits.counts)
-        diagnostics = {
-            "fit": fits.name,
+    def _describe(self, bounds: FloatArray, weighted: FloatArray) -> None:
+        delta = lipschitz_bound(self._weights, weighted)
+        alpha = np.repeat(self._weights, self._fits.counts)
+        quantiles = np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist()
+        self.diagnostics = {
+            "fit": self._fits.name,
             "unweighted bound": float(bounds.max()),
             "bound": delta,
             "epsilon_x": 2 * delta,
             "share of weight 0": float((alpha == 0).mean()),
-            "weight quantiles": dict(zip(QUANTILES, np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist(), strict=True)),
-            "draws": self.n_draws,
-            "convergence": fits.convergence,
+            "weight quantiles": dict(zip(QUANTILES, quantiles, strict=True)),
+            "draws": self._mechanism.n_draws,
+            "convergence": self._fits.convergence,
         }
-        [released] = fits.several(1)
 
-        def closer() -> Any:
-            from pdips.posterior import inspection as look
+    def look(self, released: dict[str, NDArray[Any]]) -> Any:
+        """Look closer at the last fit."""
+        from pdips.posterior import inspection as look
 
-            tree = fits.tree or look.tree_of(fits.several(self.n_draws))
-            posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.tree is None)
-            held = {"values": fits.values, "counts": fits.counts, "blueprint": space.blueprint}
-            return look.inspect(look.Records(likelihood=space.likelihood, weights=weights, **held), posterior)
-
-        return released, diagnostics, closer
+        fits, held = self._fits, {"likelihood": self.space.likelihood, "blueprint": self.space.blueprint}
+        tree = fits.tree or look.tree_of(fits.several(self._mechanism.n_draws))
+        posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.tree is None)
+        records = look.Records(values=fits.values, counts=fits.counts, weights=self._weights, **held)
+        return look.inspect(records, posterior)
 
 
 def has_few(blueprint: Blueprint) -> bool:
@@ -377,7 +363,7 @@ def largest(blocks: Iterable[tuple[slice, FloatArray]]) -> FloatArray:
     return np.where(np.isnan(found), np.inf, found)
 
 
-def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
+def _statement(mechanism: PseudoPosterior, schema: Schema) -> str:
     plural = "s" if mechanism.n_sets > 1 else ""
     rule = (
         "the least risky record counts in full and the riskiest not at all"
@@ -401,7 +387,7 @@ def _statement(mechanism: PseudoPosterior, schema: Schema | None) -> str:
     ]
     if mechanism.model is not None and not as_source(mechanism.model).text:
         parts.append(UNRECORDED)
-    if schema is not None and schema.public_columns:
+    if schema.public_columns:
         names = ", ".join(schema.public_columns)
         parts.append(f"Public columns, their values copied (not their order) and not protected in any way: {names}.")
     return " ".join(parts)

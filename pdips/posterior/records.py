@@ -12,8 +12,7 @@ from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.synthesis import public_order, public_records
 from pdips.posterior.columns import Values, record_values
-from pdips.privacy.curator import Clock
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.curator import Curator
 
 Parameters = Mapping[str, NDArray[Any]]
 DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
@@ -21,33 +20,29 @@ DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 
 def synthetic_sets(
     draw: DrawRecords,
-    table: Table,
+    schema: Schema,
+    curator: Curator,
     parameters: Parameters | Sequence[Parameters],
     n_sets: int,
     n_records: int,
-    bits: RandomBits,
-    clock: Clock,
+    rng: np.random.Generator,
 ) -> list[pd.DataFrame]:
     """Draw synthetic sets from a model at one value of its parameters, or at one for each set.
-
-    Of the confidential table it reads the public columns alone.
 
     Parameters
     ----------
     draw : callable
         Draws records at some parameters (:meth:`pdips.posterior.model.Blueprint.draw`).
-    table : Table
-        Whose public columns are copied.
+    schema : Schema
+        Of the records.
+    curator : Curator
+        Asked for the public columns alone, if there are any.
     parameters : mapping of str to ndarray, or one for each set
         Values of the free variables, in the model's own units.
-    n_sets : int
-        Number of sets.
-    n_records : int
-        Number of records of each set; with public columns, that of the table.
-    bits : RandomBits
+    n_sets, n_records : int
+        Number of sets, and of records of each; with public columns, that of the table.
+    rng : numpy.random.Generator
         Randomness of the records.
-    clock : Clock
-        Times each set.
 
     Returns
     -------
@@ -62,13 +57,13 @@ def synthetic_sets(
     each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
     if len(each) != n_sets:
         raise InputError(f"parameters must be given once, or once for each of {n_sets} sets")
-    if table.schema.public_columns and n_records != table.n_records:
+    if schema.public_columns and n_records != curator.n_records:
         raise InputError("with public columns the synthetic sets have the table's public records")
-    public, covariates = public_columns(table)
-    rng, sets = bits.generator(), list[pd.DataFrame]()
+    public, covariates = public_columns(curator.public) if schema.public_columns else (pd.DataFrame(), {})
+    sets = []
     for number, values in enumerate(each, start=1):
-        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
-            sets.append(to_frame(table.schema, draw(values, n_records, covariates, rng), public, rng))
+        with curator.timed(f"drawing synthetic set {number} of {n_sets}"):
+            sets.append(to_frame(schema, draw(values, n_records, covariates, rng), public, rng))
     return sets
 
 

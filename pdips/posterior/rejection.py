@@ -5,7 +5,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pymc as pm
@@ -19,12 +19,12 @@ from pytensor.tensor.random.type import RandomGeneratorType
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.censoring import STEPS
-from pdips.posterior.columns import Values
+from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.model import Workspace
 from pdips.posterior.parameters import join, transformed
 from pdips.posterior.record_likelihood import inputs_of
 from pdips.posterior.rehearsal import on_stand_ins
-from pdips.posterior.target import Target
+from pdips.posterior.target import JointDraws, Parameters, Target
 from pdips.privacy.coins import decay_coins
 from pdips.privacy.noise import RandomBits
 
@@ -51,6 +51,21 @@ def draw_by_rejection(target: Target, values: Values, counts: IntArray, *, n: in
 
     prior, bound = prior_of(target.space.model), int(counts.sum()) * STEPS
     return join(reject(score, prior, n_draws=n, bound=bound, unit=target.unit, bits=bits))
+
+
+class RejectionDraws(JointDraws):
+    """Draws from a censored posterior by rejection from the prior."""
+
+    diagnostics: ClassVar[dict[str, Any]] = {"sampler": "rejection"}  # type: ignore[misc]
+
+    def __init__(self, target: Target, n: int) -> None:
+        super().__init__(n)
+        self.target = target
+
+    def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
+        """Draw n times."""
+        values, counts = distinct(record_values(self.table), self.table.counts)
+        return self.target.space.values_of(draw_by_rejection(self.target, values, counts, n=n, bits=bits))
 
 
 def check_prior(space: Workspace) -> None:

@@ -1,19 +1,27 @@
 """The censored posterior that a sampler draws from: a model, what is known before the draw, and how records enter."""
 
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
+from pdips.data.table import Table
+from pdips.errors import InputError
 from pdips.posterior.censoring import STEPS, Censored, Clip, Terms, censor_records
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Workspace
 from pdips.posterior.parameters import PUBLIC_SEED, split
 from pdips.posterior.private_reference import Stage
 from pdips.posterior.record_likelihood import Points
+from pdips.privacy.noise import RandomBits
+
+Parameters = dict[str, NDArray[Any]]
 
 WEIGHT_DRAWS = 32
 WEIGHT_SPREAD = 3.0
@@ -104,3 +112,42 @@ class Target:
         centre, weights = self.centres_and_weights(rows)
         read = {name: rows[name] for name in self.space.likelihood.columns}
         return made.update(values=read, centre=centre, weights=weights)
+
+
+class JointDraws(ABC):
+    """Draws from a posterior that are made together when the first is asked for, and handed out one by one.
+
+    Parameters
+    ----------
+    n : int
+        How many will be asked for.
+    """
+
+    diagnostics: dict[str, Any]
+
+    def __init__(self, n: int) -> None:
+        self._n, self._left = n, list[Parameters]()
+
+    def __call__(self, table: Table) -> Self:
+        """Take a table, which a curator holds."""
+        self.table = table
+        return self
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> list[Parameters]:
+        """Return so many draws: values of the free variables, in the model's own units."""
+        if not self._left:
+            self._left = self.drawn(max(self._n, runs), bits)
+        taken, self._left = self._left[:runs], self._left[runs:]
+        return taken
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Refuse: these laws can't be spelt out."""
+        raise InputError("only draws on a grid have a law that could be spelt out")
+
+    def parameters(self, answers: Sequence[Parameters], rng: np.random.Generator) -> list[Parameters]:
+        """Return what was drawn, as it was."""
+        return list(answers)
+
+    @abstractmethod
+    def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
+        """Draw n times, given ``table``."""

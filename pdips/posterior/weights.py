@@ -16,7 +16,7 @@ def check_vector(values: Any, n: int, name: str) -> FloatArray:
     except (TypeError, ValueError):
         raise InputError(f"{name} must be numbers, one for each record") from None
     if found.shape not in ((), (n,)):
-        raise InputError(f"{name} must be a number, or have one number for each record")
+        raise InputError(f"{name} must be a number or a vector of one number for each record")
     return np.broadcast_to(found, (n,)).copy()
 
 

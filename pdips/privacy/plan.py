@@ -58,6 +58,8 @@ class Step:
     strata : int
         It is asked once for each of so many disjoint strata, together with the steps of its item and branch, and the
         sensitivity is that of all strata together: one person pays once.
+    unit : float
+        What a whole step of the answer is worth in the unit in which noise is shown.
 
     Examples
     --------
@@ -80,6 +82,7 @@ class Step:
     item: str = ""
     branch: str = ""
     strata: int = 1
+    unit: float = 1.0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "price", positive(self.price, f"the price of {self.name}"))
@@ -99,6 +102,17 @@ class Step:
         return self.sensitivity.l2_squared * self.times / (2 * self.price)
 
     @property
+    def rho(self) -> Fraction:
+        """What the step adds to a zero-concentrated loss: epsilon^2 / 2, or an eighth where the range is bounded.
+
+        Bun and Steinke (2016), proposition 1.4; Cesar and Rogers (2021) for choices and distributions, whose price is
+        a bounded range.
+        """
+        if self.law == "gaussian":
+            return self.price
+        return self.price**2 / (self.times * (2 if self.law == "laplace" else 8))
+
+    @property
     def standard_deviation(self) -> float:
         """Standard deviation of the noise on each number."""
         if self.law == "gaussian":
@@ -109,7 +123,9 @@ class Step:
     def noise(self) -> Noise:
         """The noise on each number, in words and figures that may be published."""
         scale = math.sqrt(self.variance) if self.law == "gaussian" else float(self.scale)
-        return Noise(statistics=self.counts, scale=scale, standard_deviation=self.standard_deviation)
+        return Noise(
+            statistics=self.counts, scale=scale * self.unit, standard_deviation=self.standard_deviation * self.unit
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +198,8 @@ class Plan:
     @property
     def spends(self) -> tuple[Spend, ...]:
         """The items of the price: every step of every round. Their epsilons add up to that of :attr:`loss`."""
-        rate, parallel = (
-            self.loss.epsilon / self._sum(),
-            {step.item or step.name for step in self.steps if step.parallel},
-        )
+        rate = self.loss.epsilon / self._sum()
+        parallel = {step.item or step.name for step in self.steps if step.parallel}
         return tuple(
             Spend(
                 step=f"{name}{of_set(number, self.repeats)}",
@@ -219,13 +233,16 @@ class Plan:
         found: dict[str, dict[str, Fraction]] = {}
         for step in self.steps:
             branches = found.setdefault(step.item or step.name, {"": Fraction(0)})
-            branches[step.branch] = branches.get(step.branch, Fraction(0)) + step.price
+            branches[step.branch] = branches.get(step.branch, Fraction(0)) + self._cost(step)
         return {
             item: branches.pop("") + max(branches.values(), default=Fraction(0)) for item, branches in found.items()
         }
 
     def _sum(self) -> Fraction:
         return self.repeats * sum(self._items().values(), Fraction(0))
+
+    def _cost(self, step: Step) -> Fraction:
+        return step.rho if self.kind == "zcdp" else step.price
 
 
 def of_set(number: int, n_rounds: int) -> str:

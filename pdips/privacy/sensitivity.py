@@ -56,3 +56,20 @@ class Sensitivity:
     def of_person(cls, *, l1: int | Fraction, l2_squared: int | Fraction | None = None) -> "Sensitivity":
         """Return a sensitivity that was worked out for a person with all of their records."""
         return cls(l1=Fraction(l1), l2_squared=Fraction(l1) ** 2 if l2_squared is None else Fraction(l2_squared))
+
+    @classmethod
+    def of_sums(
+        cls, schema: Schema, neighbours: Neighbours, most: int, *, signed: bool = True, moves: bool = True
+    ) -> "Sensitivity":
+        """Return the sensitivity of sums, by place, of whole numbers of at most ``most``, one from each record.
+
+        Parameters
+        ----------
+        signed : bool
+            Whether numbers lie in [-most, most]; otherwise in [0, most].
+        moves : bool
+            Whether a record that is replaced may add its number to another place.
+        """
+        if neighbours == "add-remove" or not (signed or moves):
+            return cls.of_record(schema, l1=most)
+        return cls.of_record(schema, l1=2 * most, l2_squared=(4 if signed else 2) * most**2)

@@ -98,6 +98,14 @@ class KNG(ColumnSynthesis):
     -----
     Every line is drawn exactly from exp(-epsilon_k / (2 Delta) norm(G)) on public candidates, with a tight Delta; lines
     don't cross anywhere in the public box of the predictors. Proof: ``docs/proofs/kng.md``, theorem 1 and lemma 3.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"wage": Column(lower=0, upper=1000, bins=100)})
+    >>> table = Table(pd.DataFrame({"wage": np.linspace(100, 900, 60)}), schema)
+    >>> release, record = KNG(epsilon=1, quantiles=("1/4", "1/2", "3/4")).release(table)
+    >>> release.sets[0]["wage"].between(0, 1000).all()
+    np.True_
     """
 
     name: ClassVar[str] = "kng"

@@ -68,6 +68,14 @@ class KNGResidual(ColumnSynthesis):
     A numeric column costs a line, by the K-norm gradient mechanism with instruments that are centred and scaled by what
     is released already, and a histogram of residuals on public bins with exact discrete Laplace noise; a column with
     levels a noisy histogram given columns before it. All draws are exact. Proof: ``docs/proofs/kng.md``.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"wage": Column(lower=0, upper=1000, bins=100)})
+    >>> table = Table(pd.DataFrame({"wage": np.linspace(100, 900, 60)}), schema)
+    >>> release, record = KNGResidual(epsilon=1, bins=8).release(table)
+    >>> len(release.sets[0])
+    60
     """
 
     name: ClassVar[str] = "kng-residual"

@@ -91,6 +91,16 @@ def knorm_gradient(
     ------
     InputError
         If a setting isn't what it should be, or ``beta`` has not one element for each column of ``x``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> x, y = np.column_stack([np.ones(50), np.linspace(-1, 1, 50)]), np.linspace(0, 4, 50)
+    >>> with pm.Model() as model:
+    ...     beta = pm.Uniform("beta", -10, 10, shape=2, default_transform=None)
+    ...     density = knorm_gradient("kng", beta, x, y, tau=0.5, scale=0.25)
+    >>> [potential.name for potential in model.potentials]
+    ['kng']
     """
     density = KNormGradient(np.asarray(x), np.asarray(y), tau, scale, norm, floors, ceilings, covariates)
     if beta.ndim != 1 or beta.type.shape not in ((None,), (density.p,)):
@@ -160,6 +170,15 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
     depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each draw, and ``tune``.
 
     A chain of any length is an approximation whose error nothing here certifies: ``sampling: "mcmc"``.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> x, y = np.column_stack([np.ones(50), np.linspace(-1, 1, 50)]), np.linspace(0, 4, 50)
+    >>> with pm.Model():
+    ...     beta = pm.Uniform("beta", -10, 10, shape=2, default_transform=None)
+    ...     density = knorm_gradient("kng", beta, x, y, tau=0.5, scale=0.25)
+    ...     step = KNormGradientStep([beta])
     """
 
     name = "knorm_gradient"

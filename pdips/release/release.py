@@ -55,6 +55,13 @@ class Release:
         Made from a seed: fit for tests and studies, not for publication.
     receipt : Receipt, optional
         Names its charge in the ledger; public, and says nothing of records.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, record = Steps(epsilon=1).release(table)
+    >>> release.loss.epsilon, release.n_sets
+    (Fraction(1, 1), 1)
     """
 
     mechanism: str
@@ -162,6 +169,14 @@ class RunRecord:
         Whatever the mechanism wants its curator to see.
     closer : callable, optional
         Works out what takes longer, when somebody asks: more diagnostics, and an ``xarray.DataTree`` or None.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
+    >>> release, record = LaplaceSanitizer(epsilon=1).release(table)
+    >>> record.peak_memory > 0
+    True
     """
 
     seconds: Mapping[str, float]

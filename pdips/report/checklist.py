@@ -95,7 +95,7 @@ def _asked(name: str, text: dict[str, str], answers: dict[str, Answer]) -> Quest
     if name not in answers:
         return Question(**text)  # type: ignore[arg-type]
     state, found = answers[name]
-    return Question(**text, state=state, found=found)  # type: ignore[arg-type, misc]
+    return Question(**text, state=state, found=found)
 
 
 def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | None) -> Iterator[tuple[str, Answer]]:

@@ -149,7 +149,8 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
         chains.append(posterior.convergence)
     if chains:
         return _chains(chains, bfmi) + _rounds(chains, release.mechanism)
-    mcmc, level = release.privacy.sampling == "mcmc", "good"
+    mcmc = release.privacy.sampling == "mcmc"
+    level: Level = "good"
     found = "exact, no chain that could have failed"
     if mcmc and (posterior is None or posterior.chains > 1):
         found, level = "by chains or floating point, not described", "open"

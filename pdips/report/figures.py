@@ -37,7 +37,7 @@ VARIABLES = {
 }
 """Stand-ins, and the variables of the page that they become."""
 
-STYLE: dict[str, Any] = {
+STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": RULE,
     "axes.facecolor": "none",
@@ -320,7 +320,8 @@ def _steps(edges: Any, ours: Sequence[float], theirs: Sequence[float]) -> tuple[
 
 def _name_ends(axes: "Axes", places: Sequence[float], names: Sequence[str]) -> None:
     axes.set_xticks(places, names)
-    for label, side in zip(axes.get_xticklabels(), ("left", "center", "right"), strict=True):
+    sides: tuple[Any, ...] = ("left", "center", "right")
+    for label, side in zip(axes.get_xticklabels(), sides, strict=True):
         label.set_horizontalalignment(side)
 
 
@@ -405,7 +406,12 @@ def _in_standard_errors(row: Coefficient, level: float) -> dict[str, list[float]
     if middle is None or low is None or high is None or not high > low:
         return {}
     error = (high - low) / 2 / NormalDist().inv_cdf((1 + level) / 2)
-    known = {"table": [low, high], "sets": [row.combined_lower, row.combined_upper], "at": [row.combined], "zero": [0]}
+    known: dict[str, list[float | None]] = {
+        "table": [low, high],
+        "sets": [row.combined_lower, row.combined_upper],
+        "at": [row.combined],
+        "zero": [0.0],
+    }
     return {
         name: [(value - middle) / error for value in values if value is not None]
         for name, values in known.items()

@@ -116,7 +116,7 @@ def render(template: str, **context: Any) -> str:
 
 def _has_run(confidential: Path) -> bool:
     """Whether a folder is of a run, or holds at most the evaluation of a release that came without its run."""
-    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {utility.FILE}
+    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {PaidDocument.file}
 
 
 def _write(path: Path, page: str) -> Path:

@@ -20,6 +20,7 @@ from pdips.errors import InputError
 from pdips.posterior.columns import Values, check_column, record_values
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import quantise
+from pdips.privacy.sensitivity import Sensitivity
 
 GRID_BITS = 12
 """The grid's step is between 2^-12 and 2^-13 of what one record can do."""
@@ -340,30 +341,19 @@ class Logistic:
         """Return the grid's step as a double, which it is."""
         return float(self.step())
 
-    def _moved(self, schema: Schema, neighbours: Neighbours) -> Fraction:
-        """Return how far one person moves certified coefficients, in length, in steps, before they are rounded."""
-        several = self.shape(schema)[0] > 1
-        one_sided = neighbours == "add-remove" or all(schema.columns[name].public for name in self.predictors)
-        gradient = root_above(Fraction((2 if several else 1) * (1 if one_sided else 4)))
-        total = schema.records.max_per_person * gradient + 2 * self._accuracy(schema).tolerance
-        return total / (exact(self.kappa, "kappa") * self.step())
-
-    def _is_public(self, schema: Schema) -> bool:
-        return all(schema.columns[name].public for name in (self.outcome, *self.predictors))
-
-    def l1(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the l1-sensitivity in whole steps, for all records that one person may have; 0 for what is public."""
-        if self._is_public(schema):
-            return 0
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return the sensitivity in whole steps, for all records that one person may have; 0 for what is public."""
+        if all(schema.columns[name].public for name in (self.outcome, *self.predictors)):
+            return Sensitivity.of_person(l1=0)
+        one_sided: Neighbours = "add-remove"  # as if a record left, where it keeps its predictors
+        kept = all(schema.columns[name].public for name in self.predictors)
+        records = Sensitivity.of_counts(schema, one_sided if kept else neighbours).l1
+        gradient = records * root_above(Fraction(2 if self.shape(schema)[0] > 1 else 1))
+        # How far one person moves certified coefficients, in length, in steps, before they are rounded
+        moved = (gradient + 2 * self._accuracy(schema).tolerance) / (exact(self.kappa, "kappa") * self.step())
         n = math.prod(self.shape(schema))
-        return math.ceil(root_above(Fraction(n)) * self._moved(schema, neighbours) + n) - 1
-
-    def l2_squared(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the square of the l2-sensitivity in whole steps squared."""
-        if self._is_public(schema):
-            return 0
-        n = math.prod(self.shape(schema))
-        return math.ceil((self._moved(schema, neighbours) + root_above(Fraction(n))) ** 2) - 1
+        root = root_above(Fraction(n))
+        return Sensitivity.of_person(l1=math.ceil(root * moved + n) - 1, l2_squared=math.ceil((moved + root) ** 2) - 1)
 
     def spread(self, schema: Schema) -> FloatArray:
         """Return the variance of what one record, spread evenly over the schema, adds to each coefficient near 0."""

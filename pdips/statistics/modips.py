@@ -9,20 +9,18 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
+from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior.records import public_columns
-from pdips.privacy.curator import Clock, Progress
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive, zcdp
+from pdips.privacy.curator import Clock, Curator, Progress
+from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import ExactLaw as Law
+from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord
 from pdips.statistics.model import Options, StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Likelihood
@@ -31,19 +29,18 @@ from pdips.statistics.synthesis import STATISTICS, Synthesis, rehearse, synthesi
 
 Budget = Literal["equal", "optimal"]
 
-PLAIN = ("n_sets", "neighbours", "likelihood", "split", "kind", "n_records")
-
 STATISTIC_WORDS = {
     "Counts": "counts by cell",
     "Sums": "sums of columns counted from the middle of their public bounds",
     "Products": "sums of products of such columns",
+    "Scatter": "sums of squares about the mean",
     "Logistic": "coefficients of regularised logistic regressions",
 }
 """What is said of the statistics that ship, by the names of their types."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Modips:
+class Modips(PlannedMechanism):
     """Records from a PyMC model of noisy statistics: model-based synthesis.
 
     Parameters
@@ -94,14 +91,8 @@ class Modips:
     """
 
     name: ClassVar[str] = "modips"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
-    most_sets: ClassVar[int] = MOST_SETS
 
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
     model: str | Path | StatisticModel | Any = None
     likelihood: Likelihood = "noise-aware"
     split: Split = "once"
@@ -115,7 +106,7 @@ class Modips:
     n_chains: int | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self, split=self.split)
+        super().__post_init__()
         check_n_records(self.n_records, self.neighbours)
         choice(self.likelihood, ("noise-aware", "plug-in"), "likelihood")
         choice(self.kind, ("pure", "zcdp"), "kind")
@@ -165,8 +156,8 @@ class Modips:
             return "equal" if self.budget == "equal" else "optimal"
         return self.budget
 
-    def plan(self, schema: Schema) -> StatisticPlan:
-        """Return what is measured of tables of a schema, and with how much noise.
+    def design(self, schema: Schema) -> StatisticPlan:
+        """Return which statistics are measured of tables of a schema, and with how much noise.
 
         Raises
         ------
@@ -182,88 +173,51 @@ class Modips:
             law="laplace" if self.kind == "pure" else "gaussian",
         )
 
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release."""
-        epsilon, pure = exact(self.epsilon, "epsilon"), self.kind == "pure"
-        text = statement(self, schema, _law_of(self, schema), delta=Fraction(0) if pure else exact(self.delta, "delta"))
-        if pure:
-            return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
-        return zcdp(self.rho, self.delta, self.neighbours, text)
-
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: one for each statistic that isn't public."""
-        plan = self.plan(schema)
+    def plan(self, schema: Schema) -> Plan:
+        """Return what is asked of tables of a schema: one step for each statistic that isn't public."""
+        design = self.design(schema)
         if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        rehearse(self._synthesis(), plan)
-        return plan.spends(self.privacy_loss(schema).epsilon, self.n_sanitizations)
+        rehearse(self._synthesis(), design, at_release=False)
+        return design.priced(
+            mechanism=self.name,
+            repeats=self.n_sanitizations,
+            n_sets=self.n_sets,
+            law=_law_of(self, design),
+            kind=self.kind,
+            delta=Fraction(0) if self.kind == "pure" else exact(self.delta, "delta"),
+        )
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the noisy statistics of independent releases, shape (runs, entries of all sanitizations), for
-        audits."""
-        found = self.plan(table.schema).observe(table, n_runs * self.n_sanitizations, bits)
-        return found.reshape(n_runs, -1)
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
+        if self.kind == "zcdp":
+            return zcdp(self.rho, self.delta, self.neighbours, text)
+        return super().without_schema(epsilon, text)
 
-    def law(self, table: Table) -> Law:
-        """Return the exact law of one sanitization with Laplace noise, for audits."""
-        if self.kind != "pure":
-            raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
-        return Law(outcomes=[self.plan(table.schema).outcome(table)], repeats=self.n_sanitizations)
+    def check(self, plan: Plan, table: Table) -> None:
+        """Try the release on as many made-up records as the table has, where their number is public."""
+        n_records = table.n_records if plan.n_public else None
+        rehearse(self._synthesis(), plan.design, n_records, at_release=True)
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values, with the text of the model, which is public."""
-        return _settings_of(self)
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Ask all statistics, and draw sets from the posterior that they leave."""
+        design: StatisticPlan = plan.design
+        with curator.timed("adding noise"):
+            measured = [design.ask(curator) for _ in range(plan.repeats)]
+        public = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
+        return synthesize(self._synthesis(), measured, *public, rng, curator.timed).drawn()
 
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release.
-
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        rng : numpy.random.Generator, optional
-            For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
-            Charged before any random bit is drawn.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            What may be published, and what stays inside.
-
-        Raises
-        ------
-        InputError
-            If there is no model or it doesn't fit the schema, or the ledger belongs to another table.
-        RefusedError
-            If the ledger's total would be overspent, or chains don't agree; then the spend stays charged.
-        """
-
-        public_size = table.n_records if self.neighbours == "replace-one" else None
-        plan = self.plan(table.schema)
-        rehearse(self._synthesis(), plan, public_size)
-
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            with clock.step("counting"):
-                found = plan.exact(table)
-            with clock.step("adding noise"):
-                measured = [plan.sanitize(table, bits, found) for _ in range(self.n_sanitizations)]
-            public, covariates = public_columns(table)
-            made = synthesize(self._synthesis(), measured, public, covariates, bits.generator(), clock)
-            return made.drawn()
-
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
+    def shown(self) -> dict[str, Any]:
+        """Return the budget, delta and the text of the model, which is public, as plain values."""
+        model, budget = self.model, self.budget
+        return {
+            "budget": {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget,
+            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
+            "model": None if model is None else model.name,
+            "model_source": None if model is None else model.text,
+        }
 
     def _synthesis(self) -> Synthesis:
         options = Options(draws=self.draws, tune=self.tune, chains=self.n_chains, nuts=self.nuts)
@@ -313,9 +267,9 @@ class Modips:
         if settings != {name: self.settings()[name] for name in settings}:
             raise InputError("epsilon, neighbours, kind, delta and budget must be those of the release")
         clock, bits = Clock(progress), RandomBits(rng)
-        measured = self.plan(release.schema).restored(release.tables[STATISTICS])
+        measured = self.design(release.schema).restored(release.tables[STATISTICS])
         synthesis = replace(self._synthesis(), n_sets=n_sets)
-        drawn = synthesize(synthesis, [measured], pd.DataFrame(), {}, bits.generator(), clock).drawn()
+        drawn = synthesize(synthesis, [measured], pd.DataFrame(), {}, bits.generator(), clock.step).drawn()
         made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
         return made, RunRecord(
             seconds=clock.seconds, peak_memory=0.0, diagnostics=drawn.diagnostics, closer=drawn.closer
@@ -328,9 +282,11 @@ def _shares(text: str) -> dict[str, Number]:
     return {name.strip(): share.strip() for name, _, share in pairs}
 
 
-def _law_of(mechanism: Modips, schema: Schema | None) -> str:
-    """Return what a ``Modips`` does, for :func:`pdips.mechanism.statement`."""
+def _law_of(mechanism: Modips, design: StatisticPlan) -> str:
+    """Return what the mechanism does, for the disclosure board."""
     each = mechanism.n_sanitizations
+    names = {type(statistic).__name__ for statistic in design.statistics.values()}
+    known = [words for name, words in STATISTIC_WORDS.items() if name in names]
     noise = (
         "independent discrete Laplace noise of scale (sensitivity / its share of epsilon) is added to each number that "
         "isn't public"
@@ -340,33 +296,9 @@ def _law_of(mechanism: Modips, schema: Schema | None) -> str:
     )
     repeated = f" This is done {each} times, once for each set, each with its part of the budget." if each > 1 else ""
     return (
-        f"Bounded statistics of the table{_kinds(mechanism, schema)} are worked out in whole numbers, and {noise}."
+        f"Bounded statistics of the table ({', '.join(known)}) are worked out in whole numbers, and {noise}."
         f"{repeated} Everything else, Markov chains where there are any, is worked out from these noisy statistics and "
         "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
         "guarantee. The model and its priors say what the synthetic records look like; they were not chosen by looking "
         "at the table."
     )
-
-
-def _kinds(mechanism: Modips, schema: Schema | None) -> str:
-    """Return in words which statistics are measured, where that is known."""
-    if schema is None or mechanism.model is None:
-        return ""
-    names = {type(statistic).__name__ for statistic in mechanism.plan(schema).statistics.values()}
-    known = [words for name, words in STATISTIC_WORDS.items() if name in names]
-    others = ["others that the model declares"] if names - set(STATISTIC_WORDS) else []
-    return f" ({', '.join([*known, *others])})"
-
-
-def _settings_of(mechanism: Modips) -> dict[str, Any]:
-    """Return the settings of a ``Modips`` as plain values, with the text of the model."""
-    model, budget = mechanism.model, mechanism.budget
-    shares = {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget
-    return {
-        "epsilon": as_float(exact(mechanism.epsilon, "epsilon")),
-        **{name: getattr(mechanism, name) for name in PLAIN},
-        "budget": shares,
-        "delta": as_float(exact(mechanism.delta, "delta")) if mechanism.kind == "zcdp" else 0.0,
-        "model": None if model is None else model.name,
-        "model_source": None if model is None else model.text,
-    }

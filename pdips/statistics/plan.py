@@ -4,6 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +18,11 @@ from pdips.errors import InputError
 from pdips.posterior.columns import stand_ins
 from pdips.posterior.records import public_columns
 from pdips.posterior.records import to_frame as to_records
-from pdips.privacy.loss import Neighbours, Number, Spend, exact, positive
-from pdips.privacy.noise import RandomBits, check_scale, discrete_gaussian, discrete_laplace, discrete_laplace_variance
-from pdips.privacy.plan import Noise
-from pdips.privacy.replay import Outcome
-from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums, shipped
+from pdips.privacy.curator import Curator, Drawing, noisy_counts
+from pdips.privacy.loss import Neighbours, Number, exact, positive
+from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Plan, Step
+from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums, measured, shipped
 
 Law = Literal["laplace", "gaussian"]
 
@@ -46,36 +47,50 @@ class StatisticPart:
         What the model calls it.
     statistic : Statistic
         What is measured.
-    share : Fraction
-        StatisticPart of the budget; 0 if it is public.
-    scale : Fraction
-        In whole units: of the discrete Laplace law, or sigma^2 of the discrete Gaussian one; 0 for what is public.
     law : {"laplace", "gaussian"}
         Of the noise.
+    step : Step, optional
+        What is asked of the table, and at which price; None for what is public.
     n_noised : int
         How many entries get noise, from the first.
+    follows : bool
+        Whether one more count follows from these and the public number of records.
     """
 
     name: str
     statistic: Statistic
-    share: Fraction
-    scale: Fraction
     law: Law
+    step: Step | None
     n_noised: int
+    follows: bool = False
+
+    @property
+    def scale(self) -> Fraction:
+        """Of the discrete Laplace law in whole units, or sigma^2 of the discrete Gaussian one; 0 for what is public."""
+        if self.step is None:
+            return Fraction(0)
+        return self.step.scale if self.law == "laplace" else self.step.variance
 
     @property
     def standard_deviation(self) -> float:
         """That of the noise, in whole units."""
-        if not self.n_noised:
-            return 0.0
-        return math.sqrt(discrete_laplace_variance(self.scale) if self.law == "laplace" else float(self.scale))
+        return 0.0 if self.step is None else self.step.standard_deviation
 
     def noise(self, n: int, bits: RandomBits) -> IntArray:
         """Draw noise for all noised entries of ``n`` runs, shape (n, n_noised)."""
-        if not self.n_noised:
-            return np.zeros((n, 0), dtype=np.int64)
-        draw = discrete_laplace if self.law == "laplace" else discrete_gaussian
-        return draw(self.scale, n * self.n_noised, bits).reshape(n, self.n_noised)
+        nothing = np.zeros(self.n_noised, dtype=np.int64)
+        return np.tile(nothing, (n, 1)) if self.step is None else noisy_counts(nothing, None, self.step, bits, n)
+
+    def ask(self, curator: Curator) -> IntArray:
+        """Return the statistic with its noise, shape (entries,), in whole units."""
+        if self.step is None:
+            if self.follows:
+                return np.array([curator.n_records])
+            return self.statistic.measure(curator.public).ravel()
+        noisy = curator.count(self.step, lambda table: measured(self.statistic, table)[: self.n_noised])
+        if self.follows:  # the last of two counts follows from the first and the public total, so it tells nothing more
+            return np.append(noisy, curator.n_records - noisy.sum())
+        return noisy
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -136,14 +151,6 @@ class NoisyStatistics:
         scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
         return scale * part.statistic.unit(self.schema)
 
-    def noise(self) -> list[Noise]:
-        """Return the noise on each statistic, in whole units of the model, for ``privacy.json``."""
-        return [
-            Noise(statistics=part.name, scale=self.scale(part.name), standard_deviation=self.deviation(part.name))
-            for part in self.parts
-            if part.n_noised
-        ]
-
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticPlan:
@@ -182,16 +189,14 @@ class StatisticPlan:
             object.__setattr__(self, "budget", given)
         for statistic in self.statistics.values():
             statistic.check(self.schema)
-        if not any(each.l1(self.schema, self.neighbours) for each in self.statistics.values()):
+        if not any(self._moved(each) for each in self.statistics.values()):
             raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
-        for part in self.parts:  # a budget that is none is refused, too
-            if part.n_noised:
-                check_scale(part.scale, part.law)
+        self.parts  # noqa: B018 - a budget that is none is refused, too
 
     @property
     def shares(self) -> dict[str, Fraction]:
         """The part of the budget of each statistic."""
-        costly = [name for name, each in self.statistics.items() if each.l1(self.schema, self.neighbours)]
+        costly = [name for name, each in self.statistics.items() if self._moved(each)]
         if isinstance(self.budget, Mapping):
             given = {name: exact(share, f"the share of {name}") for name, share in self.budget.items()}
             if sorted(given) != sorted(costly) or sum(given.values()) != 1:
@@ -217,75 +222,55 @@ class StatisticPlan:
         a_c^(1/2).
         """
         unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
+        moved = statistic.sensitivity(self.schema, self.neighbours)
         if self.law == "laplace":
-            sensitivity = statistic.l1(self.schema, self.neighbours) * unit
-            return float((sensitivity**2 * (1 / spread).mean()) ** (1 / 3))
-        return math.sqrt(statistic.l2_squared(self.schema, self.neighbours) * unit**2 * (1 / spread).mean())
+            return float(((float(moved.l1) * unit) ** 2 * (1 / spread).mean()) ** (1 / 3))
+        return math.sqrt(float(moved.l2_squared) * unit**2 * (1 / spread).mean())
 
-    @property
+    def _moved(self, statistic: Statistic) -> bool:
+        """Whether a person can move a statistic at all."""
+        return statistic.sensitivity(self.schema, self.neighbours).l1 > 0
+
+    @cached_property
     def parts(self) -> tuple[StatisticPart, ...]:
         """The statistics with their noise."""
-        found = []
-        for name, share in self.shares.items():
-            statistic = self.statistics[name]
-            l1, scale = statistic.l1(self.schema, self.neighbours), Fraction(0)
-            if l1 and self.law == "laplace":
-                scale = l1 / (self.amount * share)
-            elif l1:
-                scale = statistic.l2_squared(self.schema, self.neighbours) / (2 * self.amount * share)
-            noised = self._n_noised(statistic) if l1 else 0
-            found.append(
-                StatisticPart(name=name, statistic=statistic, share=share, scale=scale, law=self.law, n_noised=noised)
-            )
-        return tuple(found)
+        return tuple(self._part(name, self.statistics[name], share) for name, share in self.shares.items())
 
-    def _n_noised(self, statistic: Statistic) -> int:
-        if isinstance(statistic, Counts):
-            return statistic.n_noised(self.schema, self.neighbours)
-        return math.prod(statistic.shape(self.schema))
-
-    def spends(self, epsilon: Fraction, repeats: int) -> tuple[Spend, ...]:
-        """Return the items of a total of ``epsilon`` over all sanitizations."""
-        if self.law == "gaussian":
-            return (Spend(step="noisy statistics, composed as zero-concentrated losses", epsilon=epsilon),)
-        again = f", {repeats} times" if repeats > 1 else ""
-        return tuple(
-            Spend(step=f"noise on {name}{again}", epsilon=epsilon * share)
-            for name, share in self.shares.items()
-            if share
+    def _part(self, name: str, statistic: Statistic, share: Fraction) -> StatisticPart:
+        counts, n_entries = isinstance(statistic, Counts), math.prod(statistic.shape(self.schema))
+        n_noised = statistic.n_noised(self.schema, self.neighbours) if isinstance(statistic, Counts) else n_entries
+        step = None
+        if self._moved(statistic):
+            moved, unit = statistic.sensitivity(self.schema, self.neighbours), statistic.unit(self.schema)
+            price = self.amount * share
+            step = Step(name=f"noise on {name}", sensitivity=moved, price=price, law=self.law, counts=name, unit=unit)
+        follows = counts and n_noised == n_entries - 1
+        return StatisticPart(
+            name=name,
+            statistic=statistic,
+            law=self.law,
+            step=step,
+            n_noised=n_noised if step is not None else 0,
+            follows=follows,
         )
 
-    def exact(self, table: Table) -> dict[str, IntArray]:
-        """Return the exact statistics of a table in whole units: confidential."""
-        return {name: statistic.measure(table).ravel() for name, statistic in self.statistics.items()}
+    def priced(self, **settings: Any) -> Plan:
+        """Return what is asked of the table with its price; ``settings`` are those of :class:`Plan`."""
+        steps = tuple(part.step for part in self.parts if part.step is not None)
+        given = {"mechanism": "modips", "law": "", **settings}
+        return Plan(schema=self.schema, neighbours=self.neighbours, steps=steps, design=self, **given)
 
-    def sanitize(self, table: Table, bits: RandomBits, exact: Mapping[str, IntArray] | None = None) -> NoisyStatistics:
-        """Measure a table and add noise: what comes out is paid for.
-
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        bits : RandomBits
-            Source of the noise.
-        exact : mapping, optional
-            What :meth:`exact` gave, where it is needed more than once.
-        """
-        found = self.exact(table) if exact is None else exact
-        n = table.n_records if self.neighbours == "replace-one" else None
-        values = {}
-        for part in self.parts:
-            noisy = found[part.name].copy()
-            noisy[: part.n_noised] += part.noise(1, bits)[0]
-            values[part.name] = self._completed(part, noisy, n)
-        _, public = public_columns(table)  # sorted: the table's own order is nobody's to see
+    def ask(self, curator: Curator) -> NoisyStatistics:
+        """Ask a curator all statistics, in order: what comes out is paid for."""
+        values = {part.name: part.ask(curator) for part in self.parts}
+        n = curator.n_records if curator.n_public else None
+        # sorted: the table's own order tells nothing
+        public = public_columns(curator.public)[1] if self.schema.public_columns else {}
         return self._measured(values, n, public)
 
-    def _completed(self, part: StatisticPart, noisy: IntArray, n: int | None) -> IntArray:
-        """Work the last of two counts out from the first and the public total, so that it tells nothing more."""
-        if isinstance(part.statistic, Counts) and n is not None and 0 < part.n_noised < len(noisy):
-            noisy[part.n_noised :] = n - noisy[: part.n_noised].sum()
-        return noisy
+    def sanitize(self, table: Table, bits: RandomBits) -> NoisyStatistics:
+        """Return noisy statistics of a table that is no confidential one, such as made-up records."""
+        return self.ask(Drawing(self.priced(), table, bits))
 
     def tried(self, n_records: int | None = None) -> NoisyStatistics:
         """Return noisy statistics of stand-ins, measured and noised as a table's are, to try a model on.
@@ -357,30 +342,16 @@ class StatisticPlan:
         sizes = {part.name: math.prod(part.statistic.shape(self.schema)) for part in self.parts}
         if {name: len(each) for name, each in noisy.items()} != sizes:
             raise InputError("the release has other statistics than the model declares")
-        if not all(math.isclose(self._scale(part), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts):
+        unnoised = self.made_up()
+        if not all(
+            math.isclose(unnoised.scale(part.name), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts
+        ):
             raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
         values = {
             part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
             for part in self.parts
         }
         return self._measured(values, n, {})
-
-    def _scale(self, part: StatisticPart) -> float:
-        scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
-        return scale * part.statistic.unit(self.schema)
-
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the noisy entries of independent sanitizations, shape (runs, entries), for audits."""
-        found = self.exact(table)
-        columns = [found[part.name][: part.n_noised] + part.noise(n_runs, bits) for part in self.parts]
-        return np.concatenate(columns, axis=1)
-
-    def outcome(self, table: Table) -> Outcome:
-        """Return the exact law of one sanitization with Laplace noise, for audits."""
-        found = self.exact(table)
-        values = [int(each) for part in self.parts for each in found[part.name][: part.n_noised]]
-        scales = [part.scale for part in self.parts for _ in range(part.n_noised)]
-        return Outcome(key=(), log_probability=0.0, statistics=tuple(values), scales=tuple(scales))
 
 
 def to_frame(measured: NoisyStatistics, used: Mapping[str, FloatArray]) -> pd.DataFrame:

@@ -160,7 +160,7 @@ def noise_aware(
     Laplace noise is normal with variances that are exponential (Andrews and Mallows, 1974; Park and Casella, 2008).
     Given these, b is proposed from the normal law that the noisy sums and a prior leave, the sum of squared residuals
     from what the noisy squares then leave for it, above 0, and s given that under a flat prior; the Metropolis weight
-    is what proposals leave out. Every other step proposes residuals and s from their prior instead.
+    is what proposals leave out. Further moves propose residuals and s from their prior, and b alone.
     """
     own, basis, middle = model.basis()
     inside, turned = basis.T @ model.gram @ basis, noisy.loads @ basis
@@ -194,6 +194,15 @@ def noise_aware(
         gain += noisy.log_noise(left - new_rest) - noisy.log_noise(left - rest)
         taken = np.log(1 - rng.random(n_draws)) < gain
         rest, sd = np.where(taken, new_rest, rest), np.where(taken, new_sd, sd)
+        # residuals and s stay; b anew: where their prior is far from what the noisy squares leave
+        proposed = middle + _given_variances(turned, noisy.sums - turned @ middle, variance, flat, rng)
+        gain = model.log_prior(proposed - middle, sd, own) - model.log_prior(b - middle, sd, own)
+        gain += (((proposed - middle) ** 2 - (b - middle) ** 2) / flat).sum(axis=1) / 2
+        gain += noisy.log_noise(noisy.squares - proposed**2 @ squares_of - rest)
+        gain -= noisy.log_noise(noisy.squares - b**2 @ squares_of - rest)
+        taken = np.log(1 - rng.random(n_draws)) < gain
+        moved += float(taken.mean()) / STEPS
+        b = np.where(taken[:, None], proposed, b)
         worth = worth_of(b, rest, sd)
         variance = noisy.variance(b @ basis.T, rng)
     return None if moved < LEAST_ACCEPTED else (model.coefficients(b @ basis.T, sd, rng), sd)

@@ -24,10 +24,11 @@ from pdips.errors import InputError
 from pdips.posterior.columns import check_column
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import quantise
+from pdips.privacy.sensitivity import Sensitivity
 from pdips.statistics.logistic import Logistic
 
-_known: WeakKeyDictionary[Table, dict[str, IntArray]] = WeakKeyDictionary()
-"""Columns of tables that are in use, as whole steps: several statistics take the same one."""
+_known: WeakKeyDictionary[Table, dict[Any, IntArray]] = WeakKeyDictionary()
+"""Columns of tables that are in use, as whole steps, and their statistics: each is worked out once."""
 
 STEPS = 2**12
 """Steps in half the range: what rounding adds to a mean is 1/14,000 of it at most on average."""
@@ -135,6 +136,9 @@ def steps_of(table: Table, name: str) -> tuple[IntArray, int]:
     return known[name], unit.steps
 
 
+NOTHING = Sensitivity.of_person(l1=0)
+"""The sensitivity of what is public."""
+
 MOST_CELLS = 2**22
 EXACT_DOUBLE = 2**53
 
@@ -142,8 +146,7 @@ EXACT_DOUBLE = 2**53
 class Statistic(Protocol):
     """A bounded statistic: what it counts or sums, and how far one record can move it.
 
-    ``l1`` is the largest sum of absolute changes over all entries when one record is replaced, or added or removed, and
-    ``l2_squared`` the largest sum of their squares; both in the whole units in which ``measure`` counts, and attained.
+    Sensitivities are in the whole units in which ``measure`` counts, and attained.
     """
 
     def shape(self, schema: Schema) -> tuple[int, ...]:
@@ -154,12 +157,8 @@ class Statistic(Protocol):
         """Refuse a schema that the statistic can't be taken of, before anything is spent."""
         ...
 
-    def l1(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the l1-sensitivity in whole units; 0 for what is public."""
-        ...
-
-    def l2_squared(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the square of the l2-sensitivity in whole units squared."""
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return how far one person can move it, in whole units; 0 for what is public."""
         ...
 
     def unit(self, schema: Schema) -> float:
@@ -199,6 +198,14 @@ def _place(table: Table, by: Sequence[str]) -> IntArray:
     if not by:
         return np.zeros(len(table.frame) if table.counts is None else len(table.counts), dtype=np.int64)
     return np.ravel_multi_index(tuple(table.codes[name] for name in by), sizes).astype(np.int64)
+
+
+def measured(statistic: "Statistic", table: Table) -> IntArray:
+    """Return the exact statistic of a confidential table in whole units, shape (entries,), worked out once."""
+    known = _known.setdefault(table, {})
+    if statistic not in known:
+        known[statistic] = statistic.measure(table).ravel()
+    return known[statistic]
 
 
 def total_by(place: IntArray, values: IntArray, n_places: int, largest: int) -> IntArray:
@@ -265,14 +272,10 @@ class Counts(_ByCell):
             return 0
         return cells if neighbours == "add-remove" or cells > 2 else cells - 1
 
-    def l1(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the l1-sensitivity, in records."""
-        k, noised = schema.records.max_per_person, self.n_noised(schema, neighbours)
-        return k * (min(noised, 2) if neighbours == "replace-one" else min(noised, 1))
-
-    def l2_squared(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the square of the l2-sensitivity: all of a person's records may move from one cell to one other."""
-        return schema.records.max_per_person * self.l1(schema, neighbours)
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return the sensitivity, in records: all of a person's records may move from one cell to one other."""
+        noised = self.n_noised(schema, neighbours)
+        return Sensitivity.of_counts(schema, neighbours) if noised > 1 else Sensitivity.of_record(schema, l1=noised)
 
     def unit(self, schema: Schema) -> float:
         """Return 1: a record."""
@@ -306,16 +309,11 @@ class Sums(_ByCell):
         unit_of(schema, self.of)
         _cells(schema, self.by)
 
-    def l1(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the l1-sensitivity, in steps."""
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return the sensitivity, in steps: that of the l2 norm is attained in one cell."""
         if _has_public(schema, (self.of, *self.by)):
-            return 0
-        most = unit_of(schema, self.of).steps
-        return schema.records.max_per_person * most * (2 if neighbours == "replace-one" else 1)
-
-    def l2_squared(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the square of the l2-sensitivity: attained in one cell."""
-        return self.l1(schema, neighbours) ** 2
+            return NOTHING
+        return Sensitivity.of_sums(schema, neighbours, unit_of(schema, self.of).steps)
 
     def unit(self, schema: Schema) -> float:
         """Return a step as part of half the range."""
@@ -358,21 +356,12 @@ class Products(_ByCell):
     def _most(self, schema: Schema) -> int:
         return math.prod(unit_of(schema, name).steps for name in self.of)
 
-    def l1(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the l1-sensitivity, in products of steps."""
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return the sensitivity, in products of steps: that of a square in another cell spreads over two entries."""
         if _has_public(schema, (*self.of, *self.by)):
-            return 0
-        stays = self.of[0] == self.of[1] and (not self.by or _has_public(schema, self.by))
-        twice = neighbours == "replace-one" and not stays
-        return schema.records.max_per_person * self._most(schema) * (2 if twice else 1)
-
-    def l2_squared(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the square of the l2-sensitivity: that of a square in another cell spreads over two entries."""
-        squares = self.of[0] == self.of[1]
-        largest = self.l1(schema, neighbours) ** 2
-        return (
-            largest // 2 if squares and largest > (schema.records.max_per_person * self._most(schema)) ** 2 else largest
-        )
+            return NOTHING
+        signed, moves = self.of[0] != self.of[1], bool(self.by) and not _has_public(schema, self.by)
+        return Sensitivity.of_sums(schema, neighbours, self._most(schema), signed=signed, moves=moves)
 
     def unit(self, schema: Schema) -> float:
         """Return a product of steps as part of the product of half ranges."""
@@ -410,14 +399,11 @@ class Scatter:
         """Return (1,)."""
         return (1,)
 
-    def l1(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the l1-sensitivity, in steps squared."""
-        most = unit_of(schema, self.of).steps
-        return 0 if _has_public(schema, (self.of,)) else schema.records.max_per_person * (2 * most) ** 2
-
-    def l2_squared(self, schema: Schema, neighbours: Neighbours) -> int:
-        """Return the square of the l2-sensitivity."""
-        return self.l1(schema, neighbours) ** 2
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return the sensitivity, in steps squared."""
+        if _has_public(schema, (self.of,)):
+            return NOTHING
+        return Sensitivity.of_record(schema, l1=(2 * unit_of(schema, self.of).steps) ** 2)
 
     def unit(self, schema: Schema) -> float:
         """Return a step squared as part of half the range squared."""

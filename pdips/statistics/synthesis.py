@@ -1,6 +1,7 @@
 """Synthetic sets from noisy statistics: a posterior, a draw for each set, records. All of it post-processing."""
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -37,6 +38,8 @@ from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
 from pdips.statistics.post_processing import number_of_records, settle
 from pdips.statistics.samplers import Lengths, SamplerDraws, priors_of_fits
+
+Timed = Callable[[str], AbstractContextManager[None]]
 
 STATISTICS, POSTERIOR = "statistics", "posterior"
 
@@ -103,7 +106,6 @@ class SyntheticSets:
         return Drawn(
             sets=self.sets,
             statistics={STATISTICS: tables[STATISTICS]},
-            noise=self.measured[0].noise(),
             tables=tables,
             diagnostics={"likelihood": self.synthesis.likelihood, "convergence": _convergence(self.fits)},
             closer=partial(self._closer),
@@ -126,7 +128,7 @@ def synthesize(
     public: pd.DataFrame,
     covariates: Mapping[str, NDArray[Any]],
     rng: np.random.Generator,
-    clock: Clock,
+    timed: Timed,
     fitting: Callable[..., PosteriorFit] = fit,
 ) -> SyntheticSets:
     """Draw synthetic sets from noisy statistics.
@@ -143,20 +145,20 @@ def synthesize(
         The same as models read them.
     rng : numpy.random.Generator
         Randomness, which protects nothing here.
-    clock : Clock
-        Times each step.
+    timed : callable
+        Times a part of the work under a name: ``Clock().step`` or a curator's ``timed``.
     fitting : callable
         :func:`pdips.statistics.model.fit`, or what stands in for it when a model is tried.
     """
     schema, fits, sets = measured[0].schema, list[PosteriorFit](), list[pd.DataFrame]()
     each = synthesis.n_sets if len(measured) == 1 else 1
     for noisy in measured:
-        with clock.step("drawing from the posterior"):
+        with timed("drawing from the posterior"):
             fits.append(
                 fitting(synthesis.model, noisy, synthesis.likelihood, n_draws=each, rng=rng, options=synthesis.options)
             )
     for number in range(synthesis.n_sets):
-        with clock.step(f"drawing synthetic set {number + 1} of {synthesis.n_sets}"):
+        with timed(f"drawing synthetic set {number + 1} of {synthesis.n_sets}"):
             place = (0, number) if len(measured) == 1 else (number, 0)
             n = synthesis.n_records or _size(measured[place[0]])
             draw = fits[place[0]].draw(place[1])
@@ -196,7 +198,7 @@ def _convergence(fits: Sequence[PosteriorFit]) -> Any:
     return [each.convergence for each in fits if each.convergence is not None] or "independent draws"
 
 
-def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = None) -> None:
+def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = None, *, at_release: bool) -> None:
     """Try a release on stand-ins: statistics, noise, the model, its density and gradient, draws, records.
 
     Parameters
@@ -207,6 +209,8 @@ def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = 
         What is measured.
     n_records : int, optional
         Number of records of the table, where it is public.
+    at_release : bool
+        Whether a release follows; a price alone is tried at one scale of the noise.
 
     Raises
     ------
@@ -217,11 +221,12 @@ def rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None = 
     -----
     Nothing here reads a record. What passed is remembered, so that a price that is asked for again costs nothing.
     """
-    parts = tuple((part.name, repr(part.statistic), part.scale, part.law, part.n_noised) for part in plan.parts)
-    settings = (synthesis.likelihood, synthesis.options, bool(synthesis.n_records), plan.neighbours, n_records)
-    key = (synthesis.model.text or synthesis.model, plan.schema.to_toml(), parts, *settings)
-    _tried.once(key, partial(_rehearse, synthesis, plan, n_records))
-    _tried.once((*key[:-1], None), lambda: None)  # the price that follows a release asks without a number
+    parts = tuple((part.name, repr(part.statistic), part.law, part.n_noised) for part in plan.parts)
+    settings = (synthesis.likelihood, synthesis.options, bool(synthesis.n_records), plan.neighbours)
+    price = (synthesis.model.text or synthesis.model, plan.schema.to_toml(), parts, *settings)
+    release = (*price, n_records, tuple(part.scale for part in plan.parts))
+    _tried.once(release if at_release else price, partial(_rehearse, synthesis, plan, n_records))
+    _tried.once(price, lambda: None)  # asked after a release
 
 
 def _rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None) -> None:
@@ -230,7 +235,7 @@ def _rehearse(synthesis: Synthesis, plan: StatisticPlan, n_records: int | None) 
     records = len(public) or min(synthesis.n_records or tried.n_records or MOST_TRIED, MOST_TRIED)
     short, rng = replace(synthesis, n_sets=1, n_records=records), np.random.default_rng(0)
     with on_stand_ins(synthesis.model.name), np.errstate(all="ignore"):
-        synthesize(short, [tried], public, tried.public, rng, Clock(), _attempt).drawn()
+        synthesize(short, [tried], public, tried.public, rng, Clock().step, _attempt).drawn()
 
 
 def _attempt(

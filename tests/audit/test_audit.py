@@ -8,6 +8,7 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -24,9 +25,10 @@ from pdips.audit.membership import attack, permitted
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 from pdips.margins.elections import one_way_aic
 from pdips.posterior import private_reference as stages
+from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.replay import ExactLaw as Law
-from pdips.privacy.replay import Outcome
+from pdips.privacy.replay import Outcome, record
 
 RUNS = 40_000
 SURE = 1 - 1e-6
@@ -130,7 +132,7 @@ def test_the_probabilities_of_the_published_window():
     case = registered_cases("censored-posterior", variant="published")[0]
     bits = RandomBits(np.random.default_rng(0))
     for table, figure in ((case.pair.first, 0.0146), (case.pair.second, 0.0021)):
-        share = case.pair.event(case.mechanism.observe(table, 400_000, bits)).mean()
+        share = case.pair.event(record(case.mechanism, table, 400_000, bits)[0]).mean()
         assert abs(share - figure) < 6 * math.sqrt(figure / 400_000) + 5e-5
 
 
@@ -139,26 +141,10 @@ def test_a_whole_release_in_two_stages_by_counts(monkeypatch):
     monkeypatch.setattr(stages, "SIMULATED", 64)
     cases = registered_cases("censored-posterior", epsilon=4)
     case = next(case for case in cases if isinstance(case.mechanism, Staged) and case.engine == "exact")
-
-    def whole(mechanism):
-        laws = {}
-
-        def observe(table, n_runs, bits):
-            noisy = mechanism.observe(table, n_runs, bits)
-            cells = np.zeros(n_runs, dtype=np.int64)
-            for outcome in {tuple(row) for row in noisy.tolist()}:
-                rows = (noisy == outcome).all(axis=1)
-                key = (outcome, table.codes["x"].sum())
-                laws[key] = laws.get(key) or mechanism.at_outcome(table, np.array(outcome))
-                found = laws[key].grid.at(laws[key].index[laws[key].observe(int(rows.sum()), bits)[:, 0]])
-                cells[rows] = np.round(1e6 * found[:, 0])
-            return np.column_stack([noisy, cells])
-
-        return observe
-
+    whole = CensoredPosterior(epsilon=4, model=case.mechanism.model, centre="staged", share="1/2")
+    settings = {"n_runs": 2_000, "alpha": 1e-6, "delta": 0, "rng": np.random.default_rng(0)}
     bounds = [
-        counts_bound(whole(made), case.pair, n_runs=2_000, alpha=1e-6, delta=0, rng=np.random.default_rng(0)).epsilon
-        for made in (case.mechanism, overspending(case.mechanism, 4))
+        counts_bound(partial(record, made), case.pair, **settings).epsilon for made in (whole, overspending(whole, 4))
     ]
     assert 1 < bounds[0] <= 4 < bounds[1]  # the broken twin spends 16
 

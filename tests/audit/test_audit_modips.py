@@ -19,6 +19,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.sensitivity import Sensitivity
 from pdips.statistics.logistic import Logits
 from pdips.statistics.modips import Modips
 from pdips_papers.modips import as_printed as modips_published
@@ -92,8 +93,12 @@ def test_a_forgotten_half_of_a_sensitivity_is_found_out(broken, pair, monkeypatc
     cases = [case for case in cases_for("replace-one", budget="equal") if case.engine == "exact"]
     [case] = [case for case in cases if case.pair.name.startswith(pair)]
     before = audit(case.mechanism, case.pair, engine="exact").bound
-    whole = kind.l1
-    monkeypatch.setattr(kind, "l1", lambda self, schema, neighbours: max(whole(self, schema, neighbours) // 2, 1))
+    whole = kind.sensitivity
+
+    def half(self, schema, neighbours):
+        return Sensitivity.of_person(l1=max(whole(self, schema, neighbours).l1 // 2, 1))
+
+    monkeypatch.setattr(kind, "sensitivity", half)
     after = audit(case.mechanism, case.pair, engine="exact").bound
     parts = {"Counts": 1, "Sums": 2 / 6, "Products": 1 / 6}[broken]
     assert after == pytest.approx(before + parts)

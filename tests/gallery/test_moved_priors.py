@@ -85,7 +85,7 @@ def twin(name: str, old: str, new: str, folder) -> StatisticModel:
 
 def given_of(name: str) -> Evidence:
     schema = Schema.model_validate({"columns": COLUMNS[name]})
-    return Evidence(Modips(epsilon="1/5", model=name).plan(schema).tried(60))
+    return Evidence(Modips(epsilon="1/5", model=name).design(schema).tried(60))
 
 
 def drawn(model: StatisticModel, given: Evidence):
@@ -160,7 +160,7 @@ def test_a_sampler_steps_aside_from_what_it_does_not_know(name, old, new, tmp_pa
 def test_samplers_recognise_what_ships(name, likelihood):
     for n in (20, 5_000):
         schema = Schema.model_validate({"columns": COLUMNS[name]})
-        given = Evidence(Modips(epsilon=2, model=name).plan(schema).tried(n), likelihood)
+        given = Evidence(Modips(epsilon=2, model=name).design(schema).tried(n), likelihood)
         assert recognise(as_statistic_model(name).built(given), given) is not None
 
 
@@ -181,12 +181,12 @@ def test_a_file_with_draws_of_its_own_is_refused(tmp_path):
     ("name", "options", "unused"),
     [
         ("bernoulli", {"tune": 100}, "tune"),
-        ("multinomial", {"n_chains": 2, "tune": 50}, "tune and no n_chains"),
+        ("multinomial", {"n_chains": 2, "tune": 50}, "tune and n_chains"),
         ("linear_regression", {"n_chains": 2}, "n_chains"),
     ],
 )
 def test_options_that_a_sampler_lacks_are_refused_before_the_charge(name, options, unused):
-    with pytest.raises(InputError, match=f"has no {unused}"):
+    with pytest.raises(InputError, match=f"{unused} would have no effect"):
         Modips(epsilon=2, model=name, **options).spends(Schema.model_validate({"columns": COLUMNS[name]}))
 
 

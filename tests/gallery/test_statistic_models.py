@@ -89,7 +89,7 @@ def test_what_the_general_location_model_integrates_out_is_drawn():
     counts, sums = np.array([400.0, 100.0]), np.array([[80.0, -40.0], [10.0, 30.0]])
     one = {"counts": counts, "sums": sums, "m": np.zeros(2), "tau": np.full(2, 0.3), "Sigma": np.diag([0.04, 0.09])}
     draws = {name: np.broadcast_to(each, (4000, *each.shape)) for name, each in one.items()}
-    given = Evidence(Modips(epsilon=1, model="glom").plan(MIXED).made_up())
+    given = Evidence(Modips(epsilon=1, model="glom").design(MIXED).made_up())
     model.built(given)
     found = model.completed(given, draws, np.random.default_rng(1))
     np.testing.assert_allclose(found["pi"].mean(axis=0), (counts + 0.5) / 501, atol=0.002)  # 6 standard errors
@@ -132,7 +132,7 @@ def test_draws_of_the_rest_must_be_one_for_each_draw():
     )
     with pytest.raises(InputError, match="draw_rest must return one value for each draw"):
         model.completed(
-            Evidence(Modips(epsilon=1, model="glom").plan(MIXED).made_up()),
+            Evidence(Modips(epsilon=1, model="glom").design(MIXED).made_up()),
             {"m": np.zeros(10)},
             np.random.default_rng(1),
         )
@@ -145,7 +145,7 @@ def test_public_columns_reach_the_model_and_fix_its_least_squares():
     frame = pd.DataFrame({"g": rng.choice(["a", "b"], 400), "x": rng.uniform(0, 4, 400)})
     frame["y"] = 1 + 2 * (frame["g"] == "b") - frame["x"] + rng.normal(0, 0.5, 400)
     made = Modips(epsilon=10_000, model="linear_regression", likelihood="plug-in")
-    measured = made.plan(schema).sanitize(Table(frame, schema), RandomBits(rng))
+    measured = made.design(schema).sanitize(Table(frame, schema), RandomBits(rng))
     assert set(measured.public) == {"g", "x"}
     model = made.model.built(Evidence(measured, "plug-in"))
     x = np.column_stack([np.ones(400), frame["g"] == "b", frame["x"] / 2 - 1])

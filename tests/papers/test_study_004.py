@@ -106,7 +106,7 @@ def test_the_published_window_costs_twice_what_it_claims():
     assert claimed.window(censored_forms.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
         censored_forms.SCHEMA
     )
-    assert claimed.privacy_loss().kind == "none"
+    assert claimed.privacy_loss(censored_forms.SCHEMA).kind == "none"
 
 
 def test_measures_of_a_set():

@@ -7,9 +7,10 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from small_models import grid_of
 
 from pdips import CensoredPosterior, Schema, Table
-from pdips.posterior.model import Blueprint, workspace
+from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
 from pdips.posterior.record_likelihood import RecordLikelihood
 
@@ -58,7 +59,7 @@ def test_threads_do_not_share_points():
     mechanisms = [CensoredPosterior(epsilon=1, model=tight, reference={"mean": place}) for place in (0.0, 0.01)]
 
     def scores(mechanism):
-        return mechanism.scored(table, mechanism._reference(workspace(mechanism.model, SPAN), 600)).scores
+        return grid_of(mechanism, table)[1].scores
 
     alone, found = [scores(each) for each in mechanisms], {}
     threads = [

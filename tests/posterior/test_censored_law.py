@@ -14,6 +14,7 @@ import pytest
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.censored_posterior import CensoredPosterior
+from pdips.privacy.replay import exact_law
 
 EPSILON = Fraction(1)
 ROUNDING = 1e-6
@@ -39,7 +40,7 @@ CASES = {"coin": (coin, COIN, {"p": 0.5}, (0, 1)), "normal": (normal, NUMBER, {"
 
 
 def log_probabilities(mechanism, values, schema):
-    law = mechanism.law(Table(pd.DataFrame({"x": values}), schema))
+    law = exact_law(mechanism, Table(pd.DataFrame({"x": values}), schema))
     assert law.repeats == 1
     return {outcome.key: outcome.log_probability for outcome in law.outcomes}
 

@@ -26,6 +26,7 @@ from pdips.posterior.private_reference import Anchor, Stage
 from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.posterior.target import Target
 from pdips.privacy.noise import _choose_exactly, _LazyUniform
+from pdips.privacy.sensitivity import Sensitivity
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
 
@@ -202,7 +203,7 @@ def test_draws_follow_the_law_and_lie_in_their_cells(one):
     seen = np.bincount(group[drawn], minlength=10)
     assert stats.chisquare(seen, 2_000 * np.bincount(group, p)).pvalue > 1e-3
     assert stats.chisquare(seen, 2_000 * np.bincount(group, twin)).pvalue < 1e-3
-    inside = scored.draw(50, bits(2))
+    inside = scored.grid.inside(scored.index[drawn[:50]], np.random.default_rng(2))
     assert inside.shape == (50, 1)
     assert np.isin(np.round(_index(scored.grid, inside)), scored.index).all()
 
@@ -330,9 +331,10 @@ def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
 def test_windows_cost_what_they_should():
     price = pure("1", Fraction(1, 2), 1)
     assert (price.stage, price.draw) == (Fraction(1, 2), Fraction(1, 2))
-    assert price.window("replace-one", 1) == Fraction(1, 8)
-    assert price.window("add-remove", 1) == Fraction(1, 4)
-    assert price.window("replace-one", 3) == Fraction(1, 24)
+    three = SPAN.model_copy(update={"records": SPAN.records.model_copy(update={"max_per_person": 3})})
+    assert price.window(Sensitivity.of_counts(SPAN, "replace-one")) == Fraction(1, 8)
+    assert price.window(Sensitivity.of_counts(SPAN, "add-remove")) == Fraction(1, 4)
+    assert price.window(Sensitivity.of_counts(three, "replace-one")) == Fraction(1, 24)
     assert pure(3, Fraction(0), 5).draw == Fraction(3, 5)
 
 

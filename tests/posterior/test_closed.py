@@ -11,9 +11,9 @@ import pymc as pm
 import pytest
 from numpy import log as natural_log
 from pytensor.tensor import exp
-from small_models import PAIRS
+from small_models import PAIRS, normal
 
-from pdips import CensoredPosterior, InputError, PseudoPosterior
+from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema
 from pdips.posterior.closures import MOST, check_closed, source_of
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source, as_source
@@ -150,13 +150,24 @@ def test_functions_of_one_source_are_different_models():
     assert "held = [1]" in one.text
 
 
+UNRECORDED = """
+import pymc as pm
+
+def build(data, schema):
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        pm.Normal("y", theta, 1, observed=data["y"])
+    return model
+"""
+
+
 def test_a_function_without_a_source_says_so():
-    space = {}
-    exec("def build(data, schema):\n    return None\n", space)
+    space, schema = {}, Schema.model_validate({"columns": {"y": {"lower": -9, "upper": 9}}})
+    exec(UNRECORDED, space)
     assert as_source(space["build"]).text == ""
     for kind in (CensoredPosterior, PseudoPosterior):
-        assert "source is not recorded" in kind(epsilon=1, model=space["build"]).privacy_loss().statement
-        assert "source is not recorded" not in kind(epsilon=1, model=reads_constants).privacy_loss().statement
+        assert "source is not recorded" in kind(epsilon=1, model=space["build"]).privacy_loss(schema).statement
+        assert "source is not recorded" not in kind(epsilon=1, model=normal).privacy_loss(schema).statement
         assert kind(epsilon=1, model=space["build"]).settings()["model_source"] is None
         assert "KNOTS = [0.0" in kind(epsilon=1, model=reads_constants).settings()["model_source"]
 

@@ -10,11 +10,10 @@ import pytensor.tensor as pt
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import special, stats
-from small_models import blueprint
+from small_models import blueprint, grid_of
 
 from pdips import CensoredPosterior, InputError, PseudoPosterior, Schema, Table
 from pdips.posterior import private_reference as stages
-from pdips.privacy.noise import RandomBits
 
 PAY = Schema.model_validate(
     {"columns": {"x": {"lower": -1, "upper": 1, "public": True}, "pay": {"lower": 1, "upper": 100_000}}}
@@ -115,9 +114,9 @@ def test_a_release_on_the_log_scale_is_that_of_the_lognormal_model(few_simulated
     cells, sets = [], []
     for model in (level(pm.Normal, pt.log), level(pm.LogNormal, lambda column: column)):
         made = CensoredPosterior(epsilon=2, model=model, reference={"a": 7.0})
-        stage = made.stage(table, RandomBits(np.random.default_rng(1)))
+        stage, scored = grid_of(made, table)
         assert np.min(stage.simulated["pay"]) > 100  # simulated records are in the column's unit
-        cells.append(np.exp(made.scored(table, stage).log_probabilities()))
+        cells.append(np.exp(scored.log_probabilities()))
         sets.append(made.release(table, rng=np.random.default_rng(3))[0].sets[0]["pay"])
     np.testing.assert_allclose(cells[0], cells[1], atol=1e-9)
     np.testing.assert_allclose(sets[0], sets[1], rtol=1e-9)

@@ -12,7 +12,7 @@ import pytest
 from laws import ACCEPT, REJECT
 from pytensor.tensor.random.utils import custom_rng_deepcopy
 from scipy import stats
-from small_models import WIDE, blueprint
+from small_models import WIDE, blueprint, grid_of
 from tables import bits
 
 from pdips import CensoredPosterior, Table
@@ -229,8 +229,7 @@ def cells(model, monkeypatch):
     monkeypatch.setattr(stages, "SIMULATED", 64)
     table = Table(pd.DataFrame({"y": np.random.default_rng(0).normal(4, 5, 40)}), WIDE)
     made = CensoredPosterior(epsilon=4, model=model, reference={"m": 2.0})
-    stage = made.stage(table, bits())
-    return np.exp(made.scored(table, stage).log_probabilities())
+    return np.exp(grid_of(made, table)[1].log_probabilities())
 
 
 def test_a_public_potential_counts_as_part_of_the_prior_on_a_grid(monkeypatch):

@@ -20,8 +20,9 @@ from pdips.posterior import pseudo_posterior as module
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.records import synthetic_sets, to_frame
 from pdips.posterior.weights import ratio_weights
-from pdips.privacy.curator import Clock
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import record
 from pdips_papers.pseudo.quadrature import Quadrature
 
 CLAIM = 5
@@ -186,14 +187,14 @@ def p_value(drawn, table, weights):
 def test_what_an_audit_reads_is_what_a_release_draws_from():
     table = Table(pd.DataFrame({"y": [-1.0, 0.0, 0.5, 1.0]}), WIDE)
     mechanism = PseudoPosterior(epsilon=CLAIM, model=normal)
-    [drawn] = mechanism.observe(table, 20_000, RandomBits(np.random.default_rng(0))).T
+    [drawn] = record(mechanism, table, 20_000, RandomBits(np.random.default_rng(0)))[0].T
     fit = Quadrature(blueprint(normal, WIDE).model, {"y": table.frame["y"].to_numpy()})
     bounds = fit.largest(fit.draws(1000, np.random.default_rng(0)))
     # wrong with probability 1e-6, seed fixed
     assert p_value(drawn, table, mechanism.record_weights(bounds)) > ACCEPT
     assert p_value(drawn, table, np.ones(4)) < REJECT  # the broken twin
     with pytest.raises(InputError, match="one to three"):
-        PseudoPosterior(epsilon=CLAIM, model=four).observe(pairs_table(), 10, RandomBits(np.random.default_rng(0)))
+        record(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table(), 10, RandomBits(np.random.default_rng(0)))
 
 
 # Models with covariates, levels and whole numbers
@@ -257,10 +258,9 @@ def test_what_a_model_draws_is_brought_within_the_schema():
 
 
 def sets_of(table, parameters, n_sets=2, n_records=120):
-    model = blueprint(mixed, MIXED)
-    return synthetic_sets(
-        model.draw, table, parameters, n_sets, n_records, RandomBits(np.random.default_rng(0)), Clock()
-    )
+    rng, made = np.random.default_rng(0), PseudoPosterior(epsilon=1, model=mixed)
+    curator = Drawing(made.plan(MIXED), table, RandomBits(rng))
+    return synthetic_sets(blueprint(mixed, MIXED).draw, MIXED, curator, parameters, n_sets, n_records, rng)
 
 
 def test_each_set_may_have_parameters_of_its_own():

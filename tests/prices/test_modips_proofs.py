@@ -66,7 +66,7 @@ STATISTICS = {
 @pytest.mark.parametrize("name", STATISTICS)
 def test_lemmas_1_to_3_are_attained_and_never_exceeded(name, n_cells, neighbours):
     statistic, schema = STATISTICS[name], schema_of(n_cells)
-    claimed = statistic.l1(schema, neighbours), statistic.l2_squared(schema, neighbours)
+    claimed = statistic.sensitivity(schema, neighbours).l1, statistic.sensitivity(schema, neighbours).l2_squared
     if name == "number" and neighbours == "replace-one":
         assert claimed == (0, 0)
         return
@@ -76,30 +76,37 @@ def test_lemmas_1_to_3_are_attained_and_never_exceeded(name, n_cells, neighbours
 @pytest.mark.parametrize("name", ["counts", "squares by cell"])
 def test_a_person_with_two_records(name, neighbours):
     statistic, schema = STATISTICS[name], schema_of(2, k=2)
-    claimed = statistic.l1(schema, neighbours), statistic.l2_squared(schema, neighbours)
+    claimed = statistic.sensitivity(schema, neighbours).l1, statistic.sensitivity(schema, neighbours).l2_squared
     assert largest(statistic, schema, neighbours) == claimed
-    once = statistic.l1(schema_of(2), neighbours), statistic.l2_squared(schema_of(2), neighbours)
+    once = (
+        statistic.sensitivity(schema_of(2), neighbours).l1,
+        statistic.sensitivity(schema_of(2), neighbours).l2_squared,
+    )
     assert claimed == (2 * once[0], 4 * once[1])
 
 
 @pytest.mark.parametrize("name", ["sums", "products by cell", "squares by cell"])
 def test_public_cells(name):
     statistic, schema = STATISTICS[name], schema_of(2, public=("g",))
-    claimed = statistic.l1(schema, "replace-one"), statistic.l2_squared(schema, "replace-one")
+    claimed = statistic.sensitivity(schema, "replace-one").l1, statistic.sensitivity(schema, "replace-one").l2_squared
     assert largest(statistic, schema, "replace-one") == claimed
-    assert claimed[0] <= statistic.l1(schema_of(2), "replace-one")
+    assert claimed[0] <= statistic.sensitivity(schema_of(2), "replace-one").l1
 
 
 @pytest.mark.parametrize("name", ["sums", "products by cell"])
 def test_public_values_in_confidential_cells(name):
     statistic, schema = STATISTICS[name], schema_of(2, public=("x",))
-    assert largest(statistic, schema, "replace-one")[0] == statistic.l1(schema, "replace-one")
+    assert largest(statistic, schema, "replace-one")[0] == statistic.sensitivity(schema, "replace-one").l1
 
 
 def test_public_statistics_cost_nothing():
     schema = schema_of(2, public=("g", "x", "y"))
     for statistic in (*STATISTICS.values(), Scatter(of="x")):
-        assert statistic.l1(schema, "replace-one") == statistic.l2_squared(schema, "replace-one") == 0
+        assert (
+            statistic.sensitivity(schema, "replace-one").l1
+            == statistic.sensitivity(schema, "replace-one").l2_squared
+            == 0
+        )
 
 
 def test_lemma_4_is_not_exceeded_and_nearly_attained(neighbours):
@@ -107,6 +114,6 @@ def test_lemma_4_is_not_exceeded_and_nearly_attained(neighbours):
     rests = [tuple((0, value, 0) for value in (0, *[end] * n)) for n in (1, 3, 8) for end in (-1, 1)]
     rests += [tuple((0, end, 0) for _ in range(n)) for n in (1, 5, 40) for end in (-1, 1)]
     found, _ = largest(statistic, schema, neighbours, rests)
-    claimed = statistic.l1(schema, neighbours)
+    claimed = statistic.sensitivity(schema, neighbours).l1
     assert 0.9 * claimed < found <= claimed
-    assert claimed == 4 * Products(of=("x", "x")).l1(schema, neighbours)
+    assert claimed == 4 * Products(of=("x", "x")).sensitivity(schema, neighbours).l1

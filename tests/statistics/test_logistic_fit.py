@@ -63,9 +63,13 @@ def test_the_sensitivity_is_nearly_attained_and_a_claim_of_ten_times_the_ridge_i
     schema, first, second = worst_pair(n_levels, 15, neighbours, 5, records)
     statistic, twin = statistic_of(15, 5), statistic_of(15, 50)
     l1, l2_squared = moved(statistic, first, second)
-    assert 0.7 * statistic.l1(schema, neighbours) < l1 <= statistic.l1(schema, neighbours)
-    assert 0.7 * statistic.l2_squared(schema, neighbours) < l2_squared <= statistic.l2_squared(schema, neighbours)
-    claimed = twin.l1(schema, neighbours) * twin.step() / statistic.step()
+    assert 0.7 * statistic.sensitivity(schema, neighbours).l1 < l1 <= statistic.sensitivity(schema, neighbours).l1
+    assert (
+        0.7 * statistic.sensitivity(schema, neighbours).l2_squared
+        < l2_squared
+        <= statistic.sensitivity(schema, neighbours).l2_squared
+    )
+    claimed = twin.sensitivity(schema, neighbours).l1 * twin.step() / statistic.step()
     assert l1 > 3 * claimed
 
 
@@ -85,7 +89,7 @@ def test_no_small_table_moves_more(n_levels, neighbours):
         else:
             second = table_of(schema, levels, u)
         worst = max(worst, moved(statistic, first, second)[0])
-    assert 0.15 * statistic.l1(schema, neighbours) < worst <= statistic.l1(schema, neighbours)
+    assert 0.15 * statistic.sensitivity(schema, neighbours).l1 < worst <= statistic.sensitivity(schema, neighbours).l1
 
 
 def test_public_predictors_halve_what_a_replaced_record_can_do():
@@ -96,16 +100,21 @@ def test_public_predictors_halve_what_a_replaced_record_can_do():
         update={"columns": {n: c.model_copy(update={"public": True}) for n, c in plain.columns.items()}}
     )
     statistic = statistic_of(2, 1)
-    assert statistic.l1(known, "replace-one") == statistic.l1(plain, "add-remove")
-    assert statistic.l1(everything, "replace-one") == statistic.l2_squared(everything, "replace-one") == 0
+    assert statistic.sensitivity(known, "replace-one").l1 == statistic.sensitivity(plain, "add-remove").l1
+    assert (
+        statistic.sensitivity(everything, "replace-one").l1
+        == statistic.sensitivity(everything, "replace-one").l2_squared
+        == 0
+    )
     rng = np.random.default_rng(0)
     u = rng.choice([-1.0, 1.0], (12, 2))
     for _ in range(30):
         levels = rng.integers(0, 2, 12)
         other = levels.copy()
         other[0] = 1 - other[0]
-        assert moved(statistic, table_of(known, levels, u), table_of(known, other, u))[0] <= statistic.l1(
-            known, "replace-one"
+        assert (
+            moved(statistic, table_of(known, levels, u), table_of(known, other, u))[0]
+            <= statistic.sensitivity(known, "replace-one").l1
         )
 
 
@@ -257,7 +266,7 @@ def test_predictors_are_read_from_public_bounds():
     ]
     assert statistic.shape(MIXED) == (1, 5)
     assert len(statistic.spread(MIXED)) == len(statistic.labels(MIXED)) == 5
-    assert statistic.sensitivity(MIXED, "replace-one") == statistic.l1(MIXED, "replace-one")
+    assert statistic.sensitivity(MIXED, "replace-one") == statistic.sensitivity(MIXED, "replace-one").l1
 
 
 def test_an_outcome_called_predictor_keeps_its_name():

@@ -182,7 +182,7 @@ def test_a_budget_is_read_once():
 
     statistics = {"total": Sums(of="y"), "squares": Products(of=("y", "y"))}
     made = Modips(epsilon=1, model=model_of(statistics), budget=Growing(total=1, squares=1))
-    plan = made.plan(SCHEMA)
+    plan = made.design(SCHEMA)
     assert sum(plan.shares.values()) == 1
     assert plan.shares == plan.shares == {"total": Fraction(1, 2), "squares": Fraction(1, 2)}
 
@@ -194,7 +194,7 @@ def test_names_that_mean_the_number_of_records(name):
     if neighbours == "replace-one":
         made = replace(made, n_records=None)
     with pytest.raises(InputError, match="rename that statistic"):
-        made.plan(SCHEMA)
+        made.design(SCHEMA)
 
 
 TOTAL = {"total": Sums(of="y")}
@@ -285,7 +285,7 @@ def test_what_a_model_is_tried_on_is_measured_and_noised_like_a_table(n, neighbo
     made = Modips(epsilon=1, model=model_of(TOTAL | {"cells": Counts(by=("g",))}), neighbours=neighbours, n_records=9)
     if neighbours == "replace-one":
         made = replace(made, n_records=None)
-    plan = made.plan(SCHEMA)
+    plan = made.design(SCHEMA)
     tried = plan.tried(n)
     assert tried.n_records == (n if neighbours == "replace-one" else None)
     assert [part.scale for part in tried.parts] == [part.scale for part in plan.parts]

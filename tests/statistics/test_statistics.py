@@ -71,18 +71,23 @@ def test_sensitivities_are_the_largest_changes_there_can_be(statistic, neighbour
     if isinstance(statistic, Counts) and neighbours == "replace-one" and levels <= 2:
         l1 = squared = levels - 1  # one of two counts that add up to a public number says both
     if isinstance(statistic, Products) and statistic.by and levels == 1:
-        assert l1 <= statistic.l1(known, neighbours)  # one cell is no cell to change; twice is on the safe side
+        assert (
+            l1 <= statistic.sensitivity(known, neighbours).l1
+        )  # one cell is no cell to change; twice is on the safe side
         return
-    assert (statistic.l1(known, neighbours), statistic.l2_squared(known, neighbours)) == (l1, squared)
+    assert (statistic.sensitivity(known, neighbours).l1, statistic.sensitivity(known, neighbours).l2_squared) == (
+        l1,
+        squared,
+    )
 
 
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("statistic", [Counts(by=("g",)), *STATISTICS], ids=str)
 def test_sensitivities_where_a_person_may_have_two_records(statistic, neighbours):
     known, priced = schema(3), schema(3, max_per_person=2)
-    found = (statistic.l1(priced, neighbours), statistic.l2_squared(priced, neighbours))
+    found = (statistic.sensitivity(priced, neighbours).l1, statistic.sensitivity(priced, neighbours).l2_squared)
     assert found == largest_changes(statistic, known, neighbours, records=2)
-    assert found[0] > statistic.l1(known, neighbours)  # the broken twin: one record a person
+    assert found[0] > statistic.sensitivity(known, neighbours).l1  # the broken twin: one record a person
 
 
 @pytest.mark.parametrize("statistic", STATISTICS[:4], ids=str)
@@ -92,20 +97,23 @@ def test_sensitivities_beside_public_columns(statistic, public):
     l1, squared = largest_changes(statistic, known, "replace-one")
     if public == ("x",) and statistic == Sums(of="x", by=("g",)):
         squared *= 2  # a public number only changes cells, two of them; taken as one on the safe side
-    assert (statistic.l1(known, "replace-one"), statistic.l2_squared(known, "replace-one")) == (l1, squared)
+    assert (statistic.sensitivity(known, "replace-one").l1, statistic.sensitivity(known, "replace-one").l2_squared) == (
+        l1,
+        squared,
+    )
 
 
 def test_what_is_public_costs_nothing():
     known = schema(2, ("g", "x"))
     for statistic in (Counts(by=("g",)), Sums(of="x"), Sums(of="x", by=("g",)), Products(of=("x", "x"), by=("g",))):
-        assert statistic.l1(known, "replace-one") == 0
+        assert statistic.sensitivity(known, "replace-one").l1 == 0
 
 
 def test_a_forgotten_change_of_cell_would_be_seen():
     """The broken twin: half the sensitivity, as if a record kept its cell or its sign."""
     known = schema(2)
     for statistic in (STATISTICS[1], STATISTICS[3], STATISTICS[4]):
-        assert largest_changes(statistic, known, "replace-one")[0] > statistic.l1(known, "replace-one") // 2
+        assert largest_changes(statistic, known, "replace-one")[0] > statistic.sensitivity(known, "replace-one").l1 // 2
 
 
 def test_the_scatter_stays_below_its_sensitivity_and_comes_near():
@@ -120,7 +128,7 @@ def test_the_scatter_stays_below_its_sensitivity_and_comes_near():
         ]
         each = np.reshape(tables, (-1, 3))
         largest = max(largest, int((each.max(axis=1) - each.min(axis=1)).max()))
-    bound = scatter.l1(known, "replace-one")
+    bound = scatter.sensitivity(known, "replace-one").l1
     assert bound / 2 < largest <= bound
 
 
@@ -147,9 +155,9 @@ def test_the_optimal_budget_minimises_the_sum_of_relative_variances(law):
         for name, each in MIXED.items():
             unit, spread = each.unit(made.schema), each.spread(made.schema)
             if law == "laplace":
-                variance = 2 * (each.l1(made.schema, "replace-one") * unit / shares[name]) ** 2
+                variance = 2 * (each.sensitivity(made.schema, "replace-one").l1 * unit / shares[name]) ** 2
             else:
-                variance = each.l2_squared(made.schema, "replace-one") * unit**2 / (2 * shares[name])
+                variance = each.sensitivity(made.schema, "replace-one").l2_squared * unit**2 / (2 * shares[name])
             total += float((variance / spread).mean())
         return total
 

@@ -1,7 +1,7 @@
 """The censored posterior as paper 004 has it, for studies and audits: it claims epsilon and loses more."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, ClassVar
@@ -17,15 +17,15 @@ from pdips.audit.neighbour_pairs import Case, Pair, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior.censored_posterior import CensoredPosterior, Centre, Drawing
+from pdips.posterior.censored_posterior import CensoredPosterior, Centre, Draws
 from pdips.posterior.columns import Columns, record_values
-from pdips.posterior.model import Workspace
-from pdips.posterior.private_reference import Stage
+from pdips.posterior.grid import GridDraws
 from pdips.posterior.pseudo_posterior import ChainFit, has_few
 from pdips.posterior.target import Target
 from pdips.posterior.weights import linear_weights
-from pdips.privacy.loss import Neighbours, PrivacyLoss, exact, spell
+from pdips.privacy.loss import Kind, Neighbours, exact, spell
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Plan
 from pdips_papers.pseudo.fits import ByLattice
 
 N_DRAWS = 1_000
@@ -44,6 +44,7 @@ class PrintedPosterior(CensoredPosterior):
 
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variant: ClassVar[str] = "published"
+    loss_kind: ClassVar[Kind] = "none"  # type: ignore[misc]
     centres: ClassVar[tuple[str, ...]] = ("zero",)
     weightings: ClassVar[tuple[str, ...]] = ("none", "confidential")
 
@@ -56,47 +57,21 @@ class PrintedPosterior(CensoredPosterior):
         """Return the half-width of the window of one draw, in nats."""
         return exact(self.epsilon, "epsilon") / 2
 
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return what the paper calls epsilon, of kind "none"."""
-        epsilon = exact(self.epsilon, "epsilon")
-        text = _statement(epsilon, self.weights)
-        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", sampling="mcmc", statement=text)
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan, with what the paper calls epsilon."""
+        text = _statement(exact(self.epsilon, "epsilon"), self.weights)
+        return replace(super().plan(schema).without_guarantee(text), sampling="mcmc")
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        return super().settings() | {"variant": self.variant}
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than given."""
+        return super().shown() | {"variant": self.variant}
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
-        """Return parameters of independent draws, shape (runs, numbers), for audits of few parameters.
-
-        The draws that weights are made from are made once for all.
-        """
-        space = self._space(table.schema)
-        if not has_few(space.blueprint):
-            raise InputError("the published form is audited with models of one to three continuous parameters only")
-        fits, _ = self._fit(space, table, bits.generator())
-        return np.array([np.concatenate([np.ravel(v) for v in draw.values()]) for draw in fits.several(n_runs)])
-
-    def _fixed(self, table: Table, bits: RandomBits) -> Stage:
-        if self.weights == "confidential":
-            raise InputError("weights from a fit to the table leave no law that could be spelt out")
-        return super()._fixed(table, bits)
-
-    def _look_ahead(self, table: Table) -> None:
+    def check(self, plan: Plan, table: Table) -> None:
         """Nothing that is promised can be useless."""
 
-    def _draw(self, target: Target, table: Table, bits: RandomBits) -> Drawing:
-        fits, diagnostics = self._fit(target.space, table, bits.generator())
-        return fits.several(self.n_draws), diagnostics, None
-
-    def _fit(
-        self, space: Workspace, table: Table, rng: np.random.Generator
-    ) -> tuple[ByLattice | ChainFit, dict[str, Any]]:
-        kind = ByLattice if has_few(space.blueprint) else ChainFit
-        fits = kind(space, record_values(table), N_DRAWS, rng)
-        alpha = linear_weights(fits.largest(None)) if self.weights == "confidential" else None
-        fits.fit(alpha, float(self.window(table.schema)))
-        return fits, {"sampler": fits.name, "convergence": fits.convergence}
+    def draws_from(self, target: Target) -> Draws:
+        """Return what the parameters are drawn from."""
+        return PrintedDraws(target, self)
 
     @staticmethod
     def audit_cases(build: Callable[..., CensoredPosterior]) -> Iterator[Case]:
@@ -108,6 +83,43 @@ class PrintedPosterior(CensoredPosterior):
         weighted = where_allowed(partial(build, model=narrow), weights="confidential")
         if weighted is not None:
             yield Case(weighted, _outlier())
+
+
+class PrintedDraws(GridDraws):
+    """Draws from the paper's posterior; its law on the grid, without weights, is the paper's formula."""
+
+    def __init__(self, target: Target, mechanism: PrintedPosterior) -> None:
+        super().__init__(target)
+        self._mechanism = mechanism
+
+    def __call__(self, table: Table) -> "PrintedDraws":
+        """Take a table, which a curator holds."""
+        self._table = table
+        return self
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:
+        """Return the parameters of independent draws, shape (runs, numbers); weights are made once for all."""
+        space, values, rng = self.target.space, record_values(self._table), bits.generator()
+        few = has_few(space.blueprint)
+        if runs > 1 and not few:
+            raise InputError("the published form is audited with models of one to three continuous parameters only")
+        fits = (ByLattice if few else ChainFit)(space, values, N_DRAWS, rng)
+        alpha = linear_weights(fits.largest(None)) if self._mechanism.weights == "confidential" else None
+        fits.fit(alpha, float(self.target.window))
+        self.diagnostics = {"sampler": fits.name, "convergence": fits.convergence}
+        self._made = fits.several(runs)
+        return np.array([np.concatenate([np.ravel(v) for v in draw.values()]) for draw in self._made])
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Return the log probability of each cell."""
+        if self._mechanism.weights == "confidential":
+            raise InputError("weights from a fit to the table leave no law that could be spelt out")
+        super().__call__(self._table)
+        return super().log_probabilities()
+
+    def parameters(self, answers: Sequence[Any], rng: np.random.Generator) -> list[dict[str, FloatArray]]:
+        """Return the free variables, as they were drawn."""
+        return self._made
 
 
 def _statement(epsilon: Fraction, weights: str) -> str:

@@ -8,22 +8,18 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
+from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
 from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior import private_reference as stages
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
-from pdips.posterior.grid import Scored
-from pdips.posterior.model import ONE_AT_A_TIME
-from pdips.posterior.private_reference import cells_of_counts, counts_of, scale_of
+from pdips.posterior.private_reference import counts_of
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips.privacy.replay import ExactLaw as Law
-from pdips.privacy.replay import Outcome
+from pdips.privacy.curator import Curator
 
 Build = Callable[..., CensoredPosterior]
 
@@ -85,48 +81,18 @@ def normal(data: Columns, schema: Schema) -> pm.Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Staged(CensoredPosterior):
-    """A release in two stages, as far as an audit can follow it: noisy counts, and the second stage at one outcome.
+    """A release in two stages, whose second stage is followed at one outcome of the first only.
 
     Parameters
     ----------
     noisy : tuple of int
-        An outcome of the first stage, the noisy count of each cell.
-
-    Notes
-    -----
-    ``law`` has the joint probabilities of that outcome and each cell of the grid, the noise as statistics; ``observe``
-    gives the noisy counts of whole releases alone, for every release has another grid.
+        That outcome: the noisy count of each cell. The noisy counts that are asked for are what they are.
     """
 
     noisy: tuple[int, ...]
 
-    def law(self, table: Table) -> Law:
-        """Return the exact joint law of the first stage and, at its outcome ``noisy``, of all draws in one cell."""
-        counts, scale = counts_of(table), scale_of(table.schema, self.price.stage, self.neighbours)
-        found = self.at_outcome(table, np.array(self.noisy)).log_probabilities()
-        outcomes = [
-            Outcome(
-                key=(cell,),
-                log_probability=self.n_draws * float(p),
-                statistics=tuple(map(int, counts)),
-                scales=(scale,) * len(counts),
-            )
-            for cell, p in enumerate(found)
-            if np.isfinite(p)
-        ]
-        return Law(outcomes=outcomes)
-
-    def at_outcome(self, table: Table, noisy: IntArray) -> Scored:
-        """Return the grid of the second stage after some noisy counts."""
-        n_records = table.n_records if self.neighbours == "replace-one" else max(int(noisy.sum()), 1)
-        with ONE_AT_A_TIME:
-            cells = cells_of_counts(table.schema, noisy, self.price.stage, self.neighbours, n_records)
-            return self.scored(table, stages.after(self._space(table.schema), cells, {}))
-
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the noisy counts of the first stage, one release a row."""
-        counts, scale = counts_of(table), scale_of(table.schema, self.price.stage, self.neighbours)
-        return np.asarray(counts + discrete_laplace(scale, n_runs * len(counts), bits).reshape(n_runs, -1))
+    def _followed(self, curator: Curator) -> Callable[[IntArray], IntArray]:
+        return lambda _: np.array(self.noisy)
 
 
 def censored(build: Build) -> Iterator[Case]:
@@ -145,7 +111,8 @@ def censored(build: Build) -> Iterator[Case]:
     counted = _staged(build, share="0.999")
     if counted is not None:
         pair = _flip(coin_table, CROWD, counted)
-        yield Case(counted, toward_counts(pair, counts_of(pair.first), counts_of(pair.second)))
+        pair = toward_counts(pair, counts_of(pair.first), counts_of(pair.second))
+        yield Case(counted, with_event(pair, partial(_of_counts, pair), pair.event_name))
     plain = _centred(build, switch, "prior")
     if plain is not None:
         yield Case(plain, _flip(coin_table, _crowd(plain, COIN, 3), plain))
@@ -163,6 +130,11 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
     zero = where_allowed(partial(build, model=shares), centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
         yield Case(zero, three_shares(), "exact")
+
+
+def _of_counts(pair: Pair, rows: NDArray[Any]) -> Any:
+    """Return the pair's event for the noisy counts, which come first; the cells that are drawn come after them."""
+    return pair.event(rows[:, : len(counts_of(pair.first))]) if pair.event else None
 
 
 def _sized(build: Build, **usual: Any) -> CensoredPosterior:
