@@ -351,9 +351,9 @@ class PlannedMechanism(ABC):
         plan, clock = self.plan(table.schema), Clock(progress)
         loss, spends = plan.loss, plan.spends
         check_representable(table.schema)
+        self.check(plan, table)
         if table.counts is not None and not self.weighs_records:
             raise InputError(f"{self.name} reads records one by one: read the table with counted=False")
-        self.check(plan, table)
         receipt = None
         if ledger is not None:
             with clock.step("charging the ledger"):

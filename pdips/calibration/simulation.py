@@ -15,7 +15,7 @@ from pdips.calibration.margins import Columns, label
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.codes import Rows, coded_columns
+from pdips.evaluation.encoding import CodedRecords, coded_columns
 from pdips.mechanism import Mechanism
 from pdips.release.large_set import LargeSet
 
@@ -166,12 +166,14 @@ class Simulation:
         sets: list[Any] = [*release.sets, *release.large_sets]
         if self.measure is not None:
             return [np.array([self._measured(sets) - self._truth])]
-        found = [_counts(Rows.of_set(made, self.table.schema), self.table.schema, self.margins) for made in sets]
+        found = [
+            _counts(CodedRecords.of_set(made, self.table.schema), self.table.schema, self.margins) for made in sets
+        ]
         return [np.mean(each, axis=0) - true for each, true in zip(zip(*found, strict=True), self._true, strict=True)]
 
     @cached_property
     def _true(self) -> list[FloatArray]:
-        return _counts(Rows.of_table(self.table), self.table.schema, self.margins)
+        return _counts(CodedRecords.of_table(self.table), self.table.schema, self.margins)
 
     @cached_property
     def _truth(self) -> float:
@@ -187,7 +189,7 @@ class Simulation:
         return found
 
 
-def _counts(rows: Rows, schema: Schema, margins: Sequence[Columns]) -> list[FloatArray]:
+def _counts(rows: CodedRecords, schema: Schema, margins: Sequence[Columns]) -> list[FloatArray]:
     names = coded_columns(schema)
     counts = np.ones(len(rows.codes)) if rows.counts is None else rows.counts.astype(np.float64)
     found = []

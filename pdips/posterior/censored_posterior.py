@@ -256,6 +256,8 @@ class CensoredPosterior(PlannedMechanism):
             given = [name for name in OF_NUTS if getattr(self, name) != self.__dataclass_fields__[name].default]
             check_unused(given, f"sampler = {sampler}", "sampler = nuts")
         if sampler == "rejection":
+            if self.neighbours == "add-remove":
+                raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
             check_prior(space)
         if self.centred_on == "staged":
             stages.rehearse(space)
@@ -340,8 +342,6 @@ class CensoredPosterior(PlannedMechanism):
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse or warn, from public facts alone and before anything is spent, of what can't work."""
         if self.sampler == "rejection":
-            if not plan.n_public:
-                raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
             check_proposals(table.n_records, self.window(plan.schema), n_draws=self.n_draws)
         n_public = self.n_records or (table.n_records if plan.n_public else 1)
         if n_public * self.window(plan.schema) < USELESS:

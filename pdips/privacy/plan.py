@@ -155,7 +155,8 @@ class Plan:
     sampling : {"exact", "mcmc"}
         Whether the output is drawn from the very law that the proof is about.
     claim : Fraction, optional
-        The epsilon that a paper claims, for ``kind="none"`` and ``"asymptotic"``, in place of the sum over steps.
+        The epsilon that a paper claims, for ``kind="none"`` and ``"asymptotic"``, in place of the sum over steps; the
+        epsilon that was asked for, for ``"zcdp"``: what rho gives at delta is as much or less by rounding.
     design : object
         What else the mechanism worked out from settings and schema: the shape of a tree, a model.
     """
@@ -192,7 +193,8 @@ class Plan:
             parts = {"epsilon": self._sum() if self.claim is None else self.claim, "delta": delta}
         text = self.law
         if self.kind not in ("none", "asymptotic"):
-            text = statement(self, epsilon=parts["epsilon"], delta=parts["delta"])
+            asked = parts["epsilon"] if self.claim is None else self.claim
+            text = statement(self, epsilon=asked, delta=parts["delta"])
         return PrivacyLoss(neighbours=self.neighbours, kind=self.kind, statement=text, sampling=self.sampling, **parts)
 
     @property

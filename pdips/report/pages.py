@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError, RefusedError
+from pdips.evaluation.document import EvaluationDocument
 from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of
 from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.verdict import Verdict
@@ -116,7 +117,7 @@ def render(template: str, **context: Any) -> str:
 
 def _has_run(confidential: Path) -> bool:
     """Whether a folder is of a run, or holds at most the evaluation of a release that came without its run."""
-    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {PaidDocument.file}
+    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {EvaluationDocument.file}
 
 
 def _write(path: Path, page: str) -> Path:

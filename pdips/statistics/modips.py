@@ -188,6 +188,7 @@ class Modips(PlannedMechanism):
             law=_law_of(self, design),
             kind=self.kind,
             delta=Fraction(0) if self.kind == "pure" else exact(self.delta, "delta"),
+            claim=None if self.kind == "pure" else exact(self.epsilon, "epsilon"),
         )
 
     def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:

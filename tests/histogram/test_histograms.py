@@ -20,7 +20,7 @@ from tables import all_tables, random_table, replacements, schema_of, table_of, 
 from pdips import InputError, Ledger, PerturbedHistogram, PrivacyLoss, Schema, SmoothedHistogram, Table
 from pdips.audit import Case, audit, audit_cases
 from pdips.audit.neighbour_pairs import Pair, small_pairs
-from pdips.evaluation.codes import Rows
+from pdips.evaluation.encoding import CodedRecords
 from pdips.histogram import urns
 from pdips.histogram.histograms import draw_from_noisy
 from pdips.margins.domain import domain_of
@@ -440,7 +440,7 @@ def test_replacements_are_covered_by_small_pairs():
 
 def test_urns_and_rows_show_no_record():
     table = table_of([(0, 1), (1, 1)], schema_of(2, 2))
-    shown = repr(urns.fill(table)) + repr(Rows.of_table(table))
+    shown = repr(urns.fill(table)) + repr(CodedRecords.of_table(table))
     assert "array" not in shown
 
 

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 import numpy as np
 import pandas as pd
 
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.pmse import Penalty, pmse
+from pdips.evaluation.margins import k_marginal
+from pdips.evaluation.propensity import Penalty, pmse
 from pdips.privacy.loss import exact
 from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task, summarise
 from pdips_papers.kng.firm_panel_data import OWN, PANELS, FirmPanel, load

@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray
-from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.pmse import pmse
-from pdips.evaluation.wasserstein import wasserstein_randomization
+from pdips.evaluation.distribution import wasserstein_randomization
+from pdips.evaluation.margins import k_marginal
+from pdips.evaluation.propensity import pmse
+from pdips.evaluation.regression import normalised_rmse, standardised_differences
 from pdips_papers.kng.heavy_paper import MEASURES
 
 N_RESPLITS = 500

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.data.table import Table
-from pdips.evaluation.association import LEVELS, chi_square
+from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
 from pdips.evaluation.regression import Fit
 from pdips.mechanism import Mechanism

@@ -7,7 +7,7 @@ import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.data.schema import Schema
-from pdips.evaluation.codes import codes_of
+from pdips.evaluation.encoding import codes_of
 from pdips.evaluation.regression import Fit, compare_fits, fit_logistic
 
 OUTCOME, NUMERIC, INTERACTION = "voted", "age", ("prereg_state", "registered")

@@ -11,9 +11,8 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
-from pdips.evaluation.codes import Rows, weights_of
-from pdips.evaluation.deciles import cut
-from pdips.evaluation.evaluate import Measure
+from pdips.evaluation.document import Measure, Pictures
+from pdips.evaluation.encoding import CodedRecords, weights_of, with_decile_bins
 
 MOST_CELLS = 60
 """Of a numeric column."""
@@ -24,7 +23,7 @@ PAIRS_FROM = "TVD of 2-way margins"
 SCORES_FROM = "SPECKS"
 
 
-def pictured(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Measure]) -> dict[str, Any]:
+def pictures(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Measure]) -> Pictures:
     """Work out what the pictures of an evaluation show.
 
     Parameters
@@ -38,7 +37,7 @@ def pictured(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Meas
 
     Returns
     -------
-    dict
+    Pictures
         ``propensity``: how the scores of SPECKS' classifier are spread over the hundredths of [0, 1], table and sets,
         averaged over the sets, and the distance and where it is found by set; None without SPECKS. ``densities``: for
         each numeric column, :func:`density`. ``pairs``: for the 4 pairs of columns furthest apart,
@@ -48,16 +47,18 @@ def pictured(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Meas
     kept = [frame for frame in sets if len(frame)]
     found = {measure.name: measure for measure in measures}
     numeric = [name for name, column in table.schema.columns.items() if not column.is_categorical]
-    furthest = found[PAIRS_FROM].detail.get("furthest", []) if PAIRS_FROM in found and kept else []
-    whole = cut(table).schema if furthest else table.schema
-    return {
-        "propensity": found[SCORES_FROM].picture if SCORES_FROM in found else None,
-        "densities": [density(table, kept, name) for name in numeric],
-        "pairs": [
-            {**difference(table, kept, whole, pair["columns"]), "distance": pair["distance"]}
-            for pair in furthest[:MOST_PAIRS]
-        ],
-    }
+    furthest = found[PAIRS_FROM].detail.model_dump().get("furthest", []) if PAIRS_FROM in found and kept else []
+    schema = with_decile_bins(table).schema if furthest else table.schema
+    return Pictures.model_validate(
+        {
+            "propensity": found[SCORES_FROM].picture if SCORES_FROM in found else None,
+            "densities": [density(table, kept, name) for name in numeric],
+            "pairs": [
+                {**difference(table, kept, schema, pair["columns"]), "distance": pair["distance"]}
+                for pair in furthest[:MOST_PAIRS]
+            ],
+        }
+    )
 
 
 def density(table: Table, sets: Sequence[pd.DataFrame], name: str) -> dict[str, Any]:
@@ -174,7 +175,7 @@ def _apart(
 
 def _weighed(frame: pd.DataFrame, schema: Schema, place: IntArray, n_places: int) -> FloatArray:
     weights = None if schema.records.weight is None else weights_of(frame, schema)
-    return Rows(place[:, None], weights=weights).shares(place, n_places)
+    return CodedRecords(place[:, None], weights=weights).shares(place, n_places)
 
 
 def _merged(column: Column, apart: FloatArray) -> tuple[list[str], IntArray]:
