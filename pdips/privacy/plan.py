@@ -119,6 +119,15 @@ class Step:
             return math.sqrt(self.variance)
         return math.sqrt(discrete_laplace_variance(self.scale))
 
+    def enlarged(self, units: int | Fraction) -> "Step":
+        """Return the step with a sensitivity so many times as large, at the same price."""
+        if units == 1:
+            return self
+        sensitivity = Sensitivity.of_person(
+            l1=units * self.sensitivity.l1, l2_squared=Fraction(units) ** 2 * self.sensitivity.l2_squared
+        )
+        return replace(self, sensitivity=sensitivity)
+
     @property
     def noise(self) -> Noise:
         """The noise on each number, in words and figures that may be published."""

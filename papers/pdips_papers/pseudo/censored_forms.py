@@ -11,7 +11,7 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.histogram.histograms import PerturbedHistogram
+from pdips.histogram.laplace import PerturbedHistogram
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source

@@ -15,7 +15,7 @@ from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
-from pdips.histogram.histograms import PerturbedHistogram
+from pdips.histogram.laplace import PerturbedHistogram
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.censoring import Censored
 from pdips.posterior.columns import record_values
