@@ -42,7 +42,7 @@ def test_the_panels_are_those_of_plm():
     for panel in (uk, spain):
         mechanism = find_mechanism(FORMS[RESIDUAL][0])(epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
         assert mechanism.columns(panel.table.schema).order == tuple(panel.years.values())
-        mechanism.check_table(mechanism.columns(panel.table.schema), panel.table)
+        mechanism.check(mechanism.plan(panel.table.schema), panel.table)
 
 
 def test_widen_and_top_code():

@@ -14,13 +14,12 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.margins import k_marginal
 from pdips.evaluation.propensity import Penalty, pmse
-from pdips.privacy.curator import Clock
+from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.choosing import Chooser
-from pdips.quantile.column_plan import ColumnTask
-from pdips.quantile.column_synthesis import synthesize as synthesize_columns
+from pdips.quantile.column_synthesis import ColumnTask
 from pdips.quantile.conditional import Draw, LineDraw
+from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.panel import panel_of
 from pdips.registry import find
@@ -329,17 +328,33 @@ def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Gene
     return made
 
 
-def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    """Quantile regressions at the same quantiles, fitted to the table without noise."""
-    taus = np.array([float(k) / 20 for k in range(1, 20)])
+class _Open(Drawing):
+    """Shows what a regression reads, without noise."""
 
-    def fit(task: ColumnTask, chooser: Chooser) -> Draw:
-        records = task.records()
+    def read(self, regression: LineRegression) -> RegressionRecords:
+        """Return the confidential records of a regression."""
+        return regression.read(self._table)
+
+
+class _NonPrivate(KNGResidual):
+    """Quantile regressions at the same quantiles, fitted to the table without noise."""
+
+    def fit(self, task: ColumnTask, curator: Curator) -> Draw:
+        """Return quantile regressions of a column."""
+        assert isinstance(curator, _Open)
+        taus, records = np.array([float(k) / 20 for k in range(1, 20)]), curator.read(task.regression)
+        if not len(records.outcome):  # a part of a year that publicly nobody is in
+            return LineDraw(
+                task.column, task.box, taus, np.zeros((len(taus), 1 + task.box.n_predictors)), "interpolate"
+            )
         lines = quantile_lines(records.predictors, records.outcome, list(taus))
         return LineDraw(task.column, task.box, taus, lines, "interpolate")
 
-    columns = KNGResidual(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,)).columns(table.schema)
-    return synthesize_columns(columns, table, fit, 1, table.n_records, RandomBits(rng), Clock()).sets[0]
+
+def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    mechanism = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
+    plan = mechanism.plan(table.schema)
+    return mechanism.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
 
 
 # The paper's figures 1 and 2.

@@ -17,7 +17,7 @@ SLACK = 5e-3
 
 
 @dataclass(frozen=True)
-class Grid:
+class EpsilonGrid:
     """Numbers of so many significant digits, in order: for three, 100, 101, ..., 999 times a power of ten.
 
     Parameters
@@ -52,7 +52,7 @@ class Grid:
 
 
 @dataclass(frozen=True)
-class Found:
+class Reached:
     """What was reached at one epsilon.
 
     Parameters
@@ -81,8 +81,13 @@ class Found:
 
 
 def search(
-    measure: Callable[[Fraction], Found], target: float, largest: Fraction, grid: Grid, *, smallest: Fraction = SMALLEST
-) -> tuple[Fraction, dict[Fraction, Found]]:
+    measure: Callable[[Fraction], Reached],
+    target: float,
+    largest: Fraction,
+    grid: EpsilonGrid,
+    *,
+    smallest: Fraction = SMALLEST,
+) -> tuple[Fraction, dict[Fraction, Reached]]:
     """Return the smallest epsilon of a grid at which a target is reached, and all that was measured on the way.
 
     Parameters
@@ -93,7 +98,7 @@ def search(
         What is asked for.
     largest, smallest : Fraction
         Of the epsilons that are tried.
-    grid : Grid
+    grid : EpsilonGrid
         Of epsilons.
 
     Raises
@@ -121,13 +126,13 @@ def search(
     return grid.at(high), found
 
 
-def _guess(grid: Grid, epsilon: Fraction, ratio: float) -> int:
+def _guess(grid: EpsilonGrid, epsilon: Fraction, ratio: float) -> int:
     """Return where the target would be met if errors went with 1 / epsilon, or just below if this epsilon meets it."""
     wanted = epsilon * Fraction(min(max(ratio, 1e-9), 1e9))
     return grid.place_above(wanted) if ratio > 1 else grid.place_below(wanted)
 
 
-def _unreachable(target: float, epsilon: Fraction, found: Found) -> InputError:
+def _unreachable(target: float, epsilon: Fraction, found: Reached) -> InputError:
     about = (
         f", two Monte Carlo standard errors of {found.monte_carlo_error:.2g} included"
         if found.monte_carlo_error
@@ -139,7 +144,7 @@ def _unreachable(target: float, epsilon: Fraction, found: Found) -> InputError:
     )
 
 
-def _check_falls(found: list[Found]) -> None:
+def _check_falls(found: list[Reached]) -> None:
     """Check that errors known in closed form don't rise with epsilon, or bisection would find nothing."""
     for before, after in pairwise(found):
         exact = not before.monte_carlo_error and not after.monte_carlo_error
