@@ -249,7 +249,7 @@ class PlannedMechanism(ABC):
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variants[0], split=getattr(self, "split", "once"))
+        check_settings(self, variant=self.variants[0], split=getattr(self, "split", self.splits[0]))
 
     @abstractmethod
     def plan(self, schema: Schema) -> Plan:
@@ -374,7 +374,7 @@ class PlannedMechanism(ABC):
             sets=tuple(drawn.sets),
             large_sets=tuple(drawn.large_sets),
             statistics=drawn.statistics,
-            noise=plan.noise,
+            noise=tuple(drawn.noise) or plan.noise,
             margin_errors=tuple(drawn.margin_errors),
             tables=drawn.tables,
             reproducible=bits.reproducible,

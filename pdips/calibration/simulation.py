@@ -10,8 +10,8 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray
-from pdips.calibration.grid import Found
-from pdips.calibration.margins import Columns, label
+from pdips.calibration.closed_form import Columns, label
+from pdips.calibration.search import Reached
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, RefusedError
@@ -122,7 +122,7 @@ class Simulation:
                     f"replicates must be at least {needed} for the width of intervals of level {self.level:g} here"
                 )
 
-    def run(self, mechanism: Mechanism) -> Found:
+    def run(self, mechanism: Mechanism) -> Reached:
         """Return what is reached, over seeded releases.
 
         Raises
@@ -137,7 +137,7 @@ class Simulation:
         weights = np.vstack([np.ones(self.replicates), self._resamples()])
         by_margin = {name: self._summaries(each, weights) for name, each in errors.items()}
         worst = np.max(list(by_margin.values()), axis=0)
-        return Found(
+        return Reached(
             float(worst[0]), float(worst[1:].std()), {name: float(each[0]) for name, each in by_margin.items()}
         )
 
