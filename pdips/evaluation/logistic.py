@@ -71,7 +71,8 @@ def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
     """
     start = float(np.log(y.mean() / (1 - y.mean())))
     intercept, beta = penalised(z, y, "ridge", 1e-12, (start, np.zeros(z.shape[1])), least_weight=1e-12)
-    return expit(intercept + z @ beta)
+    chances: FloatArray = expit(intercept + z @ beta)
+    return chances
 
 
 def ridge_logistic(
@@ -150,7 +151,8 @@ def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.G
             fits = _path(x[inside], y[inside], penalty, sizes[: len(path)], whole=True)
             loss += [_deviance(intercept + x[~inside] @ beta, y[~inside]) for intercept, beta in fits]
     intercept, beta = path[int(loss.argmin())]
-    return expit(intercept + x @ beta)
+    chances: FloatArray = expit(intercept + x @ beta)
+    return chances
 
 
 def _penalties(x: FloatArray, y: FloatArray, penalty: str) -> FloatArray:

@@ -221,7 +221,7 @@ def _weights(source: SyntheticSet, schema: Schema) -> FloatArray:
     return weights_of(source, schema)
 
 
-def _some(sets: Sequence[SyntheticSet]) -> Sequence[SyntheticSet]:
+def _some[T](sets: Sequence[T]) -> Sequence[T]:
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
     return sets

@@ -80,7 +80,7 @@ class PaidEvaluation(PlannedMechanism):
 
     published: InitVar[ReleaseFolder | None] = None
 
-    def __post_init__(self, published: ReleaseFolder | None) -> None:  # type: ignore[override]
+    def __post_init__(self, published: ReleaseFolder | None) -> None:
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
             raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody")
         if self.neighbours not in self.relations:

@@ -20,7 +20,8 @@ from pdips.inference import Rule, combine
 Family = Literal["linear", "logistic", "poisson"]
 FAMILIES: tuple[Family, ...] = get_args(Family)
 
-_FIRTH = {"max_iter": 200, "gtol": 1e-6, "xtol": 1e-6}
+_MOST_STEPS = 200
+_TOLERANCE = 1e-6
 _SAME = 1e-9  # relative; what varies less is constant, what adds less to others depends on them
 
 
@@ -358,7 +359,8 @@ def _firth_on_groups(
     x, y, n = _equal_records(x, y, weights)
     z, back = _uncorrelated(x, n)
     penalty = 0.5 if firth else 0.0
-    model = FirthLogisticRegression(backend="numpy", fit_intercept=False, penalty_weight=penalty, **_FIRTH)
+    model = FirthLogisticRegression(backend="numpy", fit_intercept=False, penalty_weight=penalty)
+    model.set_params(max_iter=_MOST_STEPS, gtol=_TOLERANCE, xtol=_TOLERANCE)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

@@ -80,7 +80,7 @@ class Curator(ABC):
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self._plan, self._table = plan, table
-        self._place = self._asked = self._round = 0
+        self._place = self._asked = self._round = self._stratum = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._plan.mechanism}>"
@@ -200,8 +200,26 @@ class Curator(ABC):
         self._asked += 1
         if self._asked == step.times:
             self._place, self._asked = self._place + 1, 0
+            self._next_stratum(step)
         if self._place == len(self._plan.steps):
             self._place, self._round = 0, self._round + 1
+
+    def _next_stratum(self, step: Step) -> None:
+        """Go back to the first of the steps that are asked of each stratum, until all strata have been asked."""
+        steps, block, first = self._plan.steps, (step.item, step.branch, step.strata), self._place
+        if step.strata == 1 or (first < len(steps) and _block(steps[first]) == block):
+            return
+        self._stratum += 1
+        if self._stratum == step.strata:
+            self._stratum = 0
+            return
+        while first and _block(steps[first - 1]) == block:
+            first -= 1
+        self._place = first
+
+
+def _block(step: Step) -> tuple[str, str, int]:
+    return step.item, step.branch, step.strata
 
 
 class Drawing(Curator):

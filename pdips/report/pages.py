@@ -110,9 +110,9 @@ def rewrite_report(directory: Path) -> Path | None:
     return write_report(confidential, PrivacyDocument.read(home))
 
 
-def render(template: str, **context: Any) -> str:
-    """Fill one of the templates of this room."""
-    return _environment().get_template(template).render(context)
+def render(template: str, *, folder: Path | None = None, **context: Any) -> str:
+    """Fill one of the templates of this room, or of another folder, which may extend them."""
+    return _environment(folder).get_template(template).render(context)
 
 
 def _has_run(confidential: Path) -> bool:
@@ -158,11 +158,11 @@ def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = No
 
 
 @cache
-def _environment() -> "Environment":
+def _environment(folder: Path | None = None) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader([*([folder] if folder else []), Path(__file__).parent / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

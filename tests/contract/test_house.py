@@ -26,28 +26,19 @@ NO_NOUN = set(
 
 EXCEPTIONS: dict[str, set[str]] = {
     "crowded_folders": {
-        "papers/pdips_papers/kng",
-        "papers/pdips_papers/modips",
         "pdips/posterior",
     },
     "ambiguous_classes": {
         "Cells",
         "Grid",
-        "Recording",
         "Records",
         "Terms",
     },
     "no_nouns": {
         "Drawn",
-        "papers/pdips_papers/modips/mixed_words.py",
-        "papers/pdips_papers/modips/modips_words.py",
-        "papers/pdips_papers/modips/words.py",
     },
     "unknown_documents": {
         "docs/changelog.md",
-        "papers/pdips_papers/modips/mixed_moments.py",
-        "papers/pdips_papers/modips/normal_moments.py",
-        "papers/pdips_papers/modips/slomag_model.py",
     },
     "circles": set(),
 }

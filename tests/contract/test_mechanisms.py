@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_models import ready as find
+from small_models import with_model
 from tables import random_table, scales_of, schema_of
 
 from pdips import InputError, Ledger, RefusedError
@@ -36,7 +37,7 @@ PRINTED = pytest.mark.parametrize("name", [name for name in ALL if "published" i
 def printed(name: str, **settings):
     """Return a mechanism as printed."""
     form, variant = variant_class(name, "published")
-    return (find(name) if variant else form)(epsilon=1, **variant, **settings)
+    return (find(name) if variant else with_model(form))(epsilon=1, **variant, **settings)
 
 
 def needs(mechanism, neighbours: str) -> dict[str, int]:

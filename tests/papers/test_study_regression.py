@@ -12,20 +12,11 @@ from scipy import stats
 
 from pdips.margins.steps import Steps
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
-from pdips_papers.steps.regression_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
-from pdips_papers.steps.steps_regression import (
-    FORMS,
-    GROUPS,
-    METHODS,
-    SUMMARIES,
-    Place,
-    StepsRegression,
-    release,
-    summary,
-)
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.steps.linear_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
+from pdips_papers.steps.regression import FORMS, GROUPS, METHODS, SUMMARIES, Place, StepsRegression, release, summary
 
 
 def test_models_are_the_papers():
