@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks audit lock clean
+.PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks audit mutants lock clean
 
 setup: $(READY)
 
@@ -63,6 +63,10 @@ benchmarks: setup
 # The long audits; rewrites the table of docs/audit.md.
 audit: setup
 	$(BIN)/python -m benchmarks.audit
+
+# Breaks the library in known ways and shows the test that notices each.
+mutants: setup
+	$(BIN)/python tools/mutants.py
 
 # Pins what a fresh environment resolves to today.
 lock: setup

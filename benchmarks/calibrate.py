@@ -8,7 +8,7 @@ import pandas as pd
 from benchmarks.__main__ import EXAMPLES
 from pdips import LaplaceSanitizer, PrivBayes, Schema, Steps, Table, UniversalHistogram
 from pdips.calibration.calibrate import calibrate
-from pdips.calibration.margins import read
+from pdips.calibration.closed_form import read
 from pdips.calibration.simulation import Simulation
 
 RELEASES = 5

@@ -9,7 +9,7 @@ from pathlib import Path
 from benchmarks.__main__ import EXAMPLES, row
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.inside import evaluate, inside_paths, write_inside
+from pdips.evaluation.evaluate import evaluate
 from pdips.evaluation.margins import compare
 from pdips.evaluation.paid import evaluate_paid
 from pdips.margins.steps import Steps
@@ -29,17 +29,17 @@ def measured(table: Path, folder: Path) -> None:
         row(f"48,371 x 15, m = 5: {what}", f"{spent[0]:.1f} s, of a processor {spent[1]:.1f} s", goal)
     for name, seconds in clock.seconds.items():
         row(name, f"{seconds:.1f} s")
-    write_inside(inside_paths(folder), found)
+    found.write(folder / "confidential")
     processor = time.process_time()
     rewrite_report(folder)
     row("the report with all pictures", f"of a processor {time.process_time() - processor:.1f} s", "<= 10 s")
-    for measure in found["general"]:
-        row(measure["name"], f"{measure['mean']:.4g} (reference {measure['reference']:.4g})")
+    for measure in found.general:
+        row(measure.name, f"{measure.mean:.4g} (reference {measure.reference:.4g})")
     start = time.perf_counter()
     paid = evaluate_paid(table, folder, epsilon="0.1")
     row("paid, epsilon 0.1", f"{time.perf_counter() - start:.1f} s")
-    for one in paid["measures"]:
-        row(one["measure"], f"{one['value']:.4f} +- {one['standard_deviation_of_noise']:.4f} of noise")
+    for one in paid.measures:
+        row(one.measure, f"{one.value:.4f} +- {one.standard_deviation_of_noise:.4f} of noise")
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import pandas as pd
 
 from pdips import Modips, Schema, Table
 from pdips_papers import find
-from pdips_papers.harness.framework import Options
+from pdips_papers.harness.study import Options
 
 NUMBER = {"columns": {"y": {"lower": -3, "upper": 4}}}
 MANY = 10_000_000

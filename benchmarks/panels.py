@@ -10,8 +10,7 @@ from matplotlib.figure import Figure
 
 from benchmarks.__main__ import row
 from benchmarks.pictures import DOCS
-from pdips_papers.kng.firm_panel_data import PANELS, FirmPanel, load
-from pdips_papers.kng.firm_panel_forms import NON_PRIVATE, RESIDUAL, VARYING, synthesize
+from pdips_papers.kng.firm_panel import NON_PRIVATE, PANELS, RESIDUAL, VARYING, FirmPanel, load, synthesize
 from pdips_papers.kng.job_flows import job_flows
 
 REPEATS = 5

@@ -16,9 +16,9 @@ from matplotlib.figure import Figure
 from benchmarks.__main__ import EXAMPLES, row
 from benchmarks.pictures import DOCS
 from pdips import KNG, Column, KNGResidual, Mechanism, Schema, Table
-from pdips.evaluation.coefficients import standardised_differences
-from pdips.evaluation.k_marginal import k_marginal
-from pdips_papers.kng.heavy_measures import measures
+from pdips.evaluation.margins import k_marginal
+from pdips.evaluation.regression import standardised_differences
+from pdips_papers.kng.heavy_rows import measures
 
 UPPER = {"x1": 1000.0, "x2": 1000.0, "x3": 2000.0}
 SCHEMA = Schema(columns={name: Column(lower=0.0, upper=upper) for name, upper in UPPER.items()})

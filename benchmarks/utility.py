@@ -12,14 +12,10 @@ import pandas as pd
 
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.association import LEVELS, chi_square
-from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.margins import k_way
-from pdips.evaluation.pmse import pmse
-from pdips.evaluation.propensity import specks
-from pdips.evaluation.regression import compare_fits, fit_logistic
-from pdips.evaluation.wasserstein import DISTANCES, wasserstein_randomization
+from pdips.evaluation.distribution import DISTANCES, wasserstein_randomization
+from pdips.evaluation.margins import LEVELS, chi_square, k_marginal, k_way
+from pdips.evaluation.propensity import pmse, specks
+from pdips.evaluation.regression import compare_fits, fit_logistic, normalised_rmse, standardised_differences
 from pdips.histogram.laplace import LaplaceSanitizer
 
 EXAMPLES = Path(__file__).parents[1] / "examples"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pdips.data.table import Table as Table
     from pdips.errors import InputError as InputError
     from pdips.errors import RefusedError as RefusedError
-    from pdips.histogram.dirichlet import McClureReiter as McClureReiter
-    from pdips.histogram.dirichlet import MultinomialDirichlet as MultinomialDirichlet
-    from pdips.histogram.histograms import PerturbedHistogram as PerturbedHistogram
-    from pdips.histogram.histograms import SmoothedHistogram as SmoothedHistogram
     from pdips.histogram.laplace import LaplaceSanitizer as LaplaceSanitizer
+    from pdips.histogram.laplace import PerturbedHistogram as PerturbedHistogram
+    from pdips.histogram.urns import McClureReiter as McClureReiter
+    from pdips.histogram.urns import MultinomialDirichlet as MultinomialDirichlet
+    from pdips.histogram.urns import SmoothedHistogram as SmoothedHistogram
     from pdips.margins.planning import suggest_layers as suggest_layers
     from pdips.margins.steps import Steps as Steps
     from pdips.margins.universal_histogram import UniversalHistogram as UniversalHistogram
@@ -47,11 +47,11 @@ _HOMES = {
     "KNGResidual": "pdips.quantile.kng_residual",
     "LaplaceSanitizer": "pdips.histogram.laplace",
     "Ledger": "pdips.privacy.ledger",
-    "McClureReiter": "pdips.histogram.dirichlet",
+    "McClureReiter": "pdips.histogram.urns",
     "Mechanism": "pdips.mechanism",
     "Modips": "pdips.statistics.modips",
-    "MultinomialDirichlet": "pdips.histogram.dirichlet",
-    "PerturbedHistogram": "pdips.histogram.histograms",
+    "MultinomialDirichlet": "pdips.histogram.urns",
+    "PerturbedHistogram": "pdips.histogram.laplace",
     "PrivBayes": "pdips.bayes_net.privbayes",
     "PrivacyLoss": "pdips.privacy.loss",
     "PseudoPosterior": "pdips.posterior.pseudo_posterior",
@@ -59,7 +59,7 @@ _HOMES = {
     "Release": "pdips.release.release",
     "RunRecord": "pdips.release.release",
     "Schema": "pdips.data.schema",
-    "SmoothedHistogram": "pdips.histogram.histograms",
+    "SmoothedHistogram": "pdips.histogram.urns",
     "Spend": "pdips.privacy.loss",
     "Steps": "pdips.margins.steps",
     "Table": "pdips.data.table",

@@ -249,7 +249,7 @@ class PlannedMechanism(ABC):
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variants[0], split=getattr(self, "split", "once"))
+        check_settings(self, variant=self.variants[0], split=getattr(self, "split", self.splits[0]))
 
     @abstractmethod
     def plan(self, schema: Schema) -> Plan:
@@ -351,9 +351,9 @@ class PlannedMechanism(ABC):
         plan, clock = self.plan(table.schema), Clock(progress)
         loss, spends = plan.loss, plan.spends
         check_representable(table.schema)
+        self.check(plan, table)
         if table.counts is not None and not self.weighs_records:
             raise InputError(f"{self.name} reads records one by one: read the table with counted=False")
-        self.check(plan, table)
         receipt = None
         if ledger is not None:
             with clock.step("charging the ledger"):
@@ -374,7 +374,7 @@ class PlannedMechanism(ABC):
             sets=tuple(drawn.sets),
             large_sets=tuple(drawn.large_sets),
             statistics=drawn.statistics,
-            noise=plan.noise,
+            noise=tuple(drawn.noise) or plan.noise,
             margin_errors=tuple(drawn.margin_errors),
             tables=drawn.tables,
             reproducible=bits.reproducible,

@@ -10,7 +10,13 @@ from pdips.audit import Case, audit_cases
 from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
+from pdips.margins.domain import domain_of
+from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign, measure
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.replay import joined, record
+from pdips.privacy.sensitivity import Sensitivity
 
 RELATIONS = ("replace-one", "add-remove")
 
@@ -56,3 +62,38 @@ def worst_loss(mechanism, schema, sizes) -> float:
     """The worst log ratio over all tables of these sizes, their neighbours, and all synthetic sets."""
     pairs = [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
     return max(finding.bound for finding in audit_cases([Case(mechanism, pair, "exact") for pair in pairs]))
+
+
+def runs_of(mechanism, table: Table, n_runs: int, from_bits: RandomBits | None = None) -> np.ndarray:
+    """What runs of a mechanism show, one a row: choices and noisy numbers, before post-processing."""
+    return np.concatenate(record(mechanism, table, n_runs, from_bits or bits()), axis=1)
+
+
+def runs_and_releases(mechanism, other, table: Table, n_runs: int, n_releases: int) -> list[np.ndarray]:
+    """Many runs of a mechanism together, as many of another one, and runs of the first one by one."""
+    from_bits = bits()
+    blocks = [record(each, table, n_runs, from_bits) for each in (mechanism, other)]
+    together, others, *alone = joined(*blocks, *(record(mechanism, table, 1, from_bits) for _ in range(n_releases)))
+    return [together, others, np.concatenate(alone)]
+
+
+def scales_of(mechanism, schema: Schema) -> tuple:
+    """The scales of the noise on counts, in the order in which they are asked for."""
+    return tuple(step.scale for step in mechanism.plan(schema).steps if step.law == "laplace")
+
+
+def plan_of_tree(schema: Schema, scales, splitter: Splitter | None = None, relation: str = "replace-one") -> Plan:
+    """A plan that counts a tree with noise of these scales by layer; None for a layer that isn't counted."""
+    sensitivity = Sensitivity.of_counts(schema, relation)
+    layers = [
+        None if scale is None else Step(name=f"layer {i}", sensitivity=sensitivity, price=sensitivity.l1 / scale)
+        for i, scale in enumerate(scales, start=1)
+    ]
+    tree = TreeDesign(domain=domain_of(schema), layers=tuple(layers), splitter=splitter or GivenColumns())
+    steps = tuple(step for step in layers if step is not None)
+    return Plan(mechanism="tree", schema=schema, neighbours=relation, steps=steps, law="Counts.", design=tree)
+
+
+def grown(plan: Plan, table: Table, seed: int = 0) -> NoisyTree:
+    """One noisy tree over a table."""
+    return measure(plan.design, Drawing(plan, table, bits(seed)), np.random.default_rng(seed))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from pdips.privacy.loss import choice
 
 if TYPE_CHECKING:
-    from pdips_papers.harness.framework import Study
+    from pdips_papers.harness.study import Study
 
 
 def names() -> tuple[str, ...]:

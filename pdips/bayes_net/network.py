@@ -5,9 +5,9 @@ be added depends on the schema, the settings and the number of records, all publ
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from typing import Literal
 
@@ -16,15 +16,14 @@ from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
 from pdips.data.table import Table
-from pdips.errors import InputError
 from pdips.margins.domain import Domain
-from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+from pdips.privacy.curator import Curator
+from pdips.privacy.plan import Step
 
 Score = Literal["r", "mi"]
 Family = tuple[int, tuple[int, ...]]
 Network = tuple[Family, ...]
 Columns = tuple[int, ...]
-Choose = Callable[[IntArray, Fraction, int], Iterator[tuple[int, int, float]]]
 
 STEPS_PER_NAT = 64
 """Mutual information, times the number of records, is rounded to a public grid of this many steps a nat."""
@@ -38,12 +37,9 @@ MOST_TABLE_CELLS = 4_000_000
 MOST_KEPT_CELLS = 65_536
 """Larger joint tables are counted again when needed, so that those of all families never fill the memory."""
 
-MOST_NETWORKS = 100_000
-"""An exact audit refuses to enumerate more networks than this."""
-
 
 @dataclass(frozen=True)
-class Shape:
+class Families:
     """The families that there could be: a function of public facts only.
 
     Parameters
@@ -123,7 +119,7 @@ def tables_of(network: Network) -> list[Columns]:
     return [tuple(sorted(one)) for one in sets if not any(one < other for other in sets)]
 
 
-class Counts:
+class JointCounts:
     """Joint counts of a table, the smaller ones counted once. As confidential as the table.
 
     Parameters
@@ -211,83 +207,67 @@ def sensitivity(score: Score, n: int, *, binary: bool) -> int:
     return math.floor(nats * STEPS_PER_NAT) + 2
 
 
-@dataclass(frozen=True)
-class Grower:
-    """Grows networks greedily, family by family.
+class Records:
+    """What the choices of a network read: joint counts and scores, each worked out once. As confidential as the table.
 
     Parameters
     ----------
-    shape : Shape
-        Which families there could be.
+    domain : Domain
+        The columns.
     score : {"r", "mi"}
         What tells families apart.
-    epsilon : Fraction
-        Price of each round, for one record.
     """
 
-    shape: Shape
-    score: Score
-    epsilon: Fraction
+    def __init__(self, domain: Domain, score: Score) -> None:
+        self._domain, self._score = domain, score
+        self._counts: JointCounts | None = None
+        self._known: dict[Family, int] = {}
 
-    def draw(self, counts: Counts, n_runs: int, bits: RandomBits) -> list[tuple[Network, int]]:
-        """Return the networks that independent runs arrive at, and how many runs each."""
+    def counts(self, table: Table) -> JointCounts:
+        """Return the joint counts of a table."""
+        if self._counts is None:
+            self._counts = JointCounts(table, self._domain)
+        return self._counts
 
-        def choose(scores: IntArray, unit: Fraction, n_runs: int) -> Iterator[tuple[int, int, float]]:
-            chosen = exponential_mechanism(np.tile(scores, (n_runs, 1)), unit, bits)
-            for index, times in zip(*np.unique(chosen, return_counts=True), strict=True):
-                yield int(index), int(times), 0.0
-
-        return [(network, times) for network, times, _ in self._grow(counts, choose, n_runs)]
-
-    def outcomes(self, counts: Counts) -> list[tuple[Network, float]]:
-        """Return every network that there could be, and its log probability."""
-
-        def choose(scores: IntArray, unit: Fraction, n_runs: int) -> Iterator[tuple[int, int, float]]:
-            for index, log_probability in enumerate(choice_log_probabilities(scores[None], unit)[0]):
-                yield index, 1, float(log_probability)
-
-        return [(network, log) for network, _, log in self._grow(counts, choose, 1)]
-
-    def _grow(self, counts: Counts, choose: Choose, n_runs: int) -> list[tuple[Network, int, float]]:
-        if self.shape.whole is not None:
-            return [(self.shape.whole, n_runs, 0.0)]
-        grown: list[tuple[Network, int, float]] = [((), n_runs, 0.0)]
-        known: dict[Family, int] = {}
-        for _ in self.shape.free:
-            branches = []
-            for network, times, log in grown:
-                families = self.shape.candidates(network)
-                scores, unit = self._scores(counts, families, known), self._unit(families, counts.n_records)
-                for index, n_chosen, more in choose(scores, unit, times):
-                    branches.append(((*network, families[index]), n_chosen, log + more))
-            grown = branches
-            if len(grown) > max(MOST_NETWORKS, n_runs):
-                raise InputError("too many networks to enumerate; use fewer columns")
-        return grown
-
-    def _scores(self, counts: Counts, families: list[Family], known: dict[Family, int]) -> IntArray:
-        find = distance_from_independence if self.score == "r" else mutual_information
+    def scores(self, table: Table, families: Sequence[Family]) -> IntArray:
+        """Return the scores of families, shape (1, families)."""
+        find = distance_from_independence if self._score == "r" else mutual_information
         for family in families:
-            if family not in known:
-                known[family] = find(counts.family(family)) if family[1] else 0
-        return np.array([known[family] for family in families], dtype=np.int64)
-
-    def _unit(self, families: list[Family], n: int) -> Fraction:
-        """Return the nats that a step of the score is worth; a first column without parents is drawn evenly."""
-        binary = all(self.shape.is_binary(family) for family in families)
-        return self.epsilon / (2 * sensitivity(self.score, n, binary=binary))
+            if family not in self._known:
+                self._known[family] = find(self.counts(table).family(family)) if family[1] else 0
+        return np.array([[self._known[family] for family in families]], dtype=np.int64)
 
 
-def key_of(network: Network, shape: Shape) -> tuple[int, ...]:
-    """Return a network as numbers, none where it is public: its columns, and for each the sum of 2^parent."""
-    if shape.whole is not None:
-        return ()
-    return tuple(number for child, parents in network for number in (child, sum(1 << parent for parent in parents)))
+def choose_network(
+    families: Families, score: Score, step: Step | None, records: Records, curator: Curator, rng: np.random.Generator
+) -> Network:
+    """Grow a network greedily, family by family.
 
-
-def most_numbers(shape: Shape) -> int:
-    """Return how many numbers a network and its joint tables are at most."""
-    if shape.whole is not None:
-        return shape.domain.n_cells
-    largest = math.prod(sorted(map(int, shape.domain.sizes))[-shape.degree - 1 :])
-    return (2 + max(min(largest, shape.most_cells), int(shape.domain.sizes.max()))) * len(shape.free)
+    Parameters
+    ----------
+    families : Families
+        Which there could be.
+    score : {"r", "mi"}
+        What tells them apart.
+    step : Step, optional
+        The choices, which share its price; not needed where the network is public.
+    records : Records
+        What the choices read.
+    curator : Curator
+        Answers.
+    rng : numpy.random.Generator
+        Draws a first column that has no parents, evenly.
+    """
+    if families.whole is not None or step is None:
+        return families.whole or ()
+    network: Network = ()
+    for _ in families.free:
+        left = families.candidates(network)
+        if not network and not families.public:
+            network = (left[int(rng.integers(len(left)))],)
+            continue
+        binary = all(families.is_binary(family) for family in left)
+        units = sensitivity(score, curator.n_records, binary=binary)
+        (chosen,) = curator.choose(step, partial(records.scores, families=left), units=units)
+        network = (*network, left[int(chosen)])
+    return network

@@ -9,11 +9,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from pdips.calibration import words
-from pdips.calibration.closed_form import NoFormError, errors_of
-from pdips.calibration.grid import Found, Grid, search
-from pdips.calibration.margins import Asked, Request, read
-from pdips.calibration.result import Calibration, Method
+from pdips.calibration.closed_form import MarginNames, MarginRequest, NoFormError, errors_of, read
+from pdips.calibration.search import EpsilonGrid, Reached, search
 from pdips.calibration.simulation import Goal, Measure, Simulation, stand_in_table
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -22,20 +19,84 @@ from pdips.mechanism import LARGEST_EPSILON, Mechanism
 from pdips.privacy.loss import Number, choice, exact, positive, spell
 from pdips.privacy.noise_sum import NoiseSum, check_level
 
+Method = Literal["closed form", "simulation"]
 Unit = Literal["records", "share"]
 Source = Mechanism | Callable[[Fraction], Mechanism]
 
 MOST_RECORDS = 10**12
 SMALLEST_SIMULATED = Fraction(1, 100)
-CLOSED_GRID, SIMULATED_GRID = Grid(3), Grid(2)
+CLOSED_GRID, SIMULATED_GRID = EpsilonGrid(3), EpsilonGrid(2)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Calibration:
+    """The smallest epsilon at which a stated accuracy is reached, and on what that rests.
+
+    Parameters
+    ----------
+    epsilon : Fraction
+        Rounded up to three significant digits; to two where it was found by simulation.
+    mechanism : Mechanism
+        With this epsilon, ready for a release.
+    goal : {"standard error", "interval width"}
+        What was asked for.
+    target, reached : float
+        What it was to be at most, and what it is at this epsilon, for the worst margin.
+    worst : str
+        That margin, or statistic.
+    monte_carlo_error : float
+        Standard error of ``reached``; 0 in closed form.
+    unit : str
+        Of target and reached.
+    method : {"closed form", "simulation"}
+        How it was found.
+    by_epsilon : DataFrame
+        What is reached at each epsilon that was tried: ``epsilon``, ``reached``, ``monte_carlo_error``, ``worst``.
+    by_margin : DataFrame
+        What is reached at the epsilon that was found: ``margin``, ``reached``.
+    statement : str
+        What was worked out from which facts, and what it leaves out.
+    """
+
+    epsilon: Fraction
+    mechanism: Mechanism
+    goal: Goal
+    target: float
+    reached: float
+    worst: str
+    monte_carlo_error: float
+    unit: str
+    method: Method
+    by_epsilon: pd.DataFrame
+    by_margin: pd.DataFrame
+    statement: str
+
+    def __repr__(self) -> str:
+        return f"Calibration(epsilon={spell(self.epsilon)}, {self.goal} {self.reached:.4g} {self.unit}, {self.method})"
+
+    def describe(self) -> dict[str, Any]:
+        """Return it as plain values, for JSON: None where nothing is reached, at an epsilon that is too small."""
+        plain = ("goal", "target", "reached", "worst", "monte_carlo_error", "unit", "method", "statement")
+        return {
+            "mechanism": self.mechanism.name,
+            "epsilon": float(self.epsilon),
+            "neighbours": self.mechanism.neighbours,
+            "n_sets": self.mechanism.n_sets,
+            **{name: getattr(self, name) for name in plain},
+            "by_epsilon": [
+                {**row, "reached": row["reached"] if math.isfinite(row["reached"]) else None}
+                for row in self.by_epsilon.to_dict("records")
+            ],
+            "by_margin": self.by_margin.to_dict("records"),
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Question:
+class AccuracyTarget:
     """All that was asked, checked."""
 
     schema: Schema
-    request: Request
+    request: MarginRequest
     goal: Goal
     target: float
     level: float
@@ -48,7 +109,7 @@ class _Question:
         """What errors in records are divided by."""
         return float(self.n_records or 1) if self.unit == "share" else 1.0
 
-    def of_sums(self, errors: Mapping[str, NoiseSum], *, worst_only: bool = False) -> Found:
+    def of_sums(self, errors: Mapping[str, NoiseSum], *, worst_only: bool = False) -> Reached:
         """Return what is reached by errors known in closed form; perhaps only of widths that may be the worst."""
         sums = {name: self._with_sampling(each).scaled(1 / self.divisor) for name, each in errors.items()}
         deviations = {name: each.standard_error for name, each in sums.items()}
@@ -70,8 +131,8 @@ class _Question:
         return replace(error, normal_variance=variance)
 
 
-def _found(by_margin: dict[str, float]) -> Found:
-    return Found(max(by_margin.values()), 0.0, by_margin)
+def _found(by_margin: dict[str, float]) -> Reached:
+    return Reached(max(by_margin.values()), 0.0, by_margin)
 
 
 def calibrate(
@@ -81,7 +142,7 @@ def calibrate(
     standard_error: float | None = None,
     interval_width: float | None = None,
     level: float = 0.95,
-    of: Asked = "all",
+    of: MarginNames = "all",
     in_: Unit = "records",
     n_records: int | None = None,
     sampling_share: float | None = None,
@@ -159,7 +220,7 @@ def calibrate(
     the cells of a margin, or quantiles over both; the target must be met with two Monte Carlo standard errors to spare.
     """
     target, goal = _target(standard_error, interval_width)
-    question = _Question(
+    question = AccuracyTarget(
         schema=schema,
         request=read(of),
         goal=goal,
@@ -263,7 +324,9 @@ def _check_claim(mechanism: Mechanism, schema: Schema) -> None:
         )
 
 
-def _method(method: Method | None, first: Mechanism, question: _Question, *, simulated: bool) -> tuple[Method, str]:
+def _method(
+    method: Method | None, first: Mechanism, question: AccuracyTarget, *, simulated: bool
+) -> tuple[Method, str]:
     """Return how to find out, and why not in closed form."""
     if method is not None:
         choice(method, get_args(Method), "method")
@@ -282,16 +345,16 @@ def _method(method: Method | None, first: Mechanism, question: _Question, *, sim
     return "closed form", ""
 
 
-def _closed(question: _Question, build: Callable[[Fraction], Mechanism], largest: Fraction) -> Calibration:
-    def measured(epsilon: Fraction) -> Found:
+def _closed(question: AccuracyTarget, build: Callable[[Fraction], Mechanism], largest: Fraction) -> Calibration:
+    def measured(epsilon: Fraction) -> Reached:
         return question.of_sums(errors_of(build(epsilon), question.schema, question.request), worst_only=True)
 
     epsilon, found = search(measured, question.target, largest, CLOSED_GRID)
     found[epsilon] = question.of_sums(errors_of(build(epsilon), question.schema, question.request))
-    return _calibration(question, build, epsilon, found, "closed form", words.closed_form)
+    return _calibration(question, build, epsilon, found, "closed form", closed_form_statement)
 
 
-def _table_for(question: _Question, first: Mechanism, public: Table | None, seed: int, why_not: str) -> Table:
+def _table_for(question: AccuracyTarget, first: Mechanism, public: Table | None, seed: int, why_not: str) -> Table:
     """Return the table to simulate on: never the confidential one."""
     if first.privacy_loss(question.schema).sampling == "mcmc":
         raise InputError(f"{first.name} draws by Markov chains with these settings: it isn't simulated here")
@@ -308,7 +371,7 @@ def _table_for(question: _Question, first: Mechanism, public: Table | None, seed
 
 
 def _simulated(
-    question: _Question,
+    question: AccuracyTarget,
     build: Callable[[Fraction], Mechanism],
     largest: Fraction,
     simulation: Simulation,
@@ -317,7 +380,7 @@ def _simulated(
 ) -> Calibration:
     top = SIMULATED_GRID.at(SIMULATED_GRID.place_below(largest))
 
-    def measured(epsilon: Fraction) -> Found:
+    def measured(epsilon: Fraction) -> Reached:
         if progress is not None:
             progress(f"{simulation.replicates} releases at epsilon = {spell(epsilon)}")
         mechanism = build(epsilon)
@@ -326,17 +389,17 @@ def _simulated(
         except InputError:
             if epsilon == top:
                 raise
-            return Found(np.inf, 0.0, {"too small an epsilon for this mechanism": np.inf})
+            return Reached(np.inf, 0.0, {"too small an epsilon for this mechanism": np.inf})
         found = simulation.run(mechanism)
         by_margin = {name: each / question.divisor for name, each in found.by_margin.items()}
-        return Found(found.reached / question.divisor, found.monte_carlo_error / question.divisor, by_margin)
+        return Reached(found.reached / question.divisor, found.monte_carlo_error / question.divisor, by_margin)
 
     epsilon, found = search(measured, question.target, top, SIMULATED_GRID, smallest=SMALLEST_SIMULATED)
-    say = words.simulated(simulation, public=public)
+    say = simulated_statement(simulation, public=public)
     return _calibration(question, build, epsilon, found, "simulation", say)
 
 
-def _unit_of(question: _Question, found: Found) -> str:
+def _unit_of(question: AccuracyTarget, found: Reached) -> str:
     """Return the unit in words: records, unless a model's statistic or a measure has one of its own."""
     counted = all(name in question.schema.columns for each in found.by_margin for name in each.split(" x "))
     if not counted:
@@ -345,12 +408,12 @@ def _unit_of(question: _Question, found: Found) -> str:
 
 
 def _calibration(
-    question: _Question,
+    question: AccuracyTarget,
     build: Callable[[Fraction], Mechanism],
     epsilon: Fraction,
-    found: Mapping[Fraction, Found],
+    found: Mapping[Fraction, Reached],
     method: Method,
-    say: words.Words,
+    say: Callable[[Mechanism, AccuracyTarget, Reached], str],
 ) -> Calibration:
     mechanism, here = build(epsilon), found[epsilon]
     mechanism.spends(question.schema)
@@ -371,3 +434,58 @@ def _calibration(
         by_margin=margins.sort_values("reached", ascending=False, ignore_index=True),
         statement=say(mechanism, question, here),
     )
+
+
+def goal_in_words(question: AccuracyTarget) -> str:
+    """Return what was asked for."""
+    what = "standard error" if question.goal == "standard error" else f"width of the {question.level:.4g} interval"
+    return f"{what} of {question.target:g}{' (share)' if question.unit == 'share' else ''}"
+
+
+def closed_form_statement(mechanism: Mechanism, question: AccuracyTarget, found: Reached) -> str:
+    """Return the statement of a result in closed form."""
+    epsilon = spell(exact(mechanism.epsilon, "epsilon"))
+    parts = [
+        f"{mechanism.name} reaches a {goal_in_words(question)} at epsilon = {epsilon} in total over {mechanism.n_sets} "
+        f"set{'s' if mechanism.n_sets > 1 else ''}, {mechanism.neighbours} neighbours, and not at the next smaller "
+        f"number of three digits. Worked out from the schema and the settings: no table was read. It is the error "
+        "that the noise gives to counts or statistics, of the mean over all sets, before they are made nonnegative and "
+        "whole and into records."
+    ]
+    if question.sampling_share is None:
+        parts.append("The error of a sample, which the records have without any noise, comes on top.")
+    else:
+        parts.append(
+            f"The error of a sample of {question.n_records:,} records from a large population is in it, for a cell of "
+            f"share {question.sampling_share:g}."
+        )
+    return " ".join([*parts, *_of_n(mechanism, question)])
+
+
+def simulated_statement(simulation: Simulation, *, public: bool) -> Callable[[Mechanism, AccuracyTarget, Reached], str]:
+    """Return a function that gives the statement of a simulated result."""
+
+    def say(mechanism: Mechanism, question: AccuracyTarget, found: Reached) -> str:
+        epsilon = spell(exact(mechanism.epsilon, "epsilon"))
+        where = (
+            "a table that was given as PUBLIC or SYNTHETIC. If it is the confidential one, this epsilon depends on its "
+            "records, nothing has paid for that, and the guarantee of a release at this epsilon is void"
+            if public
+            else "records of nobody, drawn independently and evenly from the schema. Real tables are neither"
+        )
+        text = (
+            f"{mechanism.name} reached a {goal_in_words(question)} at epsilon = {epsilon} in total over "
+            f"{mechanism.n_sets} set{'s' if mechanism.n_sets > 1 else ''}, {mechanism.neighbours} neighbours, in "
+            f"{simulation.replicates} releases (found {found.reached:.4g}, Monte Carlo standard error "
+            f"{found.monte_carlo_error:.2g}; two of them to spare), and not at the next smaller number of two digits "
+            f"that was tried. Simulated on {where}; on another table the error may be another."
+        )
+        return " ".join([text, *_of_n(mechanism, question)])
+
+    return say
+
+
+def _of_n(mechanism: Mechanism, question: AccuracyTarget) -> list[str]:
+    if question.n_records is None or mechanism.neighbours == "replace-one":
+        return []
+    return [f"The number of records is protected: {question.n_records:,} was taken for it, and must be a public guess."]

@@ -1,20 +1,18 @@
-"""Mechanisms whose error is known in closed form, from the schema and the settings."""
+"""Mechanisms whose error is known in closed form, and the margins that it is asked for."""
 
 import math
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any, Literal
 
-from pdips.calibration.margins import Columns, Request, label, margin_of
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.counts import Given, Plan
-from pdips.margins.domain import Domain, columns_of
-from pdips.margins.intervals import IntervalPlan, interval_counts, interval_parents
+from pdips.margins.intervals import IntervalTree, interval_parents
 from pdips.margins.margin_error import ColumnTree, OrderedTree, view_error
-from pdips.margins.synthesis import tree_plan
-from pdips.margins.tree import Tree as CountTree
+from pdips.margins.synthesis import views_of
+from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.mechanism import Mechanism
-from pdips.privacy import plan as privacy_plan
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
 Form = Callable[[Mechanism], dict[str, NoiseSum]]
@@ -22,12 +20,92 @@ Form = Callable[[Mechanism], dict[str, NoiseSum]]
 REDRAWN = ("perturbed-histogram",)
 """Mechanisms with such counts whose sets are drawn from them with replacement, which adds an error of its own."""
 
+Margins = Literal["one-way", "two-way", "all"]
+MarginNames = Margins | str | Sequence[str | Sequence[str]]
+Columns = tuple[str, ...]
+
+SIZES: dict[str, tuple[int, ...]] = {"one-way": (1,), "two-way": (2,), "all": (1, 2)}
+
+
+@dataclass(frozen=True)
+class MarginRequest:
+    """What an accuracy is asked for.
+
+    Parameters
+    ----------
+    named : tuple of str, or of tuple of str
+        Margins by their columns, or statistics by their names.
+    sizes : tuple of int
+        In place of names: all margins of that many columns.
+    """
+
+    named: tuple[str | Columns, ...] = ()
+    sizes: tuple[int, ...] = ()
+
+    def margins(self, schema: Schema) -> list[Columns]:
+        """Return the margins as columns in the order of the schema, those of public columns alone left out.
+
+        Raises
+        ------
+        InputError
+            If a name is no column of the schema, or all columns of a margin are public.
+        """
+        if self.named:
+            return [margin_of(schema, item) for item in self.named]
+        names = [name for name, column in schema.columns.items() if column.is_categorical or column.is_binned]
+        found = [columns for size in self.sizes for columns in combinations(names, size)]
+        found = [columns for columns in found if not all(schema.columns[name].public for name in columns)]
+        if not found:
+            raise InputError("of: the schema has no such margin of columns with levels or bins that aren't public")
+        return found
+
+
+def margin_of(schema: Schema, item: str | Columns) -> Columns:
+    """Return the columns of one margin, which may be given as "sex,age"."""
+    names = item if isinstance(item, tuple) else (item,) if item in schema.columns else tuple(_split(item))
+    for name in names:
+        if name not in schema.columns:
+            raise InputError(f"of: {name!r} is no column of the schema")
+        if not schema.columns[name].is_categorical and not schema.columns[name].is_binned:
+            raise InputError(f"of: column {name!r} has neither levels nor bins: it has no margin")
+    if len(set(names)) < len(names) or not names:
+        raise InputError("of: a margin must name at least one column, and none twice")
+    if all(schema.columns[name].public for name in names):
+        raise InputError(f"of: the margin {label(names)} is of public columns alone: it is exact at any epsilon")
+    return tuple(name for name in schema.columns if name in names)
+
+
+def _split(item: str) -> list[str]:
+    return [part.strip() for part in item.split(",")]
+
+
+def read(of: MarginNames) -> MarginRequest:
+    """Return a request as it is given: "one-way", "two-way", "all", one margin or statistic, or several.
+
+    Raises
+    ------
+    InputError
+        If there is nothing in it.
+    """
+    if isinstance(of, str):
+        return MarginRequest(sizes=SIZES[of]) if of in SIZES else MarginRequest(named=(of,))
+    if not isinstance(of, Sequence) or not of:
+        raise InputError("of must be one-way, two-way, all, or name margins")
+    if len(of) == 1 and isinstance(of[0], str):  # ("age",) is one margin
+        return read(of[0])
+    return MarginRequest(named=tuple(item if isinstance(item, str) else tuple(item) for item in of))
+
+
+def label(columns: Columns) -> str:
+    """Return what to call a margin."""
+    return " x ".join(columns)
+
 
 class NoFormError(Exception):
     """There is no closed form; the message says why."""
 
 
-def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[str, NoiseSum]:
+def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> dict[str, NoiseSum]:
     """Return the error of the mean over all sets that the noise gives to a cell of each margin that is asked for.
 
     Parameters
@@ -36,7 +114,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[st
         With its epsilon.
     schema : Schema
         What is public about the table.
-    request : Request
+    request : MarginRequest
         Margins; or statistics, in the unit that the model gives them.
 
     Returns
@@ -55,66 +133,66 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: Request) -> dict[st
     if not callable(plan_of) or mechanism.name in REDRAWN:
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = plan_of(schema)
-    if isinstance(plan, privacy_plan.Plan) and isinstance(plan.design, CountTree):
-        plan = tree_plan(plan.design, plan)
-    if hasattr(getattr(plan, "design", None), "parts"):
-        found, n_averaged = _of_statistics(plan.design, request), plan.repeats
-    elif isinstance(plan, (Plan, IntervalPlan)):
-        margins, domain = request.margins(schema), columns_of(schema)
-        form = _intervals(plan, domain) if isinstance(plan, IntervalPlan) else _counts(plan, domain)
-        found = {label(columns): form([domain.names.index(name) for name in columns]) for columns in margins}
-        n_averaged = plan.n_trees
+    design = getattr(plan, "design", None)
+    if hasattr(design, "parts"):
+        found, n_averaged = _of_statistics(design, request), plan.repeats
+    elif isinstance(design, (TreeDesign, IntervalTree)):
+        names = design.domain.names
+        form = _intervals(design, plan.n_public) if isinstance(design, IntervalTree) else _counts(design, plan.n_public)
+        found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
+        n_averaged = plan.repeats
     else:
         raise NoFormError(f"what {mechanism.name} counts isn't known to be a tree or margins")
     return found if n_averaged == 1 else {name: each.averaged(n_averaged) for name, each in found.items()}
 
 
-def _counts(plan: Plan, domain: Domain) -> Callable[[list[int]], NoiseSum]:
-    if plan.views:
-        return lambda columns: _on_views(plan, domain, columns)
-    if plan.groups is not None or not isinstance(plan.chooser, Given):
+def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    if tree.views:
+        return lambda columns: _on_views(tree, columns)
+    if tree.groups is not None or not isinstance(tree.splitter, GivenColumns):
         raise NoFormError(
             "which columns split is elected, or drawn, for each release: no margin's error is known before"
         )
-    last = len(plan.scales)
-    split = {column: number for number, column in enumerate(plan.chooser.columns[: last - 1], start=1)}
-    known = split | dict.fromkeys(domain.public.tolist(), 0)
-    tree = ColumnTree(domain, tuple(known.get(j, last) for j in range(len(domain.names))), plan.n_public)
-    return lambda columns: tree.margin(columns, plan.scales)
+    last = len(tree.layers)
+    split = {column: number for number, column in enumerate(tree.splitter.order[: last - 1], start=1)}
+    known = split | dict.fromkeys(tree.domain.public.tolist(), 0)
+    depth = tuple(known.get(j, last) for j in range(len(tree.domain.names)))
+    columns_alike = ColumnTree(tree.domain, depth, n_public)
+    return lambda columns: columns_alike.margin(columns, tree.scales)
 
 
-def _on_views(plan: Plan, domain: Domain, columns: list[int]) -> NoiseSum:
-    found = view_error(domain, plan.views, columns)
+def _on_views(tree: TreeDesign, columns: list[int]) -> NoiseSum:
+    found = view_error(tree.domain, views_of(tree), columns)
     if found is None:
-        names = label(tuple(domain.names[j] for j in columns))
+        names = label(tuple(tree.domain.names[j] for j in columns))
         raise NoFormError(f"no margin that is counted holds {names}: it follows from others by maximum entropy")
     return found
 
 
-def _intervals(plan: IntervalPlan, domain: Domain) -> Callable[[list[int]], NoiseSum]:
-    ordered, public = domain.names.index(plan.attribute), domain.public.tolist()
-    below = [j for j in range(len(domain.names)) if j != ordered and j not in public]
+def _intervals(tree: IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    domain, public = tree.domain, tree.domain.public.tolist()
+    below = [j for j in range(len(domain.names)) if j != tree.column and j not in public]
 
     def product(columns: list[int]) -> int:
         return math.prod(int(domain.sizes[j]) for j in columns)
 
-    tree = OrderedTree(
-        parents=tuple(interval_parents(interval_counts(int(domain.sizes[ordered]), plan.fan_out))),
+    ordered = OrderedTree(
+        parents=tuple(interval_parents(tree.counts)),
         n_below=product(below),
-        has_cells=bool(below),
+        has_cells=tree.has_cells,
         n_trees=product(public),
-        scale=plan.scales[0],
-        n_public=plan.n_public,
+        scale=tree.steps[0].scale,
+        n_public=n_public,
     )
 
     def margin(columns: list[int]) -> NoiseSum:
         inside = [j for j in columns if j in below]
-        return tree.margin(ordered in columns, product(inside), product([j for j in columns if j in public]))
+        return ordered.margin(tree.column in columns, product(inside), product([j for j in columns if j in public]))
 
     return margin
 
 
-def _of_statistics(plan: Any, request: Request) -> dict[str, NoiseSum]:
+def _of_statistics(plan: Any, request: MarginRequest) -> dict[str, NoiseSum]:
     """Return the errors of noisy statistics by name, and of margins of those that are counts."""
     parts = {part.name: part for part in plan.parts}
     if request.named:

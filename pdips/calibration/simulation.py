@@ -10,12 +10,12 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray
-from pdips.calibration.grid import Found
-from pdips.calibration.margins import Columns, label
+from pdips.calibration.closed_form import Columns, label
+from pdips.calibration.search import Reached
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.codes import Rows, coded_columns
+from pdips.evaluation.encoding import CodedRecords, coded_columns
 from pdips.mechanism import Mechanism
 from pdips.release.large_set import LargeSet
 
@@ -122,7 +122,7 @@ class Simulation:
                     f"replicates must be at least {needed} for the width of intervals of level {self.level:g} here"
                 )
 
-    def run(self, mechanism: Mechanism) -> Found:
+    def run(self, mechanism: Mechanism) -> Reached:
         """Return what is reached, over seeded releases.
 
         Raises
@@ -137,7 +137,7 @@ class Simulation:
         weights = np.vstack([np.ones(self.replicates), self._resamples()])
         by_margin = {name: self._summaries(each, weights) for name, each in errors.items()}
         worst = np.max(list(by_margin.values()), axis=0)
-        return Found(
+        return Reached(
             float(worst[0]), float(worst[1:].std()), {name: float(each[0]) for name, each in by_margin.items()}
         )
 
@@ -166,12 +166,14 @@ class Simulation:
         sets: list[Any] = [*release.sets, *release.large_sets]
         if self.measure is not None:
             return [np.array([self._measured(sets) - self._truth])]
-        found = [_counts(Rows.of_set(made, self.table.schema), self.table.schema, self.margins) for made in sets]
+        found = [
+            _counts(CodedRecords.of_set(made, self.table.schema), self.table.schema, self.margins) for made in sets
+        ]
         return [np.mean(each, axis=0) - true for each, true in zip(zip(*found, strict=True), self._true, strict=True)]
 
     @cached_property
     def _true(self) -> list[FloatArray]:
-        return _counts(Rows.of_table(self.table), self.table.schema, self.margins)
+        return _counts(CodedRecords.of_table(self.table), self.table.schema, self.margins)
 
     @cached_property
     def _truth(self) -> float:
@@ -187,7 +189,7 @@ class Simulation:
         return found
 
 
-def _counts(rows: Rows, schema: Schema, margins: Sequence[Columns]) -> list[FloatArray]:
+def _counts(rows: CodedRecords, schema: Schema, margins: Sequence[Columns]) -> list[FloatArray]:
     names = coded_columns(schema)
     counts = np.ones(len(rows.codes)) if rows.counts is None else rows.counts.astype(np.float64)
     found = []

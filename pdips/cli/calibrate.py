@@ -10,7 +10,7 @@ from pdips.errors import InputError
 from pdips.privacy.loss import spell
 
 if TYPE_CHECKING:
-    from pdips.calibration.result import Calibration
+    from pdips.calibration.calibrate import Calibration
 
 SHOWN = 5
 

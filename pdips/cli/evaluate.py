@@ -1,7 +1,7 @@
 """The command ``evaluate``."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -11,7 +11,8 @@ from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
-    from pdips.evaluation.glm import Family
+    from pdips.evaluation.document import AnalysisComparison, Measure
+    from pdips.evaluation.regression import Family
 
 
 @click.command()
@@ -60,21 +61,22 @@ def evaluate(
 
 
 def _inside(table: str, directory: str, formula: str | None, family: "Family | None", json_path: str | None) -> None:
-    from pdips.evaluation.inside import NOTE, evaluate, inside_paths, write_inside
+    from pdips.evaluation.document import inside_paths
+    from pdips.evaluation.evaluate import NOTE, evaluate
     from pdips.privacy.curator import Clock
     from pdips.report.pages import rewrite_report
 
     paths = inside_paths(directory, json_path)
     with show_progress() as progress:
         found = evaluate(table, directory, formula=formula, family=family, clock=Clock(progress))
-    write_inside(paths, found)
+    found.write_inside(paths)
     click.echo("INSIDE ONLY: computed from the confidential table, nothing pays for it\n")
-    _print_general(found["general"])
-    if found["specific"] is not None:
-        _print_specific(found["specific"])
+    _print_general(found.general)
+    if found.specific is not None:
+        _print_specific(found.specific)
     click.echo("\nreference: what records drawn with replacement from the table itself score, about as good as can be")
-    if found["weight"] is not None:
-        click.echo(f"* weighted by {found['weight']}")
+    if found.weight is not None:
+        click.echo(f"* weighted by {found.weight}")
     click.echo(NOTE)
     try:
         report = rewrite_report(Path(directory))
@@ -83,37 +85,32 @@ def _inside(table: str, directory: str, formula: str | None, family: "Family | N
     click.echo(f"inside    {', '.join(map(str, [*paths, report] if report else paths))}")
 
 
-def _print_general(measures: list[dict[str, Any]]) -> None:
+def _print_general(measures: "list[Measure]") -> None:
     click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}  sets, least to most")
     for found in measures:
-        name = f"{found['name']}{'*' if found['weighted'] else ''}"
-        if found["reason"] is not None:
-            click.echo(f"{name:<32} {'-':>10} {'-':>10}  {found['reason']}")
+        name = f"{found.name}{'*' if found.weighted else ''}"
+        if found.reason is not None:
+            click.echo(f"{name:<32} {'-':>10} {'-':>10}  {found.reason}")
             continue
-        known = [value for value in found["by_set"] if value is not None]
-        span = f"{_spelt(min(known, default=None))} to {_spelt(max(known, default=None))}"
-        click.echo(
-            f"{name:<32} {_spelt(found['mean']):>10} {_spelt(found['reference']):>10}  {span}; {found['reading']}"
-        )
+        span = f"{_spelt(min(found.known, default=None))} to {_spelt(max(found.known, default=None))}"
+        click.echo(f"{name:<32} {_spelt(found.mean):>10} {_spelt(found.reference):>10}  {span}; {found.reading}")
 
 
-def _print_specific(found: dict[str, Any]) -> None:
-    from pdips.evaluation.specific import SUMMARIES
+def _print_specific(found: "AnalysisComparison") -> None:
+    from pdips.evaluation.evaluate import SUMMARIES
 
-    click.echo(
-        f"\n{found['formula']}   ({found['family']}, sets combined by {found['rule']}, {found['level']:.0%} intervals)"
-    )
-    if found["note"]:
-        click.echo(f"note: {found['note']}")
-    width = max([32, *(len(row["coefficient"]) for row in found["coefficients"])])
+    click.echo(f"\n{found.formula}   ({found.family}, sets combined by {found.rule}, {found.level:.0%} intervals)")
+    if found.note:
+        click.echo(f"note: {found.note}")
+    width = max([32, *(len(row.coefficient) for row in found.coefficients)])
     click.echo(f"{'coefficient':<{width}} {'table':>10} {'sets':>10} {'interval of sets':>24} {'overlap':>8}")
-    for row in found["coefficients"]:
-        interval = f"{_spelt(row['combined_lower'])} to {_spelt(row['combined_upper'])}"
-        words = f"{_spelt(row['original']):>10} {_spelt(row['combined']):>10} {interval:>24}"
-        click.echo(f"{row['coefficient']:<{width}} {words} {_spelt(row['ci_overlap']):>8}")
+    for row in found.coefficients:
+        interval = f"{_spelt(row.combined_lower)} to {_spelt(row.combined_upper)}"
+        values = f"{_spelt(row.original):>10} {_spelt(row.combined):>10} {interval:>24}"
+        click.echo(f"{row.coefficient:<{width}} {values} {_spelt(row.ci_overlap):>8}")
     click.echo(f"{'measure':<32} {'mean':>10} {'reference':>10}")
     for name, reading in SUMMARIES.items():
-        values = f"{_spelt(found['summary'][name]):>10} {_spelt(found['reference'][name]):>10}"
+        values = f"{_spelt(found.summary[name]):>10} {_spelt(found.reference[name]):>10}"
         click.echo(f"{name:<32} {values}  {reading}")
 
 
@@ -126,9 +123,9 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, 
     with show_progress() as progress, one_refusal(ledger, explain=explain):
         found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, explain=explain, clock=Clock(progress))
     click.echo(f"{'measure':<36} {'value':>10} {'+- noise':>10} {'reference':>10}")
-    for one in found["measures"]:
-        values = (one["value"], one["standard_deviation_of_noise"], one["reference"])
-        click.echo(f"{one['measure']:<36} {' '.join(f'{_spelt(value):>10}' for value in values)}  {one['reading']}")
+    for one in found.measures:
+        values = (one.value, one.standard_deviation_of_noise, one.reference)
+        click.echo(f"{one.measure:<36} {' '.join(f'{_spelt(value):>10}' for value in values)}  {one.reading}")
     click.echo(f"price     epsilon = {spell(exact(epsilon, 'epsilon'))}, beside what the sets cost; kind pure")
     click.echo(f"ledger    {ledger_line(ledger)}")
     click.echo(f"public    {Path(directory) / 'public' / FILE}: may be published")

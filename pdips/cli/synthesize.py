@@ -174,14 +174,14 @@ def _write_inside(
     *,
     published: bool,
 ) -> None:
-    from pdips.evaluation.deciles import cut
+    from pdips.evaluation.encoding import with_decile_bins
     from pdips.evaluation.margins import compare
     from pdips.release.documents import AccountState, Comparison, Diagnostics, RunDocument
     from pdips.report.pages import write_report
     from pdips.report.posterior_figures import write_tree
 
     with clock.step("comparing with the confidential table"):
-        comparison = compare(cut(table), [*release.sets, *release.large_sets])
+        comparison = compare(with_decile_bins(table), [*release.sets, *release.large_sets])
     with clock.step("looking closer at the run"):
         diagnostics, tree = record.look_closer()
     if tree is not None:

@@ -1,7 +1,8 @@
-"""General utility: every measure on every synthetic set, and on a resample of the table. For inside use only."""
+"""A release compared with its table: general utility, and the utility of an analysis. For inside use only."""
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,70 +11,114 @@ import pandas as pd
 from pdips.data.coding import numbers
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.deciles import cut
-from pdips.evaluation.ecdf import ecdf_distances
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.margins import k_way
-from pdips.evaluation.pmse import standardised_pmse
-from pdips.evaluation.propensity import Scores, specks
-from pdips.evaluation.wasserstein import wasserstein_randomization
+from pdips.evaluation.distribution import ecdf_distances, wasserstein_randomization
+from pdips.evaluation.document import (
+    AnalysisComparison,
+    EvaluationDocument,
+    Measure,
+    MeasureDetail,
+    PropensitySpread,
+    ReleaseFolder,
+    ReleaseIdentity,
+    open_release,
+    open_table,
+)
+from pdips.evaluation.encoding import with_decile_bins
+from pdips.evaluation.formula import Analysis, read_analysis
+from pdips.evaluation.margins import k_marginal, k_way
+from pdips.evaluation.pictures import pictures
+from pdips.evaluation.propensity import Scores, specks, standardised_pmse
+from pdips.evaluation.regression import Family, Fit, compare_fits
+from pdips.inference import Rule, rule_for
 from pdips.privacy.curator import Clock
+from pdips.release.release import software
 
 SEED = 0
+"""Of resamples and re-splits: a second run gives the same figures."""
 SPLITS = 100
 """Random re-splits of the Wasserstein randomization."""
 MARGINAL = 3
 MOST_MARGINS = 1_000
 """Sets of columns that are looked at, drawn at random where there are more: the same for every set."""
 WORST = 5
+"""Margins furthest apart that are named."""
 BEST = {f"{MARGINAL}-marginal score": 1000.0}
 """What equal tables score, where it isn't 0."""
+RESAMPLES = 5
+"""Of the table, for the reference of an analysis."""
+LEVEL = 0.95
+SUMMARIES = {
+    "overlap of intervals": "1 equal, 0 disjoint",
+    "standardised difference": "0 equal; in standard errors of the table's",
+    "same sign": "share of coefficients",
+    "coverage": "share of the table's estimates inside the sets' intervals",
+}
+NOTE = (
+    "Inside only: computed from the confidential table, and no epsilon pays for it. Publishing a figure leaks; so does "
+    "choosing a mechanism, a setting, an epsilon or one of several releases by it."
+)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Measure:
-    """One measure on all sets.
+def evaluate(
+    table: str | Path,
+    directory: str | Path,
+    *,
+    formula: str | None = None,
+    family: Family | None = None,
+    clock: Clock | None = None,
+) -> EvaluationDocument:
+    """Compare a release with the table that it came from.
 
-    Attributes
+    Parameters
     ----------
-    name : str
-    reading : str
-        What its ends mean.
-    by_set : tuple of float
-        One a set; empty if it can't be worked out.
-    mean : float or None
-        Over the sets.
-    reference : float or None
-        The same for records drawn with replacement from the table itself, as many as it has.
-    weighted : bool
-        Whether records were weighted.
-    reason : str or None
-        Why it can't be worked out.
-    detail : dict
-        More of it, for machines.
-    best : float
-        What equal tables score.
-    picture : dict or None
-        What its picture needs: shares, never a record.
+    table : path
+        The confidential table.
+    directory : path
+        The folder of the release.
+    formula, family : str, optional
+        An analysis; see :func:`pdips.evaluation.formula.read_analysis`.
+    clock : Clock, optional
+        Times the steps.
+
+    Returns
+    -------
+    EvaluationDocument
+        ``general``: a list of measures. ``specific``: the analysis, or None. ``pictures``: what pictures of them show.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no release, sets or table don't fit its schema, or the analysis doesn't.
     """
+    clock = clock or Clock()
+    if family is not None and formula is None:
+        raise InputError("--family belongs to an --analysis; name one")
+    with clock.step("reading the release"):
+        release = open_release(directory)
+    analysis = None if formula is None else read_analysis(formula, release.schema, family)
+    with clock.step("reading the table"):
+        confidential = open_table(table, release)
+    specific = None
+    if analysis is not None:
+        with clock.step("analysis"):
+            specific = specific_utility(confidential, release, analysis)
+    measures = general_utility(confidential, release.sets, clock)
+    with clock.step("pictures"):
+        found = pictures(confidential, release.sets, measures)
+    return EvaluationDocument(
+        inside_only=NOTE,
+        release=ReleaseIdentity.of(release.document),
+        weight=release.schema.records.weight,
+        seed_of_references=SEED,
+        general=measures,
+        specific=specific,
+        pictures=found,
+        seconds=dict(clock.seconds),
+        software=software(),
+    )
 
-    name: str
-    reading: str
-    by_set: tuple[float, ...] = ()
-    mean: float | None = None
-    reference: float | None = None
-    weighted: bool = False
-    reason: str | None = None
-    detail: Mapping[str, Any] = field(default_factory=dict)
-    best: float = 0.0
-    picture: Mapping[str, Any] | None = None
 
-    def describe(self) -> dict[str, Any]:
-        """Return it as plain values, without the picture."""
-        found = {**asdict(self), "by_set": list(self.by_set)}
-        del found["picture"]
-        return found
-
+# ---- general utility ----
 
 Figures = dict[str, float]
 Job = tuple[Mapping[str, str], bool, Callable[[], tuple[list[Figures], Mapping[str, Any]]]]
@@ -122,7 +167,7 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
     found = []
     for name, (readings, weighted, job) in _jobs(table, sets).items():
         with clock.step(name):
-            found += _measured(readings, weighted, job)
+            found += _measures(readings, weighted, job)
     return found
 
 
@@ -130,7 +175,7 @@ def _jobs(table: Table, sets: Sequence[pd.DataFrame]) -> dict[str, Job]:
     """Return the groups of measures that are worked out together; the last of each one's figures is the reference."""
     weighted = table.schema.records.weight is not None
     every = [*sets, resample(table, np.random.default_rng(SEED))]
-    whole = cut(table)
+    whole = with_decile_bins(table)
     plain = _Plain(table, every)
     jobs: dict[str, Job] = {
         "SPECKS": ({"SPECKS": "0 can't be told apart, 1 wholly apart"}, False, lambda: _specks(whole, every)),
@@ -156,35 +201,38 @@ def _jobs(table: Table, sets: Sequence[pd.DataFrame]) -> dict[str, Job]:
         ),
     }
     for k in (1, 2, 3):
-        words = {f"TVD of {k}-way margins": "0 equal, 1 disjoint", f"TVD of {k}-way margins, largest": "0 equal"}
-        jobs[f"{k}-way margins"] = (words, weighted, lambda k=k: _margins(whole, every, k, weighted))  # type: ignore[misc]
+        readings = {f"TVD of {k}-way margins": "0 equal, 1 disjoint", f"TVD of {k}-way margins, largest": "0 equal"}
+        jobs[f"{k}-way margins"] = (readings, weighted, lambda k=k: _margins(whole, every, k, weighted))  # type: ignore[misc]
     return jobs
 
 
-def _measured(readings: Mapping[str, str], weighted: bool, job: Callable[[], Any]) -> list[Measure]:
+def _measures(readings: Mapping[str, str], weighted: bool, job: Callable[[], Any]) -> list[Measure]:
+    """Return one measure a reading; the same reason for all where the job can't be done."""
+    figures, detail, reason = [], {}, None
     try:
         figures, detail = job()
     except InputError as error:
-        return [
-            Measure(name=name, reading=reading, reason=str(error), best=BEST.get(name, 0.0))
-            for name, reading in readings.items()
-        ]
+        reason = str(error)
     picture = detail.get("picture")
-    detail = {key: value for key, value in detail.items() if key != "picture"}
     return [
         Measure(
             name=name,
             reading=reading,
-            by_set=tuple(one[name] for one in figures[:-1]),
-            mean=float(np.mean([one[name] for one in figures[:-1]])),
-            reference=figures[-1][name],
-            weighted=weighted,
-            detail=detail,
+            by_set=tuple(_finite(one[name]) for one in figures[:-1]),
+            mean=_finite(np.mean([one[name] for one in figures[:-1]])) if figures else None,
+            reference=_finite(figures[-1][name]) if figures else None,
+            weighted=weighted and reason is None,
+            reason=reason,
+            detail=MeasureDetail(**{key: value for key, value in detail.items() if key != "picture"}),
             best=BEST.get(name, 0.0),
             picture=picture,
         )
         for name, reading in readings.items()
     ]
+
+
+def _finite(value: float | np.floating[Any]) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
 class _Plain:
@@ -228,17 +276,17 @@ def _specks(table: Table, every: Sequence[pd.DataFrame]) -> tuple[list[Figures],
     return figures, {"classifier": classifier, "picture": _spread(found.scores[:-1], classifier)}
 
 
-def _spread(scores: Sequence[Scores], classifier: str) -> Mapping[str, Any] | None:
+def _spread(scores: Sequence[Scores], classifier: str) -> PropensitySpread | None:
     """Return the scores of the sets, averaged cell by cell; those of the resample are left out."""
     if not scores:
         return None
-    return {
-        "classifier": classifier,
-        "table": np.mean([one.table for one in scores], axis=0).tolist(),
-        "sets": np.mean([one.synthetic for one in scores], axis=0).tolist(),
-        "distance": [one.distance for one in scores],
-        "at": [one.at for one in scores],
-    }
+    return PropensitySpread(
+        classifier=classifier,
+        table=np.mean([one.table for one in scores], axis=0).tolist(),
+        sets=np.mean([one.synthetic for one in scores], axis=0).tolist(),
+        distance=[one.distance for one in scores],
+        at=[one.at for one in scores],
+    )
 
 
 def _pmse(original: pd.DataFrame, other: pd.DataFrame) -> Figures:
@@ -288,3 +336,84 @@ def _margins(
     }
     worst = sorted(apart, key=lambda columns: -apart[columns])[:WORST]
     return figures, {"furthest": [{"columns": list(columns), "distance": apart[columns]} for columns in worst]}
+
+
+# ---- the utility of an analysis ----
+
+
+def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -> AnalysisComparison:
+    """Fit an analysis to the table and to the sets, and compare.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    release : ReleaseFolder
+        The release; its public settings say which rule combines its sets.
+    analysis : Analysis
+        Of the release's schema.
+
+    Returns
+    -------
+    AnalysisComparison
+        Coefficients side by side; overlap of confidence intervals, absolute standardised differences, agreement of
+        signs and coverage, each with what resamples of the table score.
+
+    Raises
+    ------
+    InputError
+        If the analysis doesn't fit the table.
+    """
+    original = analysis.fit(table.frame)
+    if not original.converged:
+        raise InputError(
+            f"the analysis {analysis.formula!r} doesn't fit the table: too few records, one outcome only, or no maximum"
+        )
+    rule, note = rule_with_note(release)
+    coefficients = _coverage(original, [analysis.fit(frame) for frame in release.sets], rule)
+    rng = np.random.default_rng(SEED)
+    again = [summary(_coverage(original, [analysis.fit(resample(table, rng))], None)) for _ in range(RESAMPLES)]
+    return AnalysisComparison.model_validate(
+        {
+            "formula": analysis.formula,
+            "family": analysis.family,
+            "weighted": analysis.weighted,
+            "level": LEVEL,
+            "rule": rule,
+            "note": note,
+            "coefficients": coefficients.reset_index().to_dict("records"),
+            "summary": summary(coefficients),
+            "reference": {name: float(np.mean([one[name] for one in again])) for name in SUMMARIES},
+        }
+    )
+
+
+def rule_with_note(release: ReleaseFolder) -> tuple[Rule, str | None]:
+    """Return the rule that combines the sets of a release, and what is wrong with it."""
+    if len(release.sets) == 1:
+        return "raab-nowok-dibben", "one set can't show the privacy noise: its interval is too short"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        rule = rule_for(release.document.contents())
+    return rule, str(caught[0].message) if caught else None
+
+
+def summary(coefficients: pd.DataFrame) -> dict[str, float]:
+    """Return means over the coefficients that the table tells; one that a set can't tell counts as missed."""
+    known = coefficients[coefficients["original"].notna()]
+    if not len(known):
+        return dict.fromkeys(SUMMARIES, float("nan"))
+    values = (
+        known["ci_overlap"].mean(),
+        known["standardized_difference"].abs().mean(),
+        known["same_sign"].mean(),
+        known["covered"].mean(),
+    )
+    return dict(zip(SUMMARIES, map(float, values), strict=True))
+
+
+def _coverage(original: Fit, fits: Sequence[Fit], rule: Rule | None) -> pd.DataFrame:
+    """Return the comparison of fits, and which of the original's estimates lie inside the interval of the sets."""
+    found = compare_fits(original, fits, level=LEVEL, rule=rule)
+    inside = (found["combined_lower"] <= found["original"]) & (found["original"] <= found["combined_upper"])
+    return found.assign(covered=inside)

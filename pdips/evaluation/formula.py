@@ -15,64 +15,26 @@ from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.codes import weights_of
-from pdips.evaluation.ecdf import has_number_levels
-from pdips.evaluation.glm import FAMILIES, Family, fit_design
-from pdips.evaluation.regression import Fit
+from pdips.evaluation.distribution import has_number_levels
+from pdips.evaluation.encoding import weights_of
+from pdips.evaluation.regression import FAMILIES, Family, Fit, fit_design
 
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
 _EXAMPLE = "such as 'voted ~ age + college * prereg'"
 _TERMS = frozenset(
-    [
-        "C",
-        "I",
-        "Q",
-        "Treatment",
-        "Poly",
-        "Sum",
-        "Helmert",
-        "Diff",
-        "bs",
-        "cc",
-        "cr",
-        "cs",
-        "center",
-        "scale",
-        "standardize",
-        "poly",
-        "log",
-        "log2",
-        "log10",
-        "exp",
-        "exp2",
-        "exp10",
-    ]
+    re.findall(
+        r"\w+",
+        """C I Q Treatment Poly Sum Helmert Diff bs cc cr cs center scale standardize poly
+        log log2 log10 exp exp2 exp10""",
+    )
 )
 _NUMPY = frozenset(
-    [
-        "abs",
-        "ceil",
-        "clip",
-        "cos",
-        "exp",
-        "expm1",
-        "floor",
-        "log",
-        "log10",
-        "log1p",
-        "log2",
-        "maximum",
-        "minimum",
-        "power",
-        "round",
-        "sign",
-        "sin",
-        "sqrt",
-        "square",
-        "tanh",
-        "where",
-    ]
+    re.findall(
+        r"\w+",
+        """abs ceil clip cos exp expm1 floor log log10 log1p log2 maximum minimum power round sign sin sqrt square
+        tanh where""",
+    )
 )
 _SYNTAX = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Attribute),

@@ -1,8 +1,12 @@
 """Two measures of a published release, private and paid for: they may be published too."""
 
+from collections.abc import Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, dataclass, replace
+from dataclasses import InitVar, asdict, dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import combinations
+from math import prod
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -13,28 +17,38 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
-from pdips.evaluation.codes import codes_of, resampled, sizes_of, table_codes
-from pdips.evaluation.opened import Opened, open_release, open_table
-from pdips.evaluation.public_score import PublicScore, fit_public_score, ks_steps, margins_steps
-from pdips.mechanism import LARGEST_EPSILON, Mechanism, statement
-from pdips.privacy.curator import Clock
+from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
+from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
+from pdips.evaluation.logistic import ridge_logistic
+from pdips.mechanism import LARGEST_EPSILON, Drawn, PlannedMechanism
+from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive, spell
-from pdips.privacy.noise import LARGEST_SCALE, RandomBits, discrete_laplace, discrete_laplace_variance
-from pdips.privacy.statement import SEEDED
-from pdips.release.documents import write_json
-from pdips.release.release import software
+from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
+from pdips.privacy.noise import LARGEST_SCALE
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.documents import PaidDocument, StatedLoss, StatedSpend, write_json
+from pdips.release.release import Release, software
 
-FILE = "evaluation.json"
+FILE = PaidDocument.file
 MEASURES = {
     "SPECKS, public classifier": "0 equal on the score, 1 wholly apart; other classifiers may see more",
     "TVD of one-way and two-way margins": "mean over all margins, 0 equal, 1 disjoint",
 }
+"""What is measured, and how to read it."""
+SEED = 0
+"""Of the public score and of the references."""
+MOST_RECORDS = 50_000
+"""Of the sets, and of the reference, that the classifier is fitted to."""
+MOST_COEFFICIENTS = 5_000
+STEPS = 2**20
+"""Whole steps of a coefficient in 1 nat."""
+MOST_PRODUCT = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaidEvaluation:
-    """The price of a private evaluation: half of epsilon for each measure.
+class PaidEvaluation(PlannedMechanism):
+    """A private evaluation of a published release: half of epsilon for each of two measures.
 
     Parameters
     ----------
@@ -44,57 +58,96 @@ class PaidEvaluation:
         Synthetic sets of the release.
     neighbours : {"replace-one"}
         The number of records is public.
+    published : ReleaseFolder, optional
+        The release. The price doesn't depend on it; an evaluation needs it.
+
+    Raises
+    ------
+    InputError
+        If epsilon is no number above 0, or too large.
+    RefusedError
+        For add-remove neighbours.
 
     Notes
     -----
-    With the sets, and so the score, public and fixed, replacing the up to k records of a person moves n times either
-    measure by at most k; so does rounding to whole steps. Each gets discrete Laplace noise of scale 2k / epsilon
+    With the sets, and so the score, public and fixed, replacing a record moves n times either measure by at most 1; so
+    does rounding to whole steps. Each gets discrete Laplace noise: scale 2k / epsilon for a person with up to k records
     (``docs/proofs/evaluation.md``).
     """
 
     name: ClassVar[str] = "evaluate"
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
 
-    epsilon: Number
-    n_sets: int
-    neighbours: Neighbours = "replace-one"
+    published: InitVar[ReleaseFolder | None] = None
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, published: ReleaseFolder | None) -> None:
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
             raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody")
         if self.neighbours not in self.relations:
             raise RefusedError("a paid evaluation needs replace-one neighbours: its figures show the number of records")
+        super().__post_init__()
+        object.__setattr__(self, "_published", published)
 
-    def spends(self, schema: Schema | None = None) -> tuple[Spend, ...]:
-        """Return one item a measure, whatever the schema."""
-        return tuple(Spend(step=name, epsilon=exact(self.epsilon, "epsilon") / len(MEASURES)) for name in MEASURES)
-
-    def scale(self, schema: Schema) -> Fraction:
-        """Return the scale of the noise on each measure, in steps of 1 / n.
-
-        Raises
-        ------
-        InputError
-            If it is more than the sampler draws.
-        """
-        scale = len(MEASURES) * schema.records.max_per_person / exact(self.epsilon, "epsilon")
+    def plan(self, schema: Schema) -> Plan:
+        """Return the two steps, one a measure, in parts of 1 / n."""
+        sensitivity, price = Sensitivity.of_record(schema, l1=1), self.share(len(MEASURES))
+        scale = sensitivity.l1 / price
         if scale > LARGEST_SCALE:
             raise InputError("--paid-epsilon is too small: the noise would be above 2^50 records")
-        return scale
-
-    def privacy_loss(self, schema: Schema) -> PrivacyLoss:
-        """Return the price and its statement."""
         law = (
             "It publishes two distances of the table to the published sets, each rounded to whole parts of the number "
-            f"of records, with exact discrete Laplace noise of scale {spell(self.scale(schema))} parts: the "
+            f"of records, with exact discrete Laplace noise of scale {spell(scale)} parts: the "
             "Kolmogorov-Smirnov distance of a score that was fitted to the published sets alone, and the mean total "
             "variation distance of all one-way and two-way margins, both averaged over the sets. What the sets cost is "
             "paid apart and adds to this."
         )
-        text = statement(_as_mechanism(self), schema, law)
-        return PrivacyLoss(
-            epsilon=exact(self.epsilon, "epsilon"), neighbours=self.neighbours, kind="pure", statement=text
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            n_sets=self.n_sets,
+            law=law,
+            steps=tuple(Step(name=name, sensitivity=sensitivity, price=price, counts=name) for name in MEASURES),
         )
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Measure the published sets against the table; no set is made."""
+        noisy = [
+            int(curator.count(step, measure)[0])
+            for step, measure in zip(plan.steps, (self._score_distance, self._margin_distance), strict=True)
+        ]
+        return Drawn(sets=(), statistics={"measures": pd.DataFrame({"measure": [*MEASURES], "noisy_steps": noisy})})
+
+    def _score_distance(self, table: Table) -> IntArray:
+        return np.array([ks_of(table_codes(table), self.codes, self.score)])
+
+    def _margin_distance(self, table: Table) -> IntArray:
+        return np.array([tvd_of(table_codes(table), self.codes, self.score)])
+
+    @cached_property
+    def score(self) -> "PublicScore":
+        """The score of records that is fitted to the published sets."""
+        return fit_public_score(self._release.sets, self._release.schema)
+
+    @cached_property
+    def codes(self) -> list[IntArray]:
+        """The records of the published sets as codes."""
+        return [codes_of(frame, self._release.schema) for frame in self._release.sets]
+
+    @property
+    def _release(self) -> ReleaseFolder:
+        published: ReleaseFolder | None = vars(self)["_published"]
+        if published is None:
+            raise InputError("an evaluation needs the published release that it is of")
+        return published
+
+    def references(self, n: int) -> tuple[float, float]:
+        """Return what n records drawn from the first set score in the place of the table: public, and free."""
+        first = next(codes for codes in self.codes if len(codes))
+        rng = np.random.default_rng(SEED)
+        drawn = resampled(first, rng) if len(first) == n else first[rng.integers(len(first), size=n)]
+        ks, tvd = steps_of(drawn, [first], self.score)
+        return ks / n, tvd / n
 
 
 def evaluate_paid(
@@ -106,7 +159,7 @@ def evaluate_paid(
     explain: bool = False,
     rng: np.random.Generator | None = None,
     clock: Clock | None = None,
-) -> dict[str, Any]:
+) -> PaidDocument:
     """Measure a published release privately, charge the ledger, and write ``public/evaluation.json``.
 
     Parameters
@@ -128,7 +181,7 @@ def evaluate_paid(
 
     Returns
     -------
-    dict
+    PaidDocument
         What was written.
 
     Raises
@@ -143,123 +196,97 @@ def evaluate_paid(
     """
     clock = clock or Clock()
     with clock.step("reading the release"):
-        opened = open_release(directory)
-    _refuse(opened)
-    price = PaidEvaluation(epsilon=epsilon, n_sets=len(opened.sets), neighbours=opened.facts.privacy.neighbours)
-    loss, scale = price.privacy_loss(opened.schema), price.scale(opened.schema)
+        release = open_release(directory)
+    _refuse(release)
+    neighbours = release.document.privacy.neighbours
+    mechanism = PaidEvaluation(epsilon=epsilon, n_sets=len(release.sets), neighbours=neighbours, published=release)
+    plan = mechanism.plan(release.schema)
     with clock.step("fitting the public score"):
-        score = fit_public_score(opened.sets, opened.schema)
+        score = mechanism.score
     if rng is None:
-        _check_writable(opened.home)
-    receipt = None
-    with nullcontext() if ledger is None else ledger.reserve(price, opened.schema, explain=explain):
+        _check_writable(release.home)
+    with nullcontext() if ledger is None else ledger.reserve(mechanism, release.schema, explain=explain):
         with clock.step("reading the table"):
-            confidential = open_table(table, opened)
+            confidential = open_table(table, release)
         # All that could fail for reasons of its own comes before the charge.
-        references = _references(opened.sets, score, confidential.n_records)
-        if ledger is not None:
-            with clock.step("charging the ledger"):
-                number = ledger.charge(
-                    loss,
-                    price.spends(),
-                    mechanism=price.name,
-                    schema=opened.schema,
-                    fingerprint=confidential.fingerprint,
-                )
-                receipt = ledger.receipt(number)
-    bits = RandomBits(rng)
-    if bits.reproducible:
-        loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
-    with clock.step("measuring"):
-        exact_steps = np.array(measured_steps(confidential, opened.sets, score))
-        noisy = exact_steps + discrete_laplace(scale, len(MEASURES), bits)
-    del exact_steps
-    found = _described(opened, price, loss, scale, noisy, references, confidential.n_records, score)
-    found["receipt"] = None if receipt is None else asdict(receipt)
-    if not bits.reproducible:
-        _write(opened.home, found)
+        references = mechanism.references(confidential.n_records)
+        with clock.step("charging and measuring"):
+            figures, _ = mechanism.release(confidential, ledger=ledger, rng=rng)
+    found = _document(release, figures, plan, references, confidential.n_records, score)
+    if not figures.reproducible:
+        _write(release.home, found)
     return found
 
 
-def measured_steps(table: Table, sets: "tuple[pd.DataFrame, ...]", score: PublicScore) -> tuple[int, int]:
+def measured_steps(table: Table, sets: Sequence[pd.DataFrame], score: "PublicScore") -> tuple[int, int]:
     """Return both measures in whole parts of the number of records: exact, and confidential."""
     return steps_of(table_codes(table), [codes_of(frame, score.schema) for frame in sets], score)
 
 
-def steps_of(original: IntArray, others: list[IntArray], score: PublicScore) -> tuple[int, int]:
+def steps_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> tuple[int, int]:
     """Return both measures of codes against codes."""
-    ks = ks_steps(score.of(original), [score.of(other) for other in others])
-    return ks, margins_steps(original, others, sizes_of(score.schema))
+    return ks_of(original, others, score), tvd_of(original, others, score)
 
 
-def _references(sets: "tuple[pd.DataFrame, ...]", score: PublicScore, n: int) -> tuple[float, float]:
-    """Return what a resample of the first set scores in the place of the table: public, for it reads the sets only."""
-    first = next(codes for frame in sets if len(codes := codes_of(frame, score.schema)))
-    rng = np.random.default_rng(0)
-    drawn = resampled(first, rng) if len(first) == n else first[rng.integers(len(first), size=n)]
-    ks, tvd = steps_of(drawn, [first], score)
-    return ks / n, tvd / n
+def ks_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> int:
+    """Return n times the mean Kolmogorov-Smirnov distance of the score, in whole steps."""
+    return ks_steps(score.of(original), [score.of(other) for other in others])
 
 
-def _refuse(opened: Opened) -> None:
+def tvd_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> int:
+    """Return n times the mean total variation distance of small margins, in whole steps."""
+    return margins_steps(original, others, sizes_of(score.schema))
+
+
+def _refuse(release: ReleaseFolder) -> None:
     """Refuse what couldn't be published, before anything is read from the table."""
-    facts = opened.facts
-    if not opened.is_public or facts.privacy.kind not in FINITE_KINDS:
+    if not release.is_public or release.document.privacy.kind not in FINITE_KINDS:
         raise RefusedError(
             "a paid evaluation is of a published release with a guarantee: these sets stay inside, and so does what is "
             "worked out with them (leave out --paid-epsilon)"
         )
-    if facts.reproducible:
+    if release.document.reproducible:
         raise RefusedError("the release was made from a seed and isn't fit for publication: nor is an evaluation of it")
-    if facts.privacy.neighbours != "replace-one":
+    if release.document.privacy.neighbours != "replace-one":
         raise RefusedError(
             "a paid evaluation shows the number of records, which this release protects (add-remove neighbours)"
         )
-    if (opened.home / FILE).exists():
+    if (release.home / FILE).exists():
         raise InputError(
-            f"{opened.home / FILE} is there already, and each evaluation pays again: move it away if you mean to"
+            f"{release.home / FILE} is there already, and each evaluation pays again: move it away if you mean to"
         )
 
 
-def _described(
-    opened: Opened,
-    price: PaidEvaluation,
-    loss: PrivacyLoss,
-    scale: Fraction,
-    noisy: IntArray,
-    references: tuple[float, float],
-    n: int,
-    score: PublicScore,
-) -> dict[str, Any]:
-    deviation = discrete_laplace_variance(scale) ** 0.5 / n
-    return {
-        "mechanism": price.name,
-        "release": opened.describe(),
-        "measures": [
-            {
-                "measure": name,
-                "reading": reading,
-                "value": min(1.0, max(0.0, int(steps) / n)),
-                "noisy_steps": int(steps),
-                "steps": n,
-                "standard_deviation_of_noise": deviation,
-                "reference": reference,
-            }
-            for (name, reading), steps, reference in zip(MEASURES.items(), noisy, references, strict=True)
-        ],
-        "references": "what a resample of the first synthetic set scores against it; they cost nothing",
-        "score": score.describe(),
-        "privacy": {
-            "epsilon": as_float(loss.epsilon),
-            "delta": 0.0,
-            "neighbours": loss.neighbours,
-            "kind": loss.kind,
-            "sampling": loss.sampling,
-            "statement": loss.statement,
-        },
-        "spends": [{**asdict(spend), "epsilon": as_float(spend.epsilon)} for spend in price.spends()],
-        "software": software(),
-    }
+def _document(
+    release: ReleaseFolder, figures: Release, plan: Plan, references: tuple[float, float], n: int, score: "PublicScore"
+) -> PaidDocument:
+    noisy = [int(steps) for steps in figures.statistics["measures"]["noisy_steps"]]
+    return PaidDocument.model_validate(
+        {
+            "mechanism": figures.mechanism,
+            "release": ReleaseIdentity.of(release.document).model_dump(),
+            "measures": [
+                {
+                    "measure": name,
+                    "reading": reading,
+                    "value": min(1.0, max(0.0, steps / n)),
+                    "noisy_steps": steps,
+                    "steps": n,
+                    "standard_deviation_of_noise": step.standard_deviation / n,
+                    "reference": reference,
+                }
+                for (name, reading), step, steps, reference in zip(
+                    MEASURES.items(), plan.steps, noisy, references, strict=True
+                )
+            ],
+            "references": "what a resample of the first synthetic set scores against it; they cost nothing",
+            "score": score.describe(),
+            "privacy": StatedLoss.of(figures.loss),
+            "spends": [StatedSpend.of(spend) for spend in figures.spends],
+            "software": software(),
+            "receipt": None if figures.receipt is None else asdict(figures.receipt),
+        }
+    )
 
 
 def _hidden(home: Path) -> Path:
@@ -275,14 +302,185 @@ def _check_writable(home: Path) -> None:
         raise InputError(f"can't write {home / FILE}: {error.strerror}; nothing was charged") from None
 
 
-def _write(home: Path, found: dict[str, Any]) -> None:
+def _write(home: Path, found: PaidDocument) -> None:
     hidden = _hidden(home)
     try:
-        write_json(hidden, found)
+        write_json(hidden, found.contents())
         hidden.replace(home / FILE)
     except OSError as error:
         raise InputError(f"can't write {home / FILE}: {error.strerror}; a spend on record stays charged") from None
 
 
-def _as_mechanism(price: PaidEvaluation) -> Mechanism:
-    return price  # type: ignore[return-value]
+# ---- the public score ----
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class PublicScore:
+    """A score: a sum of whole numbers, one for each level and each pair of levels that a record has.
+
+    Attributes
+    ----------
+    schema : Schema
+        Public.
+    coefficients : ndarray of int64
+        In steps of 2^-20 nats, of every level of every column, then of every pair of levels of two columns.
+    interactions : bool
+        Whether pairs enter.
+    """
+
+    schema: Schema
+    coefficients: IntArray
+    interactions: bool
+
+    def of(self, codes: IntArray) -> IntArray:
+        """Return the score of each record: whole numbers that depend on that record and on public ones only."""
+        places = _places(codes, sizes_of(self.schema), self.interactions)
+        total = np.zeros(len(codes), dtype=np.int64)
+        for column in places:
+            total += self.coefficients[column]
+        return total
+
+    def describe(self) -> dict[str, Any]:
+        """Say how anybody can work the score out from the published sets."""
+        return {
+            "classifier": "logistic regression with ridge 0.01, sets against records drawn evenly from the schema's "
+            f"levels and bins; {'levels and pairs of levels' if self.interactions else 'levels'}",
+            "seed": SEED,
+            "most_records": MOST_RECORDS,
+            "steps_a_nat": STEPS,
+        }
+
+
+def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScore:
+    """Fit a classifier that tells published sets from records drawn evenly over the schema's levels and bins.
+
+    Parameters
+    ----------
+    sets : sequence of DataFrame
+        Published, so nothing confidential comes in.
+    schema : Schema
+        Public.
+
+    Returns
+    -------
+    PublicScore
+        The log odds, rounded: about the log density of the sets' records.
+
+    Raises
+    ------
+    InputError
+        If no set has a record, or there are more than 5,000 levels.
+    """
+    sizes = sizes_of(schema)
+    if sum(sizes) > MOST_COEFFICIENTS:
+        raise InputError(f"a score needs at most {MOST_COEFFICIENTS:,} levels and bins in all; choose coarser bins")
+    pairs = sum(a * b for a, b in combinations(sizes, 2))
+    interactions = sum(sizes) + pairs <= MOST_COEFFICIENTS
+    rng = np.random.default_rng(SEED)
+    made = np.vstack([codes_of(frame, schema) for frame in sets])
+    if not len(made):
+        raise InputError("a score needs at least one synthetic record")
+    if len(made) > MOST_RECORDS:
+        made = made[rng.choice(len(made), MOST_RECORDS, replace=False)]
+    even = np.column_stack([rng.integers(size, size=len(made)) for size in sizes])
+    rows, n_even, n_made = grouped(even, made, sizes)
+    n_coefficients = sum(sizes) + (pairs if interactions else 0)
+    coefficients, _ = ridge_logistic(_indicators(rows, sizes, interactions, n_coefficients), n_even, n_made)
+    return PublicScore(
+        schema=schema, coefficients=np.rint(coefficients * STEPS).astype(np.int64), interactions=interactions
+    )
+
+
+def ks_steps(original: IntArray, others: Sequence[IntArray]) -> int:
+    """Return n times the mean Kolmogorov-Smirnov distance of scores, rounded to a whole number, exactly.
+
+    Parameters
+    ----------
+    original : ndarray of int64, shape (n,)
+        Scores of the confidential records.
+    others : sequence of ndarray of int64, shape (records,)
+        Scores of each set; a set without records is 1 away.
+
+    Returns
+    -------
+    int
+        ``floor(n * mean + 1/2)``, from 0 to n.
+    """
+    return rounded(sum((_ks(original, other) for other in others), Fraction(0)) / len(others), len(original))
+
+
+def margins_steps(original: IntArray, others: Sequence[IntArray], sizes: Sequence[int]) -> int:
+    """Return n times the mean total variation distance of all one-way and two-way margins, rounded, exactly.
+
+    Parameters
+    ----------
+    original : ndarray of int64, shape (n, columns)
+        Codes of the confidential records.
+    others : sequence of ndarray of int64, shape (records, columns)
+        Codes of each set; one without records is 1 away.
+    sizes : sequence of int
+        Levels of each column.
+
+    Returns
+    -------
+    int
+        ``floor(n * mean + 1/2)``, from 0 to n.
+    """
+    margins = margins_of(len(sizes))
+    total = sum((_tvd(original, other, sizes, margin) for other in others for margin in margins), Fraction(0))
+    return rounded(total / (len(others) * len(margins)), len(original))
+
+
+def margins_of(n_columns: int) -> list[tuple[int, ...]]:
+    """Return all single columns and all pairs."""
+    return [*((j,) for j in range(n_columns)), *combinations(range(n_columns), 2)]
+
+
+def rounded(distance: Fraction, n: int) -> int:
+    """Return ``floor(n * distance + 1/2)``: what moves n * distance by at most a whole k moves it by at most k."""
+    return (2 * n * distance.numerator + distance.denominator) // (2 * distance.denominator)
+
+
+def _ks(original: IntArray, other: IntArray) -> Fraction:
+    if not len(other):
+        return Fraction(1)
+    _, place = np.unique(np.concatenate([original, other]), return_inverse=True)
+    return Fraction(int(np.abs(np.cumsum(_differences(place, len(original)))).max()), len(original) * len(other))
+
+
+def _tvd(original: IntArray, other: IntArray, sizes: Sequence[int], margin: tuple[int, ...]) -> Fraction:
+    if not len(other):
+        return Fraction(1)
+    both = np.vstack([original, other])
+    place = np.ravel_multi_index(tuple(both[:, j] for j in margin), tuple(sizes[j] for j in margin))
+    if prod(sizes[j] for j in margin) > 4 * len(both):
+        _, place = np.unique(place, return_inverse=True)
+    return Fraction(int(np.abs(_differences(place, len(original))).sum()), 2 * len(original) * len(other))
+
+
+def _differences(place: IntArray, n: int) -> IntArray:
+    """Return, for each place, its count in the first n times the others' number, less the reverse: whole numbers."""
+    n_other, size = len(place) - n, int(place.max()) + 1
+    if n * n_other > MOST_PRODUCT:
+        raise InputError("the table and the sets have too many records for exact comparison")
+    first, second = np.bincount(place[:n], minlength=size), np.bincount(place[n:], minlength=size)
+    return first * n_other - second * n
+
+
+def _places(codes: IntArray, sizes: Sequence[int], interactions: bool) -> list[IntArray]:
+    """Return the place of each record's indicators among all coefficients, one array a column or pair."""
+    starts = np.cumsum([0, *sizes])
+    places = [codes[:, j] + starts[j] for j in range(len(sizes))]
+    start = int(starts[-1])
+    for i, j in combinations(range(len(sizes)), 2) if interactions else ():
+        places.append(codes[:, i] * sizes[j] + codes[:, j] + start)
+        start += sizes[i] * sizes[j]
+    return places
+
+
+def _indicators(rows: IntArray, sizes: Sequence[int], interactions: bool, n_coefficients: int) -> Any:
+    from scipy.sparse import csr_array
+
+    places = np.column_stack(_places(rows, sizes, interactions))
+    row = np.repeat(np.arange(len(rows)), places.shape[1])
+    return csr_array((np.ones(places.size), (row, places.ravel())), shape=(len(rows), n_coefficients))

@@ -1,8 +1,9 @@
-"""SPECKS: how well a classifier can tell synthetic records from confidential ones. For inside use only."""
+"""Propensity scores: how well a classifier tells synthetic records from confidential ones. For inside use only."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from itertools import combinations
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -11,14 +12,263 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.codes import coded_columns, codes_of, grouped, resampled, sizes_of, table_codes
-from pdips.evaluation.ridge import ridge_logistic
+from pdips.evaluation.encoding import (
+    ColumnPair,
+    TableLike,
+    coded_columns,
+    codes_of,
+    grouped,
+    indicators,
+    paired,
+    resampled,
+    sizes_of,
+    table_codes,
+)
+from pdips.evaluation.logistic import (
+    cross_validated,
+    expit,
+    maximum_likelihood,
+    orthonormal,
+    ridge_logistic,
+    standardised,
+)
 
-NAMED = ("logistic", "main-effects", "tree")
-MOST_COEFFICIENTS = 5_000
+Penalty = Literal["lasso", "ridge"] | None
+
+NULLS = ("formula", "permutation", "resample")
+MOST_PMSE_COEFFICIENTS = 2_000
+CLASSIFIERS = ("logistic", "main-effects", "tree")
+MOST_SPECKS_COEFFICIENTS = 5_000
 TREE_DEPTH, TREE_LEAF = 20, 20
-_TIE_DIGITS = 6
-CELLS = 100
+"""Levels of a tree at most, and records in a leaf at least."""
+N_CELLS = 100
+"""Parts of [0, 1] in which scores are counted."""
+TIE_DIGITS = 6
+
+
+@dataclass(frozen=True, kw_only=True)
+class StandardisedPmse:
+    """pMSE against what it would be if the synthetic set were right.
+
+    Attributes
+    ----------
+    pmse : float
+        From 0 to c (1 - c).
+    expected, standard_deviation : float
+        Of pMSE under the null hypothesis.
+    ratio, z : float
+        ``pmse / expected`` (about 1 for a right set) and ``(pmse - expected) / standard_deviation``. NaN where no
+        column varies; under a LASSO null with nothing selected, infinite.
+    n_coefficients : int
+        Of the logistic regression, the intercept and only independent ones counted.
+    """
+
+    pmse: float
+    expected: float
+    standard_deviation: float
+    ratio: float
+    z: float
+    n_coefficients: int
+
+
+def pmse(
+    original: TableLike,
+    synthetic: TableLike,
+    *,
+    interactions: bool = False,
+    penalty: Penalty = None,
+    rng: np.random.Generator | None = None,
+) -> float:
+    """Measure how well logistic regression tells synthetic records from confidential ones.
+
+    Parameters
+    ----------
+    original, synthetic : DataFrame or array_like, shape (records, columns)
+        The confidential table and a synthetic set. Numeric columns enter as numbers (where values are missing, with
+        their mean and an indicator), all others as indicators; see :func:`pdips.evaluation.encoding.indicators`.
+    interactions : bool
+        Whether products of every two columns enter too, as R's ``. ^ 2``: pMSE WI of paper 002, else pMSE WOI.
+    penalty : {None, "lasso", "ridge"}
+        None: maximum likelihood. Otherwise a penalty whose size has the smallest deviance in cross-validation with ten
+        folds, as ``cv.glmnet`` with ``lambda.min``: for wide or sparse tables.
+    rng : numpy.random.Generator, optional
+        Deals records out to the folds.
+
+    Returns
+    -------
+    float
+        ``mean((p - c) ** 2)`` over the records of both tables, ``p`` a record's chance of being synthetic and ``c``
+        the share of synthetic records: 0 can't be told apart, c (1 - c) (0.25 for tables of one size) wholly apart.
+
+    Raises
+    ------
+    InputError
+        If tables don't match or are empty, there is no such penalty, or more than 2,000 coefficients.
+
+    Notes
+    -----
+    Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
+    181, 663-688; section 4.2 of paper 002. Columns are standardised, products are of standardised columns, and
+    dependent columns are dropped: none of it changes an unpenalised fit.
+    Under separation likelihood has no maximum, but chances converge, to 0 and 1 where the tables are apart: they are
+    used (:func:`pdips.evaluation.logistic.maximum_likelihood`).
+    """
+    return _Comparison(original, synthetic, interactions, penalty).score(rng)
+
+
+def standardised_pmse(
+    original: TableLike,
+    synthetic: TableLike,
+    *,
+    interactions: bool = False,
+    penalty: Penalty = None,
+    null: str | None = None,
+    n_draws: int = 100,
+    rng: np.random.Generator | None = None,
+) -> StandardisedPmse:
+    """Compare pMSE with what it would be under the null hypothesis that the synthetic set is right.
+
+    Parameters
+    ----------
+    original, synthetic, interactions, penalty
+        As in :func:`pmse`.
+    null : {"formula", "permutation", "resample"}, optional
+        ``"formula"`` (the default without a penalty, and only then): the set is drawn from a right model that was
+        fitted to the original, which is fixed. ``"resample"`` (the default with a penalty): the same by simulation, the
+        synthetic set replaced by draws from the original with replacement. ``"permutation"``: both tables are
+        independent samples of one population, records dealt out anew; its mean is 1 / (1 - c) times the formula's,
+        twice for tables of one size, for it has the sampling error of both tables. Use it against a hold-out.
+    n_draws : int
+        Permutations or resamples, at least 2. Mean and standard deviation have relative standard errors of
+        sqrt(2 / ((k - 1) n_draws)) and about sqrt(1 / (2 n_draws)) for k coefficients.
+    rng : numpy.random.Generator, optional
+        For them, and for the folds of a penalty.
+
+    Raises
+    ------
+    InputError
+        As :func:`pmse`, or if there is no such null, or ``n_draws`` is below 2.
+
+    Notes
+    -----
+    Snoke et al. (2018), section 3: for unpenalised logistic regression with k independent coefficients, the intercept
+    among them, and N records of which a share c is synthetic,
+
+        E(pMSE) = (k - 1) (1 - c)^2 c / N,   sd(pMSE) = sqrt(2 (k - 1)) (1 - c)^2 c / N
+
+    for large N: N pMSE / ((1 - c)^2 c) is chi-square with k - 1 degrees of freedom. It takes columns with moments; with
+    heavy tails and interactions, the simulated nulls are safer.
+    """
+    chosen = null or ("formula" if penalty is None else "resample")
+    if chosen not in NULLS or (chosen == "formula" and penalty is not None):
+        raise InputError(f"null must be one of {', '.join(NULLS)}, and no formula is known for penalised fits")
+    if n_draws < 2:
+        raise InputError("n_draws must be at least 2")
+    rng = np.random.default_rng() if rng is None else rng
+    comparison = _Comparison(original, synthetic, interactions, penalty)
+    score = comparison.score(rng)
+    if chosen == "formula":
+        expected, deviation = null_moments(comparison.n_coefficients, *comparison.sizes)
+    else:
+        draws = [comparison.score(rng, rows) for rows in comparison.null_rows(chosen, n_draws, rng)]
+        expected, deviation = float(np.mean(draws)), float(np.std(draws, ddof=1))
+    return StandardisedPmse(
+        pmse=score,
+        expected=expected,
+        standard_deviation=deviation,
+        ratio=_ratio(score, expected),
+        z=_ratio(score - expected, deviation),
+        n_coefficients=comparison.n_coefficients,
+    )
+
+
+def null_moments(n_coefficients: int, n_original: int, n_synthetic: int) -> tuple[float, float]:
+    """Return mean and standard deviation of pMSE for a right synthetic set, the original fixed.
+
+    They are ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N``: see :func:`standardised_pmse`. The
+    coefficients are those of an unpenalised logistic regression, the intercept among them.
+    """
+    n = n_original + n_synthetic
+    share = n_synthetic / n
+    unit = (1 - share) ** 2 * share / n
+    return (n_coefficients - 1) * unit, float(np.sqrt(2 * (n_coefficients - 1))) * unit
+
+
+class _Comparison:
+    """Two tables, their design built once; scores are of all records, or of some in the place of the tables."""
+
+    def __init__(self, original: TableLike, synthetic: TableLike, interactions: bool, penalty: Penalty) -> None:
+        if penalty not in (None, "lasso", "ridge"):
+            raise InputError(f"penalty must be None, 'lasso' or 'ridge', not {penalty!r}")
+        pairs = paired(original, synthetic)
+        self.sizes = len(pairs[0].original), len(pairs[0].synthetic)
+        self._penalty = penalty
+        self._columns = pmse_design(pairs, interactions=interactions)
+        self._orthonormal = orthonormal(standardised(self._columns))
+        self.n_coefficients = self._orthonormal.shape[1] + 1
+
+    def score(self, rng: np.random.Generator | None, rows: IntArray | None = None) -> float:
+        y = np.repeat([0.0, 1.0], self.sizes)
+        if self._penalty is None:
+            z = self._orthonormal if rows is None else orthonormal(standardised(self._columns[rows]))
+            chance = maximum_likelihood(z, y)
+        else:
+            x = standardised(self._columns if rows is None else self._columns[rows])
+            chance = cross_validated(x, y, self._penalty, np.random.default_rng() if rng is None else rng)
+        return float(np.mean((chance - y.mean()) ** 2))
+
+    def null_rows(self, null: str, n_draws: int, rng: np.random.Generator) -> list[IntArray]:
+        n_original, n_synthetic = self.sizes
+        first = np.arange(n_original)
+        draw: Callable[[], IntArray] = {
+            "permutation": lambda: rng.permutation(n_original + n_synthetic),
+            "resample": lambda: np.concatenate([first, rng.integers(n_original, size=n_synthetic)]),
+        }[null]
+        return [draw() for _ in range(n_draws)]
+
+
+def pmse_design(pairs: list[ColumnPair], *, interactions: bool) -> FloatArray:
+    """Return the columns of the logistic regression, original records first, without an intercept.
+
+    Parameters
+    ----------
+    pairs : list of ColumnPair
+        Columns of both tables.
+    interactions : bool
+        Whether products of every two columns enter, of columns that are standardised first: they span the same.
+
+    Returns
+    -------
+    ndarray of float64, shape (records of both tables, coefficients)
+        Not standardised.
+
+    Raises
+    ------
+    InputError
+        If there are more than 2,000.
+    """
+    blocks = [[np.concatenate(both) for both in indicators(pair).values()] for pair in pairs]
+    widths = [len(block) for block in blocks]
+    n_products = sum(a * b for a, b in combinations(widths, 2)) if interactions else 0
+    if sum(widths) + n_products > MOST_PMSE_COEFFICIENTS:
+        raise InputError(
+            f"these columns make {sum(widths) + n_products:,} coefficients, above {MOST_PMSE_COEFFICIENTS:,}; "
+            "leave out columns with many levels, or interactions"
+        )
+    n = len(pairs[0].original) + len(pairs[0].synthetic)
+    main = [standardised(np.column_stack(block)) if block else np.empty((n, 0)) for block in blocks]
+    if interactions:
+        main += [(a[:, :, None] * b[:, None, :]).reshape(n, -1) for a, b in combinations(main, 2)]
+    return np.hstack(main)
+
+
+def _ratio(a: float, b: float) -> float:
+    if b > 0:
+        return a / b
+    return float("nan") if a == 0 else float(np.copysign(np.inf, a))
+
+
+# ---- SPECKS ----
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,11 +349,6 @@ def specks(
     rng : numpy.random.Generator, optional
         For the resample that gives the reference value.
 
-    Returns
-    -------
-    Specks
-        Distances by set, their mean and the reference's.
-
     Raises
     ------
     InputError
@@ -119,7 +364,7 @@ def specks(
     The logistic log-likelihood carries a ridge penalty of 0.01 / 2 times the sum of squared coefficients (a normal
     prior of standard deviation 10; the intercept has none; the commonest level of a column is its reference). So an
     answer exists and is unique even where levels or combinations occur in one table only, which sends maximum
-    likelihood to infinity. Newton's method stops when a further step promises a gain below 1e-8 nats.
+    likelihood to infinity.
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
@@ -138,14 +383,9 @@ def specks(
 
 
 def ks_distance(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> float:
-    """Return the largest distance of two empirical distribution functions given as counts of scores.
+    """Return the largest distance of two empirical distribution functions of scores.
 
-    Parameters
-    ----------
-    scores : ndarray of float64, shape (groups,)
-        Equal scores are one point of both functions.
-    n_original, n_synthetic : ndarray of float64, shape (groups,)
-        How many records of each table have the score.
+    ``n_original`` and ``n_synthetic`` say how many records of each table have a score, all of shape (groups,).
     """
     return _widest_gap(scores, n_original, n_synthetic)[0]
 
@@ -164,36 +404,30 @@ def _compared(original: IntArray, synthetic: IntArray, schema: Schema, score: _S
     if not len(synthetic):
         return None
     rows, n_original, n_synthetic = grouped(original, synthetic, sizes_of(schema))
-    scores = np.round(score.of(rows, n_original, n_synthetic), _TIE_DIGITS)
+    scores = np.round(score.of(rows, n_original, n_synthetic), TIE_DIGITS)
     distance, at = _widest_gap(scores, n_original, n_synthetic)
-    chances = _chances(scores) if score.log_odds else scores
-    cells = np.clip(np.floor(chances * CELLS), 0, CELLS - 1).astype(np.int64)
-    shares = [np.bincount(cells, n, minlength=CELLS) / n.sum() for n in (n_original, n_synthetic)]
+    chances = expit(scores) if score.log_odds else scores
+    cells = np.clip(np.floor(chances * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
+    shares = [np.bincount(cells, n, minlength=N_CELLS) / n.sum() for n in (n_original, n_synthetic)]
     return Scores(
         table=tuple(shares[0].tolist()),
         synthetic=tuple(shares[1].tolist()),
         distance=distance,
-        at=float(_chances(at)) if score.log_odds else at,
+        at=float(expit(at)) if score.log_odds else at,
     )
-
-
-def _chances(log_odds: Any) -> Any:
-    from scipy.special import expit
-
-    return expit(log_odds)
 
 
 def _scorer(classifier: Any, schema: Schema) -> _Score:
     sizes = sizes_of(schema)
     if isinstance(classifier, str):
-        if classifier not in NAMED:
-            raise InputError(f"classifier must be one of {', '.join(NAMED)} or an object, not {classifier!r}")
+        if classifier not in CLASSIFIERS:
+            raise InputError(f"classifier must be one of {', '.join(CLASSIFIERS)} or an object, not {classifier!r}")
         if classifier == "tree":
             return _Score(lambda rows, a, b: _classified(_tree(float((a + b).sum())), _features(rows, schema), a, b))
         interactions = classifier == "logistic"
         _check_size(sizes, interactions)
         return _Score(
-            lambda rows, a, b: ridge_logistic(design(rows, sizes, a + b, interactions=interactions), a, b),
+            lambda rows, a, b: ridge_logistic(indicator_matrix(rows, sizes, a + b, interactions=interactions), a, b)[1],
             log_odds=True,
         )
     if not hasattr(classifier, "fit") or not hasattr(classifier, "predict_proba"):
@@ -204,14 +438,14 @@ def _scorer(classifier: Any, schema: Schema) -> _Score:
 def _check_size(sizes: Sequence[int], interactions: bool) -> None:
     main = [size - 1 for size in sizes]
     pairs = (sum(main) ** 2 - sum(size**2 for size in main)) // 2 if interactions else 0
-    if sum(main) + pairs > MOST_COEFFICIENTS:
+    if sum(main) + pairs > MOST_SPECKS_COEFFICIENTS:
         raise InputError(
-            f"this schema makes {sum(main) + pairs:,} coefficients, above {MOST_COEFFICIENTS:,}; "
+            f"this schema makes {sum(main) + pairs:,} coefficients, above {MOST_SPECKS_COEFFICIENTS:,}; "
             "choose another classifier or coarser bins"
         )
 
 
-def design(rows: IntArray, sizes: Sequence[int], weights: FloatArray, *, interactions: bool) -> Any:
+def indicator_matrix(rows: IntArray, sizes: Sequence[int], weights: FloatArray, *, interactions: bool) -> Any:
     """Return indicators of all levels but the commonest, and products of those of two columns.
 
     Parameters

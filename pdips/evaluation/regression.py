@@ -1,8 +1,9 @@
-"""Logistic regression with Firth's correction, on the table and on synthetic sets. Comparisons are for inside use."""
+"""Linear, logistic and Poisson regression on the table and on synthetic sets. Comparisons are for inside use only."""
 
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,11 @@ from pdips.data.coding import numbers
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.evaluation.encoding import TableLike, indicators, paired
 from pdips.inference import Rule, combine
+
+Family = Literal["linear", "logistic", "poisson"]
+FAMILIES: tuple[Family, ...] = get_args(Family)
 
 _MOST_STEPS = 200
 _TOLERANCE = 1e-6
@@ -109,8 +114,11 @@ def fit_logistic(
         columns |= {f"{i}:{j}": u * v for i, u in terms[a].items() for j, v in terms[b].items()}
     x = np.column_stack(list(columns.values()))
     kept = (y < schema.columns[outcome].n_values) & ~np.isnan(x).any(axis=1)
-    estimates, errors, converged = solve_logistic(x[kept], y[kept], firth)
-    return Fit(names=tuple(columns), estimates=estimates, standard_errors=errors, converged=converged)
+    x, y = x[kept], y[kept]
+    if len(np.unique(y)) < 2:
+        return _fit_of(tuple(columns), [], np.zeros(0), np.zeros(0), converged=False)
+    told = independent_columns(x, np.ones(len(y)))
+    return _fit_of(tuple(columns), told, *_firth_on_groups(x[:, told], y, None, firth=firth))
 
 
 def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper_s: ArrayLike) -> FloatArray:
@@ -118,10 +126,8 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
 
     Parameters
     ----------
-    lower_o, upper_o : array_like
-        Bounds from the original data.
-    lower_s, upper_s : array_like
-        Bounds from synthetic data; NaN where there are none.
+    lower_o, upper_o, lower_s, upper_s : array_like
+        Bounds from the original and from synthetic data; NaN where there are none.
 
     Returns
     -------
@@ -135,12 +141,12 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
     confidentiality*, The American Statistician 60, 224-232. The measure goes negative there for disjoint intervals;
     paper 000 cuts it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
     """
-    lo, uo, ls, us = np.broadcast_arrays(
-        *(np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
-    )
+    bounds = (np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
+    lo, uo, ls, us = np.broadcast_arrays(*bounds)
     common = np.minimum(uo, us) - np.maximum(lo, ls)
-    shares = [_share(common, upper - lower) for lower, upper in ((lo, uo), (ls, us))]
-    overlap = np.where(common >= 0, np.mean(shares, axis=0), 0.0)
+    widths = np.array([uo - lo, us - ls])
+    shares = np.divide(common, widths, out=np.broadcast_to((common >= 0) * 1.0, widths.shape).copy(), where=widths > 0)
+    overlap = np.where(common >= 0, shares.mean(axis=0), 0.0)
     return np.where(np.isnan(lo) | np.isnan(uo), np.nan, overlap)
 
 
@@ -151,10 +157,8 @@ def compare_fits(
 
     Parameters
     ----------
-    original_fit : Fit
-        On the confidential table.
-    synthetic_fits : sequence of Fit
-        The same model on each set.
+    original_fit, synthetic_fits : Fit and sequence of Fit
+        One model on the confidential table and on each set.
     level : float
         Of the confidence intervals.
     rule : str, optional
@@ -177,7 +181,12 @@ def compare_fits(
     if not len(synthetic_fits) or any(fit.names != original_fit.names for fit in synthetic_fits):
         raise InputError("comparing fits needs at least one synthetic fit, of the same model and schema")
     lower, upper = original_fit.interval(level)
-    estimate, (low, high) = _pooled(synthetic_fits, level, rule)
+    if len(synthetic_fits) == 1 and rule is None:
+        estimate, (low, high) = synthetic_fits[0].estimates, synthetic_fits[0].interval(level)
+    else:
+        variances = [fit.standard_errors**2 for fit in synthetic_fits]
+        combined = combine([fit.estimates for fit in synthetic_fits], variances, level=level, rule=rule)
+        estimate, (low, high) = combined.estimate, combined.interval
     return pd.DataFrame(
         {
             "original": original_fit.estimates,
@@ -192,19 +201,6 @@ def compare_fits(
         },
         index=pd.Index(original_fit.names, name="coefficient"),
     )
-
-
-def _pooled(fits: Sequence[Fit], level: float, rule: Rule | None) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
-    if len(fits) == 1 and rule is None:
-        return fits[0].estimates, fits[0].interval(level)
-    variances = [fit.standard_errors**2 for fit in fits]
-    combined = combine([fit.estimates for fit in fits], variances, level=level, rule=rule)
-    return combined.estimate, combined.interval
-
-
-def _share(part: FloatArray, whole: FloatArray) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        return np.where(whole > 0, part / whole, (part >= 0) * 1.0)
 
 
 def _check_names(
@@ -227,8 +223,7 @@ def _check_names(
         if not (schema.columns[name].is_categorical or schema.columns[name].is_binned):
             raise InputError(f"column {name!r} has neither levels nor bins; name it as numeric")
     for name in numeric:
-        levels = schema.columns[name].levels
-        if levels is not None and not all(isinstance(level, (int, float)) for level in levels):
+        if not all(isinstance(level, (int, float)) for level in schema.columns[name].levels or ()):
             raise InputError(f"column {name!r} has levels that are no numbers, so it can't be numeric")
 
 
@@ -258,53 +253,134 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
     return {name: values[Table(frame[[name]], Schema(columns={name: column})).codes[name]]}
 
 
-def solve_logistic(
-    x: FloatArray, y: IntArray, firth: bool, weights: FloatArray | None = None
-) -> tuple[FloatArray, FloatArray, bool]:
-    """Fit on groups of equal records, without the columns that depend on those before them; the intercept is first.
+# ---- fits of a design ----
 
-    With weights, above 0 and of mean 1, standard errors are not to be used: they take weights for numbers of records.
+
+def fit_design(
+    x: FloatArray, y: FloatArray, names: tuple[str, ...], family: Family, weights: FloatArray | None = None
+) -> Fit:
+    """Fit a regression of an outcome on a design.
+
+    Parameters
+    ----------
+    x : ndarray of float64, shape (records, coefficients)
+        The design; its first column is the intercept.
+    y : ndarray of float64, shape (records,)
+        The outcome: 0 or 1 for ``"logistic"``, not negative for ``"poisson"``.
+    names : tuple of str
+        Of the coefficients.
+    family : {"linear", "logistic", "poisson"}
+        Least squares; logistic regression with Firth's correction; log-linear regression.
+    weights : ndarray of float64, shape (records,), optional
+        Survey weights, not negative.
+
+    Returns
+    -------
+    Fit
+        Estimates and standard errors. NaN for a coefficient that depends linearly on those before it; all NaN if there
+        is no fit (too few records, one outcome only).
+
+    Raises
+    ------
+    InputError
+        If there is no such family, or an outcome that it can't have.
+
+    Notes
+    -----
+    Without weights standard errors are those of the model: n - k below for least squares, for logistic regression as in
+    :func:`fit_logistic`. With weights, which are scaled to a mean of 1, estimates solve the weighted score equations
+    (Firth's correction included) and standard errors are Binder's (1983) linearisation for records drawn one by one,
+    A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are not known here.
     """
-    from sklearn.exceptions import ConvergenceWarning
+    if family not in FAMILIES:
+        raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
+    if family == "logistic" and not np.isin(y, (0.0, 1.0)).all():
+        raise InputError("logistic regression needs an outcome with two levels")
+    if family == "poisson" and (y < 0).any():
+        raise InputError("Poisson regression needs an outcome that is never below 0")
+    w = np.ones(len(y))
+    if weights is not None and len(y):
+        if not weights.sum() > 0:
+            raise InputError("weights must not all be 0")
+        x, y, w = (part[weights > 0] for part in (x, y, weights))
+        w = w / w.mean()
+    if len(y) <= x.shape[1] or not np.ptp(y) > 0:
+        return _fit_of(names, [], np.zeros(0), np.zeros(0), converged=False)
+    kept = independent_columns(x, w)
+    converged = True
+    if family == "logistic":
+        estimates, errors, converged = _firth_on_groups(x[:, kept], y.astype(np.int64), w)
+    if converged and (family != "logistic" or weights is not None):
+        start = estimates if family == "logistic" else None
+        estimates, errors, converged = _generalised(x[:, kept], y, w, family, start, sandwich=weights is not None)
+    return _fit_of(names, kept, estimates, errors, converged)
 
-    estimates, errors = np.full(x.shape[1], np.nan), np.full(x.shape[1], np.nan)
-    if len(np.unique(y)) < 2:
-        return estimates, errors, False
-    x, y, n = _grouped(x, y, weights)
-    kept = independent_columns(x, n)
-    try:
-        estimates[kept], errors[kept] = _newton(x[:, kept], y, n, 0.5 if firth else 0.0)
-    except (np.linalg.LinAlgError, ConvergenceWarning):
-        return estimates, errors, False
-    return estimates, errors, True
+
+def _fit_of(names: tuple[str, ...], kept: list[int], estimates: FloatArray, errors: FloatArray, converged: bool) -> Fit:
+    """Return a fit whose coefficients are NaN where they weren't estimated, all of them without convergence."""
+    found = np.full((2, len(names)), np.nan)
+    if converged:
+        found[:, kept] = estimates, errors
+    return Fit(names=names, estimates=found[0], standard_errors=found[1], converged=converged)
 
 
-def _newton(x: FloatArray, y: IntArray, n: FloatArray, penalty: float) -> tuple[FloatArray, FloatArray]:
-    """Fit in a basis of uncorrelated columns, where units and zeros of the numbers don't matter, and return from it."""
+def _generalised(
+    x: FloatArray, y: FloatArray, w: FloatArray, family: Family, start: FloatArray | None, *, sandwich: bool
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Fit a generalised linear model by statsmodels; with ``start``, its estimates, work out standard errors only."""
+    from statsmodels.genmod import families
+    from statsmodels.genmod.generalized_linear_model import GLM
+
+    law = {"linear": families.Gaussian, "logistic": families.Binomial, "poisson": families.Poisson}[family]()
+    z, back = _uncorrelated(x, w)
+    begin = None if start is None else np.linalg.solve(back, start)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = GLM(y, z, family=law, var_weights=w)
+        found = model.fit(
+            start_params=begin,
+            maxiter=100 if start is None else 0,
+            tol=1e-10,
+            cov_type="HC0" if sandwich else "nonrobust",
+        )
+    covariance = back @ found.cov_params() @ back.T * (len(y) / (len(y) - 1) if sandwich else 1.0)
+    estimates, errors = back @ found.params, np.sqrt(np.diagonal(covariance))
+    return estimates, errors, bool(np.isfinite([estimates, errors]).all())
+
+
+def _firth_on_groups(
+    x: FloatArray, y: IntArray, weights: FloatArray | None, *, firth: bool = True
+) -> tuple[FloatArray, FloatArray, bool]:
+    """Fit a logistic regression on groups of equal records; standard errors are wrong where records have weights."""
     from firthmodels import FirthLogisticRegression
     from scipy.special import expit
+    from sklearn.exceptions import ConvergenceWarning
 
-    back = np.linalg.inv(np.linalg.qr(np.sqrt(n / n.sum())[:, None] * x, mode="r"))
-    z = x @ back
-    model = FirthLogisticRegression(
-        backend="numpy",
-        fit_intercept=False,
-        max_iter=_MOST_STEPS,
-        gtol=_TOLERANCE,
-        xtol=_TOLERANCE,
-        penalty_weight=penalty,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        model.fit(z, y, sample_weight=n)
-    chance = expit(z @ model.coef_)
-    spread = chance * (1 - chance)
-    leverage = n * spread * np.einsum("ij,ij->i", z @ np.linalg.inv((z.T * (n * spread)) @ z), z)
-    covariance = np.linalg.inv((z.T * ((n + 2 * penalty * leverage) * spread)) @ z)
-    return back @ model.coef_, np.sqrt(np.einsum("ij,jk,ik->i", back, covariance, back))
+    x, y, n = _equal_records(x, y, weights)
+    z, back = _uncorrelated(x, n)
+    penalty = 0.5 if firth else 0.0
+    model = FirthLogisticRegression(backend="numpy", fit_intercept=False, penalty_weight=penalty)
+    model.set_params(max_iter=_MOST_STEPS, gtol=_TOLERANCE, xtol=_TOLERANCE)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            model.fit(z, y, sample_weight=n)
+        chance = expit(z @ model.coef_)
+        spread = chance * (1 - chance)
+        leverage = n * spread * np.einsum("ij,ij->i", z @ np.linalg.inv((z.T * (n * spread)) @ z), z)
+        covariance = back @ np.linalg.inv((z.T * ((n + 2 * penalty * leverage) * spread)) @ z) @ back.T
+    except (np.linalg.LinAlgError, ConvergenceWarning):
+        return np.zeros(0), np.zeros(0), False
+    return back @ model.coef_, np.sqrt(np.diagonal(covariance)), True
 
 
-def _grouped(x: FloatArray, y: IntArray, weights: FloatArray | None) -> tuple[FloatArray, IntArray, FloatArray]:
+def _uncorrelated(x: FloatArray, w: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return a basis in which units and zeros of the columns don't matter, z' w z = sum(w), and the matrix back."""
+    back = np.linalg.inv(np.linalg.qr(np.sqrt(w / w.sum())[:, None] * x, mode="r"))
+    return x @ back, back
+
+
+def _equal_records(x: FloatArray, y: IntArray, weights: FloatArray | None) -> tuple[FloatArray, IntArray, FloatArray]:
     keys = np.ascontiguousarray(np.column_stack([x, y]))
     rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
     _, first, group = np.unique(rows, return_index=True, return_inverse=True)
@@ -323,3 +399,122 @@ def independent_columns(x: FloatArray, n: FloatArray) -> list[int]:
             kept.append(j)
             gram = gram - np.outer(gram[:, j], gram[j]) / gram[j, j]
     return kept
+
+
+# ---- linear regression and prediction ----
+
+
+def standardised_differences(
+    original: TableLike, synthetic: TableLike, outcome: str, predictors: Sequence[str]
+) -> "pd.Series[float]":
+    """Return how far least-squares coefficients of a synthetic set lie from the original's, in standard errors.
+
+    Parameters
+    ----------
+    original, synthetic : DataFrame or array_like, shape (records, columns)
+        The confidential table and a synthetic set; columns of an array are ``"x1"``, ``"x2"``, ... Records with a
+        missing number are left out; a missing level is a level.
+    outcome : str
+        A numeric column.
+    predictors : sequence of str
+        Numeric columns enter as they are, others as indicators of all levels but the first.
+
+    Returns
+    -------
+    Series of float
+        abs(theta_original - theta_synthetic) / SE(theta_original) by coefficient: ``"intercept"``, ``"x1"``,
+        ``"a=level"``. NaN for a coefficient that the synthetic set can't tell (a constant predictor).
+
+    Raises
+    ------
+    InputError
+        If a column is missing or not numeric, a predictor of the original is constant or depends linearly on others,
+        or the original leaves no residual to estimate a standard error from.
+
+    Notes
+    -----
+    Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
+    181, 663-688, as in section 4.3 of paper 002. SE is that of ordinary least squares, with n - k below. With n records
+    in both tables, differences of a perfect synthesis are about as large as a standard normal number, 0.8 in the mean:
+    so are those of a resample of the original.
+    """
+    names, (x, y), theirs = _both(original, synthetic, outcome, predictors)
+    kept = independent_columns(x, np.ones(len(y)))
+    if len(kept) < x.shape[1]:
+        culprit = next(name for j, name in enumerate(names) if j not in kept)
+        raise InputError(f"predictor {culprit!r} must vary in the original and not depend linearly on those before it")
+    ours = fit_design(x, y, tuple(names), "linear")
+    if not ours.converged or not np.abs(y - x @ ours.estimates).max() > _SAME * np.abs(y).max():
+        raise InputError(f"the original needs more records than coefficients, and {outcome!r} must vary around the fit")
+    difference = np.abs(_least_squares(*theirs) - ours.estimates) / ours.standard_errors
+    return pd.Series(difference, index=pd.Index(names, name="coefficient"), name="difference")
+
+
+def normalised_rmse(synthetic: TableLike, holdout: TableLike, outcome: str, predictors: Sequence[str]) -> float:
+    """Return the error of a regression that was fitted on a synthetic set and predicts a hold-out.
+
+    Parameters
+    ----------
+    synthetic, holdout : DataFrame or array_like, shape (records, columns)
+        A synthetic set, and confidential records that it wasn't made from.
+    outcome, predictors
+        As in :func:`standardised_differences`.
+
+    Returns
+    -------
+    float
+        Root of the mean squared prediction error over the standard deviation of the hold-out's outcome (n - 1 below).
+        About sqrt(1 - R^2) for a good set, 1 for one that knows nothing but the mean.
+
+    Raises
+    ------
+    InputError
+        If a column is missing or not numeric, or the hold-out's outcome has one value only.
+
+    Notes
+    -----
+    Arnold and Neunhoeffer (2020), *Really useful synthetic data*, as in section 4.3 of paper 002. A predictor that the
+    set can't tell from those before it has coefficient 0, as with R's ``predict``. Compare with the original's.
+    """
+    _, theirs, ours = _both(synthetic, holdout, outcome, predictors)
+    deviation = float(np.std(ours[1], ddof=1)) if len(ours[1]) > 1 else 0.0
+    if not deviation > _SAME * np.abs(ours[1]).max(initial=0.0):
+        raise InputError(f"the outcome {outcome!r} must take at least two values in the hold-out")
+    estimates = np.nan_to_num(_least_squares(*theirs))
+    return float(np.sqrt(np.mean((ours[1] - ours[0] @ estimates) ** 2))) / deviation
+
+
+Arrays = tuple[FloatArray, FloatArray]
+
+
+def _both(
+    first: TableLike, second: TableLike, outcome: str, predictors: Sequence[str]
+) -> tuple[list[str], Arrays, Arrays]:
+    """Return the coefficients' names, and predictors (an intercept first) and outcome of each table."""
+    if not len(predictors):
+        raise InputError("a regression needs at least one predictor")
+    if isinstance(predictors, str) or outcome in predictors or len({*predictors}) < len(predictors):
+        raise InputError("predictors must be a list of columns, each once, without the outcome")
+    target, *pairs = paired(first, second, [outcome, *predictors])
+    if target.levels is not None:
+        raise InputError(f"the outcome {outcome!r} must be numeric")
+    columns: dict[str, Arrays] = {}
+    for pair in pairs:
+        columns |= {pair.name: (pair.original, pair.synthetic)} if pair.levels is None else indicators(pair)
+    tables = []
+    for which, y in enumerate((target.original, target.synthetic)):
+        x = np.column_stack([np.ones(len(y)), *(both[which] for both in columns.values())])
+        known = ~(np.isnan(x).any(axis=1) | np.isnan(y))
+        if not known.any():
+            raise InputError("each table needs at least one record without missing values in outcome and predictors")
+        tables.append((x[known], y[known]))
+    return ["intercept", *columns], tables[0], tables[1]
+
+
+def _least_squares(x: FloatArray, y: FloatArray) -> FloatArray:
+    """Return coefficients, NaN for columns that depend on those before them."""
+    kept = independent_columns(x, np.ones(len(y)))
+    scale = np.abs(x[:, kept]).max(axis=0)
+    estimates = np.full(x.shape[1], np.nan)
+    estimates[kept] = np.linalg.lstsq(x[:, kept] / scale, y)[0] / scale
+    return estimates

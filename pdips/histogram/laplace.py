@@ -1,14 +1,16 @@
-"""The Laplace sanitizer: noise on every cell of the full cross-tabulation."""
+"""Histograms with noise on every cell of the cross-tabulation: the Laplace sanitizer, and records drawn from one."""
 
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
-from pdips.margins.tree import Tree
+from pdips.margins.tree import NoisyTree, TreeDesign, measure
 from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
@@ -80,7 +82,7 @@ class LaplaceSanitizer(PlannedMechanism):
             repeats=rounds,
             n_sets=self.n_sets,
             law=self.description,
-            design=Tree(domain=domain_of(schema), layers=(cells,)),
+            design=TreeDesign(domain=domain_of(schema), layers=(cells,)),
         )
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
@@ -90,3 +92,98 @@ class LaplaceSanitizer(PlannedMechanism):
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Count the cells, make the counts consistent, and draw records."""
         return synthesis.release_of(plan.design, plan, curator, rng)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerturbedHistogram(LaplaceSanitizer):
+    """Records drawn one by one from a histogram with discrete Laplace noise on each cell.
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
+    n_sets : int
+        Number of synthetic sets.
+    neighbours : {"replace-one", "add-remove"}
+        With replace-one the number of records is public, and all sets have it; with add-remove they have the sum of
+        the noisy counts.
+    split : {"once", "per-set"}
+        One noisy histogram for all sets, or one of its own, at epsilon / n_sets, for each.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    The noisy counts are those of the Laplace sanitizer, at its price. Negative counts become 0, the rest is normalised,
+    and records are independent draws from that (Bowen and Liu 2020, equation 3.1): post-processing. Proof:
+    ``docs/proofs/perturbed-histogram.md``.
+
+    Examples
+    --------
+    >>> import pandas as pd, pdips
+    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
+    >>> release, _ = PerturbedHistogram(epsilon=1).release(table)
+    >>> len(release.sets[0])
+    3
+    """
+
+    name: ClassVar[str] = "perturbed-histogram"
+    weighs_records: ClassVar[bool] = False
+    description: ClassVar[str] = (
+        "Every cell of the histogram over public levels and bins has exact discrete Laplace noise on its count; "
+        "synthetic records are independent draws from the noisy histogram."
+    )
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Count the cells, and draw the records of all sets from the noisy histograms."""
+        sets, statistics = list[pd.DataFrame](), dict[str, pd.DataFrame]()
+        public = curator.public if plan.schema.public_columns else None
+        for number in range(1, plan.repeats + 1):
+            with curator.timed("counting and adding noise"):
+                measured = measure(plan.design, curator, rng)
+            statistics |= synthesis.noisy_statistics(
+                measured, plan.design, f"set {number}, " if plan.repeats > 1 else ""
+            )
+            for _ in range(plan.n_sets // plan.repeats):
+                with curator.timed("drawing records"):
+                    cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
+                    sets.append(synthesis.records(measured, plan.schema, cell, rng, public=public))
+        return Drawn(sets=sets, statistics=statistics)
+
+
+def draw_from_noisy(measured: NoisyTree, *, n_public: bool, rng: np.random.Generator) -> IntArray:
+    """Draw cells from a noisy histogram, or one histogram for each combination of the public columns.
+
+    Post-processing: it reads noisy counts and, under replace-one, the public number of records (of each combination).
+    Where no count is above 0, cells that can occur are equally likely.
+
+    Parameters
+    ----------
+    measured : NoisyTree
+        A tree without layers in between.
+    n_public : bool
+        Whether the number of records is public; if not, it is the sum of the noisy counts.
+    rng : numpy.random.Generator
+        For the draws.
+
+    Returns
+    -------
+    ndarray of int64, shape (synthetic records,)
+        Numbers of cells.
+    """
+    exact_counts, noisy = measured.observed
+    group, possible = measured.parents[0], measured.layers[-1].possible
+    n_records = exact_counts if n_public else np.array([max(int(noisy.sum()), 0)])
+    weight = np.maximum(noisy, 0)
+    weight >>= max(int(weight.max()).bit_length() + len(weight).bit_length() - 62, 0)  # or their sum would overflow
+    total = np.bincount(group, weights=weight, minlength=len(n_records))
+    weight = np.where((total == 0)[group], possible, weight)
+    cumulative = np.cumsum(weight)
+    end = cumulative[np.searchsorted(group, np.arange(len(n_records)), side="right") - 1]
+    start = np.concatenate([[0], end[:-1]])
+    drawn = rng.integers(np.repeat(start, n_records), np.repeat(end, n_records))
+    return np.asarray(np.searchsorted(cumulative, drawn, side="right"), dtype=np.int64)

@@ -9,26 +9,28 @@ Public columns make an urn for each of their combinations, with as many draws as
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations_with_replacement, product
+from typing import ClassVar
 
 import numpy as np
-import pandas as pd
 
 from pdips.arrays import IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import Table, decode
+from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.margins import synthesis
 from pdips.margins.domain import Domain, check_domain, domain_of
-from pdips.margins.synthesis import public_records
-from pdips.mechanism import Drawn
+from pdips.mechanism import Drawn, PlannedMechanism, Split
 from pdips.privacy.coins import integers_below, smoothing_coins
-from pdips.privacy.curator import Clock
+from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import Outcome
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
 
 MOST_OUTCOMES = 100_000
 MOST_RECORDS = 10_000_000
@@ -37,11 +39,13 @@ LARGEST_EXPONENT = 700
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rule:
-    """How an urn is drawn from.
+class UrnRule:
+    """What is public about urns: their cells, and how they are drawn from.
 
     Parameters
     ----------
+    domain : Domain
+        The cross-tabulation.
     epsilon : Fraction
         Loss of one set for one record of a person.
     polya : bool
@@ -51,208 +55,137 @@ class Rule:
         N; left out, the public number of records, which public columns ask for.
     """
 
+    domain: Domain
     epsilon: Fraction
     polya: bool
     n_draws: int | None = None
 
+    @cached_property
+    def order(self) -> tuple[int, ...]:
+        """Positions of the columns in the number of a cell, public ones first."""
+        public = [int(column) for column in self.domain.public]
+        return (*public, *(column for column in range(len(self.domain.names)) if column not in public))
 
-@dataclass(frozen=True, repr=False)
+    @cached_property
+    def possible(self) -> IntArray | None:
+        """Numbers of the cells that can occur; None if all do."""
+        if not self.domain.impossible:
+            return None
+        mask = np.ones(self.domain.sizes[list(self.order)], dtype=bool)
+        for rule in self.domain.impossible:
+            named = [np.flatnonzero(rule[j]) if j in rule else np.arange(self.domain.sizes[j]) for j in self.order]
+            mask[np.ix_(*named)] = False
+        return np.flatnonzero(mask)
+
+    def levels(self, cell: IntArray, column: int) -> IntArray:
+        """Return the level of a column in each cell."""
+        after = math.prod(int(self.domain.sizes[j]) for j in self.order[self.order.index(column) + 1 :])
+        found: IntArray = cell // after % self.domain.sizes[column]
+        return found
+
+
 class Urns:
     """The records of a table as balls, sorted by urn; one urn a combination of the public columns that occurs.
 
-    As confidential as the table.
+    A distribution over synthetic sets, as the sorted numbers of their cells. As confidential as the table.
 
     Parameters
     ----------
-    domain : Domain
-        The cross-tabulation.
-    order : tuple of int
-        Positions of the columns in the number of a cell, public ones first.
-    cell : ndarray of int64, shape (records,)
-        Number of the cell of each record.
-    first, n_balls : ndarray of int64, shape (urns,)
-        Where the records of each urn begin, and how many there are.
-    possible : ndarray of int64, optional
-        Numbers of the cells that can occur, where structural zeros rule some out.
-    first_cell, n_cells : ndarray of int64, shape (urns,)
-        Where the cells of each urn begin, in ``possible`` or else among all, and how many can occur.
+    table : Table
+        The records.
+    rule : UrnRule
+        How they are drawn from.
     """
 
-    domain: Domain
-    order: tuple[int, ...]
-    cell: IntArray
-    first: IntArray
-    n_balls: IntArray
-    possible: IntArray | None
-    first_cell: IntArray
-    n_cells: IntArray
+    def __init__(self, table: Table, rule: UrnRule) -> None:
+        self.rule, domain = rule, rule.domain
+        sizes = domain.sizes[list(rule.order)]
+        codes = tuple(table.codes[domain.names[column]] for column in rule.order)
+        self.cell = np.sort(np.ravel_multi_index(codes, tuple(sizes)))
+        width = math.prod(int(size) for size in sizes[len(domain.public) :])
+        public, self.first, self.n_balls = np.unique(self.cell // width, return_index=True, return_counts=True)
+        ends = (public * width, (public + 1) * width)
+        if rule.possible is not None:
+            ends = (np.searchsorted(rule.possible, ends[0]), np.searchsorted(rule.possible, ends[1]))
+        self.first_cell, self.n_cells = ends[0], ends[1] - ends[0]
+
+    def __repr__(self) -> str:
+        return f"<{len(self.n_balls)} urns>"
 
     @property
-    def n_urns(self) -> int:
-        """Number of urns."""
-        return len(self.n_balls)
-
-    def levels(self, cell: IntArray) -> dict[str, IntArray]:
-        """Return the levels of all columns in each cell."""
-        levels = np.unravel_index(cell, tuple(self.domain.sizes[list(self.order)]))
-        return {self.domain.names[column]: codes for column, codes in zip(self.order, levels, strict=True)}
+    def n_draws(self) -> IntArray:
+        """Number of draws from each urn."""
+        return self.n_balls if self.rule.n_draws is None else np.full(len(self.n_balls), self.rule.n_draws)
 
     def prior_cell(self, urn: IntArray, number: IntArray) -> IntArray:
         """Return the ``number``-th cell that can occur in each urn."""
         place: IntArray = self.first_cell[urn] + number
-        return place if self.possible is None else self.possible[place]
+        return place if self.rule.possible is None else self.rule.possible[place]
 
-    def draws(self, rule: Rule) -> IntArray:
-        """Return the number of draws from each urn."""
-        return self.n_balls if rule.n_draws is None else np.full(self.n_urns, rule.n_draws)
+    def weights(self) -> tuple[IntArray, list[Fraction]]:
+        """Return w and x for each urn: its prior weighs w / (e^x - 1) balls in all."""
+        if self.rule.polya:
+            return self.n_cells * self.n_draws, [self.rule.epsilon] * len(self.n_balls)
+        return self.n_cells, [self.rule.epsilon / int(n_draws) for n_draws in self.n_draws]
 
+    def draw(self, bits: RandomBits, runs: int = 1) -> IntArray:
+        """Return exact draws from all urns, several times over: sorted numbers of cells, shape (runs, draws)."""
+        prior, exponents = self.weights()
+        block_urn = np.tile(np.arange(len(self.n_balls)), runs)
+        size = self.n_draws[block_urn]
+        urn = np.repeat(block_urn, size)
+        start = np.repeat(np.cumsum(size) - size, size)
+        earlier = np.arange(len(urn)) - start if self.rule.polya else np.zeros(len(urn), dtype=np.int64)
+        balls = self.n_balls[urn] + earlier
+        fresh = smoothing_coins(prior[urn], balls, exponents, urn, bits)
+        number = integers_below(np.where(fresh, self.n_cells[urn], balls), bits)
+        copied = ~fresh & (number >= self.n_balls[urn])
+        own = self.cell[self.first[urn] + np.where(fresh | copied, 0, number)]
+        own[fresh] = self.prior_cell(urn[fresh], number[fresh])
+        source = np.where(copied, start + number - self.n_balls[urn], np.arange(len(urn)))
+        return np.sort(own[first_drawn(source)].reshape(runs, -1), axis=1)
 
-def fill(table: Table) -> Urns:
-    """Return the urns of a table."""
-    domain = domain_of(table.schema)
-    public = [int(column) for column in domain.public]
-    order = (*public, *(column for column in range(len(domain.names)) if column not in public))
-    sizes = domain.sizes[list(order)]
-    cell = np.sort(np.ravel_multi_index(tuple(table.codes[domain.names[column]] for column in order), tuple(sizes)))
-    width = math.prod(int(size) for size in sizes[len(public) :])
-    public_cell, first, n_balls = np.unique(cell // width, return_index=True, return_counts=True)
-    possible, ends = possible_cells(domain, order), (public_cell * width, (public_cell + 1) * width)
-    if possible is not None:
-        ends = (np.searchsorted(possible, ends[0]), np.searchsorted(possible, ends[1]))
-    return Urns(domain, order, cell, first, n_balls, possible, ends[0], ends[1] - ends[0])
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Return every synthetic set of a tiny table, as the sorted numbers of its cells, and its log probability.
 
+        Raises
+        ------
+        InputError
+            If there are too many to enumerate, or epsilon is too large for doubles.
+        """
+        n_each = [math.comb(int(n + k) - 1, int(n)) for n, k in zip(self.n_draws, self.n_cells, strict=True)]
+        if max(self.weights()[1]) > LARGEST_EXPONENT:
+            raise InputError(f"epsilon is too large to write out probabilities; the limit is {LARGEST_EXPONENT} a draw")
+        if math.prod(n_each) > MOST_OUTCOMES:
+            raise InputError("too many synthetic sets to enumerate; use fewer records, columns or levels")
+        return {
+            tuple(sorted(cell for drawn, _ in parts for cell in drawn)): math.fsum(log for _, log in parts)
+            for parts in product(*(list(self._of_urn(urn)) for urn in range(len(self.n_balls))))
+        }
 
-def possible_cells(domain: Domain, order: Sequence[int]) -> IntArray | None:
-    """Return the numbers of all cells that can occur, or None if all do."""
-    if not domain.impossible:
-        return None
-    mask = np.ones(domain.sizes[list(order)], dtype=bool)
-    for rule in domain.impossible:
-        named = [np.flatnonzero(rule[j]) if j in rule else np.arange(domain.sizes[j]) for j in order]
-        mask[np.ix_(*named)] = False
-    return np.flatnonzero(mask)
-
-
-def weights(urns: Urns, rule: Rule) -> tuple[IntArray, list[Fraction]]:
-    """Return w and x for each urn: its prior weighs w / (e^x - 1) balls in all."""
-    draws = urns.draws(rule)
-    if rule.polya:
-        return urns.n_cells * draws, [rule.epsilon] * urns.n_urns
-    return urns.n_cells, [rule.epsilon / int(n_draws) for n_draws in draws]
-
-
-def draw_cells(urns: Urns, rule: Rule, n_runs: int, bits: RandomBits) -> IntArray:
-    """Draw from all urns, several times over, exactly.
-
-    Returns
-    -------
-    ndarray of int64, shape (runs, draws)
-        Numbers of cells, urn by urn.
-    """
-    prior, exponents = weights(urns, rule)
-    block_urn = np.tile(np.arange(urns.n_urns), n_runs)
-    size = urns.draws(rule)[block_urn]
-    urn = np.repeat(block_urn, size)
-    start = np.repeat(np.cumsum(size) - size, size)
-    earlier = np.arange(len(urn)) - start if rule.polya else np.zeros(len(urn), dtype=np.int64)
-    balls = urns.n_balls[urn] + earlier
-    fresh = smoothing_coins(prior[urn], balls, exponents, urn, bits)
-    number = integers_below(np.where(fresh, urns.n_cells[urn], balls), bits)
-    copied = ~fresh & (number >= urns.n_balls[urn])
-    own = urns.cell[urns.first[urn] + np.where(fresh | copied, 0, number)]
-    own[fresh] = urns.prior_cell(urn[fresh], number[fresh])
-    source = np.where(copied, start + number - urns.n_balls[urn], np.arange(len(urn)))
-    return own[_roots(source)].reshape(n_runs, -1)
+    def _of_urn(self, urn: int) -> Iterator[tuple[tuple[int, ...], float]]:
+        """Yield the cells that one urn can give, and their log probability."""
+        prior, exponents = self.weights()
+        n_draws, n_balls, polya = int(self.n_draws[urn]), int(self.n_balls[urn]), self.rule.polya
+        alpha = float(prior[urn]) / math.expm1(float(exponents[urn])) / int(self.n_cells[urn])
+        has = Counter(self.cell[self.first[urn] :][:n_balls].tolist())
+        cells = self.prior_cell(np.full(self.n_cells[urn], urn), np.arange(self.n_cells[urn])).tolist()
+        total = n_balls + alpha * len(cells)
+        for drawn in combinations_with_replacement(cells, n_draws):
+            counts = Counter(drawn)
+            log = math.lgamma(n_draws + 1) - sum(math.lgamma(count + 1) for count in counts.values())
+            for cell, count in counts.items():
+                log += sum(math.log(has[cell] + alpha + t * polya) for t in range(count))
+            yield drawn, log - sum(math.log(total + t * polya) for t in range(n_draws))
 
 
-def _roots(source: IntArray) -> IntArray:
+def first_drawn(source: IntArray) -> IntArray:
     """Follow each draw to the one that it copies, directly or through others."""
     while True:
         further = source[source]
         if np.array_equal(further, source):
             return source
         source = further
-
-
-def synthetic_set(urns: Urns, rule: Rule, table: Table, bits: RandomBits, clock: Clock) -> pd.DataFrame:
-    """Draw one synthetic set; its records are in random order, beside the public ones if there are any."""
-    rng, schema = bits.generator(), table.schema
-    with clock.step("drawing from the urns"):
-        cell = draw_cells(urns, rule, 1, bits)[0]
-    with clock.step("writing records"):
-        public = [urns.domain.names[column] for column in urns.domain.public]
-        cell = cell[np.lexsort((rng.random(len(cell)), np.repeat(np.arange(urns.n_urns), urns.draws(rule))))]
-        codes = {name: found for name, found in urns.levels(cell).items() if name not in public}
-        frame = decode(schema, codes, rng)
-        if public:
-            frame = pd.concat([public_records(table, public), frame], axis=1)
-        return frame[list(urns.domain.names)]
-
-
-def observe(table: Table, rule: Rule, n_sets: int, n_runs: int, bits: RandomBits) -> IntArray:
-    """Return the counts of independent synthetic sets in all cells, shape (runs, sets times cells)."""
-    urns = fill(table)
-    n_cells, row = urns.domain.n_cells, np.arange(n_runs * n_sets)[:, None]
-    drawn = draw_cells(urns, rule, n_runs * n_sets, bits)
-    counts = np.bincount((row * n_cells + drawn).ravel(), minlength=n_runs * n_sets * n_cells)
-    return counts.reshape(n_runs, n_sets * n_cells)
-
-
-def outcomes(table: Table, rule: Rule) -> list[Outcome]:
-    """Return every synthetic set of a tiny table, as counts of its cells, with its probability.
-
-    Raises
-    ------
-    InputError
-        If there are too many to enumerate.
-    """
-    urns = fill(table)
-    draws = urns.draws(rule)
-    n_each = [math.comb(int(n + k) - 1, int(n)) for n, k in zip(draws, urns.n_cells, strict=True)]
-    if max(weights(urns, rule)[1]) > LARGEST_EXPONENT:
-        raise InputError(f"epsilon is too large to write out probabilities; the limit is {LARGEST_EXPONENT} a draw")
-    if math.prod(n_each) > MOST_OUTCOMES:
-        raise InputError("too many synthetic sets to enumerate; use fewer records, columns or levels")
-    found = []
-    for parts in product(*(list(_urn_outcomes(urns, rule, urn)) for urn in range(urns.n_urns))):
-        counts = sum((part for part, _ in parts), Counter[int]())
-        key = tuple(counts[cell] for cell in range(urns.domain.n_cells))
-        found.append(Outcome(key=key, log_probability=math.fsum(log for _, log in parts)))
-    return found
-
-
-def _urn_outcomes(urns: Urns, rule: Rule, urn: int) -> Iterator[tuple[Counter[int], float]]:
-    """Yield the counts that one urn can give, and their log probability."""
-    prior, exponents = weights(urns, rule)
-    n_draws, n_balls = int(urns.draws(rule)[urn]), int(urns.n_balls[urn])
-    alpha = float(prior[urn]) / math.expm1(float(exponents[urn])) / int(urns.n_cells[urn])
-    has = Counter(urns.cell[urns.first[urn] :][:n_balls].tolist())
-    cells = urns.prior_cell(np.full(urns.n_cells[urn], urn), np.arange(urns.n_cells[urn])).tolist()
-    total = n_balls + alpha * len(cells)
-    for drawn in combinations_with_replacement(cells, n_draws):
-        counts = Counter(drawn)
-        log = math.lgamma(n_draws + 1) - sum(math.lgamma(count + 1) for count in counts.values())
-        for cell, count in counts.items():
-            log += sum(math.log(has[cell] + alpha + t * rule.polya) for t in range(count))
-        yield counts, log - sum(math.log(total + t * rule.polya) for t in range(n_draws))
-
-
-def share_of_records(n_records: int, n_cells: int, rule: Rule) -> float:
-    """Return the share of the draws that go back to a record and not to the prior."""
-    n_draws = n_records if rule.n_draws is None else rule.n_draws
-    exponent, times = (rule.epsilon, n_draws) if rule.polya else (rule.epsilon / n_draws, 1)
-    with np.errstate(over="ignore"):
-        weight = times / float(np.expm1(float(exponent)))
-    return n_records / (n_records + n_cells * weight)
-
-
-def check_one_set(n_sets: int) -> None:
-    """Refuse more than one set, where all would come from the same proportions."""
-    if isinstance(n_sets, int) and n_sets > 1:
-        raise InputError(
-            f"n_sets must be at most 1, got {n_sets}: each further set from the same proportions would cost epsilon "
-            "again; make several releases, each at its share of epsilon"
-        )
 
 
 def check_n_records(n_records: int | None, neighbours: Neighbours) -> None:
@@ -273,15 +206,225 @@ def check_n_records(n_records: int | None, neighbours: Neighbours) -> None:
         raise InputError(f"n_records must be a whole number from 1 to {MOST_RECORDS:,}, got {n_records}")
 
 
-def check_schema(schema: Schema, neighbours: Neighbours, n_records: int | None) -> None:
-    """Check, before anything is spent, that urns can be made of tables of this schema."""
-    check_domain(schema, neighbours)
-    if schema.public_columns and n_records is not None:
-        raise InputError("with public columns the synthetic sets have the table's public records: leave n_records out")
+@dataclass(frozen=True, kw_only=True)
+class Urn(PlannedMechanism):
+    """What mechanisms have in common whose synthetic records are drawn from urns: one draw of all urns for each set."""
+
+    polya: ClassVar[bool] = False
+    question: ClassVar[str]
+    """What the ledger calls a draw."""
+    description: ClassVar[str]
+    """For the disclosure board."""
+
+    def __post_init__(self) -> None:
+        if self.most_sets == 1 and isinstance(self.n_sets, int) and self.n_sets > 1:
+            raise InputError(
+                f"n_sets must be at most 1, got {self.n_sets}: each further set from the same proportions would cost "
+                "epsilon again; make several releases, each at its share of epsilon"
+            )
+        super().__post_init__()
+        check_n_records(self.n_draws, self.neighbours)
+
+    @property
+    def n_draws(self) -> int | None:
+        """Number of synthetic records, from public knowledge; None for as many as the table has."""
+        return None
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: a draw of all urns for each set."""
+        check_domain(schema, self.neighbours)
+        if schema.public_columns and self.n_draws is not None:
+            raise InputError(
+                "with public columns the synthetic sets have the table's public records: leave n_records out"
+            )
+        draw = Step(
+            name=self.question,
+            sensitivity=self.sensitivity(schema),
+            price=self.share(self.n_sets),
+            law="distribution",
+        )
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            steps=(draw,),
+            repeats=self.n_sets,
+            n_sets=self.n_sets,
+            law=self.description,
+            design=UrnRule(domain=domain_of(schema), epsilon=1 / draw.scale, polya=self.polya, n_draws=self.n_draws),
+        )
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how many records one person has in a table: each of them may move a draw by the rule's epsilon."""
+        return Sensitivity.of_record(schema, l1=1)
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Draw each set from the urns, and write its records in random order, beside the public ones if any."""
+        rule: UrnRule = plan.design
+        public, sets = curator.public if plan.schema.public_columns else None, []
+        for _ in range(plan.repeats):
+            with curator.timed("drawing from the urns"):
+                cell = curator.draw(plan.steps[0], lambda table: Urns(table, rule))
+            with curator.timed("writing records"):
+                sets.append(synthesis.records(rule, plan.schema, cell, rng, public=public))
+        return Drawn(sets=sets)
 
 
-def draw_sets(table: Table, rule: Rule, n_sets: int, bits: RandomBits, clock: Clock) -> Drawn:
-    """Draw synthetic sets, each from urns of its own."""
-    with clock.step("filling the urns"):
-        urns = fill(table)
-    return Drawn(sets=[synthetic_set(urns, rule, table, bits, clock) for _ in range(n_sets)])
+@dataclass(frozen=True, kw_only=True)
+class SmoothedHistogram(Urn):
+    """Records drawn from a histogram that is mixed with an even one, without noise.
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        Total privacy loss, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
+    n_sets : int
+        1. A second set drawn from the same proportions would cost epsilon once more.
+    neighbours : {"replace-one", "add-remove"}
+        With replace-one the number of records is public.
+    n_records : int, optional
+        Number N of synthetic records, from public knowledge: the fewer, the closer they follow the table. By default
+        as many as the table has, which add-remove can't reveal, so there it must be given; with public columns it
+        can't.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    Each of N independent records is in cell c with probability (n_c + a) / (n + K a), a = 1 / (e^(epsilon / N) - 1), K
+    the number of cells that can occur. A record more or less, or another one, changes that by a factor of at most
+    1 + 1/a = e^(epsilon / N); with up to k records a person, epsilon / k takes the place of epsilon. For N = n this is
+    Bowen and Liu (2020), equations 3.2 and 3.3 (Wasserman and Zhou, 2010), whose lambda is K a / (n + K a); in this
+    form it also holds for add-remove. Drawn exactly. Proof: ``docs/proofs/urns.md``.
+
+    Examples
+    --------
+    >>> import pandas as pd, pdips
+    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
+    >>> release, _ = SmoothedHistogram(epsilon=1, n_records=2).release(table)
+    >>> len(release.sets[0])
+    2
+    """
+
+    name: ClassVar[str] = "smoothed-histogram"
+    most_sets: ClassVar[int] = 1
+    question: ClassVar[str] = "records drawn from the smoothed histogram"
+    description: ClassVar[str] = (
+        "Synthetic records are exact independent draws from the table's cell proportions mixed with even ones; "
+        "the share of the even ones follows from epsilon and public numbers, so that no draw tells more than "
+        "epsilon divided by their number."
+    )
+
+    n_records: int | None = None
+
+    @property
+    def n_draws(self) -> int | None:
+        """Number of synthetic records, from public knowledge; None for as many as the table has."""
+        return self.n_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultinomialDirichlet(Urn):
+    """Records drawn from a posterior draw of the cell probabilities, which is itself never shown.
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
+    n_sets : int
+        Number of synthetic sets. Each has a posterior draw of its own and costs epsilon / n_sets.
+    neighbours : {"replace-one", "add-remove"}
+        With replace-one the number of records is public.
+    n_records : int, optional
+        Number N of synthetic records of each set, from public knowledge: the fewer, the closer they follow the table.
+        By default as many as the table has, which add-remove can't reveal, so there it must be given; with public
+        columns it can't.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    pi ~ Dirichlet(n_1 + alpha, ..., n_K + alpha), then N records from pi, with alpha = N / (e^epsilon - 1): the
+    probability of any N records changes by a factor of at most 1 + N / alpha = e^epsilon (Bowen and Liu 2020, section
+    3.2.1, after Abowd and Vilhuber, 2008). With up to k records a person, epsilon / k takes the place of epsilon. Two
+    cells make it the Binomial-Beta synthesizer. pi is integrated out by a Polya urn, drawn exactly. Two sets from one
+    pi would lose more than epsilon, and pi itself everything. Proof: ``docs/proofs/urns.md``.
+
+    Examples
+    --------
+    >>> import pandas as pd, pdips
+    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
+    >>> release, _ = MultinomialDirichlet(epsilon=1, n_sets=2).release(table)
+    >>> [len(records) for records in release.sets]
+    [3, 3]
+    """
+
+    name: ClassVar[str] = "multinomial-dirichlet"
+    splits: ClassVar[tuple[Split, ...]] = ("per-set",)
+    polya: ClassVar[bool] = True
+    question: ClassVar[str] = "records drawn from the posterior"
+    description: ClassVar[str] = (
+        "The counts of each synthetic set are an exact draw from their Dirichlet-multinomial law given the "
+        "table's counts and a public prior; the drawn cell probabilities are not released, and no two sets share "
+        "them."
+    )
+
+    n_records: int | None = None
+
+    @property
+    def n_draws(self) -> int | None:
+        """Number of synthetic records, from public knowledge; None for as many as the table has."""
+        return self.n_records
+
+
+@dataclass(frozen=True, kw_only=True)
+class McClureReiter(Urn):
+    """Records drawn from the posterior mean of the cell probabilities.
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        Total privacy loss, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
+    n_sets : int
+        1. A second set drawn from the same proportions would cost epsilon once more.
+    neighbours : {"replace-one"}
+        The number of records is public, and the synthetic set has it.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    For two cells n records from Binomial(n, (n_1 + a) / (n + 2 a)), a = 1 / (e^(epsilon / n) - 1) (Bowen and Liu 2020,
+    section 3.2.1, after McClure and Reiter, 2012). For K cells the same with K a is the smoothed histogram of n
+    records, which ``smoothed-histogram`` generalises to other numbers of records and to add-remove. Proof:
+    ``docs/proofs/urns.md``.
+
+    Examples
+    --------
+    >>> import pandas as pd, pdips
+    >>> schema = pdips.Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+    >>> table = pdips.Table(pd.DataFrame({"ill": [True, False, False]}), schema)
+    >>> release, _ = McClureReiter(epsilon=1).release(table)
+    >>> len(release.sets[0])
+    3
+    """
+
+    name: ClassVar[str] = "mcclure-reiter"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    most_sets: ClassVar[int] = 1
+    question: ClassVar[str] = "records drawn from the posterior mean"
+    description: ClassVar[str] = (
+        "Synthetic records are exact independent draws from the posterior mean of the cell probabilities under a "
+        "public prior that follows from epsilon and public numbers."
+    )

@@ -1,6 +1,7 @@
-"""One function for all rules."""
+"""One function for all rules: from analyses of several synthetic sets to what they say together."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,11 +10,142 @@ from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.inference.combining_rule import rule_for
-from pdips.inference.fits import gather
-from pdips.inference.pooled import Combined
-from pdips.inference.rules import Rule, check_rule, degrees_of, law_of, raab_factor, variance_of
+from pdips.inference.rules import (
+    ErrorLaw,
+    Rule,
+    Wald,
+    check_rule,
+    degrees_of,
+    f_test,
+    law_of,
+    raab_factor,
+    rule_for,
+    variance_of,
+)
 from pdips.release.release import Release
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Combined:
+    """What several synthetic sets say together, each field of the shape of one set's estimates.
+
+    Attributes
+    ----------
+    estimate : ndarray of float64
+        Mean over the sets.
+    variance : ndarray of float64
+        ``T``, that of ``estimate`` about the population's value. By ``"posterior-predictive"`` the square of half the
+        width of the interval of 68.3 %, as a normal law has it.
+    degrees_of_freedom : ndarray of float64
+        Of Student's t; infinite for the normal law, also where the sets agree; NaN for ``"posterior-predictive"``.
+    interval : tuple of ndarray of float64
+        Lower and upper bound.
+    between, within : ndarray of float64
+        ``B`` and ``W``; ``between`` is NaN for one set.
+    names : tuple of str
+        Of the coefficients; numbers from 0 where the analyses have no names.
+    rule : str
+        That was used.
+    level : float
+        Of the interval.
+    n_sets : int
+    covariance : ndarray of float64, shape (coefficients, coefficients), or None
+        ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite.
+        By ``"posterior-predictive"`` correlations come from ``(1 + 1/m) V + W/m``, with ``V`` the part of ``B - W``
+        that is positive semidefinite in the metric of ``W``, and variances are those of ``variance``.
+    """
+
+    estimate: FloatArray
+    variance: FloatArray
+    degrees_of_freedom: FloatArray
+    interval: tuple[FloatArray, FloatArray]
+    between: FloatArray
+    within: FloatArray
+    names: tuple[str, ...]
+    rule: str
+    level: float
+    n_sets: int
+    covariance: FloatArray | None = None
+    _law: ErrorLaw = field(repr=False)
+    _matrices: tuple[FloatArray, FloatArray] | None = field(default=None, repr=False)
+    _ratio: float = field(default=1.0, repr=False)
+
+    @property
+    def standard_error(self) -> FloatArray:
+        """Root of the variance."""
+        return np.asarray(np.sqrt(self.variance))
+
+    def p_value(self, null: ArrayLike = 0.0) -> FloatArray:
+        """Return two-sided p-values, for each coefficient by itself.
+
+        Parameters
+        ----------
+        null : array_like
+            Value under the null hypothesis, one or one a coefficient.
+        """
+        return self._law.two_sided(self.estimate - np.asarray(null, dtype=np.float64))
+
+    def summary(self, null: ArrayLike = 0.0) -> pd.DataFrame:
+        """Return a row a coefficient: estimate, standard_error, df, statistic, p_value, lower, upper.
+
+        Parameters
+        ----------
+        null : array_like
+            Value that ``statistic`` and ``p_value`` test; ``statistic`` is (estimate - null) / standard_error.
+        """
+        with np.errstate(divide="ignore", invalid="ignore"):
+            statistic = (self.estimate - np.asarray(null, dtype=np.float64)) / self.standard_error
+        columns = {
+            "estimate": self.estimate,
+            "standard_error": self.standard_error,
+            "df": self.degrees_of_freedom,
+            "statistic": statistic,
+            "p_value": self.p_value(null),
+            "lower": self.interval[0],
+            "upper": self.interval[1],
+        }
+        index = pd.Index(self.names, name="coefficient")
+        return pd.DataFrame({name: np.atleast_1d(values) for name, values in columns.items()}, index=index)
+
+    def wald(self, names: Sequence[str] | None = None, null: ArrayLike = 0.0) -> Wald:
+        """Test that several coefficients have given values, all at once.
+
+        Parameters
+        ----------
+        names : sequence of str, optional
+            The coefficients; all, if left out.
+        null : array_like
+            Their values under the null hypothesis, one or one a name.
+
+        Raises
+        ------
+        InputError
+            If covariances weren't given, a name is none, a coefficient is missing from some set, or the mean
+            covariance is singular.
+
+        Notes
+        -----
+        F tests that take ``B`` to be a multiple of ``W``, so that few sets will do: Li, Raghunathan and Rubin (1991,
+        Journal of the American Statistical Association 86) for ``"rubin"``; Reiter (2005, Journal of Statistical
+        Planning and Inference 131) for ``"sanitized"`` and ``"fully-synthetic"``. Where k (m - 1) <= 4, the degrees of
+        freedom that Li, Raghunathan and Rubin have for few sets, by analogy for the other two as well.
+        ``"raab-nowok-dibben"`` has a chi-square test.
+        ``"posterior-predictive"`` averages chi-square tails over the multiple; for one coefficient its p-value is that
+        of :meth:`p_value`, and its ``statistic`` divides by the median of the multiple.
+        """
+        if self._matrices is None:
+            raise InputError("a test of several coefficients needs each set's covariance matrix, not variances alone")
+        chosen = list(self.names if names is None else names)
+        unknown = [name for name in chosen if name not in self.names]
+        if unknown or not chosen or len({*chosen}) < len(chosen):
+            raise InputError(f"name each coefficient to test once, out of {', '.join(self.names)}")
+        at = [self.names.index(name) for name in chosen]
+        off = (self.estimate[at] - np.asarray(null, dtype=np.float64)) * np.ones(len(at))
+        between, within = (matrix[np.ix_(at, at)] for matrix in self._matrices)
+        absent = [name for name, value in zip(chosen, off, strict=True) if np.isnan(value)]
+        if absent:
+            raise InputError(f"coefficient {absent[0]!r} is missing from some set and can't be tested")
+        return f_test(self.rule, off, between, within, self.n_sets, self._ratio)
 
 
 def combine(
@@ -186,3 +318,83 @@ def _predictive(between: FloatArray, within: FloatArray, variance: FloatArray, m
     scale = np.sqrt(variance[known] / np.diagonal(matrix))
     total[block] = matrix * np.outer(scale, scale)
     return total
+
+
+Analysis = Callable[[pd.DataFrame], Any]
+
+
+def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
+    """Analyse each set and line up the coefficients.
+
+    Returns
+    -------
+    names : tuple of str, or None
+        All names, in the order in which they first appear; None where the analyses have none.
+    estimates : ndarray of float64, shape (sets,) or (sets, coefficients)
+        NaN where a set lacks a coefficient.
+    variances : ndarray of float64, shape of estimates, or (sets, coefficients, coefficients)
+
+    Raises
+    ------
+    InputError
+        If a result has no estimates and covariances, their shapes don't fit, or results without names differ in length.
+    """
+    found = [_read(fit(frame)) for frame in frames]
+    if not found:
+        raise InputError("combining needs at least one set")
+    if any(names is None for names, _, _ in found):
+        if len({estimate.shape + variance.shape for _, estimate, variance in found}) > 1:
+            raise InputError("analyses without names must give the same number of coefficients on every set")
+        return None, np.stack([q for _, q, _ in found]), np.stack([v for _, _, v in found])
+    names = tuple(dict.fromkeys(name for own, _, _ in found for name in own or ()))
+    if len({v.ndim for _, _, v in found}) > 1:
+        raise InputError("the analysis must give variances for all sets or covariances for all")
+    aligned = [_aligned(names, *one) for one in found]
+    return names, np.stack([q for q, _ in aligned]), np.stack([v for _, v in aligned])
+
+
+def _aligned(
+    names: tuple[str, ...], own: tuple[str, ...] | None, estimate: FloatArray, variance: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    at = [names.index(name) for name in own or ()]
+    q, v = np.full(len(names), np.nan), np.full((len(names),) * variance.ndim, np.nan)
+    q[at], v[np.ix_(*[at] * variance.ndim)] = estimate, variance
+    return q, v
+
+
+def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
+    if hasattr(result, "params") and callable(getattr(result, "cov_params", None)):
+        estimate, variance = result.params, result.cov_params()
+        names = _names(estimate) or _names_of_model(result, np.size(estimate))
+    elif isinstance(result, tuple) and len(result) == 2:
+        estimate, variance = result
+        names = _names(estimate)
+    else:
+        raise InputError("fit must return a result with params and cov_params(), or a pair (estimate, variance)")
+    # an outcome with several levels has a column of coefficients for each, and covariances run column by column
+    flat = np.asarray(estimate, dtype=np.float64)
+    q, v = flat.ravel(order="F") if flat.ndim == 2 else flat, np.asarray(variance, dtype=np.float64)
+    if flat.ndim == 2 and v.shape == flat.shape:
+        v = v.ravel(order="F")
+    if q.ndim > 1 or v.shape not in {q.shape, q.shape * 2}:
+        raise InputError("fit must return one variance for each estimate, or their covariance matrix")
+    if names is not None and len({*names}) < len(names):
+        raise InputError("fit must return coefficients with names that differ")
+    return names, q, v
+
+
+def _names(estimate: Any) -> tuple[str, ...] | None:
+    if isinstance(estimate, pd.Series):
+        return tuple(map(_spell, estimate.index))
+    if isinstance(estimate, pd.DataFrame):
+        return tuple(f"{_spell(column)}:{_spell(row)}" for column in estimate.columns for row in estimate.index)
+    return None
+
+
+def _spell(label: object) -> str:
+    return ":".join(map(str, label)) if isinstance(label, tuple) else str(label)
+
+
+def _names_of_model(result: Any, size: int) -> tuple[str, ...] | None:
+    names = getattr(getattr(result, "model", None), "exog_names", None)
+    return tuple(map(str, names)) if names is not None and len(names) == size else None

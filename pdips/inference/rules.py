@@ -1,12 +1,156 @@
-"""The combining rules: what each takes the sets to be, its variance, its degrees of freedom, its law."""
+"""The combining rules: the law of each, its test of several coefficients, and which release it fits."""
 
-from typing import Literal, get_args
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
-from pdips.inference.laws import AT_ZERO, Law, Mixture, Student, inverse_chi2
+from pdips.registry import MECHANISMS, find
+from pdips.release.release import Release
+
+AT_ZERO = 0.8
+"""How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others."""
+
+N_NODES = 200
+_TAIL = 1e-16
+_NEWTON_STEPS = 200
+
+
+class ErrorLaw(Protocol):
+    """The law of estimand minus estimate, symmetric about 0, for each coefficient."""
+
+    def half_width(self, level: float) -> FloatArray:
+        """Return half the width of the central interval of this probability."""
+        ...
+
+    def two_sided(self, distance: FloatArray) -> FloatArray:
+        """Return the probability of being at least this far off."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class Student:
+    """Student's t times the root of a variance; normal for infinite degrees of freedom."""
+
+    variance: FloatArray
+    degrees: FloatArray
+
+    def half_width(self, level: float) -> FloatArray:
+        """Return the quantile at (1 + level) / 2, for each coefficient."""
+        from scipy.special import ndtri, stdtrit
+
+        finite = np.where(np.isfinite(self.degrees), self.degrees, 1.0)
+        quantile = np.where(np.isinf(self.degrees), ndtri((1 + level) / 2), stdtrit(finite, (1 + level) / 2))
+        return np.asarray(np.where(np.isnan(self.degrees), np.nan, quantile * np.sqrt(self.variance)))
+
+    def two_sided(self, distance: FloatArray) -> FloatArray:
+        """Return twice the tail beyond each distance; 0 or 1 without variance."""
+        from scipy.special import ndtr, stdtr
+
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(distance == 0, 0.0, np.abs(distance) / np.sqrt(self.variance))
+        finite = np.where(np.isfinite(self.degrees), self.degrees, 1.0)
+        tail = np.where(np.isinf(self.degrees), ndtr(-ratio), stdtr(finite, -ratio))
+        return np.asarray(np.where(np.isnan(self.degrees + self.variance), np.nan, 2 * tail))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixture:
+    """A mixture of centred normals: standard deviations and weights, of shape (..., components)."""
+
+    deviations: FloatArray
+    weights: FloatArray
+
+    def two_sided(self, distance: FloatArray) -> FloatArray:
+        """Return the weighted sum of both tails beyond each distance."""
+        from scipy.special import ndtr
+
+        far = np.abs(distance)[..., None]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = np.where(far == 0, 0.0, far / self.deviations)
+        return np.asarray((2 * ndtr(-ratio) * self.weights).sum(axis=-1))
+
+    def half_width(self, level: float) -> FloatArray:
+        """Return where both tails together are 1 - level, by Newton's method.
+
+        Both tails are convex beyond 0, so steps from below never overshoot and the iteration can't fail.
+        """
+        from scipy.special import ndtri
+
+        least = np.nanmin(np.where(self.weights > 0, self.deviations, np.inf), axis=-1, initial=np.inf)
+        half = np.asarray(ndtri((1 + level) / 2) * least)
+        for _ in range(_NEWTON_STEPS):
+            with np.errstate(divide="ignore", invalid="ignore"):
+                normal = np.exp(-0.5 * (half[..., None] / self.deviations) ** 2) / self.deviations
+                slope = 2 / np.sqrt(2 * np.pi) * np.nansum(normal * self.weights, axis=-1)
+                step = np.where(slope > 0, (self.two_sided(half) - (1 - level)) / slope, 0.0)
+            half = half + np.maximum(step, 0)
+            if not (step > 1e-12 * half).any():
+                break
+        return np.asarray(np.where(np.isnan(self.weights).any(axis=-1), np.nan, half))
+
+
+@cache
+def _gauss_legendre() -> tuple[FloatArray, FloatArray]:
+    return np.polynomial.legendre.leggauss(N_NODES)
+
+
+def inverse_chi2(
+    sum_of_squares: FloatArray, degrees: float, floor: FloatArray, *, at_floor: float = AT_ZERO
+) -> tuple[FloatArray, FloatArray]:
+    """Return nodes and weights of ``sum_of_squares / chi2``, what falls below a floor partly moved onto it.
+
+    Parameters
+    ----------
+    sum_of_squares : ndarray of float64
+        Of each coefficient, at least 0.
+    degrees : float
+        Of the chi-square law.
+    floor : ndarray of float64
+        The least value, of the same shape.
+    at_floor : float
+        Of the probability below the floor, how much goes onto it.
+
+    Returns
+    -------
+    nodes, weights : ndarray of float64, shape (..., N_NODES + 1)
+        The last node is the floor; weights add up to 1, and are NaN where an input is.
+
+    Notes
+    -----
+    Gauss-Legendre over the root of the chi-square variable, in which all integrands here are smooth, between its
+    quantiles 1e-16 and 1 - 1e-16 within the values that the floor leaves.
+    """
+    from scipy.special import gammainc, gammaincinv
+
+    half = degrees / 2
+    with np.errstate(divide="ignore", invalid="ignore"):
+        most = np.where(floor > 0, sum_of_squares / floor / 2, np.inf)
+        above = gammainc(half, most)
+        tiny = above < 1e-250  # there the law of chi2 / most is beta(half, 1), to machine precision
+        inner = gammaincinv(half, above * np.array([_TAIL, 1 - _TAIL]).reshape(2, *[1] * above.ndim))
+        low = np.where(tiny, _TAIL ** (1 / half), inner[0] / most)
+        ends = np.sqrt(2 * np.where(np.isinf(most), inner[0], low * most)), np.sqrt(2 * np.minimum(inner[1], most))
+        points, parts = _gauss_legendre()
+        if_tiny = np.sqrt(low[..., None]) + (1 - np.sqrt(low[..., None])) * (points + 1) / 2
+        roots = ends[0][..., None] + (ends[1] - ends[0])[..., None] * (points + 1) / 2
+        relative = np.where(tiny[..., None], if_tiny, roots)
+        log_density = (degrees - 1) * np.log(relative) - np.where(tiny[..., None], 0, relative**2 / 2)
+        weights = parts * np.exp(log_density - log_density.max(axis=-1, keepdims=True))
+        weights = weights / weights.sum(axis=-1, keepdims=True)
+        nodes = np.where(tiny[..., None], floor[..., None] / relative**2, sum_of_squares[..., None] / relative**2)
+    onto = np.where(np.isnan(sum_of_squares + floor), np.nan, at_floor * (1 - above))[..., None]
+    nodes = np.concatenate([np.maximum(nodes, floor[..., None]), floor[..., None]], axis=-1)
+    return nodes, np.concatenate([(1 - onto) * weights, onto], axis=-1)
+
 
 type Rule = Literal["sanitized", "partial", "posterior-predictive", "fully-synthetic", "raab-nowok-dibben", "rubin"]
 
@@ -27,7 +171,7 @@ def check_rule(rule: str, n_sets: int) -> None:
         )
 
 
-def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Law:
+def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> ErrorLaw:
     """Return the law of estimand minus estimate.
 
     Parameters
@@ -81,11 +225,187 @@ def _fully_synthetic(between: FloatArray, within: FloatArray, m: int, ratio: flo
     return Student(np.where(missing, np.nan, variance), np.where(missing, np.nan, degrees))
 
 
-def variance_of(law: Law) -> FloatArray:
+def variance_of(law: ErrorLaw) -> FloatArray:
     """Return the variance to report: that of t's scale, or of the normal that agrees on the interval of 68.3 %."""
     return law.variance if isinstance(law, Student) else law.half_width(ONE_STANDARD_DEVIATION) ** 2
 
 
-def degrees_of(law: Law, shape: tuple[int, ...]) -> FloatArray:
+def degrees_of(law: ErrorLaw, shape: tuple[int, ...]) -> FloatArray:
     """Return degrees of freedom, NaN for a mixture."""
     return law.degrees if isinstance(law, Student) else np.full(shape, np.nan)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wald:
+    """A test that several coefficients have the values of a null hypothesis.
+
+    Attributes
+    ----------
+    statistic : float
+        Of F's scale: a quadratic form over its number of coefficients.
+    degrees_of_freedom : tuple of float
+        Of F: above, below. Below NaN for ``"posterior-predictive"``, whose law is a mixture of chi-squares.
+    p_value : float
+    """
+
+    statistic: float
+    degrees_of_freedom: tuple[float, float]
+    p_value: float
+
+
+def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Wald:
+    """Test that a vector of differences from the null is zero.
+
+    Parameters
+    ----------
+    rule : str
+        One of ``RULES``.
+    off : ndarray of float64, shape (k,)
+        Estimates minus the values of the null.
+    between, within : ndarray of float64, shape (k, k)
+        ``B`` and ``W``.
+    m : int
+        Number of sets.
+    ratio : float
+        Records of a set over records of the original.
+    """
+    from scipy.special import chdtrc, fdtrc
+
+    k = len(off)
+    try:
+        form = float(off @ np.linalg.solve(within, off)) / k
+        trace = float(np.trace(np.linalg.solve(within, between))) / k
+    except np.linalg.LinAlgError:
+        raise InputError("the mean covariance of these coefficients is singular: test fewer of them") from None
+    if rule == "raab-nowok-dibben":
+        statistic = form / raab_factor(m, ratio)
+        return Wald(statistic=statistic, degrees_of_freedom=(k, math.inf), p_value=float(chdtrc(k, k * statistic)))
+    if rule == "posterior-predictive":
+        return _mixture(form, trace, k, m)
+    sign, r = -1 if rule == "fully-synthetic" else 1, trace / m
+    if rule in ("rubin", "fully-synthetic"):
+        r = (1 + 1 / m) * trace
+    if sign < 0 and r <= 1:
+        raise InputError(f"rule {rule!r} finds no variance to test with here; 'posterior-predictive' always does")
+    statistic = form / (r - 1 if sign < 0 else r + 1)
+    below = _below(k * (m - 1), k, r, sign)
+    p = chdtrc(k, k * statistic) if math.isinf(below) else fdtrc(k, below, statistic)
+    return Wald(statistic=statistic, degrees_of_freedom=(k, below), p_value=float(p))
+
+
+def _below(t: int, k: int, r: float, sign: int) -> float:
+    """Return the degrees of freedom below, those of Li, Raghunathan and Rubin (1991) for few sets where t <= 4."""
+    if r == 0:
+        return math.inf
+    if t > 4:
+        return 4 + (t - 4) * (1 + sign * (1 - 2 / t) / r) ** 2
+    return t * (1 + 1 / k) * (1 + sign / r) ** 2 / 2
+
+
+def _mixture(form: float, trace: float, k: int, m: int) -> Wald:
+    """Average chi-square tails over the share of B + W in W, taken as one number for all k coefficients."""
+    from scipy.special import chdtrc
+
+    degrees = k * (m - 1)
+    nodes, weights = inverse_chi2(np.array(degrees * trace), degrees, np.array(1.0))
+    factors = (1 + 1 / m) * (nodes - 1) + 1 / m
+    p = float(weights @ chdtrc(k, k * form / factors))
+    middle = float(np.interp(0.5, np.cumsum(weights[::-1]), factors[::-1]))
+    return Wald(statistic=form / middle, degrees_of_freedom=(k, math.nan), p_value=p)
+
+
+_ONE_SET = (
+    "one synthetic set can't show how uncertain its estimates are, so no rule fits it: ask for a release of two sets "
+    "or more ({advice}), or combine it by 'raab-nowok-dibben', which knows of no privacy noise: too short an interval"
+)
+
+
+def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
+    """Say which combining rule fits a release.
+
+    Parameters
+    ----------
+    release : Release, dict, or path
+        The release, the contents of its ``privacy.json``, that file, or the folder it lies in.
+
+    Returns
+    -------
+    str
+        ``"posterior-predictive"`` for ``modips`` with ``split="once"``, whose sets are posterior draws given one noisy
+        release; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
+
+    Warns
+    -----
+    UserWarning
+        Where no rule is right and the nearest is returned: ``modips`` with the plug-in likelihood and
+        ``split="once"``, whose posterior takes noisy statistics as exact; other mechanisms with ``split="once"``, whose
+        sets share their noise (or one draw of the parameters), so that the variance between them doesn't show it. The
+        interval is then too short.
+
+    Raises
+    ------
+    InputError
+        If there is one set only, or the release doesn't say how it was made.
+    """
+    facts = _facts(release)
+    name, n_sets = str(facts["mechanism"]), facts["n_sets"]
+    settings = facts["settings"]
+    split = settings.get("split") or _only_split(name)
+    if n_sets < 2:
+        raise InputError(_ONE_SET.format(advice=_advice_on_sets(name)))
+    if split == "per-set":
+        return "sanitized"
+    if split != "once":
+        raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
+    if name != "modips":
+        _warn(
+            f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
+            "'sanitized' is the nearest rule and its intervals are too short"
+        )
+        return "sanitized"
+    if settings.get("likelihood", "noise-aware") != "noise-aware":
+        _warn(
+            "the plug-in likelihood takes noisy statistics as exact, so sets made from them once don't show the noise: "
+            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short"
+        )
+    return "posterior-predictive"
+
+
+def _warn(message: str) -> None:
+    warnings.warn(message, UserWarning, stacklevel=3)
+
+
+def _advice_on_sets(name: str) -> str:
+    if name == "modips":
+        return "for modips more sets cost nothing"
+    splits = find(name).splits if name in MECHANISMS else ("per-set",)
+    return 'with split="per-set"' if "per-set" in splits else f"of a mechanism with split='per-set'; {name} hasn't"
+
+
+def _only_split(name: str) -> str | None:
+    """Return the split of a mechanism that offers one only, and so doesn't repeat it in its settings."""
+    splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
+    return splits[0] if len(splits) == 1 else None
+
+
+def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
+    if isinstance(release, Release):
+        return {"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets}
+    found = release if isinstance(release, Mapping) else _read(Path(release))
+    if not isinstance(found, Mapping) or not isinstance(found.get("settings"), Mapping):
+        raise InputError("privacy.json must hold mechanism, settings and n_sets")
+    n_sets = found.get("n_sets")
+    if "mechanism" not in found or isinstance(n_sets, bool) or not isinstance(n_sets, int):
+        raise InputError("privacy.json must hold mechanism, settings and n_sets")
+    return found
+
+
+def _read(path: Path) -> Any:
+    choices = [path] if path.is_file() else [path / "privacy.json", path / "public" / "privacy.json"]
+    for each in choices:
+        if each.is_file():
+            try:
+                return json.loads(each.read_text(encoding="utf-8"))
+            except (ValueError, OSError):
+                raise InputError(f"{each} can't be read as JSON") from None
+    raise InputError(f"there is no privacy.json in {path}")

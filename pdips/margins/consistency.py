@@ -34,7 +34,7 @@ def consistent(
 
     Notes
     -----
-    Two passes over any tree with any variances, O(nodes): SOUNDNESS theorem 4.7. With equal fan-out and equal variances
+    Two passes over any tree with any variances, O(nodes): docs/proofs/steps.md. With equal fan-out and equal variances
     this is Hay, Rastogi, Miklau and Suciu (2010), theorem 3. Equations (2) and (3) of the STEPS paper are neither.
     """
     z, s = (

@@ -3,25 +3,24 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import combinations, product
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.table import tally
+from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.margins.domain import Domain, Layer
+from pdips.margins.tree import Position
+from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
-from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+from pdips.privacy.plan import Step
 
 Utility = Literal["aic", "bic"]
 
 STEPS_PER_UNIT = 1024
-"""AIC is rounded to a public grid of this many steps a unit (SOUNDNESS review E6: 2 units are whole steps)."""
-
-MOST_OUTCOMES = 100_000
-"""An exact audit refuses to enumerate more choices than this at one layer."""
+"""AIC is rounded to a public grid of this many steps a unit (2 units are whole steps)."""
 
 MOST_GROUPED = 16
 """Columns that an election of groups can divide: it has 2^columns - 2 candidates."""
@@ -52,74 +51,58 @@ def group_width(neighbours: Neighbours) -> Fraction:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Elected:
+class ElectedColumns:
     """Columns are elected by the exponential mechanism with utility -AIC or -BIC.
 
     Parameters
     ----------
     domain : Domain
         The cross-tabulation.
-    units : tuple of Fraction
-        For each layer, the nats that one grid step of the utility is worth.
+    steps : tuple of Step
+        The election of each layer.
     by_layer : bool
         One election for all nodes of a layer, with the sum of their scores, in place of one for each node.
-    penalty : float
-        Units a free parameter costs: 2 for AIC, the logarithm of the public number of records for BIC.
+    utility : {"aic", "bic"}
+        A free parameter costs 2 units, or the logarithm of the public number of records.
     observed_levels : bool
         Count the levels that occur, as paper 000 does, in place of the public ones.
     """
 
     domain: Domain
-    units: tuple[Fraction, ...]
+    steps: tuple[Step, ...]
     by_layer: bool = False
-    penalty: float = 2.0
+    utility: Utility = "aic"
     observed_levels: bool = False
 
-    def _scores(self, layer: Layer, node: IntArray, codes: IntArray, counts: IntArray | None) -> IntArray:
-        scores = election_scores(
-            self.domain,
-            layer,
-            node,
-            codes,
-            counts=counts,
-            penalty=self.penalty,
-            observed_levels=self.observed_levels,
-        )
-        if not self.by_layer:
-            return scores
-        open_ = layer.counted if layer.counted.any() else np.ones(layer.n_nodes, dtype=bool)
-        together = scores[open_].sum(axis=0, keepdims=True)
-        together[:, (scores[open_] == UNAVAILABLE).any(axis=0)] = UNAVAILABLE
-        return together
-
-    def draw(
-        self,
-        number: int,
-        layer: Layer,
-        node: IntArray,
-        codes: IntArray,
-        *,
-        counts: IntArray | None,
-        n_runs: int,
-        bits: RandomBits,
+    def columns(
+        self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
     ) -> IntArray:
-        """Return the columns elected in independent runs, shape (runs, nodes)."""
-        scores = self._scores(layer, node, codes, counts)
-        n_elections = len(scores)
-        chosen = exponential_mechanism(np.tile(scores, (n_runs, 1)), self.units[number - 1], bits)
-        return np.broadcast_to(chosen.reshape(n_runs, n_elections), (n_runs, layer.n_nodes))
+        """Return the columns that the nodes of a layer elect, shape (nodes,)."""
+        penalty = 2.0 if self.utility == "aic" else math.log(max(curator.n_records, 2))
 
-    def outcomes(
-        self, number: int, layer: Layer, node: IntArray, codes: IntArray, *, counts: IntArray | None
-    ) -> tuple[IntArray, FloatArray]:
-        """Return every way in which the nodes can elect, shape (outcomes, nodes), and its log probability."""
-        log_each = choice_log_probabilities(self._scores(layer, node, codes, counts), self.units[number - 1])
-        candidates = [np.flatnonzero(np.isfinite(row)) for row in log_each]
-        if math.prod(map(len, candidates)) > MOST_OUTCOMES:
-            raise InputError("too many trees to enumerate; use fewer layers, columns or levels")
-        chosen = np.array(list(product(*candidates)), dtype=np.int64)
-        log_probabilities = log_each[np.arange(len(candidates)), chosen].sum(axis=1)
-        return np.broadcast_to(chosen, (len(chosen), layer.n_nodes)), log_probabilities
+        def scores(table: Table) -> IntArray:
+            node, codes = position.node(table), position.codes(table)
+            of_nodes = election_scores(
+                self.domain,
+                layer,
+                node,
+                codes,
+                counts=table.counts,
+                penalty=penalty,
+                observed_levels=self.observed_levels,
+            )
+            return together(of_nodes, layer) if self.by_layer else of_nodes
+
+        chosen = curator.choose(self.steps[number - 1], scores)
+        return np.broadcast_to(chosen, layer.n_nodes)
+
+
+def together(scores: IntArray, layer: Layer) -> IntArray:
+    """Add up the scores of the nodes of a layer that are still open."""
+    open_ = layer.counted if layer.counted.any() else np.ones(layer.n_nodes, dtype=bool)
+    total: IntArray = scores[open_].sum(axis=0, keepdims=True)
+    total[:, (scores[open_] == UNAVAILABLE).any(axis=0)] = UNAVAILABLE
+    return total
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,40 +117,39 @@ class GroupElection:
     ----------
     domain : Domain
         The cross-tabulation.
-    unit : Fraction
-        Nats that one grid step of the utility is worth.
+    step : Step
+        The election.
     """
 
     domain: Domain
-    unit: Fraction
+    step: Step
+
+    @property
+    def free(self) -> list[int]:
+        """Positions of the columns that aren't public."""
+        return [j for j in range(len(self.domain.names)) if j not in self.domain.public]
 
     @property
     def candidates(self) -> list[tuple[int, ...]]:
         """The groups that can be on top, as positions of columns."""
-        columns = [j for j in range(len(self.domain.names)) if j not in self.domain.public]
-        return [group for size in range(1, len(columns)) for group in combinations(columns, size)]
+        return [group for size in range(1, len(self.free)) for group in combinations(self.free, size)]
+
+    def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
+        """Return the columns on top."""
+        chosen = curator.choose(self.step, lambda table: self._scores(position.codes(table), table.counts))
+        return self.candidates[int(chosen[0])]
 
     def _scores(self, codes: IntArray, counts: IntArray | None) -> IntArray:
-        columns = [j for j in range(len(self.domain.names)) if j not in self.domain.public]
         aic = {
             j: int(aic_steps(tally(codes[:, j], counts, int(self.domain.sizes[j]))[None], penalty=2.0)[0])
-            for j in columns
+            for j in self.free
         }
         total = sum(aic.values())
         found = []
         for group in self.candidates:
-            inside, n_in, n_out = sum(aic[j] for j in group), len(group), len(columns) - len(group)
+            inside, n_in, n_out = sum(aic[j] for j in group), len(group), len(self.free) - len(group)
             found.append(((total - inside) * n_in - inside * n_out) // (n_in * n_out))
         return np.array(found, dtype=np.int64)[None]
-
-    def draw(self, codes: IntArray, counts: IntArray | None, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the positions in ``candidates`` of the groups elected in independent runs, shape (runs,)."""
-        return exponential_mechanism(np.repeat(self._scores(codes, counts), n_runs, axis=0), self.unit, bits)
-
-    def log_probabilities(self, codes: IntArray, counts: IntArray | None) -> FloatArray:
-        """Return the log probability of every candidate."""
-        found: FloatArray = choice_log_probabilities(self._scores(codes, counts), self.unit)[0]
-        return found
 
 
 def check_grouped(n_columns: int) -> None:
@@ -230,9 +212,9 @@ def aic_steps(counts: IntArray, *, penalty: float, observed_levels: bool = False
 def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool = False) -> FloatArray:
     """Return the AIC of the saturated one-way multinomial model of each row of counts.
 
-    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k) (SOUNDNESS lemma 4.1). Since the counts of a
-    row add up to n, h may be replaced by h(m) + m, which stays small: no large terms cancel, and the error is below
-    1e-9 for any table that fits in memory.
+    With h(m) = log m! - m log m the log-likelihood is h(n) - sum_k h(n_k) (docs/proofs/steps.md, lemma 1). Since the
+    counts of a row add up to n, h may be replaced by h(m) + m, which stays small: no large terms cancel, and the error
+    is below 1e-9 for any table that fits in memory.
 
     Parameters
     ----------

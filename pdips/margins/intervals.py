@@ -5,25 +5,19 @@ and the cross-tabulation of the other columns hangs below. All shapes follow fro
 """
 
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.margins import counts as hierarchy
 from pdips.margins import synthesis
-from pdips.margins.counts import Measured
-from pdips.margins.domain import Cells, Domain, Layer, cells, domain_of, split_by, top_layer
-from pdips.mechanism import Drawn, Mechanism
-from pdips.privacy.curator import Clock
-from pdips.privacy.noise import RandomBits
-from pdips.privacy.plan import Noise
-from pdips.privacy.replay import ExactLaw as Law
-from pdips.privacy.replay import Outcome
+from pdips.margins.domain import Cells, Domain, Layer, cells, split_by, top_layer, top_node
+from pdips.margins.tree import NoisyTree, top_counts, variance_of
+from pdips.mechanism import Drawn
+from pdips.privacy.curator import Curator
+from pdips.privacy.plan import Plan, Step
 from pdips.release.large_set import LargeSet
 
 LARGEST_FAN_OUT = 16
@@ -116,149 +110,120 @@ def _means_above(
 
 
 @dataclass(frozen=True, kw_only=True)
-class IntervalPlan:
-    """What a universal histogram of one ordered column does to a table, apart from the table.
+class IntervalTree:
+    """What a universal histogram of one ordered column counts of tables of one schema.
 
     Parameters
     ----------
-    attribute : str
-        The ordered column.
+    domain : Domain
+        The cross-tabulation.
+    column : int
+        Position of the ordered column.
     fan_out : int
         Most intervals that an interval is cut into.
-    scales : tuple of Fraction
-        Scale of the noise for each layer below layer 0; the last one is that of the cells.
-    n_public : bool
-        Whether the counts of layer 0 are public.
-    n_trees : int
-        Number of independent trees in a release.
-    names : tuple of str
-        What to call each layer in ``scales``.
+    steps : tuple of Step
+        The step that counts each layer below layer 0; the last one is that of the cells.
     """
-
-    attribute: str
-    fan_out: int
-    scales: tuple[Fraction, ...]
-    n_public: bool
-    n_trees: int = 1
-    names: tuple[str, ...] = ()
-
-    def noise(self) -> list[Noise]:
-        """Return the noise on the counts of each layer, in records."""
-        return hierarchy.Plan(
-            scales=self.scales, chooser=hierarchy.Given(), n_public=self.n_public, names=self.names
-        ).noise()
-
-
-@dataclass(frozen=True)
-class IntervalTree:
-    """The public shape: layers, the interval of each level in every layer of intervals, and the cells."""
 
     domain: Domain
     column: int
-    layers: list[Layer]
-    interval: list[IntArray]
-    cells: Cells
+    fan_out: int
+    steps: tuple[Step, ...]
+
+    @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """How many intervals each layer has."""
+        return interval_counts(int(self.domain.sizes[self.column]), self.fan_out)
+
+    @cached_property
+    def intervals(self) -> list[IntArray]:
+        """The interval of each level, in every layer of intervals."""
+        found = [np.arange(self.counts[-1])]
+        for parent in reversed(interval_parents(self.counts)[1:]):
+            found.insert(0, parent[found[0]])
+        return found
+
+    @cached_property
+    def top(self) -> Layer:
+        """Layer 0: one node, or one a combination of the public columns."""
+        return top_layer(self.domain)
+
+    @cached_property
+    def levels(self) -> Layer:
+        """The layer of single levels."""
+        return split_by(self.domain, self.top, np.full(self.top.n_nodes, self.column))
+
+    @cached_property
+    def cells(self) -> Cells:
+        """The cells: below the levels, or, without other columns, the levels themselves."""
+        return cells(self.domain, self.levels if self.has_cells else self.top)
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether columns are left to be cross-tabulated below the levels."""
+        return len(self.domain.public) + 1 < len(self.domain.names)
+
+    def layers(self) -> list[Layer]:
+        """Return all layers from the top."""
+        top, found, n_above = self.top, [self.top], 1
+        for n_intervals, parent, held in zip(self.counts, interval_parents(self.counts), self.intervals, strict=True):
+            which = (np.arange(top.n_nodes)[:, None] * n_intervals + held).ravel()
+            possible = np.bincount(which, weights=self.levels.possible, minlength=top.n_nodes * n_intervals) > 0
+            above = (np.arange(top.n_nodes)[:, None] * n_above + parent).ravel()
+            found.append(Layer(above, np.repeat(top.path, n_intervals, axis=0), possible))
+            n_above = n_intervals
+        return [*found, self.cells.layer] if self.has_cells else found
+
+    def place(self, table: Table, layer: int) -> IntArray:
+        """Return the node of a layer below layer 0 that each record is in."""
+        codes = np.column_stack([table.codes[name] for name in self.domain.names])
+        node, level = top_node(self.domain, codes), codes[:, self.column]
+        if layer <= len(self.counts):
+            return node * self.counts[layer - 1] + self.intervals[layer - 1][level]
+        return self.cells.find(node * self.counts[-1] + level, codes)
 
 
-def grow(schema: Schema, plan: IntervalPlan) -> IntervalTree:
-    """Return the public shape of the tree."""
-    domain, top = domain_of(schema), top_layer(domain_of(schema))
-    column = domain.names.index(plan.attribute)
-    counts = interval_counts(int(domain.sizes[column]), plan.fan_out)
-    parents = interval_parents(counts)
-    interval = [np.arange(counts[-1])]
-    for parent in reversed(parents[1:]):
-        interval.insert(0, parent[interval[0]])
-    levels = split_by(domain, top, np.full(top.n_nodes, column))
-    layers, n_above = [top], 1
-    for n_intervals, parent, held in zip(counts, parents, interval, strict=True):
-        which = (np.arange(top.n_nodes)[:, None] * n_intervals + held).ravel()
-        possible = np.bincount(which, weights=levels.possible, minlength=top.n_nodes * n_intervals) > 0
-        above = (np.arange(top.n_nodes)[:, None] * n_above + parent).ravel()
-        layers.append(Layer(above, np.repeat(top.path, n_intervals, axis=0), possible))
-        n_above = n_intervals
-    if len(domain.public) + 1 < len(domain.names):
-        bottom = cells(domain, levels)
-        return IntervalTree(domain, column, [*layers, bottom.layer], interval, bottom)
-    return IntervalTree(domain, column, layers, interval, cells(domain, top))
+def measure(tree: IntervalTree, curator: Curator) -> NoisyTree:
+    """Count every layer with noise."""
+    layers = tree.layers()
+    observed = [top_counts(tree.domain, layers[0], curator)]
+    variances = [np.full(layers[0].n_nodes, 0.0 if curator.n_public else np.inf)]
+    for number, (layer, step) in enumerate(zip(layers[1:], tree.steps, strict=True), start=1):
+
+        def exact(table: Table, number: int = number, layer: Layer = layer) -> IntArray:
+            return table.count(tree.place(table, number), layer.n_nodes)
+
+        observed.append(curator.count(step, exact, layer.possible))
+        variances.append(variance_of(layer.possible, step))
+    return NoisyTree(tree.domain, layers, [], observed, variances, cells=tree.cells)
 
 
-def _counts(table: Table, tree: IntervalTree) -> list[IntArray]:
-    """Return the true counts of all layers."""
-    codes = np.column_stack([table.codes[name] for name in tree.domain.names])
-    node = np.zeros(len(codes), dtype=np.int64)
-    for public in tree.domain.public:
-        node = node * tree.domain.sizes[public] + codes[:, public]
-    level = codes[:, tree.column]
-    places = [node, *(node * (held[-1] + 1) + held[level] for held in tree.interval)]
-    if len(tree.layers) > len(places):
-        n_levels = int(tree.domain.sizes[tree.column])
-        places.append(tree.cells.find(node * n_levels + level, codes))
-    return [table.count(place, layer.n_nodes) for place, layer in zip(places, tree.layers, strict=True)]
-
-
-def measure(table: Table, plan: IntervalPlan, bits: RandomBits, n_runs: int = 1) -> Measured:
-    """Count every layer with noise, in one run or several."""
-    tree = grow(table.schema, plan)
-    exact, *counted = _counts(table, tree)
-    top = exact if plan.n_public else np.zeros_like(exact)
-    observed, variances = [np.repeat(top[None], n_runs, axis=0)], [np.full(len(top), 0.0 if plan.n_public else np.inf)]
-    for counts, layer, scale in zip(counted, tree.layers[1:], plan.scales, strict=True):
-        observed.append(hierarchy.noisy_counts(counts, layer.possible, scale, bits, n_runs))
-        variances.append(hierarchy.noise_variance(layer.possible, scale))
-    return Measured(tree.domain, tree.layers, [], observed, variances, cells=tree.cells)
-
-
-def observe(table: Table, plan: IntervalPlan, n_runs: int, bits: RandomBits) -> IntArray:
-    """Return the noisy counts of independent releases, one a row, before post-processing."""
-    trees = [measure(table, plan, bits, n_runs).observed for _ in range(plan.n_trees)]
-    return np.concatenate([counts for tree in trees for counts in tree], axis=1)
-
-
-def law(table: Table, plan: IntervalPlan) -> Law:
-    """Return the exact law: true counts in the places of :func:`observe`, and noise scales."""
-    tree = grow(table.schema, plan)
-    counts = _counts(table, tree)
-    if not plan.n_public:
-        counts[0] = np.zeros_like(counts[0])
-    scales = [Fraction(0)] * len(counts[0])
-    for layer, scale in zip(tree.layers[1:], plan.scales, strict=True):
-        scales += [scale if possible else Fraction(0) for possible in layer.possible]
-    statistics = tuple(int(count) for count in np.concatenate(counts))
-    return Law(
-        outcomes=[Outcome(key=(), log_probability=0.0, statistics=statistics, scales=tuple(scales))],
-        repeats=plan.n_trees,
-    )
-
-
-def draw(table: Table, plan: IntervalPlan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
+def release_of(tree: IntervalTree, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     """Measure one tree for all sets, or one for each, and draw the sets from it."""
-    n_each = mechanism.n_sets // plan.n_trees
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
-    for number in range(1, plan.n_trees + 1):
-        with clock.step("counting and adding noise"):
-            measured = measure(table, plan, bits)
-        with clock.step("making the counts consistent"):
+    for part in range(1, plan.repeats + 1):
+        with curator.timed("counting and adding noise"):
+            measured = measure(tree, curator)
+        with curator.timed("making the counts consistent"):
             found = synthesis.estimate_on_tree(measured, n_public=plan.n_public)
-        sets += synthesis.synthesize(found, table, n_each, bits=bits, clock=clock)
-        statistics |= _statistics(measured, table.schema, plan, f"set {number}, " if plan.n_trees > 1 else "")
-    return Drawn.of(sets, statistics=statistics, noise=plan.noise())
+        sets += synthesis.draw_sets(found, plan, curator, rng, part=part)
+        statistics |= noisy_statistics(measured, tree, f"set {part}, " if plan.repeats > 1 else "")
+    return Drawn.of(sets, statistics=statistics)
 
 
-def _statistics(measured: Measured, schema: Schema, plan: IntervalPlan, prefix: str) -> dict[str, pd.DataFrame]:
+def noisy_statistics(measured: NoisyTree, tree: IntervalTree, prefix: str) -> dict[str, pd.DataFrame]:
     """Return the noisy counts as tables: public levels, first and last level of the interval, and the count."""
-    domain, found = measured.domain, {}
-    interval = grow(schema, plan).interval
-    public = [domain.names[column] for column in domain.public]
-    for number, held in enumerate(interval[: len(plan.scales) - 1], start=1):
+    domain, found = tree.domain, {}
+    public, name = [domain.names[column] for column in domain.public], domain.names[tree.column]
+    for number, held in enumerate(tree.intervals[: len(tree.steps) - 1], start=1):
         layer, n_top = measured.layers[number], measured.layers[0].n_nodes
         first = np.flatnonzero(np.diff(held, prepend=-1))
         last = np.append(first[1:], len(held)) - 1
         frame = pd.DataFrame(layer.path[:, domain.public], columns=public)
         found[f"{prefix}layer {number}"] = frame.assign(
-            **{f"first {plan.attribute}": np.tile(first, n_top), f"last {plan.attribute}": np.tile(last, n_top)},
-            noisy_count=measured.observed[number][0],
+            **{f"first {name}": np.tile(first, n_top), f"last {name}": np.tile(last, n_top)},
+            noisy_count=measured.observed[number],
         )
-    found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1][0]})
+    found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
     return found

@@ -163,7 +163,7 @@ class CountTree:
             own = _over_margins(open_columns[layer], self.numbers[layer] * spreads[layer], sizes)
             found.append(own - _over_margins(open_columns[layer - 1], together, sizes))
         n_cells = [math.prod(map(int, sizes[list(columns)])) for columns in small_margins(len(sizes))]
-        return np.column_stack(found) / np.array(n_cells)[:, None]
+        return np.asarray(np.column_stack(found) / np.array(n_cells)[:, None])
 
 
 def _over_margins(open_columns: IntArray, values: FloatArray, sizes: IntArray) -> FloatArray:

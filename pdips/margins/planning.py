@@ -19,6 +19,8 @@ from pdips.margins.margin_error import ColumnTree, CountTree, small_margins, vie
 from pdips.margins.maximum_entropy import MOST_DENSE
 from pdips.margins.views import SMALLEST_VARIANCE, View, choose_views, count_variance
 from pdips.privacy.loss import Neighbours, Number, choice, positive
+from pdips.privacy.plan import Step
+from pdips.privacy.sensitivity import Sensitivity
 
 Rule = Literal["equal", "half-to-leaves", "optimal"]
 By = Literal["two-way", "one-way"]
@@ -82,8 +84,8 @@ def layer_scales(
     each = [positive(part, "the epsilon of a layer") for part in epsilons]
     if sum(each) != total:
         raise InputError(f"the epsilons of the layers add up to {sum(each, Fraction(0))}, not to epsilon = {total}")
-    sensitivity = (2 if neighbours == "replace-one" else 1) * schema.records.max_per_person
-    return tuple(sensitivity / part for part in each)
+    sensitivity = Sensitivity.of_counts(schema, neighbours)
+    return tuple(Step(name="a layer", sensitivity=sensitivity, price=part).scale for part in each)
 
 
 def budgets(tree: ColumnTree, epsilon: Fraction, rule: Rule, by: By = "two-way") -> tuple[Fraction, ...]:

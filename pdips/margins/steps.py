@@ -1,22 +1,19 @@
 """STEPS: statistical election to partition sequentially (papers 000 and 001)."""
 
-import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from pdips.arrays import IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.margins import laws, synthesis
-from pdips.margins.counts import Given, Plan
+from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
-    Elected,
+    ElectedColumns,
     GroupElection,
     Utility,
     check_grouped,
@@ -24,15 +21,23 @@ from pdips.margins.elections import (
     node_width,
 )
 from pdips.margins.maximum_entropy import MOST_DENSE
-from pdips.margins.tree_shape import Below, Shape, check_columns, deepest, divide, fits_margins, splittable, views_of
+from pdips.margins.tree import GivenColumns, TreeDesign
+from pdips.margins.tree_shape import (
+    Below,
+    TreeShape,
+    check_columns,
+    deepest,
+    divide,
+    fits_margins,
+    splittable,
+    views_of,
+)
 from pdips.margins.views import View
-from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
-from pdips.privacy.curator import Clock, Progress
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact
-from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import ExactLaw as Law
-from pdips.release.release import Release, RunRecord
+from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Number, as_float, choice, exact
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
 
 Elect = Literal["node", "layer", "groups"]
 Budget = Literal["equal", "half-to-leaves"]
@@ -41,7 +46,7 @@ DEFAULT_ELECTION_SHARE = Fraction(1, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps:
+class Steps(PlannedMechanism):
     """STEPS-L: noisy counts on a tree that splits by the more telling columns first, or on margins of all columns.
 
     Without further options the tree has no layers: margins of a few columns each, which together hold every pair of
@@ -80,10 +85,6 @@ class Steps:
         epsilon of each from the top, which must add up.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
-    variant : {"sound", "published"}
-        ``"published"`` is the accounting as printed: sensitivity 1 with a public number of records, L paid layers of
-        L + 1, AIC with the number of observed levels. Kind "none", for studies only.
-
     Raises
     ------
     InputError
@@ -93,25 +94,30 @@ class Steps:
     -----
     A record is in one node of each layer and in one cell of each margin. Replacing it changes the counts of a layer by
     at most 2 in l1, adding or removing it by 1; so each has noise of scale 2 / epsilon_h or 1 / epsilon_h. An election
-    reads AIC scores, which move by at most 2. The total is the sum over elections, noised layers and margins (SOUNDNESS
-    theorems 4.2 and 4.3). The root is exact under replace-one and not observed under add-remove. Consistency (theorem
-    4.7, or maximum entropy), rounding and drawing are post-processing. Proof: ``docs/proofs/steps.md``.
+    reads AIC scores, which move by at most 2. The total is the sum over elections, noised layers and margins. The root
+    is exact under replace-one and not observed under add-remove. Consistency (least squares, or maximum entropy),
+    rounding and drawing are post-processing. Proof: ``docs/proofs/steps.md``.
 
     References
     ----------
     Paper 000, algorithm 1.
+
+    Examples
+    --------
+    >>> import pandas as pd, pdips
+    >>> schema = pdips.Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
+    >>> table = pdips.Table(pd.DataFrame({"a": [0, 1, 1], "b": [0, 0, 1], "c": [1, 1, 0]}), schema)
+    >>> release, _ = Steps(epsilon=1, order=("b", "a")).release(table)
+    >>> len(release.sets[0])
+    3
     """
 
     name: ClassVar[str] = "steps"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound", "published")
     splits: ClassVar[tuple[Split, ...]] = ("once", "per-set")
-    most_sets: ClassVar[int] = MOST_SETS
     weighs_records: ClassVar[bool] = True
+    observed_levels: ClassVar[bool] = False
+    """Whether elections count the levels that occur as parameters, in place of the public ones."""
 
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
     order: tuple[str | tuple[str, ...], ...] | None = None
     layers: int | None = None
     elect: Elect | None = None
@@ -121,10 +127,9 @@ class Steps:
     stop: Number | None = None
     budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
-    variant: Variant = "sound"
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variant, split=self.split)
+        super().__post_init__()
         whole = isinstance(self.layers, int) and not isinstance(self.layers, bool)
         if self.layers is not None and not (whole and self.layers >= 1):
             raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
@@ -135,12 +140,6 @@ class Steps:
         self._check_budget()
         if self.stop is not None and (exact(self.stop, "stop") < 0 or self.below == "cells"):
             raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
-        extra = (self.stop, self.budget) != (None, None) or self.below == "margins"
-        if self.variant == "published" and extra:
-            raise InputError(
-                "variant 'published' is the papers' tree down to all cells, its layers paid equally: no margins below, "
-                "no stop, no budget"
-            )
         if self.order is not None:
             self._check_order()
 
@@ -156,18 +155,18 @@ class Steps:
         given = [name for name in ("elect", "utility", "election_share") if getattr(self, name) is not None]
         if given and self.order is not None:
             raise InputError(f"{given[-1]} and order exclude each other: a given order costs nothing")
-        if self.order is None and not 0 < self._share() < 1:
+        if self.order is None and not 0 < self._election_part() < 1:
             raise InputError(
                 f"election_share must be above 0 and below 1, got {self.election_share}; to pay for none, give an order"
             )
         if self.utility is not None:
             choice(self.utility, ("aic", "bic"), "utility")
-        if self.utility == "bic" and (self.neighbours == "add-remove" or self.variant == "published"):
-            raise InputError("utility = 'bic' weighs levels by the public number of records: sound, replace-one only")
+        if self.utility == "bic" and self.neighbours == "add-remove":
+            raise InputError("utility = 'bic' weighs levels by the public number of records: replace-one only")
         if self.elect == "groups" and self.layers not in (None, 2):
             raise InputError("elect = 'groups' makes two groups of columns: leave layers out")
-        if self.elect == "groups" and (self.variant == "published" or self.utility == "bic"):
-            raise InputError("elect = 'groups' goes with utility 'aic' and variant 'sound' only")
+        if self.elect == "groups" and self.utility == "bic":
+            raise InputError("elect = 'groups' goes with utility 'aic' only")
 
     def _check_order(self) -> None:
         given: Any = [self.order] if isinstance(self.order, str) else self.order
@@ -181,42 +180,20 @@ class Steps:
         if self.layers is not None and self.layers > len(order):
             raise InputError(f"order names {len(order)} layers, too few for layers = {self.layers}")
 
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release."""
-        epsilon = exact(self.epsilon, "epsilon")
-        if self.variant == "published":
-            return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=self._flaw(schema))
-        text = statement(
-            self,
-            schema,
-            f"{self._law(self._below(), schema)} The counts were then made consistent, which costs nothing.",
-        )
-        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="pure", statement=text)
-
-    def _law(self, below: Below, schema: Schema | None) -> str:
+    def _law(self, shape: TreeShape) -> str:
         how = "given from public knowledge" if self.order else "elected by the exponential mechanism, paid for"
-        if not self.order and schema is not None and self._has_tree() and not self.shape(schema).elections:
+        if not self.order and self._has_tree() and not shape.elections:
             how = "no other choice of them is possible"
-        tree = f"Counts on a tree of columns ({how})"
-        if below == "margins":
+        what = f"Counts on a tree of columns ({how})"
+        if shape.below == "margins":
             margins = "margins of a few columns each, chosen from public facts, that hold every pair of columns"
-            what = f"{tree} and on {margins}" if self._has_tree() else f"Counts on {margins}"
-        else:
-            what = tree
-        return f"{what}: every count that is not public has exact discrete Laplace noise added, and each is paid for."
-
-    def _flaw(self, schema: Schema | None) -> str:
-        text = (
-            "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
-            "the budget divided over L layers although L + 1 are noised, and AIC with the observed number of levels."
+            what = f"{what} and on {margins}" if self._has_tree() else f"Counts on {margins}"
+        return (
+            f"{what}: every count that is not public has exact discrete Laplace noise added, and each is paid for. "
+            "The counts were then made consistent, which costs nothing."
         )
-        if schema is None:
-            return text
-        shape = self.shape(schema)
-        loss = self._n_trees() * (2 * sum(shape.elections) + 2 * sum(shape.noised))
-        return f"{text} The true loss is up to {float(loss):g}."
 
-    def _share(self) -> Fraction:
+    def _election_part(self) -> Fraction:
         if self.order is not None:
             return Fraction(0)
         return exact(DEFAULT_ELECTION_SHARE if self.election_share is None else self.election_share, "election_share")
@@ -225,15 +202,12 @@ class Steps:
         asked = (self.order, self.layers, self.elect, self.utility, self.election_share, self.stop)
         return any(option is not None for option in asked)
 
-    def _n_trees(self) -> int:
-        return self.n_sets if self.split == "per-set" else 1
-
     def _below(self) -> Below:
         if self.below is not None:
             return self.below
         if self.stop is not None:
             return "margins"
-        return "cells" if self._has_tree() or self.variant == "published" else "margins"
+        return "cells" if self._has_tree() else "margins"
 
     def _check_fits(self, schema: Schema) -> None:
         if not fits_margins(schema):
@@ -271,7 +245,11 @@ class Steps:
             raise InputError(f"layers = {n_layers} is more than the {n_columns} columns that there are to split by")
         return (True,) * min(n_layers, n_columns - 1), n_layers
 
-    def shape(self, schema: Schema) -> Shape:
+    def paid(self, n_layers: int, n_items: int) -> int:
+        """Return by how many elections, or noisy layers, their budget is divided."""
+        return n_items
+
+    def shape(self, schema: Schema) -> TreeShape:
         """Return the layers of one tree over tables of this schema, and their prices for one person."""
         below = self._below()
         if below == "margins":
@@ -280,176 +258,121 @@ class Steps:
         if self.stop is not None and sum(counted) < 2:
             raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")
         n_elections = 0 if self.order is not None else 1 if self.elect == "groups" else len(counted)
-        epsilon, n_trees = exact(self.epsilon, "epsilon"), self._n_trees()
-        share = self._share() * epsilon if n_elections else Fraction(0)
-        n_noised = sum(counted) + 1
-        n_paid = n_layers if self.variant == "published" else n_noised
+        epsilon = exact(self.epsilon, "epsilon")
+        share = self._election_part() * epsilon if n_elections else Fraction(0)
         rule = ("half-to-leaves" if below == "margins" else "equal") if self.budget is None else self.budget
-        each = share / n_trees / (n_layers if self.variant == "published" else max(n_elections, 1))
-        return Shape(
+        n_noised = sum(counted) + 1
+        noised = divide(rule, epsilon - share, n_noised, self.paid(n_layers, n_noised))
+        each = share / self.paid(n_layers, max(n_elections, 1))
+        return TreeShape(
             counted=counted,
             below=below,
             views=views_of(schema) if below == "margins" else {},
-            elections=(each,) * n_elections,
-            noised=tuple(part / n_trees for part in divide(rule, epsilon - share, n_noised, n_paid)),
+            elections=(each / self.rounds,) * n_elections,
+            noised=tuple(part / self.rounds for part in noised),
         )
 
-    def _sensitivity(self, schema: Schema) -> int:
-        changed = 2 if self.neighbours == "replace-one" and self.variant == "sound" else 1
-        return changed * schema.records.max_per_person
+    @property
+    def rounds(self) -> int:
+        """Number of trees of a release."""
+        return self.n_sets if self.split == "per-set" else 1
 
-    def scales(self, schema: Schema) -> tuple[Fraction, ...]:
-        """Return the scale of the noise on each noisy layer and view, in records, from the top."""
-        layers = [scale for scale in self._layer_scales(schema) if scale is not None]
-        return (*layers, *(view.scale for view in self.views(schema)))
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how far one person moves the counts of a layer, or of a margin."""
+        return Sensitivity.of_counts(schema, self.neighbours)
 
-    def _layer_scales(self, schema: Schema) -> tuple[Fraction | None, ...]:
-        shape, sensitivity = self.shape(schema), self._sensitivity(schema)
-        epsilons = iter(shape.noised)
-        layers = [sensitivity / next(epsilons) if counted else None for counted in shape.counted]
-        return tuple(layers) if shape.below == "margins" else (*layers, sensitivity / next(epsilons))
-
-    def views(self, schema: Schema) -> tuple[View, ...]:
-        """Return the margins that are counted below the tree, with their noise."""
-        shape, names = self.shape(schema), domain_of(schema).names
-        return tuple(
-            View(columns, self._sensitivity(schema) / (shape.noised[-1] * share), _view_name(columns, names))
-            for columns, share in shape.views.items()
-        )
-
-    def election_units(self, schema: Schema) -> tuple[Fraction, ...]:
-        """Return, for each election, the nats that one grid step of its utility is worth."""
+    def election_sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return how far one person moves the scores of an election apart, in steps of their grid."""
         width = group_width(self.neighbours) if self.elect == "groups" else node_width(self.neighbours)
-        if self.variant == "published":
-            width = Fraction(4)
-        grid, cap = Fraction(1, STEPS_PER_UNIT), schema.records.max_per_person
-        return tuple(epsilon * grid / (width * cap) for epsilon in self.shape(schema).elections)
+        return Sensitivity.of_record(schema, l1=width * STEPS_PER_UNIT)
 
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: elections, noised layers and margins of each tree."""
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: elections and noisy counts of each layer, from the top, and then of the cells or margins."""
         check_domain(schema, self.neighbours)
-        check_noise(schema, self.neighbours, self.scales(schema))
         shape = self.shape(schema)
-        noised = shape.noised
-        if self.variant == "published":  # the last layer isn't paid, unless it is one of the L
-            noised = noised[: self._layers(schema, shape.below)[1]]
-        items = []
-        for number in range(1, self._n_trees() + 1):
-            suffix = synthesis.of_set(number, self._n_trees())
-            items += [
-                Spend(step=f"{self._election_name(i)}{suffix}", epsilon=epsilon)
-                for i, epsilon in enumerate(shape.elections, start=1)
-            ]
-            items += [
-                Spend(step=f"noisy counts of {self._layer_name(shape, i)}{suffix}", epsilon=epsilon)
-                for i, epsilon in enumerate(noised[: sum(shape.counted) + (not shape.views)], start=1)
-            ]
-            items += [
-                Spend(step=f"noisy counts of {view.name}{suffix}", epsilon=noised[-1] * share)
-                for view, share in zip(self.views(schema), shape.views.values(), strict=True)
-            ]
-        return tuple(items)
-
-    def _election_name(self, number: int) -> str:
-        return (
-            "election of the columns on top" if self.elect == "groups" else f"election of the columns of layer {number}"
-        )
-
-    def _layer_name(self, shape: Shape, number: int) -> str:
-        return f"layer {number}" if number <= sum(shape.counted) else "all cells"
-
-    def _counted_names(self, schema: Schema, shape: Shape) -> tuple[str, ...]:
-        """Return what to call the counts of each layer; nothing for layers that aren't counted."""
-        names: list[str] = []
-        for counted in shape.counted:
-            number = sum(map(bool, names)) + 1
-            by = f", split by {' and '.join(self._groups(schema)[number - 1])}" if self.order else ""
-            names.append(f"each node of layer {number}{by}" if counted else "")
-        return (*names, "each cell") if shape.below == "cells" else tuple(names)
-
-    def plan(self, schema: Schema, n_records: int | None = None) -> Plan:
-        """Return what is done to a table of this schema, and of this many records where that is public."""
-        domain, shape, units = domain_of(schema), self.shape(schema), self.election_units(schema)
-        chooser: Given | Elected = Given()
-        if self.order is not None:
-            chooser = Given(tuple(domain.names.index(name) for group in self._groups(schema) for name in group))
-        elif self.elect != "groups":
-            penalty = math.log(max(n_records or 1, 2)) if self.utility == "bic" else 2.0
-            published = self.variant == "published"
-            by_layer = self.elect == "layer"
-            chooser = Elected(domain=domain, units=units, by_layer=by_layer, penalty=penalty, observed_levels=published)
+        elections, layers, below = self._elections(schema, shape), self._counts(schema, shape), []
+        views = tuple(self._views(schema, shape))
+        if not views:
+            below = [self._count(schema, "all cells", "each cell", shape.noised[-1])]
+        counted = [step for step in (*layers, *below, *(step for _, step in views)) if step is not None]
+        check_noise(schema, self.neighbours, [step.scale for step in counted])
+        asked = [step for pair in zip(elections, layers, strict=True) for step in pair] if elections else layers
+        asked = [*elections, *layers] if self.elect == "groups" else asked
         return Plan(
-            scales=self._layer_scales(schema),
-            chooser=chooser,
-            n_public=self.neighbours == "replace-one",
-            n_trees=self._n_trees(),
-            names=self._counted_names(schema, shape),
-            views=self.views(schema),
-            stop=None if self.stop is None else exact(self.stop, "stop"),
-            groups=GroupElection(domain=domain, unit=units[0]) if self.elect == "groups" else None,
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            steps=tuple(step for step in (*asked, *below, *(step for _, step in views)) if step is not None),
+            repeats=self.rounds,
+            n_sets=self.n_sets,
+            law=self._law(shape),
+            design=self._tree(schema, elections, (*layers, *below), views),
         )
 
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the elected columns and noisy counts of independent releases, one a row, for audits."""
-        return laws.observe(table, self.plan(table.schema, table.n_records), n_runs, bits)
+    def _elections(self, schema: Schema, shape: TreeShape) -> tuple[Step, ...]:
+        names = [f"election of the columns of layer {number}" for number in range(1, len(shape.elections) + 1)]
+        names = ["election of the columns on top"] if self.elect == "groups" else names
+        return tuple(
+            Step(name=name, sensitivity=self.election_sensitivity(schema), price=price, law="exponential")
+            for name, price in zip(names, shape.elections, strict=True)
+        )
 
-    def law(self, table: Table) -> Law:
-        """Return the exact law, for audits of tiny tables."""
-        return laws.law(table, self.plan(table.schema, table.n_records))
+    def _counts(self, schema: Schema, shape: TreeShape) -> list[Step | None]:
+        """Return the step of each layer that splits by a column; None for layers that aren't counted."""
+        found: list[Step | None] = []
+        for counted in shape.counted:
+            number = sum(step is not None for step in found) + 1
+            by = f", split by {' and '.join(self._groups(schema)[number - 1])}" if self.order else ""
+            what = f"each node of layer {number}{by}"
+            found.append(self._count(schema, f"layer {number}", what, shape.noised[number - 1]) if counted else None)
+        return found
 
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        given = asdict(self)
-        given["epsilon"] = as_float(exact(self.epsilon, "epsilon"))
-        given["below"] = self._below()
-        elects = self.order is None and (self._has_tree() or given["below"] == "cells")
-        given["election_share"] = float(self._share()) if elects else None
-        given["stop"] = None if self.stop is None else float(exact(self.stop, "stop"))
-        if isinstance(self.budget, tuple):
-            given["budget"] = [as_float(exact(part, "budget")) for part in self.budget]
-        return given
+    def _views(self, schema: Schema, shape: TreeShape) -> list[tuple[View, Step]]:
+        names, found = domain_of(schema).names, list[tuple[View, Step]]()
+        for columns, share in shape.views.items():
+            name = f"the margin of {', '.join(names[column] for column in columns)}"
+            step = self._count(schema, name, name, shape.noised[-1] * share)
+            found.append((View(columns, step.scale, name), step))
+        return found
 
-    def release(
+    def _count(self, schema: Schema, what: str, counts: str, price: Fraction) -> Step:
+        return Step(name=f"noisy counts of {what}", counts=counts, sensitivity=self.sensitivity(schema), price=price)
+
+    def _tree(
         self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release.
+        schema: Schema,
+        elections: tuple[Step, ...],
+        layers: Sequence[Step | None],
+        views: tuple[tuple[View, Step], ...],
+    ) -> TreeDesign:
+        domain = domain_of(schema)
+        splitter: GivenColumns | ElectedColumns = GivenColumns()
+        groups = GroupElection(domain=domain, step=elections[0]) if self.elect == "groups" else None
+        if self.order is not None:
+            splitter = GivenColumns(tuple(domain.names.index(name) for each in self._groups(schema) for name in each))
+        elif groups is None:
+            splitter = ElectedColumns(
+                domain=domain,
+                steps=elections,
+                by_layer=self.elect == "layer",
+                utility=self.utility or "aic",
+                observed_levels=self.observed_levels,
+            )
+        stop = None if self.stop is None else exact(self.stop, "stop")
+        return TreeDesign(domain=domain, layers=tuple(layers), splitter=splitter, views=views, stop=stop, groups=groups)
 
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        rng : numpy.random.Generator, optional
-            For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
-            Charged before any noise is drawn.
-        progress : callable, optional
-            Told the name of each step.
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Grow the tree, make its counts consistent, and draw records."""
+        return synthesis.release_of(plan.design, plan, curator, rng)
 
-        Returns
-        -------
-        Release, RunRecord
-            What may be published, and what stays inside.
-
-        Raises
-        ------
-        InputError
-            If ``order``, ``layers`` or ``budget`` don't fit the schema, it has unbinned columns or too many cells, or
-            the ledger belongs to another table.
-        RefusedError
-            If the ledger's total would be overspent.
-        """
-
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            plan = self.plan(table.schema, table.n_records)
-            return synthesis.draw(table, plan, mechanism=self, bits=bits, clock=clock)
-
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
-
-
-def _view_name(columns: tuple[int, ...], names: tuple[str, ...]) -> str:
-    return f"the margin of {', '.join(names[column] for column in columns)}"
+    def shown(self) -> dict[str, Any]:
+        """Return settings as they were filled in or read."""
+        elects = self.order is None and (self._has_tree() or self._below() == "cells")
+        found: dict[str, Any] = {
+            "below": self._below(),
+            "election_share": float(self._election_part()) if elects else None,
+            "stop": None if self.stop is None else float(exact(self.stop, "stop")),
+        }
+        if isinstance(self.budget, tuple):
+            found["budget"] = [as_float(exact(part, "budget")) for part in self.budget]
+        return found

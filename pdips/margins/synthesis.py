@@ -12,17 +12,14 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.consistency import consistent, nonnegative, round_cells
-from pdips.margins.counts import Given, Measured, Plan, measure, noise_variance
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
-from pdips.margins.tree import Tree
-from pdips.margins.tree import measure as measure_tree
-from pdips.margins.views import one_way_margins
-from pdips.mechanism import Drawn, Mechanism
-from pdips.privacy import plan as privacy_plan
-from pdips.privacy.curator import Clock, Curator
-from pdips.privacy.noise import RandomBits
+from pdips.margins.tree import NoisyTree, TreeDesign, measure, variance_of
+from pdips.margins.views import View, one_way_margins
+from pdips.mechanism import Drawn
+from pdips.privacy.curator import Curator
+from pdips.privacy.plan import Plan
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
 from pdips.release.release import MarginError
 
@@ -57,31 +54,42 @@ class Estimate:
     n_records: int
 
 
-def estimate(measured: Measured, plan: Plan) -> Estimate:
-    """Return one consistent table from all noisy counts."""
-    return _estimate_from_views(measured, plan) if plan.views else estimate_on_tree(measured, n_public=plan.n_public)
+def estimate(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
+    """Return one consistent table from all noisy counts.
+
+    Parameters
+    ----------
+    measured : NoisyTree
+        The counts.
+    tree : TreeDesign
+        What was counted.
+    n_public : bool
+        Whether the number of records is public.
+    """
+    if tree.views:
+        return _estimate_from_views(measured, tree, n_public=n_public)
+    return estimate_on_tree(measured, n_public=n_public)
 
 
-def estimate_on_tree(measured: Measured, *, n_public: bool) -> Estimate:
+def estimate_on_tree(measured: NoisyTree, *, n_public: bool) -> Estimate:
     """Return the least-squares cells of a tree, made nonnegative."""
-    observed = [counts[0] for counts in measured.observed]
-    estimates, variances = consistent(measured.parents, observed, measured.variances)
+    estimates, variances = consistent(measured.parents, measured.observed, measured.variances)
     values = nonnegative(measured.parents, estimates, variances)
-    n_records = int(observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
+    n_records = int(measured.observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
     return Estimate(measured, measured.parents, values, n_records)
 
 
-def _estimate_from_views(measured: Measured, plan: Plan) -> Estimate:
+def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
     domain = measured.domain
     grid = Grid(domain)
-    counts = tuple(view[0].astype(np.float64) for view in measured.views)
-    margins, total = one_way_margins(domain, plan.views, counts)
-    totals = measured.observed[0][0].astype(np.float64) if plan.n_public else np.array([max(round(total), 0)])
-    errors = {item.columns: item.standard_error for item in view_errors(domain, plan.views)}
+    counts = tuple(view.astype(np.float64) for view in measured.views)
+    margins, total = one_way_margins(domain, views_of(tree), counts)
+    totals = measured.observed[0].astype(np.float64) if n_public else np.array([max(round(total), 0)])
+    errors = {item.columns: item.standard_error for item in view_errors(domain, views_of(tree))}
     spread = [errors.get((name,), 0.0) for name in domain.names]
     views = [
-        Observation(count, noise_variance(view.possible(domain), view.scale), view.columns)
-        for view, count in zip(plan.views, counts, strict=True)
+        Observation(count, variance_of(view.possible(domain), step), view.columns)
+        for (view, step), count in zip(tree.views, counts, strict=True)
     ]
     base = log_independent(grid, margins, spread)
     values = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
@@ -92,7 +100,7 @@ def _estimate_from_views(measured: Measured, plan: Plan) -> Estimate:
     return Estimate(grid, [group], by_public.ravel(), round(float(totals.sum())))
 
 
-def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
+def _nodes(measured: NoisyTree, grid: Grid) -> list[Observation]:
     """Return the noisy counts of the layers that were counted, with the node that each cell falls into."""
     found: list[Observation] = []
     domain = measured.domain
@@ -105,23 +113,12 @@ def _nodes(measured: Measured, grid: Grid) -> list[Observation]:
     for chosen, layer, observed, variance in layers:
         node = descend(node, codes, domain, chosen)
         if layer.counted.any() and np.isfinite(variance[layer.counted]).any():
-            found.append(Observation(observed[0].astype(np.float64), variance, group=node.astype(np.int32)))
+            found.append(Observation(observed.astype(np.float64), variance, group=node.astype(np.int32)))
     return found
 
 
-def synthesize(
-    found: Estimate, table: Table, n_sets: int, *, bits: RandomBits, clock: Clock
-) -> list[pd.DataFrame | LargeSet]:
-    """Turn one consistent table into synthetic sets.
-
-    Post-processing: of the confidential table it reads the public columns alone.
-    """
-    public = table.public_part() if table.schema.public_columns else None
-    return _sets(found, table.schema, public, range(1, n_sets + 1), bits.generator(), clock.step)
-
-
 def draw_sets(
-    found: Estimate, plan: privacy_plan.Plan, curator: Curator, rng: np.random.Generator, *, part: int = 1
+    found: Estimate, plan: Plan, curator: Curator, rng: np.random.Generator, *, part: int = 1
 ) -> list[pd.DataFrame | LargeSet]:
     """Turn one consistent table into the synthetic sets of one round. Post-processing.
 
@@ -204,67 +201,46 @@ def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
     return cell[np.lexsort([measured.levels(cell, int(column)) for column in reversed(measured.domain.public)])]
 
 
-def draw(table: Table, plan: Plan, *, mechanism: Mechanism, bits: RandomBits, clock: Clock) -> Drawn:
-    """Measure one tree for all sets, or one for each, and draw the sets from it."""
-    n_each = mechanism.n_sets // plan.n_trees
-    sets: list[pd.DataFrame | LargeSet] = []
-    statistics: dict[str, pd.DataFrame] = {}
-    for number in range(1, plan.n_trees + 1):
-        with clock.step("counting and adding noise"):
-            measured = measure(table, plan, bits)
-        with clock.step("making the counts consistent"):
-            found = estimate(measured, plan)
-        sets += synthesize(found, table, n_each, bits=bits, clock=clock)
-        statistics |= noisy_statistics(measured, plan, f"set {number}, " if plan.n_trees > 1 else "")
-    errors = _errors(measured, plan)
-    return Drawn.of(sets, statistics=statistics, noise=plan.noise(), margin_errors=errors)
-
-
-def release_of(tree: Tree, plan: privacy_plan.Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+def release_of(tree: TreeDesign, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     """Measure one tree for all sets, or one for each, and draw the sets from it."""
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
     for part in range(1, plan.repeats + 1):
         with curator.timed("counting and adding noise"):
-            measured = measure_tree(tree, curator, rng)
+            measured = measure(tree, curator, rng)
         with curator.timed("making the counts consistent"):
-            found = estimate(measured, tree_plan(tree, plan))
+            found = estimate(measured, tree, n_public=plan.n_public)
         sets += draw_sets(found, plan, curator, rng, part=part)
-        statistics |= noisy_statistics(measured, tree_plan(tree, plan), f"set {part}, " if plan.repeats > 1 else "")
-    return Drawn.of(sets, statistics=statistics, margin_errors=_errors(measured, tree_plan(tree, plan)))
+        statistics |= noisy_statistics(measured, tree, f"set {part}, " if plan.repeats > 1 else "")
+    errors = margin_errors(measured, tree, n_public=plan.n_public)
+    return Drawn.of(sets, statistics=statistics, margin_errors=errors)
 
 
-def tree_plan(tree: Tree, plan: privacy_plan.Plan) -> Plan:
-    """Return the tree as post-processing reads it."""
-    views = tuple(view for view, _ in tree.views)
-    return Plan(scales=tree.scales, chooser=Given(), n_public=plan.n_public, n_trees=plan.repeats, views=views)
+def views_of(tree: TreeDesign) -> tuple[View, ...]:
+    """Return the margins that are counted below a tree."""
+    return tuple(view for view, _ in tree.views)
 
 
-def _errors(measured: Measured, plan: Plan) -> tuple[MarginError, ...]:
+def margin_errors(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> tuple[MarginError, ...]:
     """Return what the noise comes to in margins; trees of a release have the same noise, and nearly the same errors."""
-    if plan.views:
-        return view_errors(measured.domain, plan.views)
-    return tree_errors(measured.domain, measured.layers, measured.scales, n_public=plan.n_public)
+    if tree.views:
+        return view_errors(measured.domain, views_of(tree))
+    return tree_errors(measured.domain, measured.layers, measured.scales, n_public=n_public)
 
 
-def of_set(number: int, n_trees: int) -> str:
-    """Return what tells the items of one tree from those of another."""
-    return f", set {number}" if n_trees > 1 else ""
-
-
-def noisy_statistics(measured: Measured, plan: Plan, prefix: str) -> dict[str, pd.DataFrame]:
+def noisy_statistics(measured: NoisyTree, tree: TreeDesign, prefix: str) -> dict[str, pd.DataFrame]:
     """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
     domain, names = measured.domain, list(measured.domain.names)
     found: dict[str, pd.DataFrame] = {}
     for number in range(1, len(measured.chosen) + 1):
-        layer, counts = measured.layers[number], measured.observed[number][0]
+        layer, counts = measured.layers[number], measured.observed[number]
         if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
             kept = slice(None) if layer.counted.all() else np.flatnonzero(layer.counted)
             frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)  # 100 MB for a million nodes
             found[f"{prefix}layer {len(found) + 1}"] = frame.assign(noisy_count=counts[kept])
-    for view, counts in zip(plan.views, measured.views, strict=True):
+    for view, counts in zip(views_of(tree), measured.views, strict=True):
         frame = pd.DataFrame({names[j]: levels for j, levels in view.levels(domain).items()})
-        found[f"{prefix}{view.name}"] = frame.assign(noisy_count=counts[0])
-    if not plan.views:
-        found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1][0]})
+        found[f"{prefix}{view.name}"] = frame.assign(noisy_count=counts)
+    if not tree.views:
+        found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
     return found

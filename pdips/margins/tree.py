@@ -14,9 +14,8 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
-from pdips.margins.counts import SMALLEST_VARIANCE, Measured
-from pdips.margins.domain import STOP, Domain, Layer, cells, descend, split_by, top_layer, top_node
-from pdips.margins.views import View
+from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, split_by, top_layer, top_node
+from pdips.margins.views import SMALLEST_VARIANCE, View
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
 
@@ -80,7 +79,7 @@ class GivenColumns:
         return np.full(layer.n_nodes, self.order[number - 1], dtype=np.int64)
 
 
-class Groups(Protocol):
+class GroupSplitter(Protocol):
     """An election of the columns that split first."""
 
     def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
@@ -89,7 +88,7 @@ class Groups(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Tree:
+class TreeDesign:
     """What is counted of tables of one schema.
 
     Parameters
@@ -105,7 +104,7 @@ class Tree:
         Margins to be counted in place of the cells.
     stop : Fraction, optional
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
-    groups : Groups, optional
+    groups : GroupSplitter, optional
         Elects the columns that split first, in place of the splitter.
     """
 
@@ -114,7 +113,7 @@ class Tree:
     splitter: Splitter = GivenColumns()
     views: tuple[tuple[View, Step], ...] = ()
     stop: Fraction | None = None
-    groups: Groups | None = None
+    groups: GroupSplitter | None = None
 
     @property
     def n_split(self) -> int:
@@ -126,7 +125,7 @@ class Tree:
         """Scale of the noise of each layer but layer 0."""
         return tuple(None if step is None else step.scale for step in self.layers)
 
-    def with_first(self, first: tuple[int, ...]) -> "Tree":
+    def with_first(self, first: tuple[int, ...]) -> "TreeDesign":
         """Return the tree once an election has said which columns are on top; only the last of them is counted."""
         layers = (*(None,) * (len(first) - 1), *self.layers)
         return replace(self, layers=layers, splitter=GivenColumns(first), groups=None)
@@ -139,19 +138,68 @@ class Tree:
         return float(self.stop) * below.standard_deviation
 
 
-def measure(tree: Tree, curator: Curator, rng: np.random.Generator) -> Measured:
+@dataclass(frozen=True)
+class NoisyTree:
+    """Noisy counts of one tree, before anything is made consistent.
+
+    Parameters
+    ----------
+    domain : Domain
+        The cross-tabulation.
+    layers : list of Layer
+        Layer 0, the layers that split by a column, and the cells.
+    chosen : list of ndarray
+        For each layer that was split, the column that split each node.
+    observed : list of ndarray of int64, each of shape (nodes,)
+        Noisy counts by layer; layer 0 holds exact public counts, or zeros where the number of records isn't public.
+    variances : list of ndarray, each of shape (nodes,)
+        Variance of the noise by layer: 0 for exact counts, infinity for counts not observed.
+    cells : Cells, optional
+        The last layer, if it is the full cross-tabulation.
+    views : tuple of ndarray of int64, each of shape (cells of the view,)
+        Noisy counts of the views; 0 where a structural zero rules the cell out.
+    scales : tuple of Fraction or None
+        Scale of the noise of each layer but the first.
+    """
+
+    domain: Domain
+    layers: list[Layer]
+    chosen: list[IntArray]
+    observed: list[IntArray]
+    variances: list[FloatArray]
+    cells: Cells | None = None
+    views: tuple[IntArray, ...] = ()
+    scales: tuple[Fraction | None, ...] = ()
+
+    @property
+    def parents(self) -> list[IntArray]:
+        """Parents of each layer but the first."""
+        return [layer.parent for layer in self.layers[1:]]
+
+    def levels(self, cell: IntArray, column: int) -> IntArray:
+        """Return the level of a column in each cell of a finished tree."""
+        if self.cells is None:
+            raise AssertionError("the tree has no cells yet")
+        return self.cells.levels(cell, column)
+
+
+def measure(tree: TreeDesign, curator: Curator, rng: np.random.Generator) -> NoisyTree:
     """Ask for one tree: elections and noisy counts, layer by layer, and then the views.
 
-    Returns
-    -------
-    Measured
-        With one run.
+    Parameters
+    ----------
+    tree : TreeDesign
+        What is counted.
+    curator : Curator
+        Answers.
+    rng : numpy.random.Generator
+        For what is drawn from public facts alone.
     """
     position = Position(tree.domain)
     if tree.groups is not None:
         tree = tree.with_first(tree.groups.elect(position, curator))
     layers, chosen = [top_layer(tree.domain)], list[IntArray]()
-    observed, variances = [_top_counts(tree.domain, layers[0], curator)], [_top_variance(layers[0], curator)]
+    observed, variances = [top_counts(tree.domain, layers[0], curator)], [_top_variance(layers[0], curator)]
     for number, step in enumerate(tree.layers[: tree.n_split], start=1):
         above = layers[-1]
         split = tree.splitter.columns
@@ -162,11 +210,11 @@ def measure(tree: Tree, curator: Curator, rng: np.random.Generator) -> Measured:
         counts, variance = _counted(layers[-1], step, position, curator)
         observed.append(counts)
         variances.append(variance)
-    grown = Measured(tree.domain, layers, chosen, [each[None] for each in observed], variances, scales=tree.scales)
+    grown = NoisyTree(tree.domain, layers, chosen, observed, variances, scales=tree.scales)
     return _with_views(grown, tree, position, curator) if tree.views else _with_cells(grown, tree, position, curator)
 
 
-def _top_counts(domain: Domain, top: Layer, curator: Curator) -> IntArray:
+def top_counts(domain: Domain, top: Layer, curator: Curator) -> IntArray:
     """Return the counts of layer 0 where they are public, and zeros where they aren't."""
     if not len(domain.public):
         n = curator.n_records if curator.n_public else 0
@@ -182,7 +230,7 @@ def _top_variance(top: Layer, curator: Curator) -> FloatArray:
     return np.full(top.n_nodes, 0.0 if curator.n_public else np.inf)
 
 
-def _stopped(tree: Tree, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
+def _stopped(tree: TreeDesign, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
     """Return which nodes are cut no further. A group of columns is stopped as a whole, at its first column."""
     stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
     limit = tree.limit(number)
@@ -200,7 +248,7 @@ def _counted(layer: Layer, step: Step | None, position: Position, curator: Curat
     return counts, np.where(layer.counted, variance_of(layer.possible, step), unknown)
 
 
-def _with_cells(grown: Measured, tree: Tree, position: Position, curator: Curator) -> Measured:
+def _with_cells(grown: NoisyTree, tree: TreeDesign, position: Position, curator: Curator) -> NoisyTree:
     bottom, step = cells(tree.domain, grown.layers[-1]), tree.layers[-1]
     if step is None:
         raise AssertionError("the cells are always counted")
@@ -215,20 +263,20 @@ def _with_cells(grown: Measured, tree: Tree, position: Position, curator: Curato
     return replace(
         grown,
         layers=[*grown.layers, bottom.layer],
-        observed=[*grown.observed, counts[None]],
+        observed=[*grown.observed, counts],
         variances=[*grown.variances, variance],
         cells=bottom,
     )
 
 
-def _with_views(grown: Measured, tree: Tree, position: Position, curator: Curator) -> Measured:
+def _with_views(grown: NoisyTree, tree: TreeDesign, position: Position, curator: Curator) -> NoisyTree:
     counted = []
     for view, step in tree.views:
 
         def exact(table: Table, view: View = view) -> IntArray:
             return table.count(view.find(tree.domain, position.codes(table)), view.n_cells(tree.domain))
 
-        counted.append(curator.count(step, exact, view.possible(tree.domain))[None])
+        counted.append(curator.count(step, exact, view.possible(tree.domain)))
     return replace(grown, views=tuple(counted))
 
 

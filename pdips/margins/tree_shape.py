@@ -1,5 +1,6 @@
 """The public shape of a STEPS release: which layers there are, what each costs and how noisy it is."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,7 +21,7 @@ MOST_NODES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Shape:
+class TreeShape:
     """Layers of one tree and their prices.
 
     Parameters
@@ -43,11 +44,6 @@ class Shape:
     elections: tuple[Fraction, ...]
     noised: tuple[Fraction, ...]
 
-    @property
-    def n_split(self) -> int:
-        """Number of layers that split by a column."""
-        return len(self.counted)
-
 
 def splittable(schema: Schema) -> list[str]:
     """Return the columns that a tree can split by."""
@@ -58,15 +54,8 @@ def deepest(schema: Schema) -> int:
     """Return how many layers any choice of columns keeps within ``MOST_NODES`` nodes; at least 1."""
     sizes = sorted((schema.columns[name].n_levels for name in splittable(schema)), reverse=True)
     public = [schema.columns[name].n_levels for name in schema.public_columns]
-    nodes = accumulate(sizes, lambda a, b: a * b, initial=_product(public))
+    nodes = accumulate(sizes, lambda a, b: a * b, initial=math.prod(public))
     return max(sum(number <= MOST_NODES for number in list(nodes)[1:]), 1)
-
-
-def _product(sizes: Sequence[int]) -> int:
-    product = 1
-    for size in sizes:
-        product *= size
-    return product
 
 
 def fits_margins(schema: Schema) -> bool:
@@ -92,7 +81,7 @@ def divide(budget: str | tuple[Number, ...], total: Fraction, n_noised: int, n_p
     total : Fraction
         What there is to spend.
     n_noised, n_paid : int
-        Number of layers with noise, and by how many the published variant divides.
+        Number of layers with noise, and by how many equal parts of the total are reckoned.
 
     Raises
     ------

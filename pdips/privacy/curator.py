@@ -9,6 +9,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from fractions import Fraction
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -79,7 +80,7 @@ class Curator(ABC):
 
     def __init__(self, plan: Plan, table: Table) -> None:
         self._plan, self._table = plan, table
-        self._place = self._asked = self._round = 0
+        self._place = self._asked = self._round = self._stratum = 0
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self._plan.mechanism}>"
@@ -113,7 +114,9 @@ class Curator(ABC):
         """Time a part of the work under this name."""
         yield
 
-    def count(self, step: Step, statistic: Statistic, possible: BoolArray | None = None) -> IntArray:
+    def count(
+        self, step: Step, statistic: Statistic, possible: BoolArray | None = None, *, units: int | Fraction = 1
+    ) -> IntArray:
         """Return whole numbers of the table with the noise of the step's price.
 
         Parameters
@@ -125,15 +128,18 @@ class Curator(ABC):
             sensitivity at most.
         possible : ndarray of bool, shape (numbers,), optional
             Which numbers can differ from 0; the others are 0 and have no noise. Public.
+        units : int or Fraction
+            The statistic's sensitivity in units of the step's, where it follows from public facts that no plan knows:
+            the number of records, or earlier answers.
 
         Returns
         -------
         ndarray of int64, shape (numbers,)
         """
         self._take(step, "laplace", "gaussian")
-        return self._count(step, statistic, possible)
+        return self._count(step.enlarged(units), statistic, possible)
 
-    def choose(self, step: Step, scores: Statistic) -> IntArray:
+    def choose(self, step: Step, scores: Statistic, *, units: int | Fraction = 1) -> IntArray:
         """Return one candidate for each row of scores, by exponential mechanisms.
 
         Parameters
@@ -143,13 +149,15 @@ class Curator(ABC):
         scores : callable
             Takes the table; returns scores in whole steps, shape (choices, candidates); the smallest int64 marks a
             candidate that isn't available.
+        units : int or Fraction
+            The sensitivity of the scores in units of the step's, as for :meth:`count`.
 
         Returns
         -------
         ndarray of int64, shape (choices,)
         """
         self._take(step, "exponential")
-        return self._choose(step, scores)
+        return self._choose(step.enlarged(units), scores)
 
     def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         """Return a draw from a distribution that depends on the table.
@@ -192,8 +200,26 @@ class Curator(ABC):
         self._asked += 1
         if self._asked == step.times:
             self._place, self._asked = self._place + 1, 0
+            self._next_stratum(step)
         if self._place == len(self._plan.steps):
             self._place, self._round = 0, self._round + 1
+
+    def _next_stratum(self, step: Step) -> None:
+        """Go back to the first of the steps that are asked of each stratum, until all strata have been asked."""
+        steps, block, first = self._plan.steps, (step.item, step.branch, step.strata), self._place
+        if step.strata == 1 or (first < len(steps) and _block(steps[first]) == block):
+            return
+        self._stratum += 1
+        if self._stratum == step.strata:
+            self._stratum = 0
+            return
+        while first and _block(steps[first - 1]) == block:
+            first -= 1
+        self._place = first
+
+
+def _block(step: Step) -> tuple[str, str, int]:
+    return step.item, step.branch, step.strata
 
 
 class Drawing(Curator):

@@ -50,6 +50,14 @@ class Step:
     parallel : bool
         Asked of strata that no record can be in two of, and the sensitivity is that of all strata together: one person
         pays once.
+    item : str
+        Under which the ledger adds it up with others; its own name if left out.
+    branch : str
+        Which of several parts of the records it reads, where no record is in two. Within an item branches compose in
+        parallel: the dearest counts, beside the steps without a branch.
+    strata : int
+        It is asked once for each of so many disjoint strata, together with the steps of its item and branch, and the
+        sensitivity is that of all strata together: one person pays once.
     unit : float
         What a whole step of the answer is worth in the unit in which noise is shown.
 
@@ -71,6 +79,9 @@ class Step:
     counts: str = ""
     delta: Fraction = Fraction(0)
     parallel: bool = False
+    item: str = ""
+    branch: str = ""
+    strata: int = 1
     unit: float = 1.0
 
     def __post_init__(self) -> None:
@@ -107,6 +118,15 @@ class Step:
         if self.law == "gaussian":
             return math.sqrt(self.variance)
         return math.sqrt(discrete_laplace_variance(self.scale))
+
+    def enlarged(self, units: int | Fraction) -> "Step":
+        """Return the step with a sensitivity so many times as large, at the same price."""
+        if units == 1:
+            return self
+        sensitivity = Sensitivity.of_person(
+            l1=units * self.sensitivity.l1, l2_squared=Fraction(units) ** 2 * self.sensitivity.l2_squared
+        )
+        return replace(self, sensitivity=sensitivity)
 
     @property
     def noise(self) -> Noise:
@@ -190,14 +210,15 @@ class Plan:
     def spends(self) -> tuple[Spend, ...]:
         """The items of the price: every step of every round. Their epsilons add up to that of :attr:`loss`."""
         rate = self.loss.epsilon / self._sum()
+        parallel = {step.item or step.name for step in self.steps if step.parallel}
         return tuple(
             Spend(
-                step=f"{step.name}{of_set(number, self.repeats)}",
-                epsilon=self._cost(step) * rate,
-                composition="parallel" if step.parallel else "sequential",
+                step=f"{name}{of_set(number, self.repeats)}",
+                epsilon=price * rate,
+                composition="parallel" if name in parallel else "sequential",
             )
             for number in range(1, self.repeats + 1)
-            for step in self.steps
+            for name, price in self._items().items()
         )
 
     @property
@@ -218,8 +239,18 @@ class Plan:
         """Return the plan of a form as printed, whose steps cost more than they claim; ``flaw`` says why."""
         return replace(self, kind="none", law=flaw)
 
+    def _items(self) -> dict[str, Fraction]:
+        """The price of each item of a round: its steps added up, of its branches the dearest."""
+        found: dict[str, dict[str, Fraction]] = {}
+        for step in self.steps:
+            branches = found.setdefault(step.item or step.name, {"": Fraction(0)})
+            branches[step.branch] = branches.get(step.branch, Fraction(0)) + self._cost(step)
+        return {
+            item: branches.pop("") + max(branches.values(), default=Fraction(0)) for item, branches in found.items()
+        }
+
     def _sum(self) -> Fraction:
-        return self.repeats * sum(map(self._cost, self.steps), Fraction(0))
+        return self.repeats * sum(self._items().values(), Fraction(0))
 
     def _cost(self, step: Step) -> Fraction:
         return step.rho if self.kind == "zcdp" else step.price

@@ -1,23 +1,25 @@
 """The public plan of a table that is synthesized column by column: order, predictors, strata, shares of epsilon."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from pdips.arrays import FloatArray
 from pdips.data.encoding import Box, Scale, Values
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.privacy.loss import Neighbours, Spend
-from pdips.quantile.conditional import Groups
-from pdips.quantile.gradient import RegressionRecords
-from pdips.quantile.panel import Panel
+from pdips.privacy.loss import Neighbours
+from pdips.privacy.plan import Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.quantile.conditional import RecordGroups
+from pdips.quantile.panel import PARTS, Panel, Part
 
 MOST_GROUPS = 32
-"""Groups of a column's histogram, in each stratum."""
+"""RecordGroups of a column's histogram, in each stratum."""
 MOST_STRATA = 256
 CUTS = 4
 """Intervals that a numeric column is cut into where it makes groups."""
@@ -30,47 +32,86 @@ SMALLEST_EPSILON = Fraction(1, 10**9)
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnTask:
-    """One numeric column of one stratum: what is read, and at which price.
+class ColumnBudget:
+    """What the private answers of one column have in common; from it follows what each of them costs.
 
     Parameters
     ----------
-    column : Column
-        The outcome.
-    box : Box
-        The predictors.
-    outcome, given : ndarray and mapping
-        Of the table's records.
-    pilot : mapping
-        The same predictors of records drawn from what is released.
-    epsilon, neighbours, cap
-        The price, the neighbours that it is for, and the most records of a person.
-    unchanged : ndarray, optional
-        In a panel the line, in predictors over [-1, 1]^p, on which the outcome is what it was the year before.
-    n_public : int, optional
-        In a panel the number of records, where it follows from public columns.
+    schema, neighbours
+        Of the plan.
+    item, part : str
+        What the ledger calls the column, and which part of its records this is, if births are apart from continuers.
+    branch : str
+        Like ``part`` where both parts have the whole budget, since no record is in two of them.
+    epsilon : Fraction
+        For all answers, in nats.
+    strata : int
+        How many strata there are, each of which is asked the same.
+    confidential : bool
+        Whether the strata are confidential: then a replaced record may leave one and enter another.
     """
 
-    column: Column
-    box: Box
-    outcome: FloatArray
-    given: Values
-    pilot: Values
-    epsilon: Fraction
+    schema: Schema
     neighbours: Neighbours
-    cap: int
+    item: str
+    epsilon: Fraction
+    part: str = ""
+    branch: str = ""
+    strata: int = 1
+    confidential: bool = False
+
+    @property
+    def moves(self) -> bool:
+        """Whether a record may move between strata: two of them, with one record less and one more."""
+        return self.confidential and self.neighbours == "replace-one"
+
+    @property
+    def in_stratum(self) -> Neighbours:
+        """What happens to one stratum: a replaced record stays in it if strata are public (kng.md, theorem 7)."""
+        return "add-remove" if self.moves else self.neighbours
+
+    def choice(self, name: str, price: Fraction, spread: int) -> Step:
+        """Return the step of an exponential mechanism; one record moves two candidates' scores apart by ``spread``."""
+        return self._step(name, price, self._of_record(spread), law="exponential")
+
+    def draw(self, name: str, price: Fraction) -> Step:
+        """Return the step of a draw from a distribution that has an epsilon of one record: 1 / scale."""
+        return self._step(name, price, self._of_record(1), law="distribution")
+
+    def histogram(self, name: str, price: Fraction, counts: str) -> Step:
+        """Return the step of a histogram of records."""
+        cells = Sensitivity.of_counts(self.schema, self.neighbours)
+        return self._step(name, price, cells, counts=counts)
+
+    def _of_record(self, spread: int) -> Sensitivity:
+        return Sensitivity.of_record(self.schema, l1=2 * spread if self.moves else spread)
+
+    def _step(self, name: str, price: Fraction, sensitivity: Sensitivity, **more: Any) -> Step:
+        whole = f"{self.item}: {self.part + ', ' if self.part else ''}{name}"
+        common = {"item": self.item, "branch": self.branch, "strata": self.strata}
+        return Step(name=whole, sensitivity=sensitivity, price=price, **common, **more)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericPart:
+    """Those records of a numeric column that are fitted together: all, or the births or the continuers of a year.
+
+    Parameters
+    ----------
+    budget : ColumnBudget
+        The price.
+    box : Box
+        The predictors.
+    part : {"births", "continuers"}, optional
+        Of a panel's year.
+    unchanged : ndarray, optional
+        In a panel the line, in predictors over [-1, 1]^p, on which the outcome is what it was the year before.
+    """
+
+    budget: ColumnBudget
+    box: Box
+    part: Part | None = None
     unchanged: FloatArray | None = None
-    n_public: int | None = None
-
-    def records(self) -> RegressionRecords:
-        """Return outcome and predictors, clamped to the box, as a K-norm gradient reads them."""
-        scale = Scale(self.column)
-        predictors = self.box.matrix(self.given) if self.box.names else np.zeros((len(self.outcome), 0))
-        return RegressionRecords.of(scale.there(self.outcome), predictors, *scale.bounds)
-
-    def scale(self, epsilon: Fraction) -> Fraction:
-        """Return the scale of the noise of a histogram that costs ``epsilon``."""
-        return histogram_scale(self.neighbours, self.cap, epsilon)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,60 +149,100 @@ class ColumnPlan:
     panel: Panel | None = None
 
     @cached_property
-    def strata(self) -> Groups:
+    def strata(self) -> RecordGroups:
         """The strata of numeric columns."""
-        return Groups(self.schema, {name: np.zeros(0) for name in self.by})
+        return RecordGroups(self.schema, {name: np.zeros(0) for name in self.by})
 
     @property
     def numeric(self) -> list[str]:
         """The numeric columns that are synthesized."""
         return [name for name in self.order if not self.schema.columns[name].is_categorical]
 
-    def in_stratum(self) -> tuple[Fraction, Neighbours]:
-        """Return the share of a step's epsilon that each stratum may spend, and for which neighbours.
+    @property
+    def confidential(self) -> bool:
+        """Whether records are divided by columns that aren't public."""
+        return any(not self.schema.columns[name].public for name in self.by)
 
-        A replaced record may leave one stratum and enter another: two strata with a record less and one more, at half
-        of epsilon each (``docs/proofs/kng.md``, theorem 7). Where the strata are public it stays.
-        """
-        confidential = [name for name in self.by if not self.schema.columns[name].public]
-        if confidential and self.neighbours == "replace-one":
-            return Fraction(1, 2), "add-remove"
-        return Fraction(1), self.neighbours
+    def epsilon_of(self, name: str) -> Fraction:
+        """Return what a column costs, in nats."""
+        return self.epsilon * self.shares[name]
+
+    def budget(self, name: str, epsilon: Fraction, **part: str) -> ColumnBudget:
+        """Return the budget of a numeric column, or of a part of it."""
+        return ColumnBudget(
+            schema=self.schema,
+            neighbours=self.neighbours,
+            item=self.item(name),
+            epsilon=epsilon,
+            strata=self.strata.n,
+            confidential=self.confidential,
+            **part,
+        )
+
+    def item(self, name: str) -> str:
+        """Return what the ledger calls a column: births and continuers together, and all strata."""
+        parts = ", births and continuers" if self.panel and name in self.panel.before else ""
+        return f"column {name}{parts}{', all strata' if self.by else ''}"
+
+    def histogram(self, name: str) -> Step | None:
+        """Return the step that counts levels, or how many numbers are missing, in all strata at once."""
+        column, epsilon = self.schema.columns[name], self.epsilon_of(name)
+        whole = ColumnBudget(schema=self.schema, neighbours=self.neighbours, item=self.item(name), epsilon=epsilon)
+        if column.is_categorical:
+            return whole.histogram("levels", epsilon, f"each level of {name}")
+        if column.missing and not (self.panel and name in self.panel.years):
+            return whole.histogram("missing values", epsilon * MISSING_SHARE, f"missing values of {name}")
+        return None
+
+    def parts(self, name: str) -> tuple[NumericPart, ...]:
+        """Return the parts of a numeric column that are fitted apart."""
+        panel, epsilon = self.panel, self.epsilon_of(name)
+        if panel is None or name not in panel.years:
+            left = epsilon * (1 - MISSING_SHARE) if self.schema.columns[name].missing else epsilon
+            return (NumericPart(budget=self.budget(name, left), box=self._box(self.schema, self.given[name])),)
+        found = []
+        for part in PARTS if name in panel.before else PARTS[:1]:
+            box = self._box(panel.known_schema, panel.of_part(part, name, self.given[name]))
+            budget = self.budget(name, epsilon * panel.share(part, name), part=part)
+            # both have all of the budget, or each has an item of its own
+            apart = {"item": f"{budget.item}, {part}"} if panel.births_share is not None else {"branch": part}
+            budget = replace(budget, **apart)
+            found.append(NumericPart(budget=budget, box=box, part=part, unchanged=panel.unchanged(name, box)))
+        return tuple(found)
+
+    def _box(self, schema: Schema, given: Sequence[str]) -> Box:
+        return Box(schema, tuple(name for name in given if name not in self.by), self.caps)
+
+    def cuts(self, name: str) -> bool:
+        """Whether the groups of a column with levels are cut where numbers that are drawn on the way say."""
+        columns = self.schema.columns
+        return columns[name].is_categorical and any(not columns[other].is_categorical for other in self.given[name])
 
     def least(self, name: str) -> Fraction:
-        """Return the least epsilon that a step of a column may have to do with, before any table is seen.
-
-        That is what one stratum has, of a year the smaller part of births and continuers, and of a column with missing
-        values what counting these leaves.
-        """
-        epsilon, column = self.epsilon * self.shares[name], self.schema.columns[name]
-        if column.is_categorical:
-            return epsilon
-        if self.panel and name in self.panel.years:
-            births = self.panel.births_share if name in self.panel.before else None
-            epsilon *= min(births, 1 - births) if births is not None else 1
-        elif column.missing:
-            epsilon *= 1 - MISSING_SHARE
-        return epsilon * self.in_stratum()[0]
+        """Return the least epsilon that one stratum's answers for a column may have to do with, for each record."""
+        parts = () if self.schema.columns[name].is_categorical else self.parts(name)
+        epsilon = min((part.budget.epsilon for part in parts), default=self.epsilon_of(name))
+        halved = bool(parts) and parts[0].budget.moves
+        return epsilon / Sensitivity.of_record(self.schema, l1=2 if halved else 1).l1
 
     def n_predictors(self, name: str) -> int:
         """Return how many columns a column may be a line in; strata are none."""
         return len([other for other in self.given[name] if other not in self.by])
 
-    def groups(self, name: str, pilot: Values) -> Groups:
+    def groups(self, name: str, pilot: Values) -> RecordGroups:
         """Return the groups of a column's histogram: the strata, then columns before as long as there are few."""
         strata = {each: np.zeros(0) for each in self.by if each != name and each in pilot}
-        cuts, most = strata, MOST_GROUPS * max(Groups(self.schema, strata).n, 1)
+        cuts, most = strata, MOST_GROUPS * max(RecordGroups(self.schema, strata).n, 1)
         for other in reversed(self.given[name]):
             if other in cuts:
                 continue
             inner = np.zeros(0) if self.schema.columns[other].is_categorical else _quartiles(pilot[other])
-            wider = Groups(self.schema, {**cuts, other: inner})
+            wider = RecordGroups(self.schema, {**cuts, other: inner})
             cuts = dict(wider.cuts) if wider.n <= most else cuts
-        return Groups(self.schema, cuts)
+        return RecordGroups(self.schema, cuts)
 
-    def spends(self) -> tuple[Spend, ...]:
-        """Return the items of a price: one a column, its strata together.
+    def check(self) -> None:
+        """Refuse shares that leave too little.
 
         Raises
         ------
@@ -169,25 +250,12 @@ class ColumnPlan:
             If a column's share is so small that its noise would be out of range.
         """
         for name in self.order:
-            if self.least(name) / self.schema.records.max_per_person < SMALLEST_EPSILON:
+            if self.least(name) < SMALLEST_EPSILON:
                 births = " or more even, or births_share = parallel" if self.panel and self.panel.births_share else ""
                 raise InputError(
                     f"epsilon is too small: a step of column {name!r} would have less than 1e-9 for each record; take "
                     f"a larger epsilon, or shares that are larger for it{births}"
                 )
-        years, strata = self.panel.before if self.panel else {}, ", all strata" if self.by else ""
-        return tuple(
-            Spend(
-                step=f"column {name}{', births and continuers' if name in years else ''}{strata}",
-                epsilon=self.epsilon * self.shares[name],
-            )
-            for name in self.order
-        )
-
-
-def histogram_scale(neighbours: Neighbours, cap: int, epsilon: Fraction) -> Fraction:
-    """Return the scale of the noise on each count: a replaced record changes two of them, and a person has ``cap``."""
-    return cap * (2 if neighbours == "replace-one" else 1) / epsilon
 
 
 def _quartiles(values: FloatArray) -> FloatArray:

@@ -1,34 +1,30 @@
-"""Tables synthesized column by column, each given those before: shared settings, private choices, releases, audits."""
+"""Tables synthesized column by column, each given those before: shared settings, the plan, and what asks the table."""
 
-import dataclasses
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.encoding import Box, Values, to_frame, values_of
-from pdips.data.schema import Schema
+from pdips.data.encoding import Box, Scale, Values, to_frame, values_of
+from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.margins.synthesis import public_order, public_records
-from pdips.mechanism import MOST_SETS, Drawn, Split, Variant, check_settings, run, statement
-from pdips.privacy.curator import Clock, Progress
-from pdips.privacy.ledger import Ledger
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, as_float, exact, positive
-from pdips.privacy.noise import RandomBits
-from pdips.privacy.replay import ExactLaw as Law
-from pdips.quantile.choosing import Chooser, Exact, Recording, many, outcomes
-from pdips.quantile.column_plan import MISSING_SHARE, ColumnPlan, ColumnTask, column_plan, histogram_scale
+from pdips.mechanism import Drawn, PlannedMechanism
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Number, exact, positive
+from pdips.privacy.plan import Plan, Step
+from pdips.quantile.column_plan import ColumnPlan, NumericPart, column_plan
 from pdips.quantile.conditional import ByStratum, Draw, LevelDraw, MissingDraw
+from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import MOST_RECORDS
-from pdips.quantile.panel import PARTS, NoRecords, Panel, PanelDraw, Part, check_panel, panel_of
-from pdips.release.release import Release, RunRecord
+from pdips.quantile.panel import PanelDraw, check_panel, panel_of
 
 PILOT = 5_000
 """Records drawn on the way from what is released so far: where groups are cut and predictors centred."""
@@ -45,147 +41,53 @@ PANEL = (
 """What the statement of a panel adds."""
 
 
-class FitNumbers(Protocol):
-    """Spends a task's epsilon and returns what draws the column."""
-
-    def __call__(self, task: ColumnTask, chooser: Chooser) -> Draw: ...
-
-
 @dataclass(frozen=True, kw_only=True)
-class TableFit:
-    """The private choices for one table: all columns in order, each given records drawn from those before.
+class ColumnTask:
+    """One numeric column of one stratum, or of one part of it.
 
     Parameters
     ----------
-    plan : ColumnPlan
-        What is done.
-    values : mapping of str to ndarray
-        The confidential table.
-    pilot : dict of str to ndarray
-        Public columns of the records to be drawn on the way; the others are added.
-    fit_numbers : callable
-        For numeric columns.
-    chooser : Chooser
-        Makes all private choices.
+    part : NumericPart
+        Its predictors and its price.
+    schema, name
+        Of the table, and the column.
+    regression : LineRegression
+        The outcome on the predictors, clamped to their box.
+    pilot : mapping
+        The same predictors of records drawn from what is released.
+    n_public : int, optional
+        In a panel the number of records, where it follows from public columns.
+    steers : bool
+        Whether later columns' questions depend on the answers.
+    keep : float
+        How likely a coarse step is to read a record.
+    rng : numpy.random.Generator
+        Tosses the coins of that.
     """
 
-    plan: ColumnPlan
-    values: Values
-    pilot: dict[str, FloatArray]
-    fit_numbers: FitNumbers
-    chooser: Chooser
+    part: NumericPart
+    schema: Schema
+    name: str
+    regression: LineRegression
+    pilot: Values
+    n_public: int | None
+    steers: bool
+    keep: float
+    rng: np.random.Generator
 
-    def draws(self, rng: np.random.Generator) -> dict[str, Draw]:
-        """Spend epsilon and return what draws each column; ``rng`` is for the records on the way."""
-        draws: dict[str, Draw] = {}
-        n_pilot = len(next(iter(self.pilot.values()))) if self.pilot else PILOT
-        for name in self.plan.order:
-            column, epsilon = self.plan.schema.columns[name], self.plan.epsilon * self.plan.shares[name]
-            if column.is_categorical:
-                codes = self.values[name].astype(np.int64)
-                draws[name] = self.levels(name, codes, column.n_levels, epsilon)
-            elif self.plan.panel and name in self.plan.panel.years:
-                draws[name] = self.year(self.plan.panel, name, epsilon)
-            else:
-                draws[name] = self.numbers(name, epsilon)
-            self.pilot[name] = draws[name].draw(self.pilot, n_pilot, rng)
-        return draws
+    @property
+    def box(self) -> Box:
+        """The predictors."""
+        return self.part.box
 
-    def levels(self, name: str, codes: IntArray, n_levels: int, epsilon: Fraction) -> LevelDraw:
-        """Count levels of a column by group, with noise."""
-        groups, cap = self.plan.groups(name, self.pilot), self.plan.schema.records.max_per_person
-        place = groups.of(self.values, len(codes)) * n_levels + codes
-        counts = np.bincount(place, minlength=groups.n * n_levels)
-        scale = histogram_scale(self.plan.neighbours, cap, epsilon)
-        noisy = self.chooser.count(counts, scale).reshape(groups.n, n_levels)
-        weights = np.maximum(noisy, 0).astype(np.float64)
-        weights[weights.sum(axis=1) == 0] = np.maximum(noisy.sum(axis=0), 0)
-        weights[weights.sum(axis=1) == 0] = 1.0
-        return LevelDraw(groups, weights)
-
-    def numbers(self, name: str, epsilon: Fraction) -> Draw:
-        """Fit each stratum of a numeric column, after counting whether it is missing."""
-        known, missing = ~np.isnan(self.values[name]), None
-        if self.plan.schema.columns[name].missing:
-            missing = self.levels(name, (~known).astype(np.int64), 2, epsilon * MISSING_SHARE)
-            epsilon *= 1 - MISSING_SHARE
-        box = self._box(name, self.plan.schema, self.plan.given[name])
-        each = [self._task(name, box, known & rows, others, epsilon) for rows, others in self._strata(len(known))]
-        found = self._by_stratum(each)
-        return MissingDraw(missing, found) if missing else found
-
-    def year(self, panel: Panel, name: str, epsilon: Fraction) -> Draw:
-        """Fit births and continuers of a year apart: public columns say who is which."""
-        here, there, draws = panel.parts(name, self.values), panel.parts(name, self.pilot), dict[Part, Draw]()
-        public = all(self.plan.schema.columns[each].public for each in self.plan.by)
-        for part, other in zip(PARTS, reversed(PARTS), strict=True):
-            box = self._box(name, panel.known_schema, panel.of_part(part, name, self.plan.given[name]))
-            each: list[Draw] = []
-            for rows, pilot_rows in self._strata(len(here[part])):
-                among, mine = rows if public else np.ones_like(rows), here[part] & rows
-                if not (here[part] & among).any():
-                    each.append(NoRecords())
-                    continue
-                spent = epsilon * panel.share(part, alone=not (here[other] & among).any())
-                known = {"unchanged": panel.unchanged(name, box), "n_public": int(mine.sum()) if public else None}
-                each.append(self._task(name, box, mine, there[part] & pilot_rows, spent, **known))
-            draws[part] = self._by_stratum(each)
-        return PanelDraw(panel, name, draws)
-
-    def _by_stratum(self, each: list[Draw]) -> Draw:
-        return ByStratum(self.plan.strata, tuple(each)) if self.plan.by else each[0]
-
-    def _box(self, name: str, schema: Schema, given: Sequence[str]) -> Box:
-        return Box(schema, tuple(other for other in given if other not in self.plan.by), self.plan.caps)
-
-    def _strata(self, n: int) -> list[tuple[BoolArray, BoolArray]]:
-        """Return for each stratum which of the table's n records are in it, and which of those on the way."""
-        strata, n_pilot = self.plan.strata, len(next(iter(self.pilot.values()), ()))
-        place, pilot_place = strata.of(self.values, n), strata.of(self.pilot, n_pilot)
-        return [(place == k, pilot_place == k) for k in range(strata.n)]
-
-    def _task(
-        self, name: str, box: Box, rows: BoolArray, pilot_rows: BoolArray, epsilon: Fraction, **panel: Any
-    ) -> Draw:
-        """Spend a stratum's part of epsilon on some of its records."""
-        share, neighbours = self.plan.in_stratum()
-        task = ColumnTask(
-            column=self.plan.schema.columns[name],
-            box=box,
-            outcome=self.values[name][rows],
-            given={other: self.values[other][rows] for other in box.names},
-            pilot={other: self.pilot[other][pilot_rows] for other in box.names},
-            epsilon=epsilon * share,
-            neighbours=neighbours,
-            cap=self.plan.schema.records.max_per_person,
-            **panel,
-        )
-        return self.fit_numbers(task, self.chooser)
-
-
-def fitting(columns: ColumnPlan, table: Table, fit_numbers: FitNumbers) -> Callable[..., dict[str, Draw]]:
-    """Return a function that makes all private choices for a table, ``chooser`` and ``rng`` given, any number of times;
-    it gives what draws the columns."""
-    public = public_values(table)
-    values = values_of(table, list(columns.schema.columns))
-
-    def fit(chooser: Chooser, rng: np.random.Generator | None = None) -> dict[str, Draw]:
-        """Without ``rng`` records on the way are always the same, which is as private and easier to audit."""
-        made = TableFit(plan=columns, values=values, pilot=dict(public), fit_numbers=fit_numbers, chooser=chooser)
-        return made.draws(rng or np.random.default_rng(0))
-
-    return fit
-
-
-def public_values(table: Table) -> dict[str, FloatArray]:
-    """Return the public columns as numbers, in an order that depends on nothing else."""
-    public = list(table.schema.public_columns)
-    order = public_order(table, public) if public else None
-    return {name: values[order] for name, values in values_of(table, public).items()}
+    @property
+    def column(self) -> Column:
+        """The outcome."""
+        return self.schema.columns[self.name]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnSynthesis(ABC):
+class ColumnSynthesis(PlannedMechanism):
     """Settings that mechanisms share which synthesize tables column by column.
 
     Parameters
@@ -229,15 +131,6 @@ class ColumnSynthesis(ABC):
         If a setting is out of range.
     """
 
-    name: ClassVar[str]
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one", "add-remove")
-    variants: ClassVar[tuple[Variant, ...]] = ("sound",)
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = MOST_SETS
-
-    epsilon: Number
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
     order: tuple[str, ...] | None = None
     predictors: ByColumn | None = None
     caps: ByColumn | None = None
@@ -251,7 +144,7 @@ class ColumnSynthesis(ABC):
 
     def __post_init__(self) -> None:
         """Check the settings that need no schema."""
-        check_settings(self, variant=self.variants[0])
+        super().__post_init__()
         check_n_records(self.n_records, self.neighbours)
         for setting in ("predictors", "caps", "budget"):
             named(getattr(self, setting), setting)
@@ -261,8 +154,21 @@ class ColumnSynthesis(ABC):
             raise InputError(f"n_candidates must be a whole number from 2 to 10,000, got {n}")
 
     @abstractmethod
-    def fit_numbers(self, task: ColumnTask, chooser: Chooser) -> Draw:
-        """Spend a task's epsilon on a numeric column and return what draws it."""
+    def steps(self, part: NumericPart) -> Sequence[Step]:
+        """Return what is asked of each stratum of a numeric column, or of a part of it."""
+
+    @abstractmethod
+    def fit(self, task: ColumnTask, curator: Curator) -> Draw:
+        """Ask the steps of a numeric column of one stratum and return what draws it."""
+
+    def reads_pilot(self, part: NumericPart) -> bool:
+        """Whether what is asked depends on records that are drawn on the way."""
+        return False
+
+    @property
+    @abstractmethod
+    def numbers_from(self) -> str:
+        """What the statement says numeric columns are drawn from."""
 
     def columns(self, schema: Schema) -> ColumnPlan:
         """Return what is done to tables of a schema.
@@ -292,95 +198,27 @@ class ColumnSynthesis(ABC):
             panel=panel_of(schema, self.panel, self.panel_columns, self.births_share),
         )
 
-    @property
-    @abstractmethod
-    def numbers_from(self) -> str:
-        """What the statement says numeric columns are drawn from."""
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price of the release, in total."""
-        law = law_sentence(schema, self.numbers_from) + (PANEL if self.panel else "")
-        return PrivacyLoss(
-            epsilon=exact(self.epsilon, "epsilon"),
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: for each column counts of its levels, or the answers that its numbers are drawn from."""
+        columns = self.columns(schema)
+        columns.check()
+        steps: list[Step] = []
+        for name in columns.order:
+            histogram = columns.histogram(name)
+            steps += [histogram] if histogram else []
+            for part in columns.parts(name) if name in columns.numeric else ():
+                steps += self.steps(part)
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
             neighbours=self.neighbours,
-            kind="pure",
-            statement=statement(self, schema, law),
+            steps=tuple(steps),
+            n_sets=self.n_sets,
+            law=law_sentence(schema, self.numbers_from) + (PANEL if self.panel else ""),
+            design=columns,
         )
 
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: one a column."""
-        return self.columns(schema).spends()
-
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
-        """Return the choices and noisy counts of independent releases, shape (runs, numbers), for audits."""
-        columns = self.columns(table.schema)
-        fit = fitting(columns, table, self.fit_numbers)
-        if len(columns.order) == 1:
-            return many(fit, n_runs, bits)
-        runs = []
-        for _ in range(n_runs):
-            recording = Recording(Exact(bits))
-            fit(recording)
-            runs.append(recording.seen)
-        longest = max(map(len, runs))  # groups of levels are cut where released numbers say
-        return np.array([seen + [0] * (longest - len(seen)) for seen in runs], dtype=np.int64)
-
-    def law(self, table: Table) -> Law:
-        """Return the exact law of choices and noisy counts, for audits of tables with one column to synthesize."""
-        columns = self.columns(table.schema)
-        if len(columns.order) > 1:
-            raise InputError("the exact law is spelt out for tables with one column that isn't public")
-        return Law(outcomes=list(outcomes(fitting(columns, table, self.fit_numbers))))
-
-    def settings(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        plain = {field.name: _plain(getattr(self, field.name)) for field in dataclasses.fields(self)}
-        plain |= {name: named(getattr(self, name), name) or None for name in ("predictors", "caps", "budget")}
-        return plain | {"epsilon": as_float(exact(self.epsilon, "epsilon"))}
-
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release.
-
-        Parameters
-        ----------
-        table : Table
-            The confidential table.
-        rng : numpy.random.Generator, optional
-            For tests and studies; a release made with one is marked reproducible.
-        ledger : Ledger, optional
-            Charged before any random bit is drawn.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            What may be published, and what stays inside.
-
-        Raises
-        ------
-        InputError
-            If a setting doesn't fit the schema, or the ledger belongs to another table.
-        RefusedError
-            If the ledger's total would be overspent.
-        """
-        columns = self.columns(table.schema)
-        self.check_table(columns, table)
-
-        def draw(bits: RandomBits, clock: Clock) -> Drawn:
-            n_records = self.n_records or table.n_records
-            return synthesize(columns, table, self.fit_numbers, self.n_sets, n_records, bits, clock)
-
-        return run(self, table, draw, settings=self.settings(), rng=rng, ledger=ledger, progress=progress)
-
-    def check_table(self, columns: ColumnPlan, table: Table) -> None:
+    def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables outside of the universe of the guarantee, before anything is spent.
 
         Raises
@@ -388,35 +226,162 @@ class ColumnSynthesis(ABC):
         InputError
             If gradients might not fit into 64 bits, or a table doesn't keep to its public years.
         """
+        panel = plan.design.panel
         if table.n_records > MOST_RECORDS:
             raise InputError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
-        if columns.panel:
-            columns.panel.check(values_of(table, (columns.panel.first, columns.panel.last, *columns.panel.years)))
+        if panel:
+            panel.check(values_of(table, (panel.first, panel.last, *panel.years)))
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Ask about one column after the other, and draw all sets from the answers."""
+        n_records, public = self.n_records or curator.n_records, plan.schema.public_columns
+        known = values_of(curator.public, public) if public else {}
+        with curator.timed("fitting the columns"):
+            keep = min(1.0, COARSE / n_records)
+            draws = TableQuestions(self, plan.design, curator, dict(known), keep, rng).draws()
+        beside = pd.DataFrame({name: curator.public.spelt(name) for name in public})
+        sets = []
+        for number in range(1, self.n_sets + 1):
+            with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
+                values = dict(known)
+                for name, draw in draws.items():
+                    values[name] = draw.draw(values, n_records, rng)
+                sets.append(to_frame(plan.schema, values, beside, rng))
+        return Drawn(sets=sets)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the settings by column, and lists of them, as plain values."""
+        plain = {name: _plain(value) for name, value in vars(self).items() if name != "epsilon"}
+        return plain | {name: named(getattr(self, name), name) or None for name in ("predictors", "caps", "budget")}
 
 
-def synthesize(
-    columns: ColumnPlan,
-    table: Table,
-    fit_numbers: FitNumbers,
-    n_sets: int,
-    n_records: int,
-    bits: RandomBits,
-    clock: Clock,
-) -> Drawn:
-    """Spend the budget once and draw all sets from what that released."""
-    schema, rng = columns.schema, bits.generator()
-    with clock.step("fitting the columns"):
-        draws = fitting(columns, table, fit_numbers)(Exact(bits, min(1.0, COARSE / n_records)), rng)
-    public = list(schema.public_columns)
-    beside = public_records(table, public) if public else pd.DataFrame()
-    known, sets = public_values(table), []
-    for number in range(1, n_sets + 1):
-        with clock.step(f"drawing synthetic set {number} of {n_sets}"):
-            values = dict(known)
-            for name in columns.order:
-                values[name] = draws[name].draw(values, n_records, rng)
-            sets.append(to_frame(schema, values, beside, rng))
-    return Drawn(sets=sets)
+@dataclass(frozen=True)
+class TableQuestions:
+    """The private questions about one table: column by column, each given records drawn from the answers before.
+
+    Parameters
+    ----------
+    mechanism : ColumnSynthesis
+        Asks about numeric columns.
+    plan : ColumnPlan
+        What is done.
+    curator : Curator
+        Holds the table.
+    pilot : dict of str to ndarray
+        Public columns of the records to be drawn on the way; the others are added.
+    keep : float
+        How likely a coarse step is to read a record.
+    rng : numpy.random.Generator
+        For the records on the way.
+    """
+
+    mechanism: ColumnSynthesis
+    plan: ColumnPlan
+    curator: Curator
+    pilot: dict[str, FloatArray]
+    keep: float
+    rng: np.random.Generator
+
+    @cached_property
+    def values(self) -> Callable[[Table], Values]:
+        """Reads all columns of the confidential table."""
+        return once(lambda table: values_of(table, list(self.plan.schema.columns)))
+
+    @cached_property
+    def strata(self) -> Callable[[Table], IntArray]:
+        """Reads the stratum of each record of the confidential table."""
+        return once(lambda table: self.plan.strata.of(self.values(table), table.n_records))
+
+    def draws(self) -> dict[str, Draw]:
+        """Ask everything and return what draws each column."""
+        draws: dict[str, Draw] = {}
+        n_pilot = len(next(iter(self.pilot.values()))) if self.pilot else PILOT
+        for name in self.plan.order:
+            draws[name] = self.numbers(name) if name in self.plan.numeric else self.levels(name)
+            self.pilot[name] = draws[name].draw(self.pilot, n_pilot, self.rng)
+        return draws
+
+    def steers(self, name: str) -> bool:
+        """Whether later questions depend on records on the way, and so on the answers about this column."""
+        later = self.plan.order[self.plan.order.index(name) + 1 :]
+        parts = (part for each in later if each in self.plan.numeric for part in self.plan.parts(each))
+        return any(map(self.plan.cuts, later)) or any(map(self.mechanism.reads_pilot, parts))
+
+    def levels(self, name: str) -> LevelDraw:
+        """Ask for counts of a column's levels by group; of a numeric one, whether it is missing."""
+        groups, column = self.plan.groups(name, self.pilot), self.plan.schema.columns[name]
+        n_levels = column.n_levels if column.is_categorical else 2
+
+        def counts(table: Table) -> IntArray:
+            values = self.values(table)
+            codes = values[name] if column.is_categorical else np.isnan(values[name])
+            place = groups.of(values, len(codes)) * n_levels + codes.astype(np.int64)
+            return np.bincount(place, minlength=groups.n * n_levels)
+
+        step = self.plan.histogram(name)
+        assert step is not None  # who calls has looked
+        noisy = asked(self.curator, step, counts, steers=self.steers(name)).reshape(groups.n, n_levels)
+        weights = np.maximum(noisy, 0).astype(np.float64)
+        weights[weights.sum(axis=1) == 0] = np.maximum(noisy.sum(axis=0), 0)
+        weights[weights.sum(axis=1) == 0] = 1.0
+        return LevelDraw(groups, weights)
+
+    def numbers(self, name: str) -> Draw:
+        """Ask about each part and stratum of a numeric column, after counting whether it is missing."""
+        missing = self.levels(name) if self.plan.histogram(name) else None
+        drawn = {part.part: self.part(name, part) for part in self.plan.parts(name)}
+        if missing:
+            return MissingDraw(missing, drawn[None])
+        panel = self.plan.panel
+        return PanelDraw(panel, name, drawn) if panel and name in panel.years else drawn[None]
+
+    def part(self, name: str, part: NumericPart) -> Draw:
+        """Ask about each stratum of a part of a numeric column."""
+        n_pilot = len(next(iter(self.pilot.values()), ()))
+        strata, here = self.plan.strata.of(self.pilot, n_pilot), self._rows(name, part, self.pilot, n_pilot)
+        each = []
+        for stratum in range(self.plan.strata.n):
+            rows = here & (strata == stratum)
+            public = part.part is not None and not self.plan.confidential
+            task = ColumnTask(
+                part=part,
+                schema=self.plan.schema,
+                name=name,
+                regression=self.regression(name, part, stratum),
+                pilot={other: self.pilot[other][rows] for other in part.box.names},
+                n_public=int(rows.sum()) if public else None,
+                steers=self.steers(name),
+                keep=self.keep,
+                rng=self.rng,
+            )
+            each.append(self.mechanism.fit(task, self.curator))
+        return ByStratum(self.plan.strata, tuple(each)) if self.plan.by else each[0]
+
+    def regression(self, name: str, part: NumericPart, stratum: int) -> LineRegression:
+        """Return the regression of a column's part in a stratum, with predictors clamped to their box."""
+        scale, box = Scale(self.plan.schema.columns[name]), part.box
+
+        def read(table: Table) -> RegressionRecords:
+            values, n = self.values(table), table.n_records
+            rows = ~np.isnan(values[name]) & self._rows(name, part, values, n) & (self.strata(table) == stratum)
+            given = {other: values[other][rows] for other in box.names}
+            predictors = box.matrix(given) if box.names else np.zeros((int(rows.sum()), 0))
+            return RegressionRecords.of(scale.there(values[name][rows]), predictors)
+
+        lower, upper = scale.bounds
+        return LineRegression(read=once(read), n_predictors=box.n_predictors, lower=lower, upper=upper)
+
+    def _rows(self, name: str, part: NumericPart, values: Values, n: int) -> BoolArray:
+        """Say which of n records are in a part."""
+        if self.plan.panel is None or part.part is None:
+            return np.ones(n, dtype=bool)
+        return self.plan.panel.parts(name, values)[part.part]
+
+
+def asked(curator: Curator, step: Step, counts: Callable[[Table], IntArray], *, steers: bool) -> IntArray:
+    """Ask for noisy counts; where they steer later questions, by way of a decision, so that audits can follow."""
+    noisy = curator.count(step, counts)
+    return curator.decide(noisy, lambda numbers: numbers) if steers else noisy
 
 
 def law_sentence(schema: Schema | None, numbers: str) -> str:

@@ -23,7 +23,7 @@ class Draw(Protocol):
 
 
 @dataclass(frozen=True)
-class Groups:
+class RecordGroups:
     """Records sorted into groups by columns before: by level, or by the interval between public or released numbers.
 
     Parameters
@@ -66,7 +66,7 @@ class Groups:
 class LevelDraw:
     """Codes drawn with released probabilities, by group."""
 
-    groups: Groups
+    groups: RecordGroups
     probabilities: FloatArray
 
     def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
@@ -93,7 +93,7 @@ class MissingDraw:
 class ByStratum:
     """One draw for each stratum."""
 
-    strata: Groups
+    strata: RecordGroups
     each: tuple[Draw, ...]
 
     def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:

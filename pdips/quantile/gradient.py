@@ -6,7 +6,7 @@ the gradient is a vector of whole numbers. PyMC models take it in doubles.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import UNITS, in_units
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours, choice
 
@@ -32,7 +33,7 @@ DENSITY_NORMS: tuple[DensityNorm, ...] = ("l1", "l2", "linf", "hull")
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionRecords:
-    """What a regression reads of a table.
+    """What a regression reads of a table; confidential.
 
     Parameters
     ----------
@@ -43,55 +44,26 @@ class RegressionRecords:
     instruments : ndarray of int64, shape (records, p)
         What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are
         the predictors. Both depend on their record and on released values only.
-    lower, upper : float
-        Public bounds of the outcome.
-    frame : ndarray of float64, shape (p + 1, p + 1), optional
-        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
     """
 
     outcome: FloatArray
     predictors: FloatArray
     instruments: IntArray
-    lower: float
-    upper: float
-    frame: FloatArray | None = None
 
     @classmethod
-    def of(cls, outcome: FloatArray, predictors: FloatArray, lower: float, upper: float) -> Self:
+    def of(cls, outcome: FloatArray, predictors: FloatArray) -> Self:
         """Return records whose instruments are the predictors, in [-1, 1]."""
-        instruments = in_units(predictors)
-        return cls(outcome=outcome, predictors=predictors, instruments=instruments, lower=lower, upper=upper)
-
-    @property
-    def n_predictors(self) -> int:
-        """Number of predictors beside the intercept."""
-        return int(self.predictors.shape[1])
-
-    @property
-    def span(self) -> float:
-        """Length of the outcome's public range."""
-        return self.upper - self.lower
+        return cls(outcome=outcome, predictors=predictors, instruments=in_units(predictors))
 
     @cached_property
     def total(self) -> IntArray:
         """Sums of (1, z), z the instruments, over all records, in units."""
         return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
 
-    @property
-    def step(self) -> float:
-        """The power of two that coefficients are multiples of."""
-        return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
-
-    def some(self, kept: BoolArray | None) -> "RegressionRecords":
-        """Return those records of which ``kept`` says so, all if it is None."""
-        if kept is None:
-            return self
+    def some(self, kept: BoolArray) -> Self:
+        """Return those records of which ``kept`` says so."""
         predictors, instruments = self.predictors[kept], self.instruments[kept]
         return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
-
-    def start(self) -> FloatArray:
-        """Return a public line: flat, at the lower bound."""
-        return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
 
     def residuals(self, line: FloatArray) -> FloatArray:
         """Return the distance of each outcome above a line."""
@@ -100,20 +72,78 @@ class RegressionRecords:
             away = away - slope * column
         return np.asarray(away)
 
-    def parallel(self, line: FloatArray) -> "RegressionRecords":
-        """Return residuals from the slopes of a released line as outcomes without predictors.
+    def flattened(self, line: FloatArray) -> "RegressionRecords":
+        """Return residuals from the slopes of a line as outcomes without predictors."""
+        steep = np.concatenate([[0.0], line[1:]])
+        return RegressionRecords.of(self.residuals(steep), np.zeros((len(self.outcome), 0)))
 
-        Their bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
+
+@dataclass(frozen=True, kw_only=True)
+class LineRegression:
+    """A regression of an outcome on predictors: what is public of it, and how its records are read.
+
+    Parameters
+    ----------
+    read : callable
+        Takes the confidential table and returns what the regression reads of it.
+    n_predictors : int
+        Number p of predictors beside the intercept.
+    lower, upper : float
+        Public bounds of the outcome.
+    frame : ndarray of float64, shape (p + 1, p + 1), optional
+        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
+    """
+
+    read: Callable[[Table], RegressionRecords]
+    n_predictors: int
+    lower: float
+    upper: float
+    frame: FloatArray | None = None
+
+    @property
+    def span(self) -> float:
+        """Length of the outcome's public range."""
+        return self.upper - self.lower
+
+    @property
+    def step(self) -> float:
+        """The power of two that coefficients are multiples of."""
+        return math.ldexp(1.0, math.frexp(self.span)[1] - FINEST_BITS)
+
+    def start(self) -> FloatArray:
+        """Return a public line: flat, at the lower bound."""
+        return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
+
+    def thinned(self, keep: float, rng: np.random.Generator | None) -> "LineRegression":
+        """Return the regression of records that are kept with a public probability, each by a coin of its own."""
+        if keep >= 1 or rng is None:
+            return self
+        return replace(self, read=once(lambda table: _some(self.read(table), keep, rng)))
+
+    def parallel(self, line: FloatArray) -> "LineRegression":
+        """Return the regression, without predictors, of residuals from the slopes of a released line.
+
+        Its bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
         """
-        steep, none = float(np.abs(line[1:]).sum()), np.zeros((len(self.outcome), 0))
-        return replace(
-            self,
-            outcome=self.residuals(np.concatenate([[0.0], line[1:]])),
-            predictors=none,
-            instruments=none.astype(np.int64),
-            lower=self.lower - steep,
-            upper=self.upper + steep,
-        )
+        steep = float(np.abs(line[1:]).sum())
+        read = once(lambda table: self.read(table).flattened(line))
+        return LineRegression(read=read, n_predictors=0, lower=self.lower - steep, upper=self.upper + steep)
+
+
+def once[T](work: Callable[[Table], T]) -> Callable[[Table], T]:
+    """Return a function that works something out of the table for the first question, and knows it from then on."""
+    known: list[T] = []
+
+    def read(table: Table) -> T:
+        if not known:
+            known.append(work(table))
+        return known[0]
+
+    return read
+
+
+def _some(records: RegressionRecords, keep: float, rng: np.random.Generator) -> RegressionRecords:
+    return records.some(rng.random(len(records.outcome)) < keep)
 
 
 @dataclass(frozen=True)
@@ -176,10 +206,6 @@ class Gradient:
         if self.norm == "hull" and p:
             alone *= Fraction(2 * larger, q).numerator
         return UNITS * alone
-
-    def unit(self, epsilon: Fraction, neighbours: Neighbours) -> Fraction:
-        """Return the nats of a step for an exponential mechanism that costs epsilon."""
-        return epsilon / (2 * self.sensitivity(neighbours))
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,165 +10,48 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations_with_replacement, pairwise
 from math import ceil
-from typing import Any, Self
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.extended_float import LOWEST, ROUNDING, Powers, Wide, choose, exponential, plus, times, zeros
-from pdips.quantile.quantile_grid import check_counts, check_public, merged, spread
+from pdips.quantile.quantile_grid import MOST_TUPLES, GridQuantiles
 
 ERRORS_A_LEVEL = 32
 """Relative error of a step of the forward pass, in units of ``ROUNDING``, for each doubling of the grid: 17 at most."""
-
-MOST_TUPLES = 200_000
-"""Outcomes that a law is spelt out for."""
 
 SHIFTS = np.ldexp(1.0, -np.arange(1075))
 """Powers of two by which the smaller term of a sum is moved; further apart, it adds nothing."""
 
 
-def joint_quantiles(
-    cumulative: NDArray[Any],
-    n: int,
-    taus: Sequence[Fraction],
-    epsilon: Fraction,
-    bits: RandomBits,
-    *,
-    neighbours: Neighbours,
-    parts: int = 1,
-    runs: int = 1,
-) -> IntArray:
-    """Draw all quantiles of one column at once, as indices of public grid points that never cross.
+@dataclass(frozen=True, kw_only=True)
+class JointQuantiles(GridQuantiles):
+    """All quantiles of one column at once; the parameters are those of :class:`GridQuantiles`.
 
-    Parameters
-    ----------
-    cumulative : ndarray of integers, shape (points,)
-        How many records are at most each grid point; confidential.
-    n : int
-        Number of records: public under replace-one, confidential under add-remove.
-    taus : sequence of Fraction, length m
-        The quantiles, increasing, within (0, 1); public.
-    epsilon : Fraction
-        The price of one run, at most 100.
-    bits : RandomBits
-        Source of uniform bits.
-    neighbours : {"replace-one", "add-remove"}
-        The relation in which ``epsilon`` is the price.
-    parts : int, default 1
-        Parts into which each cell is cut, with its records spread evenly over them. Where many records may share a
-        value, a part should hold fewer of them than the smallest gap is to hold: 32 or more for fifty gaps.
-    runs : int, default 1
-        Independent runs, each at the full price: for audits and studies.
-
-    Returns
-    -------
-    ndarray of int64, shape (runs, m)
-        Indices of grid points, nondecreasing in each row.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range, epsilon is too small for doubles, or the counts can't be cumulative counts.
+    Where many records may share a value, a part should hold fewer of them than the smallest gap is to hold: 32 or more
+    for fifty gaps.
 
     Notes
     -----
     With gaps c_j between neighbouring quantiles and their targets t_j = n (tau_j - tau_(j-1)), a tuple has probability
     proportional to exp(-unit * sum_j abs(c_j - t_j)). The unit is :func:`joint_unit`. Cost: O(m G log G).
     """
-    check_public(taus, epsilon, neighbours, len(cumulative), parts, runs)
-    return Gaps.of(cumulative, n, taus, epsilon, neighbours, parts).draw(runs, bits) // parts
 
+    parts: int = 8
 
-def joint_unit(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, size: int) -> Fraction:
-    """Return nats for one record of misfit: the tight oscillation is 4 under replace-one, 4 (1 - w) under add-remove.
+    @cached_property
+    def unit(self) -> Fraction:
+        """Nats for one step of a height."""
+        return joint_unit(self.taus, self.epsilon, self.neighbours, len(self.heights)) / self.parts
 
-    Here w is the smallest of the m + 1 gaps between neighbouring quantiles, 0 and 1. What rounding can add to the
-    privacy loss is taken off epsilon first: :func:`rounding_price`.
-
-    Raises
-    ------
-    InputError
-        If rounding would take more than half of epsilon.
-    """
-    left = epsilon - rounding_price(len(taus), size)
-    if left < epsilon / 2:
-        raise InputError("epsilon is too small for joint quantiles: rounding would take more than half of it")
-    smallest = min(high - low for low, high in pairwise([Fraction(0), *taus, Fraction(1)]))
-    return left / 4 if neighbours == "replace-one" else left / (4 * (1 - smallest))
-
-
-def rounding_price(n_quantiles: int, size: int) -> Fraction:
-    """Return what rounding adds to the privacy loss at most, for ``size`` grid points times parts."""
-    step = ERRORS_A_LEVEL * (size.bit_length() + 1) * ROUNDING
-    return 2 * (n_quantiles + 2) ** 2 * step
-
-
-def joint_law(
-    cumulative: NDArray[Any],
-    n: int,
-    taus: Sequence[Fraction],
-    epsilon: Fraction,
-    *,
-    neighbours: Neighbours,
-    parts: int = 1,
-) -> dict[tuple[int, ...], float]:
-    """Return the log probability of each tuple of grid indices by enumeration: for audits and tests, on tiny grids.
-
-    Raises
-    ------
-    InputError
-        As :func:`joint_quantiles`, or if there are more than 200,000 tuples.
-    """
-    check_public(taus, epsilon, neighbours, len(cumulative), parts, 1)
-    positions, logs = Gaps.of(cumulative, n, taus, epsilon, neighbours, parts).law()
-    return merged(positions // parts, logs)
-
-
-@dataclass(frozen=True)
-class Gaps:
-    """Tuples of grid positions, weighed by how far the counts in the gaps between them are from their targets.
-
-    Parameters
-    ----------
-    heights : ndarray of int64, shape (points,)
-        Cumulative counts.
-    total : int
-        The count of all.
-    targets : list of Fraction, length m + 1
-        Target of each gap.
-    unit : Fraction
-        Nats for one step of a count.
-    """
-
-    heights: IntArray
-    total: int
-    targets: list[Fraction]
-    unit: Fraction
-
-    @classmethod
-    def of(
-        cls,
-        cumulative: NDArray[Any],
-        n: int,
-        taus: Sequence[Fraction],
-        epsilon: Fraction,
-        neighbours: Neighbours,
-        parts: int = 1,
-    ) -> Self:
-        """Return the tuples of a column's grid, each cell of which is cut into parts; see :func:`joint_quantiles`."""
-        shares = [high - low for low, high in pairwise([Fraction(0), *taus, Fraction(1)])]
-        return cls(
-            heights=spread(check_counts(cumulative, n), parts),
-            total=n * parts,
-            targets=[n * parts * share for share in shares],
-            unit=joint_unit(taus, epsilon, neighbours, len(cumulative) * parts) / parts,
-        )
+    @cached_property
+    def targets(self) -> list[Fraction]:
+        """The count that each of the m + 1 gaps is to hold."""
+        return [self.total * (high - low) for low, high in pairwise([Fraction(0), *self.taus, Fraction(1)])]
 
     @cached_property
     def powers(self) -> Powers:
@@ -235,8 +118,8 @@ class Gaps:
         end = self.total if following is None else self.heights[following]
         return times(self.forward[j].take(np.arange(n_open)), self.weights(j + 1, end - self.heights[:n_open]))
 
-    def draw(self, runs: int, bits: RandomBits) -> IntArray:
-        """Draw tuples, the last quantile first."""
+    def positions(self, bits: RandomBits, runs: int) -> IntArray:
+        """Draw tuples of positions, the last quantile first."""
         n_quantiles = len(self.targets) - 1
         drawn = np.empty((runs, n_quantiles), dtype=np.int64)
         drawn[:, -1] = choose(self._candidates(n_quantiles - 1, None), runs, bits)
@@ -259,6 +142,30 @@ class Gaps:
         aims = np.array([int(target * scale) for target in self.targets])
         logs = -float(self.unit / scale) * np.abs(gaps * int(scale) - aims).sum(axis=1)
         return positions, logs - np.logaddexp.reduce(logs)
+
+
+def joint_unit(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, size: int) -> Fraction:
+    """Return nats for one record of misfit: the tight oscillation is 4 under replace-one, 4 (1 - w) under add-remove.
+
+    Here w is the smallest of the m + 1 gaps between neighbouring quantiles, 0 and 1. What rounding can add to the
+    privacy loss is taken off epsilon first: :func:`rounding_price`.
+
+    Raises
+    ------
+    InputError
+        If rounding would take more than half of epsilon.
+    """
+    left = epsilon - rounding_price(len(taus), size)
+    if left < epsilon / 2:
+        raise InputError("epsilon is too small for joint quantiles: rounding would take more than half of it")
+    smallest = min(high - low for low, high in pairwise([Fraction(0), *taus, Fraction(1)]))
+    return left / 4 if neighbours == "replace-one" else left / (4 * (1 - smallest))
+
+
+def rounding_price(n_quantiles: int, size: int) -> Fraction:
+    """Return what rounding adds to the privacy loss at most, for ``size`` grid points times parts."""
+    step = ERRORS_A_LEVEL * (size.bit_length() + 1) * ROUNDING
+    return 2 * (n_quantiles + 2) ** 2 * step
 
 
 # compiled

@@ -1,10 +1,9 @@
 """kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -14,15 +13,17 @@ from pdips.data.encoding import UNITS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.privacy.loss import Number, Spend, choice, exact
-from pdips.quantile.choosing import AtOnce, Chooser
-from pdips.quantile.column_plan import ColumnPlan, ColumnTask
-from pdips.quantile.column_synthesis import ColumnSynthesis
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Number, choice, exact
+from pdips.privacy.plan import Plan, Step
+from pdips.quantile.column_plan import ColumnBudget, ColumnPlan, NumericPart
+from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask
 from pdips.quantile.conditional import Between, Draw, LineDraw
-from pdips.quantile.gradient import NORMS, Norm, RegressionRecords
-from pdips.quantile.joint import rounding_price
+from pdips.quantile.gradient import NORMS, LineRegression, Norm, once
+from pdips.quantile.joint import JointQuantiles, rounding_price
 from pdips.quantile.line_search import BASES, Base, Candidates, Fitter, SearchRound, sums
-from pdips.quantile.quantile_grid import check_quantiles
+from pdips.quantile.quantile_grid import GridQuantiles, check_quantiles
+from pdips.quantile.recursive import RecursiveQuantiles
 
 Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]
 SCHEMES: tuple[Scheme, ...] = ("plain", "stepwise", "sandwich", "joint", "recursive")
@@ -34,9 +35,6 @@ Slopes = Literal["fixed", "varying"]
 MEDIAN = Fraction(1, 2)
 MOST = Fraction(100)
 """Nats that quantiles chosen at once may cost; of a larger budget the rest isn't spent."""
-
-PARTS = {"joint": 8, "recursive": 16}
-"""Parts that the records of a cell are spread over, so that many equal values can be told apart by rank."""
 
 WIDE = SearchRound(share=Fraction(1), reach=1, n_slopes=96, n_intercepts=200)
 """All lines of the plain scheme are chosen from these."""
@@ -157,26 +155,25 @@ class KNG(ColumnSynthesis):
         """What the statement says numeric columns are drawn from."""
         return QUANTILES_BY.get(str(self.scheme), LINES)
 
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: one a column."""
-        items = super().spends(schema)
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: counts of levels, and the lines of each numeric column."""
+        plan = super().plan(schema)
         if self.scheme == "joint":
-            self._check_rounding(self.columns(schema))
-        return items
+            self._check_rounding(plan.design)
+        return plan
 
     def _check_rounding(self, columns: ColumnPlan) -> None:
         median = self.quantile_plan.median_share or MEDIAN
-        rounding = rounding_price(len(self.quantile_plan.taus), PARTS["joint"] * (self.n_candidates + 2))
+        rounding = rounding_price(len(self.quantile_plan.taus), JointQuantiles.parts * (self.n_candidates + 2))
         for name in columns.numeric:
-            left = columns.least(name) * (1 - median if columns.n_predictors(name) else 1)
-            if left / columns.schema.records.max_per_person < 2 * rounding:
+            if columns.least(name) * (1 - median if columns.n_predictors(name) else 1) < 2 * rounding:
                 raise InputError(
                     f"epsilon is too small for scheme = joint: rounding would take more than half of what the "
                     f"quantiles of column {name!r} have; take a larger epsilon, a smaller median_share, more even "
                     "shares (budget, births_share), or another scheme"
                 )
 
-    def check_table(self, columns: ColumnPlan, table: Table) -> None:
+    def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables outside of the universe of the guarantee, before anything is spent.
 
         Raises
@@ -184,20 +181,24 @@ class KNG(ColumnSynthesis):
         InputError
             If there are too many records, fewer than quantiles where their number is public, or years don't fit.
         """
-        super().check_table(columns, table)
-        few = table.n_records < len(self.quantile_plan.taus)
-        if columns.numeric and self.neighbours == "replace-one" and few:
+        super().check(plan, table)
+        if plan.design.numeric and plan.n_public and table.n_records < len(self.quantile_plan.taus):
             raise InputError("there are fewer records than quantiles: take fewer quantiles")
 
-    def fitter(self, task: ColumnTask) -> Fitter:
+    def fitter(self, part: NumericPart) -> Fitter:
         """Return how the lines of a column are chosen."""
-        return Fitter(
-            norm=self.norm, base=self.base, neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates
-        )
+        return Fitter(norm=self.norm, base=self.base, neighbours=part.budget.in_stratum, n_intercepts=self.n_candidates)
 
-    def fit_numbers(self, task: ColumnTask, chooser: Chooser) -> Draw:
+    def steps(self, part: NumericPart) -> tuple[Step, ...]:
+        """Return what is asked of each stratum: the lines, in the order in which they are chosen."""
+        priced = line_steps(self.quantile_plan, self.fitter(part), part.budget, part.box.n_predictors)
+        return tuple(step for steps in priced.values() for step in steps)
+
+    def fit(self, task: ColumnTask, curator: Curator) -> Draw:
         """Choose the lines of a column."""
-        lines = lines_of(task.records(), self.quantile_plan, self.fitter(task), task.epsilon, chooser)
+        fitter = replace(self.fitter(task.part), keep=task.keep, rng=task.rng)
+        steps = line_steps(self.quantile_plan, fitter, task.part.budget, task.box.n_predictors)
+        lines = lines_of(task.regression, self.quantile_plan, fitter, steps, curator)
         taus = np.array([float(tau) for tau in self.quantile_plan.taus])
         return LineDraw(task.column, task.box, taus, lines, self.between)
 
@@ -279,21 +280,56 @@ def _split(taus: Sequence[Fraction], median: Fraction) -> dict[Fraction, Fractio
     return {tau: median if tau == MEDIAN else (1 - median) / (len(taus) - 1) for tau in taus}
 
 
+Steps = Mapping[Fraction | None, tuple[Step, ...]]
+"""By quantile what is asked to choose its line; None stands for all quantiles that are chosen together."""
+
+
+def line_steps(plan: QuantilePlan, fitter: Fitter, budget: ColumnBudget, n_predictors: int) -> Steps:
+    """Return what is asked to choose the lines of a column, in this order.
+
+    Parameters
+    ----------
+    plan, fitter : QuantilePlan, Fitter
+        Which lines, and how.
+    budget : ColumnBudget
+        The price of all of them.
+    n_predictors : int
+        Number of predictors beside the intercept.
+    """
+    p, epsilon = n_predictors, budget.epsilon
+    if plan.scheme in AT_ONCE:
+        share = (plan.median_share or MEDIAN) if p else Fraction(0)
+        first = {MEDIAN: fitter.searches(budget, "median line", MEDIAN, p, epsilon * share)} if p else {}
+        return {**first, None: (budget.draw("quantiles", epsilon * (1 - share)),)}
+    shares = plan.shares(p)
+    wide = plan.scheme == "plain" and (plan.slopes == "varying" or not p)
+    order = plan.taus if wide else [tau for tau, _ in plan.order()]
+    found: dict[Fraction | None, tuple[Step, ...]] = {}
+    for tau in order:
+        name, price = f"quantile {tau}", epsilon * shares[tau]
+        if tau == MEDIAN and p and not wide:
+            found[tau] = fitter.searches(budget, name, tau, p, price)
+        else:
+            slopes = p if wide or plan.slopes == "varying" else 0
+            found[tau] = (fitter.choice(budget, name, tau, slopes, price),)
+    return found
+
+
 def lines_of(
-    records: RegressionRecords, plan: QuantilePlan, fitter: Fitter, epsilon: Fraction, chooser: Chooser
+    regression: LineRegression, plan: QuantilePlan, fitter: Fitter, steps: Steps, curator: Curator
 ) -> FloatArray:
     """Choose the lines of all quantiles.
 
     Parameters
     ----------
-    records : RegressionRecords
+    regression : LineRegression
         Outcome and predictors.
     plan, fitter : QuantilePlan, Fitter
         How.
-    epsilon : Fraction
-        For all lines together.
-    chooser : Chooser
-        Who draws.
+    steps : mapping
+        What is asked for each line, by :func:`line_steps`.
+    curator : Curator
+        Holds the table.
 
     Returns
     -------
@@ -301,32 +337,37 @@ def lines_of(
         In the order of ``plan.taus``; they don't cross in the box, except by ``scheme="plain"``.
     """
     if plan.scheme in AT_ONCE:
-        found = _at_once(records, plan, fitter, epsilon, chooser)
+        found = _at_once(regression, plan, fitter, steps, curator)
     else:
-        found = _Lines(records, plan, fitter, epsilon, chooser).chosen()
+        found = _Lines(regression, plan, fitter, steps, curator).chosen()
     return np.array([found[tau] for tau in plan.taus])
 
 
 def _at_once(
-    records: RegressionRecords, plan: QuantilePlan, fitter: Fitter, epsilon: Fraction, chooser: Chooser
+    regression: LineRegression, plan: QuantilePlan, fitter: Fitter, steps: Steps, curator: Curator
 ) -> dict[Fraction, FloatArray]:
     """Return lines with the slopes of the median, whose intercepts are quantiles of residuals, chosen together."""
-    slopes = np.zeros(records.n_predictors)
+    slopes, step = np.zeros(regression.n_predictors), steps[None][0]
     if plan.scheme == "joint":  # each point stands for several
         fitter = replace(fitter, n_intercepts=max(fitter.n_intercepts // 2, 2))
-    grid = fitter.beside(records, records.start(), upwards=True, even=True)
-    if records.n_predictors:
-        share = plan.median_share or Fraction(1, 2)
-        median = fitter.search(records, MEDIAN, epsilon * share, chooser)
-        slopes, epsilon = median[1:], epsilon * (1 - share)
-        records = records.parallel(median)
-        grid = fitter.beside(records, median[:1], even=True)
-    open_ = np.flatnonzero(fitter.allowed(records, grid, None, None)[0])
-    below = sums(records, grid)[0, open_, 0] // UNITS
-    how = AtOnce(
-        scheme=plan.scheme, taus=plan.taus, epsilon=min(epsilon / fitter.cap, MOST), neighbours=fitter.neighbours
-    )
-    places = chooser.quantiles(below, len(records.outcome), how)
+    grid = fitter.beside(regression, regression.start(), upwards=True, even=True)
+    if regression.n_predictors:
+        median = fitter.search(regression, MEDIAN, steps[MEDIAN], curator)
+        slopes, regression = median[1:], regression.parallel(median)
+        grid = fitter.beside(regression, median[:1], even=True)
+    open_ = np.flatnonzero(fitter.allowed(regression, grid, None, None)[0])
+
+    def distribution(table: Table) -> GridQuantiles:
+        records = regression.read(table)
+        return (JointQuantiles if plan.scheme == "joint" else RecursiveQuantiles)(
+            cumulative=sums(records, grid)[0, open_, 0] // UNITS,
+            n=len(records.outcome),
+            taus=plan.taus,
+            epsilon=min(1 / step.scale, MOST),
+            neighbours=fitter.neighbours,
+        )
+
+    places = curator.draw(step, distribution)
     return {tau: np.concatenate([grid.line(int(open_[k])), slopes]) for tau, k in zip(plan.taus, places, strict=True)}
 
 
@@ -334,59 +375,52 @@ def _at_once(
 class _Lines:
     """The lines of a column by the schemes of paper 002, each chosen by itself; the fields are those of `lines_of`."""
 
-    records: RegressionRecords
+    regression: LineRegression
     plan: QuantilePlan
     fitter: Fitter
-    epsilon: Fraction
-    chooser: Chooser
-
-    @cached_property
-    def epsilons(self) -> dict[Fraction, Fraction]:
-        """What each quantile costs."""
-        return {tau: self.epsilon * share for tau, share in self.plan.shares(self.records.n_predictors).items()}
+    steps: Steps
+    curator: Curator
 
     def chosen(self) -> dict[Fraction, FloatArray]:
         """Choose all lines."""
-        fixed = self.plan.slopes == "fixed" or not self.records.n_predictors
+        fixed = self.plan.slopes == "fixed" or not self.regression.n_predictors
         if self.plan.scheme == "plain":
             return self.separate()
         return self.side_by_side() if fixed else self.one_by_one()
 
     def median(self) -> FloatArray:
         """Search for the median's line from public bounds alone."""
-        return self.fitter.search(self.records, MEDIAN, self.epsilons[MEDIAN], self.chooser)
+        return self.fitter.search(self.regression, MEDIAN, self.steps[MEDIAN], self.curator)
 
     def separate(self) -> dict[Fraction, FloatArray]:
         """Choose each quantile on its own; with fixed slopes, those of the median."""
-        records, fitter = self.records, self.fitter
-        if self.plan.slopes == "varying" or not records.n_predictors:
-            start = records.start()
-            wide = records.n_predictors > 0
-            grid = fitter.around(records, start, WIDE) if wide else fitter.beside(records, start, upwards=True)
-            below = sums(records, grid)
-            return {tau: self.choose(records, grid, tau, {}, below) for tau in self.plan.taus}
+        regression, fitter = self.regression, self.fitter
+        if self.plan.slopes == "varying" or not regression.n_predictors:
+            start, wide = regression.start(), regression.n_predictors > 0
+            grid = fitter.around(regression, start, WIDE) if wide else fitter.beside(regression, start, upwards=True)
+            below = below_of(regression, grid)
+            return {tau: self.choose(regression, grid, tau, {}, below) for tau in self.plan.taus}
         median = self.median()
-        records = fitter.parallel(records, median)
-        grid = fitter.beside(records, median[: 1 + records.n_predictors])
-        below, found = sums(records, grid), {MEDIAN: median}
-        for tau in self.plan.taus:
-            if tau != MEDIAN:
-                found[tau] = np.concatenate([self.choose(records, grid, tau, {}, below)[:1], median[1:]])
+        regression = fitter.parallel(regression, median)
+        grid = fitter.beside(regression, median[: 1 + regression.n_predictors])
+        below, found = below_of(regression, grid), {MEDIAN: median}
+        for tau, _ in self.plan.order()[1:]:
+            found[tau] = np.concatenate([self.choose(regression, grid, tau, {}, below)[:1], median[1:]])
         return found
 
     def side_by_side(self) -> dict[Fraction, FloatArray]:
         """Choose the median, and lines parallel to it, by the gradient of the intercept alone."""
-        records, fitter = self.records, self.fitter
-        if records.n_predictors:
+        regression, fitter = self.regression, self.fitter
+        if regression.n_predictors:
             median = self.median()
-            records = fitter.parallel(records, median)
-            grid = fitter.beside(records, median[: 1 + records.n_predictors])
+            regression = fitter.parallel(regression, median)
+            grid = fitter.beside(regression, median[: 1 + regression.n_predictors])
         else:
-            grid = fitter.beside(records, records.start(), upwards=True)
-            median = self.choose(records, grid, MEDIAN, {})
-        found, below = {MEDIAN: median[: 1 + records.n_predictors]}, sums(records, grid)
+            grid = fitter.beside(regression, regression.start(), upwards=True)
+            median = self.choose(regression, grid, MEDIAN, {})
+        found, below = {MEDIAN: median[: 1 + regression.n_predictors]}, below_of(regression, grid)
         for tau, before in self.plan.order()[1:]:
-            found[tau] = self.choose(records, grid, tau, {each: found[each] for each in before}, below)
+            found[tau] = self.choose(regression, grid, tau, {each: found[each] for each in before}, below)
         return {tau: np.concatenate([line[:1], median[1:]]) for tau, line in found.items()}
 
     def one_by_one(self) -> dict[Fraction, FloatArray]:
@@ -394,21 +428,27 @@ class _Lines:
         found = {MEDIAN: self.median()}
         for tau, before in self.plan.order()[1:]:
             lower, upper = nearest(before, tau)
-            grid = self.fitter.beside(self.records, found[lower or upper or MEDIAN], slopes=True)
-            found[tau] = self.choose(self.records, grid, tau, {each: found[each] for each in before})
+            grid = self.fitter.beside(self.regression, found[lower or upper or MEDIAN], slopes=True)
+            found[tau] = self.choose(self.regression, grid, tau, {each: found[each] for each in before})
         return found
 
     def choose(
         self,
-        records: RegressionRecords,
+        regression: LineRegression,
         grid: Candidates,
         tau: Fraction,
         before: Mapping[Fraction, FloatArray],
-        below: IntArray | None = None,
+        below: Callable[[Table], IntArray] | None = None,
     ) -> FloatArray:
         """Choose a line between the nearest of those that are released; ``below`` is as from `sums`, if known."""
         floor, ceiling = (None if each is None else before[each] for each in nearest(list(before), tau))
-        return self.fitter.choose(records, grid, tau, self.epsilons[tau], self.chooser, floor, ceiling, below)
+        step = self.steps[tau][0]
+        return self.fitter.choose(regression, grid, tau, step, self.curator, floor, ceiling, below)
+
+
+def below_of(regression: LineRegression, grid: Candidates) -> Callable[[Table], IntArray]:
+    """Return what reads the sums below candidates from the table, once for all quantiles."""
+    return once(lambda table: sums(regression.read(table), grid))
 
 
 def nearest(taus: Sequence[Fraction], tau: Fraction) -> tuple[Fraction | None, Fraction | None]:

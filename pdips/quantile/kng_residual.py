@@ -1,6 +1,6 @@
 """kng-residual: a median regression by the K-norm gradient mechanism, and a noisy histogram of its residuals."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import ClassVar, Literal
 
@@ -9,15 +9,19 @@ import numpy as np
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale, in_units
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.privacy.loss import Number, Spend, choice, exact
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Number, choice, exact
 from pdips.privacy.noise import discrete_laplace_variance
-from pdips.quantile.choosing import Chooser
-from pdips.quantile.column_plan import SMALLEST_EPSILON, ColumnTask
-from pdips.quantile.column_synthesis import ColumnSynthesis
+from pdips.privacy.plan import Plan, Step
+from pdips.quantile.column_plan import SMALLEST_EPSILON, ColumnPlan, NumericPart
+from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask, asked
 from pdips.quantile.conditional import Draw, ResidualDraw
-from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import Fitter, Spread
+
+MEDIAN = Fraction(1, 2)
 
 RECORDS_PER_BIN = 4
 """Of a panel's histograms, in units of the scale of their noise: about three standard deviations."""
@@ -94,73 +98,88 @@ class KNGResidual(ColumnSynthesis):
         """What the statement says numeric columns are drawn from."""
         return COUNTS
 
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price: one a column."""
-        items, columns, share = super().spends(schema), self.columns(schema), exact(self.line_share, "line_share")
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: counts of levels, and a line and a histogram for each numeric column."""
+        plan, share = super().plan(schema), exact(self.line_share, "line_share")
+        columns: ColumnPlan = plan.design
         for name in columns.numeric:
-            left = columns.least(name) * (1 - share) if columns.n_predictors(name) else columns.least(name)
-            if left / schema.records.max_per_person < SMALLEST_EPSILON:
+            if columns.least(name) * (1 - share if columns.n_predictors(name) else 1) < SMALLEST_EPSILON:
                 raise InputError(
                     f"line_share leaves the histogram of column {name!r} less than 1e-9 for each record: take a larger "
                     "epsilon, or a line_share further below 1"
                 )
-        return items
+        return plan
 
-    def fit_numbers(self, task: ColumnTask, chooser: Chooser) -> Draw:
+    def steps(self, part: NumericPart) -> tuple[Step, ...]:
+        """Return what is asked of each stratum: a line, where there is anything to predict by, and a histogram."""
+        share = exact(self.line_share, "line_share") if self._has_line(part) else Fraction(0)
+        epsilon, p = part.budget.epsilon, part.box.n_predictors
+        line = self.fitter(part).searches(part.budget, "median line", MEDIAN, p, epsilon * share) if share else ()
+        name = "residuals" if p else "histogram"
+        return *line, part.budget.histogram(name, epsilon * (1 - share), f"{name} of {part.budget.item}")
+
+    def reads_pilot(self, part: NumericPart) -> bool:
+        """Whether what is asked depends on records that are drawn on the way: instruments are centred by them."""
+        return self._has_line(part)
+
+    def _has_line(self, part: NumericPart) -> bool:
+        return part.box.n_predictors > 0 and (part.unchanged is None or self.continuers == "line")
+
+    def fitter(self, part: NumericPart) -> Fitter:
+        """Return how the line of a column is chosen."""
+        return Fitter(neighbours=part.budget.in_stratum, n_intercepts=self.n_candidates, slack=1.0, at_once=1)
+
+    def fit(self, task: ColumnTask, curator: Curator) -> Draw:
         """Choose the median line, then count residuals."""
-        records, frame = task.records(), np.eye(1 + task.box.n_predictors)
-        share = exact(self.line_share, "line_share")
-        line, epsilon = records.start(), task.epsilon
-        if task.unchanged is not None and self.continuers == "growth":
-            line, edges = task.unchanged, residual_edges(records, few(task, 8, self.bins // 2))
-        elif task.box.n_predictors:
-            records, frame = instrumented(records, task)
-            fitter = Fitter(
-                neighbours=task.neighbours, cap=task.cap, n_intercepts=self.n_candidates, slack=1.0, at_once=1
-            )
-            line = fitter.search(records, Fraction(1, 2), epsilon * share, chooser)
-            epsilon *= 1 - share
-            edges = residual_edges(records, self.bins)
+        regression, frame, part = task.regression, np.eye(1 + task.box.n_predictors), task.part
+        *steps, histogram = self.steps(part)
+        line = regression.start()
+        if self._has_line(part):
+            regression, frame = instrumented(regression, task)
+            fitter = replace(self.fitter(part), keep=task.keep, rng=task.rng)
+            line = fitter.search(regression, MEDIAN, steps, curator)
+            edges = residual_edges(regression, self.bins)
+        elif part.unchanged is not None:
+            line, edges = part.unchanged, residual_edges(regression, few(task, histogram, 8, self.bins // 2))
         elif task.column.is_binned:
             edges = Scale(task.column).there(task.column.edges) - line[0]
         elif task.column.scale == "log":
-            edges = np.linspace(0, records.span, few(task, 6, self.bins) + 1)
+            edges = np.linspace(0, regression.span, few(task, histogram, 6, self.bins) + 1)
         else:
-            edges = residual_edges(records, self.bins, upwards=True)
-        place = np.clip(np.searchsorted(edges, records.residuals(line), side="right") - 1, 0, len(edges) - 2)
-        counts = np.bincount(place, minlength=len(edges) - 1)
-        scale = task.scale(epsilon)
-        weights = histogram_weights(chooser.count(counts, scale), scale)
-        return ResidualDraw(task.column, task.box, frame @ line, edges, weights)
+            edges = residual_edges(regression, self.bins, upwards=True)
+
+        def counts(table: Table) -> IntArray:
+            residuals = regression.read(table).residuals(line)
+            place = np.clip(np.searchsorted(edges, residuals, side="right") - 1, 0, len(edges) - 2)
+            return np.bincount(place, minlength=len(edges) - 1)
+
+        noisy = asked(curator, histogram, counts, steers=task.steers)
+        return ResidualDraw(task.column, task.box, frame @ line, edges, histogram_weights(noisy, histogram.scale))
 
 
-def few(task: ColumnTask, least: int, most: int) -> int:
+def few(task: ColumnTask, histogram: Step, least: int, most: int) -> int:
     """Return a number of bins that hold more than noise, where the number of records is public."""
     if task.n_public is None:
         return most
-    return min(max(int(task.n_public / (RECORDS_PER_BIN * task.scale(task.epsilon))), least), most)
+    return min(max(int(task.n_public / (RECORDS_PER_BIN * histogram.scale)), least), most)
 
 
-def instrumented(records: RegressionRecords, task: ColumnTask) -> tuple[RegressionRecords, FloatArray]:
-    """Return records with predictors that are centred and uncorrelated in the pilot records, and the way back."""
-    pilot = task.box.matrix(task.pilot)
-    p = task.box.n_predictors
+def instrumented(regression: LineRegression, task: ColumnTask) -> tuple[LineRegression, FloatArray]:
+    """Return a regression on predictors that are centred and uncorrelated in the pilot records, and the way back."""
+    pilot, p = task.box.matrix(task.pilot), task.box.n_predictors
     middle = np.median(pilot, axis=0) if len(pilot) else np.zeros(p)
     spread = np.cov(pilot.T).reshape(p, p) if len(pilot) > 1 else np.eye(p)
     whiten = np.tril(np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p))))
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle
-    centred = rotated(records.predictors - middle, whiten)
-    changed = RegressionRecords(
-        outcome=records.outcome,
-        predictors=centred,
-        instruments=in_units(centred / KAPPA),
-        lower=records.lower,
-        upper=records.upper,
-        frame=frame,
-    )
-    return changed, frame
+
+    def read(table: Table) -> RegressionRecords:
+        records = regression.read(table)
+        centred = rotated(records.predictors - middle, whiten)
+        return replace(records, predictors=centred, instruments=in_units(centred / KAPPA))
+
+    return replace(regression, read=once(read), frame=frame), frame
 
 
 def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
@@ -172,9 +191,9 @@ def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
     return found
 
 
-def residual_edges(records: RegressionRecords, n_each_side: int, *, upwards: bool = False) -> FloatArray:
+def residual_edges(regression: LineRegression, n_each_side: int, *, upwards: bool = False) -> FloatArray:
     """Return public bins of residuals, narrow about 0 and wider and wider away from it."""
-    spread = Spread.of(records.span, records.span * 5e-4, n_each_side, records.step, upwards=upwards)
+    spread = Spread.of(regression.span, regression.span * 5e-4, n_each_side, regression.step, upwards=upwards)
     return spread.offsets
 
 

@@ -5,6 +5,7 @@ Coefficients are whole multiples of a power of two, so that their sums and diffe
 """
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property, lru_cache
@@ -16,9 +17,12 @@ from numba import njit
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import UNITS
+from pdips.data.table import Table
+from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
-from pdips.quantile.choosing import Chooser
-from pdips.quantile.gradient import Gradient, Norm, RegressionRecords
+from pdips.privacy.plan import Step
+from pdips.quantile.column_plan import ColumnBudget
+from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
 BASES: tuple[Base, ...] = ("log", "uniform")
@@ -31,6 +35,9 @@ LEAST = -(2.0**60)
 """With so many records, a gradient has fewer than 2^60 steps; base weights have at most as many."""
 
 MOST_CANDIDATES = 2**20
+
+PASSES = ((Fraction(1, 4), 1.0, 4), (Fraction(3, 4), 0.1, 8))
+"""Of a search one coefficient after the other: share of the price, reach, and what divides the number of steps."""
 
 
 @lru_cache
@@ -201,58 +208,91 @@ class Fitter:
     ----------
     norm, base, neighbours
         The norm of the gradient, the base measure of the quantiles' intercepts, and which tables are to look alike.
-    cap : int
-        Most records of a person.
     slack : float
         How far beyond the outcome's bounds lines may go in the box, as a share of the outcome's range.
     at_once : int
         Up to so many slopes, 2 at most, are searched for together; more, one after the other.
     n_intercepts : int
         Number of intercepts to choose from, and a bound on the steps of slopes.
+    keep : float
+        How likely a coarse round of a search is to read a record; a function of public numbers.
+    rng : numpy.random.Generator, optional
+        Tosses the coins of that.
     """
 
     norm: Norm = "hull"
     base: Base = "log"
     neighbours: Neighbours = "replace-one"
-    cap: int = 1
     slack: float = 0.0
     at_once: int = 2
     n_intercepts: int = 2_000
+    keep: float = 1.0
+    rng: np.random.Generator | None = None
+
+    def choice(self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction) -> Step:
+        """Return the step that chooses a line: the scores of two candidates move by a sensitivity, up and down."""
+        return budget.choice(name, price, 2 * self.gradient(tau, n_predictors).sensitivity(self.neighbours))
+
+    def searches(
+        self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction
+    ) -> tuple[Step, ...]:
+        """Return the steps of a search for a line from public bounds alone."""
+        if not n_predictors:
+            return (self.choice(budget, name, tau, 0, price),)
+        if n_predictors <= self.at_once:
+            return tuple(
+                self.choice(budget, f"{name}, round {number}", tau, n_predictors, price * each.share)
+                for number, each in enumerate(rounds(n_predictors), start=1)
+            )
+        entries = [Gradient(tau, min(place, 1), "linf") for place in range(n_predictors + 1)]
+        return tuple(
+            budget.choice(
+                f"{name}, pass {number}, coefficient {place}",
+                price * share / len(entries),
+                2 * entry.sensitivity(self.neighbours),
+            )
+            for number, (share, _, _) in enumerate(PASSES, start=1)
+            for place, entry in enumerate(entries)
+        )
+
+    def gradient(self, tau: Fraction, n_predictors: int) -> Gradient:
+        """Return the gradient; the hull of what a record does is a cube where records are added or removed."""
+        cube = self.norm == "hull" and self.neighbours == "add-remove"
+        return Gradient(tau, n_predictors, "linf" if cube else self.norm)
+
+    def steps(self, below: IntArray, total: IntArray, tau: Fraction, step: Step) -> IntArray:
+        """Return the norm of the gradient at candidates, in whole steps."""
+        return self.gradient(tau, len(total) - 1).steps(below, total)
 
     def choose(
         self,
-        records: RegressionRecords,
+        regression: LineRegression,
         candidates: Candidates,
         tau: Fraction,
-        epsilon: Fraction,
-        chooser: Chooser,
+        step: Step,
+        curator: Curator,
         floor: FloatArray | None = None,
         ceiling: FloatArray | None = None,
-        below: IntArray | None = None,
+        below: Callable[[Table], IntArray] | None = None,
         entry: int | None = None,
     ) -> FloatArray:
         """Choose a line by the K-norm gradient mechanism, between two released ones.
 
-        ``below`` is as from :func:`sums`; with ``entry`` only this entry of the gradient counts.
+        ``below`` is as from :func:`sums`, if it is known; with ``entry`` only this entry of the gradient counts.
         """
-        below = sums(records, candidates) if below is None else below
-        if entry is None:
-            steps, unit = self.gradient(below, records, tau, epsilon / self.cap)
-        else:
-            alone = Gradient(tau, min(entry, 1), "linf")
-            steps = alone.steps(below[..., [entry]], records.total[[entry]])
-            unit = alone.unit(epsilon / self.cap, self.neighbours)
-        scores = self.base_steps(candidates, unit) - steps
-        allowed = self.allowed(records, candidates, floor, ceiling)
-        return candidates.line(chooser.choose(np.where(allowed, scores, UNAVAILABLE).ravel(), unit))
+        base = self.base_steps(candidates, 1 / step.scale)
+        allowed = self.allowed(regression, candidates, floor, ceiling)
 
-    def gradient(
-        self, below: IntArray, records: RegressionRecords, tau: Fraction, epsilon: Fraction
-    ) -> tuple[IntArray, Fraction]:
-        """Return the norms of the gradient at candidates in whole steps, and the nats of a step."""
-        cube = self.norm == "hull" and self.neighbours == "add-remove"  # the hull is one there
-        gradient = Gradient(tau, records.n_predictors, "linf" if cube else self.norm)
-        return gradient.steps(below, records.total), gradient.unit(epsilon, self.neighbours)
+        def scores(table: Table) -> IntArray:
+            records = regression.read(table)
+            known = sums(records, candidates) if below is None else below(table)
+            if entry is None:
+                found = self.steps(known, records.total, tau, step)
+            else:
+                found = Gradient(tau, min(entry, 1), "linf").steps(known[..., [entry]], records.total[[entry]])
+            return np.where(allowed, base - found, UNAVAILABLE).reshape(1, -1)
+
+        return candidates.line(int(curator.choose(step, scores)[0]))
 
     def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
         """Return the log weights of the base measure, in steps; they are public and add to every table's scores
@@ -270,79 +310,76 @@ class Fitter:
         return log_weights
 
     def allowed(
-        self, records: RegressionRecords, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
+        self, regression: LineRegression, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> BoolArray:
         """Say which candidates may be chosen, from public and released values alone; if none, the line in the
         middle."""
-        flat = np.zeros(records.n_predictors)
+        flat = np.zeros(regression.n_predictors)
         allowed = np.ones((len(candidates.slopes), len(candidates.intercepts.offsets)), dtype=bool)
         if floor is not None:
             allowed &= candidates.margin(floor) >= 0
         if ceiling is not None:
             allowed &= candidates.margin(ceiling, -1) >= 0
-        lower, upper = records.lower - self.slack * records.span, records.upper + self.slack * records.span
-        allowed &= candidates.margin(np.array([lower, *flat]), 1, records.frame) >= 0
-        allowed &= candidates.margin(np.array([upper, *flat]), -1, records.frame) >= 0
+        lower, upper = regression.lower - self.slack * regression.span, regression.upper + self.slack * regression.span
+        allowed &= candidates.margin(np.array([lower, *flat]), 1, regression.frame) >= 0
+        allowed &= candidates.margin(np.array([upper, *flat]), -1, regression.frame) >= 0
         if not allowed.any():  # rounding, at lines that touch the bounds
             allowed[~candidates.slopes.any(axis=1), -candidates.intercepts.first] = True
         return allowed
 
-    def search(self, records: RegressionRecords, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
-        """Find a line from public bounds alone, in rounds of ever closer candidates that share epsilon.
+    def search(self, regression: LineRegression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
+        """Find a line from public bounds alone, in rounds of ever closer candidates.
 
-        All rounds but the last may leave records out, by secret coins that depend on nothing: given the coins, tables
-        that differ in a record do so still or are equal.
+        All rounds but the last may leave records out, by coins that depend on nothing: given the coins, tables that
+        differ in a record do so still or are equal.
         """
-        line = records.start()
-        if not records.n_predictors:
-            return self.choose(records, self.beside(records, line, upwards=True), tau, epsilon, chooser)
-        if records.n_predictors > self.at_once:
-            return self.by_axes(records, line, tau, epsilon, chooser)
-        *coarse, last = rounds(records.n_predictors)
-        for each in coarse:
-            some = records.some(chooser.thin(len(records.outcome)))
-            line = self.choose(some, self.around(some, line, each), tau, epsilon * each.share, chooser)
-        return self.choose(records, self.around(records, line, last), tau, epsilon * last.share, chooser)
+        line, p = regression.start(), regression.n_predictors
+        if not p:
+            grid = self.beside(regression, line, upwards=True)
+            return self.choose(regression, grid, tau, steps[0], curator)
+        if p > self.at_once:
+            return self.by_axes(regression, line, tau, steps, curator)
+        for number, (each, step) in enumerate(zip(rounds(p), steps, strict=True), start=1):
+            some = regression.thinned(self.keep, self.rng) if number < len(steps) else regression
+            line = self.choose(some, self.around(some, line, each), tau, step, curator)
+        return line
 
     def by_axes(
-        self, records: RegressionRecords, line: FloatArray, tau: Fraction, epsilon: Fraction, chooser: Chooser
+        self, regression: LineRegression, line: FloatArray, tau: Fraction, steps: Sequence[Step], curator: Curator
     ) -> FloatArray:
         """Find a line with many predictors one coefficient at a time, each by its own entry of the gradient.
 
         Two passes, a quarter of epsilon and the rest. Where instruments hardly depend on each other, one pass all but
         does it.
         """
-        n_steps = records.n_predictors + 1
-        still = np.zeros((1, records.n_predictors))
-        for share, reach, n in ((Fraction(1, 4), 1.0, 4), (Fraction(3, 4), 0.1, 8)):
-            for place in range(n_steps):
-                away = Spread.of(
-                    records.span * reach, records.span * reach * 1e-5, max(self.n_intercepts // n, 1), records.step
-                )
-                slopes = still
+        p, due = regression.n_predictors, iter(steps)
+        for number, (_, reach, n) in enumerate(PASSES):
+            widest, n_steps = regression.span * reach, max(self.n_intercepts // n, 1)
+            for place in range(p + 1):
+                away, slopes = Spread.of(widest, widest * 1e-5, n_steps, regression.step), np.zeros((1, p))
                 if place:
-                    slopes = away.offsets[:, None] * np.eye(records.n_predictors)[place - 1]
-                    away = Spread(1.0, 1.0, 0, 0, records.step)
-                found = Candidates(around=line, slopes=slopes, intercepts=away)
-                some = records.some(chooser.thin(len(records.outcome))) if reach == 1 else records
-                line = self.choose(some, found, tau, epsilon * share / n_steps, chooser, entry=place)
+                    slopes = away.offsets[:, None] * np.eye(p)[place - 1]
+                    away = Spread(1.0, 1.0, 0, 0, regression.step)
+                grid = Candidates(around=line, slopes=slopes, intercepts=away)
+                some = regression if number else regression.thinned(self.keep, self.rng)
+                line = self.choose(some, grid, tau, next(due), curator, entry=place)
         return line
 
-    def around(self, records: RegressionRecords, line: FloatArray, each: SearchRound) -> Candidates:
+    def around(self, regression: LineRegression, line: FloatArray, each: SearchRound) -> Candidates:
         """Return the candidates of one round of a search."""
         each = each.at_most(self.n_intercepts)
-        slopes, log_base = around_slopes(each, records.n_predictors, records.span, records.step)
-        reach = records.span * each.reach
-        spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, records.step)
+        slopes, log_base = around_slopes(each, regression.n_predictors, regression.span, regression.step)
+        reach = regression.span * each.reach
+        spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, regression.step)
         return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
 
-    def parallel(self, records: RegressionRecords, line: FloatArray) -> RegressionRecords:
+    def parallel(self, regression: LineRegression, line: FloatArray) -> LineRegression:
         """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
-        return records.parallel(line)
+        return regression.parallel(line)
 
     def beside(
         self,
-        records: RegressionRecords,
+        regression: LineRegression,
         line: FloatArray,
         *,
         upwards: bool = False,
@@ -354,18 +391,18 @@ class Fitter:
         With ``even`` a uniform base measure is made by even spacing, not by weights.
         """
         n = self.n_intercepts if upwards else self.n_intercepts // 2
-        finest = records.span * 1e-5
-        if slopes and records.n_predictors:
+        finest = regression.span * 1e-5
+        if slopes and regression.n_predictors:
             some = SearchRound(
-                share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=records.n_predictors <= 2
+                share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=regression.n_predictors <= 2
             )
             some = some.at_most(self.n_intercepts)
-            steeper, _ = around_slopes(some, records.n_predictors, records.span, records.step)
+            steeper, _ = around_slopes(some, regression.n_predictors, regression.span, regression.step)
             n = max(n // 8, 1)
         else:
-            steeper = np.zeros((1, records.n_predictors))
-        finest = records.span / n if even and self.base == "uniform" else finest
-        spread = Spread.of(records.span, finest, n, records.step, upwards=upwards)
+            steeper = np.zeros((1, regression.n_predictors))
+        finest = regression.span / n if even and self.base == "uniform" else finest
+        spread = Spread.of(regression.span, finest, n, regression.step, upwards=upwards)
         return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
 
 

@@ -78,9 +78,9 @@ class Panel:
         older = first <= self.years[before] if before else np.zeros(len(first), dtype=bool)
         return {"births": here & ~older, "continuers": here & older}
 
-    def share(self, part: Part, *, alone: bool) -> Fraction:
-        """Return the share of a year's budget that a part may spend; ``alone`` if nobody is in the other one."""
-        if self.births_share is None or alone:
+    def share(self, part: Part, name: str) -> Fraction:
+        """Return the share of a year's budget that a part may spend: all of it in a prefix's first year."""
+        if self.births_share is None or name not in self.before:
             return Fraction(1)
         return self.births_share if part == "births" else 1 - self.births_share
 
@@ -158,19 +158,10 @@ class PanelDraw:
         """See :class:`pdips.quantile.conditional.Draw`."""
         drawn = np.full(n, np.nan)
         for part, rows in self.panel.parts(self.name, given).items():
-            if rows.any():
+            if rows.any() and part in self.draws:
                 here = {name: values[rows] for name, values in given.items()}
                 drawn[rows] = self.draws[part].draw(here, int(rows.sum()), rng)
         return drawn
-
-
-@dataclass(frozen=True)
-class NoRecords:
-    """Stands for what would draw values of records that publicly don't exist."""
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """Return n missing values."""
-        return np.full(n, np.nan)
 
 
 def check_panel(

@@ -1,7 +1,10 @@
-"""Several quantiles on one public grid: checks, cells cut into parts, and laws of tuples of cells."""
+"""Several quantiles of one column on a public grid, chosen together: what their distributions have in common."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import pairwise
 from typing import Any, get_args
 
@@ -11,6 +14,7 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
+from pdips.privacy.noise import RandomBits
 
 MOST_RECORDS = 2**31
 MOST_PARTS = 64
@@ -18,6 +22,97 @@ MOST_POINTS = 2**17
 MOST_QUANTILES = 1000
 FINEST_QUANTILE = 10**6
 LARGEST_EPSILON = 100
+MOST_TUPLES = 200_000
+"""Outcomes that a law is spelt out for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GridQuantiles(ABC):
+    """The distribution of all quantiles of one column, as indices of public grid points that never cross.
+
+    Parameters
+    ----------
+    cumulative : ndarray of integers, shape (points,)
+        How many records are at most each grid point; confidential.
+    n : int
+        Number of records: public under replace-one, confidential under add-remove.
+    taus : sequence of Fraction, length m
+        The quantiles, increasing, within (0, 1); public.
+    epsilon : Fraction
+        The price of one draw, at most 100, for one record.
+    neighbours : {"replace-one", "add-remove"}
+        The relation in which ``epsilon`` is the price.
+    parts : int
+        Parts into which each cell is cut, with its records spread evenly over them, so that many equal values can be
+        told apart by rank. It changes no price.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range or the counts can't be cumulative counts; the message shows no count.
+    """
+
+    cumulative: NDArray[Any]
+    n: int
+    taus: Sequence[Fraction]
+    epsilon: Fraction
+    neighbours: Neighbours
+    parts: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the settings, none of which depends on a record, and then the counts."""
+        check_quantiles(self.taus)
+        if not isinstance(self.epsilon, Fraction | int) or not 0 < self.epsilon <= LARGEST_EPSILON:
+            raise InputError(f"epsilon of joint quantiles must be a fraction above 0 and at most {LARGEST_EPSILON}")
+        if self.neighbours not in get_args(Neighbours):
+            raise InputError(f"neighbours must be one of {', '.join(get_args(Neighbours))}")
+        if not 1 <= self.parts <= MOST_PARTS:
+            raise InputError(f"parts must be 1 to {MOST_PARTS}")
+        if not 1 <= len(self.cumulative) * self.parts <= MOST_POINTS:
+            raise InputError(f"a grid for joint quantiles needs 1 to {MOST_POINTS} points times parts")
+        check_counts(self.cumulative, self.n)
+
+    @cached_property
+    def heights(self) -> IntArray:
+        """Cumulative counts in units of 1/parts record, on a grid whose every cell is cut into parts.
+
+        Position ``g * parts + s`` belongs to cell g. A record still weighs 1 in total.
+        """
+        cumulative = np.asarray(self.cumulative, dtype=np.int64)
+        before = np.concatenate([[0], cumulative[:-1]])
+        steps = np.arange(1, self.parts + 1)
+        return np.asarray((self.parts * before[:, None] + steps * (cumulative - before)[:, None]).ravel())
+
+    @property
+    def total(self) -> int:
+        """The count of all records, in the unit of the heights."""
+        return self.n * self.parts
+
+    def draw(self, bits: RandomBits, runs: int = 1) -> IntArray:
+        """Draw exactly: indices of grid points, nondecreasing in each row, shape (runs, m)."""
+        return self.positions(bits, runs) // self.parts
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Return the log probability of each tuple of grid points by enumeration, for tiny grids.
+
+        Raises
+        ------
+        InputError
+            If there are more than 200,000 tuples.
+        """
+        positions, logs = self.law()
+        found: dict[tuple[int, ...], float] = {}
+        for key, log in zip(map(tuple, (positions // self.parts).tolist()), logs, strict=True):
+            found[key] = float(np.logaddexp(found.get(key, -np.inf), log))
+        return found
+
+    @abstractmethod
+    def positions(self, bits: RandomBits, runs: int) -> IntArray:
+        """Draw positions on the grid of parts, shape (runs, m)."""
+
+    @abstractmethod
+    def law(self) -> tuple[IntArray, FloatArray]:
+        """Return all tuples of positions, one a row, and their log probabilities."""
 
 
 def check_quantiles(taus: Sequence[Fraction]) -> None:
@@ -39,29 +134,8 @@ def check_quantiles(taus: Sequence[Fraction]) -> None:
         )
 
 
-def check_public(
-    taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours, n_points: int, parts: int, runs: int
-) -> None:
-    """Refuse settings that no joint release of quantiles can be made with; none of them depends on a record.
-
-    Raises
-    ------
-    InputError
-        If quantiles, the budget, the relation, the grid, the number of parts or of runs is out of range.
-    """
-    check_quantiles(taus)
-    if not isinstance(epsilon, Fraction | int) or not 0 < epsilon <= LARGEST_EPSILON:
-        raise InputError(f"epsilon of joint quantiles must be a fraction above 0 and at most {LARGEST_EPSILON}")
-    if neighbours not in get_args(Neighbours):
-        raise InputError(f"neighbours must be one of {', '.join(get_args(Neighbours))}")
-    if not 1 <= parts <= MOST_PARTS or runs < 1:
-        raise InputError(f"parts must be 1 to {MOST_PARTS}, and runs at least 1")
-    if not 1 <= n_points * parts <= MOST_POINTS:
-        raise InputError(f"a grid for joint quantiles needs 1 to {MOST_POINTS} points times parts")
-
-
-def check_counts(cumulative: NDArray[Any], n: int) -> IntArray:
-    """Return the counts as int64 if they could be cumulative counts of ``n`` records.
+def check_counts(cumulative: NDArray[Any], n: int) -> None:
+    """Refuse what can't be cumulative counts of ``n`` records.
 
     Raises
     ------
@@ -71,37 +145,5 @@ def check_counts(cumulative: NDArray[Any], n: int) -> IntArray:
     counts = np.asarray(cumulative)
     if counts.ndim != 1 or counts.dtype.kind not in "iu" or not 0 <= n <= MOST_RECORDS:
         raise InputError("cumulative counts must be one row of whole numbers, of at most 2^31 records")
-    counts = counts.astype(np.int64)
-    if len(counts) and (counts[0] < 0 or counts[-1] > n or (np.diff(counts) < 0).any()):
+    if len(counts) and (counts[0] < 0 or counts[-1] > n or (np.diff(counts.astype(np.int64)) < 0).any()):
         raise InputError("cumulative counts must not fall, and must lie between 0 and the number of records")
-    return counts
-
-
-def merged(cells: IntArray, logs: FloatArray) -> dict[tuple[int, ...], float]:
-    """Return the log probability of each tuple of cells, given those of its positions, one tuple a row."""
-    found: dict[tuple[int, ...], float] = {}
-    for key, log in zip(map(tuple, cells.tolist()), logs, strict=True):
-        found[key] = float(np.logaddexp(found.get(key, -np.inf), log))
-    return found
-
-
-def spread(cumulative: IntArray, parts: int) -> IntArray:
-    """Return cumulative counts, in units of 1/parts record, on a grid whose every cell is cut into ``parts`` parts.
-
-    Each record counts as spread evenly over its cell, which divides the values that many records share: without it,
-    quantiles next to such an atom have no rank near their target. A record still weighs 1 in total, so no price changes
-    (``docs/proofs/kng.md``).
-
-    Parameters
-    ----------
-    cumulative : ndarray of int64, shape (points,)
-    parts : int
-
-    Returns
-    -------
-    ndarray of int64, shape (points * parts,)
-        Position ``g * parts + s`` belongs to cell g.
-    """
-    before = np.concatenate([[0], cumulative[:-1]])
-    steps = np.arange(1, parts + 1)
-    return np.asarray((parts * before[:, None] + steps * (cumulative - before)[:, None]).ravel())

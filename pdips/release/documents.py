@@ -150,7 +150,7 @@ class PrivacyDocument(Document):
         return schema.to_dict()
 
 
-class MeasuredRelease(BaseModel):
+class MeasuredRelease(Findings):
     """The release that an evaluation is of."""
 
     mechanism: str

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from pdips.evaluation.document import AnalysisComparison, Coefficient, ColumnDensity, PairDifference, PropensitySpread
 from pdips.release.documents import Margin, TwoWay
-from pdips.report.evaluation_facts import Analysed, Coefficient, Density, Pair, Propensity
 from pdips.report.formats import MINUS, number, percent, plural
 
 if TYPE_CHECKING:
@@ -264,7 +264,7 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
 
 
 @styled
-def density(found: Density, key: str) -> str:
+def density(found: ColumnDensity, key: str) -> str:
     """Draw a numeric column: grey bars for the table, an outline for the sets; areas are shares."""
     edges = np.asarray(found.edges)
     low, high = found.edges[0], found.edges[-1]
@@ -286,7 +286,7 @@ def density(found: Density, key: str) -> str:
 
 
 @styled
-def propensity(found: Propensity, key: str) -> str:
+def propensity(found: PropensitySpread, key: str) -> str:
     """Draw how the scores of table and sets are spread, and mark where their distribution functions differ most."""
     n = len(found.table)
     filled = [at for at in range(n) if found.table[at] or found.sets[at]] or [0, n - 1]
@@ -326,7 +326,7 @@ def _name_ends(axes: "Axes", places: Sequence[float], names: Sequence[str]) -> N
 
 
 @styled
-def difference(pair: Pair, key: str) -> str:
+def difference(pair: PairDifference, key: str) -> str:
     """Draw a heat map: in each cell the share in the sets minus that in the table, in points with its sign."""
     rows, across = pair.levels
     cell = next(size for most, size in CELLS if len(across) <= most)
@@ -358,7 +358,7 @@ def difference(pair: Pair, key: str) -> str:
 
 
 @styled
-def forest(found: Analysed, key: str) -> str:
+def forest(found: AnalysisComparison, key: str) -> str:
     """Draw intervals, a row a coefficient: a broad band for the table's, a line with a dot for that of the sets.
 
     Each row is measured from the table's estimate in standard errors of it, so that coefficients of all units fit.
@@ -390,7 +390,7 @@ def forest(found: Analysed, key: str) -> str:
     return as_svg(figure, _describe_analysis(found), key)
 
 
-def coefficients(found: Analysed) -> list[Coefficient]:
+def coefficients(found: AnalysisComparison) -> list[Coefficient]:
     """Return the coefficients that are drawn: those that the table tells, at most 40 of them, the furthest off."""
     told = found.told
     if len(told) <= MOST_COEFFICIENTS:
@@ -430,7 +430,7 @@ def _interval(axes: "Axes", ends: Sequence[float], y: float, limit: float, **sty
             axes.text(sign * beyond, y, mark, ha="center", va="center_baseline", fontsize=9)
 
 
-def _describe_analysis(found: Analysed) -> str:
+def _describe_analysis(found: AnalysisComparison) -> str:
     told = found.told
     label = (
         f"Coefficients of {found.formula}: for {sum(one.covered for one in told)} of {len(told)} the table's estimate "

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError, RefusedError
+from pdips.evaluation.document import EvaluationDocument
 from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of
 from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.verdict import Verdict
@@ -109,14 +110,14 @@ def rewrite_report(directory: Path) -> Path | None:
     return write_report(confidential, PrivacyDocument.read(home))
 
 
-def render(template: str, **context: Any) -> str:
-    """Fill one of the templates of this room."""
-    return _environment().get_template(template).render(context)
+def render(template: str, *, folder: Path | None = None, **context: Any) -> str:
+    """Fill one of the templates of this room, or of another folder, which may extend them."""
+    return _environment(folder).get_template(template).render(context)
 
 
 def _has_run(confidential: Path) -> bool:
     """Whether a folder is of a run, or holds at most the evaluation of a release that came without its run."""
-    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {PaidDocument.file}
+    return confidential.is_dir() and {entry.name for entry in confidential.iterdir()} != {EvaluationDocument.file}
 
 
 def _write(path: Path, page: str) -> Path:
@@ -157,11 +158,11 @@ def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = No
 
 
 @cache
-def _environment() -> "Environment":
+def _environment(folder: Path | None = None) -> "Environment":
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FileSystemLoader([*([folder] if folder else []), Path(__file__).parent / "templates"]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

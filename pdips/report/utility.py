@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from pdips.evaluation.document import AnalysisComparison, EvaluationDocument, Measure, Pictures
 from pdips.release.documents import (
     Comparison,
     Margin,
@@ -17,7 +18,6 @@ from pdips.release.documents import (
     mean,
 )
 from pdips.report import figures
-from pdips.report.evaluation_facts import FILE, Analysed, Evaluation, MeasureFacts, Pictures, read_evaluation
 from pdips.report.formats import number, percent
 from pdips.report.verdict import Check, Level, Verdict, summed, worst, worst_of
 
@@ -71,7 +71,7 @@ def section(
     """
     comparison = run.comparison
     margins, pairs = comparison.margins(), comparison.two_way.pairs()
-    inside = read_evaluation(confidential)
+    inside = EvaluationDocument.inside(confidential)
     stale = [] if inside is None else inside.release.differs(release)
     evaluation = None if stale else inside
     found = checks(release, comparison)
@@ -234,7 +234,7 @@ def _check[T](
 # ---- an evaluation ----
 
 
-def evaluation_verdict(found: Evaluation | None) -> Verdict:
+def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:
     """Judge the utility of the sets by an evaluation.
 
     Each of three things is near, far or in between; what wasn't worked out doesn't count.
@@ -263,22 +263,22 @@ def _stale_verdict(stale: Sequence[str]) -> Verdict:
     what = " and ".join(stale)
     return Verdict(
         level="open",
-        line=f"{FILE} is of another release (its {what} differ{'s' if len(stale) == 1 else ''}) and isn't shown: "
-        "pdips evaluate TABLE DIR makes it anew.",
+        line=f"{EvaluationDocument.file} is of another release (its {what} differ{'s' if len(stale) == 1 else ''}) and "
+        "isn't shown: pdips evaluate TABLE DIR makes it anew.",
     )
 
 
-def _of_margins(found: Evaluation) -> list[tuple[Level, str]]:
+def _of_margins(found: EvaluationDocument) -> list[tuple[Level, str]]:
     measure = next((one for name in MARGINS if (one := found.measure(name)) is not None), None)
     what = "two-way margins are" if measure is not None and measure.name == MARGINS[0] else "one-way margins are"
     return _of_measure(measure, what, NEAR_MARGINS, FAR_MARGINS)
 
 
-def _of_specks(found: Evaluation) -> list[tuple[Level, str]]:
+def _of_specks(found: EvaluationDocument) -> list[tuple[Level, str]]:
     return _of_measure(found.measure(SPECKS), "SPECKS is", NEAR_SPECKS, FAR_SPECKS)
 
 
-def _of_measure(measure: MeasureFacts | None, what: str, near: float, far: float) -> list[tuple[Level, str]]:
+def _of_measure(measure: Measure | None, what: str, near: float, far: float) -> list[tuple[Level, str]]:
     if measure is None or measure.mean is None:
         return []
     level = _against(measure.mean, measure.reference, near=(NEAR_TIMES, near), far=(FAR_TIMES, far))
@@ -286,7 +286,7 @@ def _of_measure(measure: MeasureFacts | None, what: str, near: float, far: float
     return [(level, f"{what} {NEARNESS[level]} {shown}")]
 
 
-def _of_analysis(found: Analysed | None) -> list[tuple[Level, str]]:
+def _of_analysis(found: AnalysisComparison | None) -> list[tuple[Level, str]]:
     off, inside = (None, None) if found is None else (found.summary.get(DIFFERENCE), found.summary.get(COVERAGE))
     if inside is None:
         return []
@@ -302,7 +302,7 @@ def _of_analysis(found: Analysed | None) -> list[tuple[Level, str]]:
     return [(level, f"the analysis is {NEARNESS[level]} {shown}")]
 
 
-def _evaluated(found: Evaluation) -> dict[str, Any]:
+def _evaluated(found: EvaluationDocument) -> dict[str, Any]:
     """Return what the template shows of an evaluation."""
     measure = found.measure(ECDF)
     columns = [] if measure is None else measure.detail.by_column.items()

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import all_records, all_tables, random_table, replacements, schema_of, table_of
+from tables import all_records, all_tables, bits, random_table, replacements, schema_of, table_of
 
 from pdips import InputError, Ledger, PrivBayes, Schema, Table
 from pdips.audit.engines import exact_bound
@@ -21,9 +21,10 @@ from pdips.audit.neighbour_pairs import Pair
 from pdips.audit.neighbour_pairs import table_of as coded
 from pdips.bayes_net import network as networks
 from pdips.bayes_net import sampling
-from pdips.bayes_net.network import STEPS_PER_NAT, Counts, Shape, sensitivity
+from pdips.bayes_net.network import STEPS_PER_NAT, Families, JointCounts, sensitivity
 from pdips.margins.domain import columns_of
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import exact_law, record
+from pdips.registry import published
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9
@@ -83,10 +84,9 @@ def test_mutual_information_moves_by_its_sensitivity_at_most(rows, columns, n):
 
 
 def test_sensitivities_of_mutual_information_are_those_of_the_paper():
-    # bits, SOUNDNESS 4.8
-    for n, binary, bits in ((5, True, 0.7219), (5, False, 1.1020)):
+    for n, binary, in_bits in ((5, True, 0.7219), (5, False, 1.1020)):
         steps = sensitivity("mi", n, binary=binary)
-        assert steps / STEPS_PER_NAT / n / math.log(2) == pytest.approx(bits, abs=2 / STEPS_PER_NAT)
+        assert steps / STEPS_PER_NAT / n / math.log(2) == pytest.approx(in_bits, abs=2 / STEPS_PER_NAT)
 
 
 @pytest.mark.parametrize("score", ["r", "mi"])
@@ -114,7 +114,7 @@ def test_scores_equal_their_definitions():
 def outcomes(made: PrivBayes, schema: Schema):
     @lru_cache(None)
     def seen(records):
-        return {outcome.key: outcome for outcome in made.law(table_of(records, schema)).outcomes}
+        return {outcome.key: outcome for outcome in exact_law(made, table_of(records, schema)).outcomes}
 
     return seen
 
@@ -163,7 +163,7 @@ def test_one_table_of_all_columns_costs_exactly_epsilon():
 
 def test_the_published_noise_costs_n_times_the_claim():
     # the broken twin, and the flaw of the code that the papers ran
-    assert worst_loss(PrivBayes(epsilon=EPSILON, variant="published"), schema_of(2, 2), 3)[0] == 3 * EPSILON
+    assert worst_loss(published("privbayes")(epsilon=EPSILON), schema_of(2, 2), 3)[0] == 3 * EPSILON
 
 
 def test_unequal_sensitivities_would_be_seen(monkeypatch):
@@ -189,7 +189,7 @@ def test_the_price_counts_persons():
 
 def test_per_set_shares_the_price():
     once, each = (
-        PrivBayes(epsilon=EPSILON, n_sets=4, split=split, degree=1).scale(schema_of(2, 2, 2), 2)
+        PrivBayes(epsilon=EPSILON, n_sets=4, split=split, degree=1).plan(schema_of(2, 2, 2)).steps[-1].scale
         for split in ("once", "per-set")
     )
     assert each == 4 * once
@@ -204,12 +204,12 @@ def test_networks_are_drawn_by_the_law():
     made, other = (
         PrivBayes(epsilon=epsilon, degree=1, usefulness=0, network_share="0.9") for epsilon in (20, 20 * 1.5)
     )
-    rows = made.observe(table, n_runs, RandomBits(np.random.default_rng(0)))
-    keys, counts = np.unique(rows[:, :6], axis=0, return_counts=True)
+    *choices, _ = record(made, table, n_runs, bits())
+    keys, counts = np.unique(np.concatenate(choices, axis=1), axis=0, return_counts=True)
     seen = {tuple(int(number) for number in key): int(count) for key, count in zip(keys, counts, strict=True)}
 
     def p_value(mechanism: PrivBayes) -> float:
-        law = {outcome.key: math.exp(outcome.log_probability) for outcome in mechanism.law(table).outcomes}
+        law = {outcome.key: math.exp(outcome.log_probability) for outcome in exact_law(mechanism, table).outcomes}
         assert sum(law.values()) == pytest.approx(1)
         assert seen.keys() <= law.keys()
         common = [key for key in law if law[key] * n_runs > 30]
@@ -222,26 +222,23 @@ def test_networks_are_drawn_by_the_law():
     assert p_value(other) < REJECT
 
 
-def test_without_noise_the_rows_are_the_statistics_of_the_law(monkeypatch):
-    from pdips.margins import counts as hierarchy
-
-    monkeypatch.setattr(hierarchy, "discrete_laplace", lambda scale, n, bits: np.zeros(n, np.int64))
+@pytest.mark.usefixtures("silence")
+def test_without_noise_the_rows_are_the_statistics_of_the_law():
     schema = schema_of(2, 3, 2, impossible=[{"a": 1, "b": 2}])
     table = table_of([(0, 0, 0), (1, 1, 0), (0, 2, 1)], schema)
     made = PrivBayes(epsilon=1, degree=1, usefulness=0, n_sets=2, split="per-set")
-    law = {outcome.key: outcome.statistics for outcome in made.law(table).outcomes}
-    rows = made.observe(table, 200, RandomBits(np.random.default_rng(0)))
-    for row in np.split(rows, 2, axis=1)[1]:
-        found = law[tuple(row[:6])]
-        assert row[6 : 6 + len(found)].tolist() == list(found)
-        assert not row[6 + len(found) :].any()
+    law = {outcome.key: outcome.statistics for outcome in exact_law(made, table).outcomes}
+    for first, second, counts in zip(*record(made, table, 200, bits())[3:], strict=True):
+        found = law[int(first[0]), int(second[0])]
+        assert counts[: len(found)].tolist() == list(found)
+        assert (counts[len(found) :] == -1).all()
 
 
 # Which families there could be
 
 
-def shape_of(schema: Schema, degree: int, most_cells: int = 10**6) -> Shape:
-    return Shape(columns_of(schema), degree, most_cells)
+def shape_of(schema: Schema, degree: int, most_cells: int = 10**6) -> Families:
+    return Families(columns_of(schema), degree, most_cells)
 
 
 def test_candidates_have_as_many_parents_as_the_degree_allows():
@@ -277,8 +274,8 @@ def test_there_are_as_many_tables_as_columns_less_the_degree():
 def test_usefulness_keeps_tables_above_the_noise():
     schema = schema_of(4, 4, 4, 4)
     made = PrivBayes(epsilon="0.5", usefulness=4)
-    shape = made._shape(schema, 10_000)
-    assert shape.most_cells == math.floor(10_000 / (4 * made.scale(schema, 2)))
+    plan = made.plan(schema)
+    assert made.useful_families(plan, 10_000).most_cells == math.floor(10_000 / (4 * 2 * plan.steps[-1].scale))
     few, _ = made.release(random_table(schema, 200))
     assert (few.statistics["network"]["parents"] == "").all()
 
@@ -398,7 +395,7 @@ def with_public(n: int = 400) -> Table:
 def test_public_columns_are_copied_and_lead(degree):
     table = with_public()
     made = PrivBayes(epsilon=200, degree=degree, n_sets=2)
-    assert made._shape(PUBLIC).n_rounds == (0 if degree == 3 else 2)
+    assert made.plan(PUBLIC).design.n_rounds == (0 if degree == 3 else 2)
     release, _ = made.release(table, rng=np.random.default_rng(0))
     for frame in release.sets:
         assert list(frame.columns) == list(PUBLIC.columns)
@@ -503,15 +500,9 @@ def test_too_many_records(monkeypatch):
         PrivBayes(epsilon=1).release(random_table(schema_of(2, 2), 5))
 
 
-def test_too_many_networks_to_enumerate(monkeypatch):
-    monkeypatch.setattr(networks, "MOST_NETWORKS", 5)
-    with pytest.raises(InputError, match="too many networks"):
-        PrivBayes(epsilon=1, degree=1, usefulness=0).law(random_table(schema_of(2, 2, 2), 5))
-
-
 def test_counts_of_a_family_are_those_of_its_columns():
     table = chain(300)
-    counts = Counts(table, columns_of(table.schema))
+    counts = JointCounts(table, columns_of(table.schema))
     found = counts.family((1, (0, 3)))
     expected = pd.crosstab([table.frame["a"], table.frame["d"]], table.frame["b"]).to_numpy()
     assert found.tolist() == expected.tolist()
@@ -519,7 +510,7 @@ def test_counts_of_a_family_are_those_of_its_columns():
 
 def test_large_joint_tables_are_not_kept(monkeypatch):
     table = chain(300)
-    kept, again = (Counts(table, columns_of(table.schema)) for _ in range(2))
+    kept, again = (JointCounts(table, columns_of(table.schema)) for _ in range(2))
     first = kept.joint((0, 1))
     assert kept.joint((0, 1)) is first
     monkeypatch.setattr(networks, "MOST_KEPT_CELLS", 5)

@@ -7,18 +7,18 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy import stats
-from tables import random_table, schema_of
+from tables import bits, grown, random_table, schema_of
 
 from pdips import InputError, LaplaceSanitizer, Steps, UniversalHistogram
-from pdips.calibration.closed_form import errors_of
-from pdips.calibration.grid import Found, Grid, search
-from pdips.calibration.margins import label, read
+from pdips.calibration.closed_form import errors_of, label, read
+from pdips.calibration.search import EpsilonGrid, Reached, search
 from pdips.calibration.simulation import Simulation, stand_in_table
-from pdips.margins import counts as hierarchy
 from pdips.margins import intervals, planning
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
 from pdips.margins.margin_error import ColumnTree, tree_errors, view_errors
+from pdips.margins.synthesis import views_of
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
@@ -103,7 +103,8 @@ def test_trees_have_the_errors_that_planning_tells(neighbours, budget, layers):
 def test_margins_have_the_errors_of_the_card():
     schema = schema_of(3, 2, 4, 2, 5, 3)
     made = Steps(epsilon=1, n_sets=3, split="per-set")
-    told = {label(item.columns): item.standard_error for item in view_errors(domain_of(schema), made.views(schema))}
+    views = views_of(made.plan(schema).design)
+    told = {label(item.columns): item.standard_error for item in view_errors(domain_of(schema), views)}
     found = errors_of(made, schema, ALL)
     assert {name: each.standard_error * math.sqrt(3) for name, each in found.items()} == pytest.approx(told)
 
@@ -128,7 +129,7 @@ def assert_same_terms(found: NoiseSum, weights: np.ndarray) -> None:
 def test_weights_of_a_tree_are_those_of_least_squares(neighbours):
     schema = schema_of(2, 3, 2)
     made = Steps(epsilon=1, order=("b", "a"), below="cells", budget="half-to-leaves", neighbours=neighbours)
-    measured = hierarchy.measure(random_table(schema, 50), made.plan(schema), RandomBits(np.random.default_rng(0)))
+    measured = grown(made.plan(schema), random_table(schema, 50))
     sizes, every = [layer.n_nodes for layer in measured.layers], np.arange(12)
     levels = np.column_stack([measured.levels(every, j) for j in range(3)])
     for size in (1, 2, 3):
@@ -143,8 +144,8 @@ def test_weights_of_a_tree_are_those_of_least_squares(neighbours):
 def test_weights_of_intervals_are_those_of_least_squares(neighbours, sizes, fan_out):
     schema = schema_of(*sizes)
     made = UniversalHistogram(epsilon=1, attribute="a", fan_out=fan_out, neighbours=neighbours)
-    plan, bits = made.plan(schema), RandomBits(np.random.default_rng(0))
-    measured = intervals.measure(random_table(schema, 50), plan, bits)
+    plan = made.plan(schema)
+    measured = intervals.measure(plan.design, Drawing(plan, random_table(schema, 50), bits()))
     n_by_layer, every = [layer.n_nodes for layer in measured.layers], np.arange(math.prod(sizes))
     levels = np.column_stack([measured.levels(every, j) for j in range(len(sizes))])
     for size in range(1, min(len(sizes), 2) + 1):
@@ -162,7 +163,7 @@ def test_public_columns_and_layers_that_arent_counted():
     columns = {**schema.columns, "a": schema.columns["a"].model_copy(update={"public": True})}
     schema = schema.model_copy(update={"columns": columns})
     made = Steps(epsilon=1, order=(("b", "c"),), below="cells")
-    measured = hierarchy.measure(random_table(schema, 60), made.plan(schema), RandomBits(np.random.default_rng(0)))
+    measured = grown(made.plan(schema), random_table(schema, 60))
     errors = tree_errors(measured.domain, measured.layers, measured.scales, n_public=True)
     told = {label(item.columns): item.standard_error for item in errors}
     found = {name: each.standard_error for name, each in errors_of(made, schema, ALL).items()}
@@ -204,7 +205,7 @@ def test_releases_have_the_errors_that_were_told(made):
 
 
 def test_the_grid():
-    grid = Grid(3)
+    grid = EpsilonGrid(3)
     for number in (Fraction(1), Fraction(999, 1000), Fraction(1, 10_000), Fraction(10), Fraction("0.0123")):
         assert grid.at(grid.place_above(number)) == grid.at(grid.place_below(number)) == number
     assert grid.at(grid.place_above(Fraction("0.98301"))) == Fraction("0.984")
@@ -212,14 +213,14 @@ def test_the_grid():
     assert grid.at(grid.place_above(Fraction("9.991"))) == 10
     numbers = [grid.at(place) for place in range(-1000, 1900)]
     assert numbers == sorted(set(numbers))
-    assert Grid(2).at(5) == Fraction("1.5")
+    assert EpsilonGrid(2).at(5) == Fraction("1.5")
 
 
 @pytest.mark.parametrize("target", [0.013, 0.9, 1.0, 77.0, 9_999.0])
 @pytest.mark.parametrize("law", [lambda e: 1 / e, lambda e: 1 / e**2 + 0.001, lambda e: math.exp(-e) * 1e3])
 def test_search_finds_the_smallest(law, target):
-    grid = Grid(3)
-    epsilon, found = search(lambda e: Found(law(float(e)), 0.0, {"x": law(float(e))}), target, Fraction(1000), grid)
+    grid = EpsilonGrid(3)
+    epsilon, found = search(lambda e: Reached(law(float(e)), 0.0, {"x": law(float(e))}), target, Fraction(1000), grid)
     place = grid.place_above(epsilon)
     assert law(float(epsilon)) <= target
     assert epsilon == Fraction(1, 10_000) or law(float(grid.at(place - 1))) > target
@@ -228,7 +229,7 @@ def test_search_finds_the_smallest(law, target):
 
 def test_search_refuses_an_error_that_rises():
     with pytest.raises(InputError, match="rises"):
-        search(lambda e: Found(float(e), 0.0, {"x": float(e)}), 50, Fraction(10), Grid(3))
+        search(lambda e: Reached(float(e), 0.0, {"x": float(e)}), 50, Fraction(10), EpsilonGrid(3))
 
 
 def test_records_of_nobody_are_possible_ones():

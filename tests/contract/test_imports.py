@@ -15,11 +15,11 @@ RANKS = [
     ["privacy"],
     ["release", "registry"],
     ["mechanism", "inference"],
-    ["margins"],
+    ["margins", "evaluation"],
     ["histogram", "bayes_net", "quantile"],
     ["posterior"],
     ["statistics", "report"],
-    ["audit", "evaluation"],
+    ["audit"],
     ["calibration"],
     ["cli"],
 ]

@@ -7,11 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from small_models import ready as find
-from tables import random_table, schema_of
+from small_models import with_model
+from tables import random_table, scales_of, schema_of
 
 from pdips import InputError, Ledger, RefusedError
 from pdips.posterior import private_reference as stages
-from pdips.registry import MECHANISMS, variant_class, variants_of
+from pdips.registry import MECHANISMS, published, variant_class, variants_of
 
 SCHEMA = schema_of(2, 3, 2)
 ALL = sorted(MECHANISMS)
@@ -36,7 +37,7 @@ PRINTED = pytest.mark.parametrize("name", [name for name in ALL if "published" i
 def printed(name: str, **settings):
     """Return a mechanism as printed."""
     form, variant = variant_class(name, "published")
-    return (find(name) if variant else form)(epsilon=1, **variant, **settings)
+    return (find(name) if variant else with_model(form))(epsilon=1, **variant, **settings)
 
 
 def needs(mechanism, neighbours: str) -> dict[str, int]:
@@ -277,7 +278,7 @@ def test_releases_do_not_mix_in_a_folder(sound, tmp_path):
 
 
 def test_published_steps_of_one_column_states_its_loss():
-    statement = find("steps")(epsilon=1, variant="published").privacy_loss(schema_of(3)).statement
+    statement = published("steps")(epsilon=1).privacy_loss(schema_of(3)).statement
     assert "The true loss is up to 2." in statement
 
 
@@ -285,7 +286,7 @@ def test_published_steps_of_one_column_states_its_loss():
 def test_a_release_says_how_much_noise_it_has(mechanism):
     made = mechanism(epsilon="1/2")
     release, _ = made.release(random_table(SCHEMA, 30))
-    scales = made.scales(SCHEMA) if mechanism.name == "steps" else [step.scale for step in made.plan(SCHEMA).steps]
+    scales = scales_of(made, SCHEMA)
     assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
     assert release.noise[-1].statistics == ("the margin of a, b, c" if mechanism.name == "steps" else "each cell")
     described = release.describe()["noise"][-1]
@@ -339,5 +340,5 @@ def test_steps_checks_its_settings_against_the_schema(settings, message, tmp_pat
 
 def test_layers_equal_to_columns_is_one_layer_less_with_cells_below():
     deep, less = (find("steps")(epsilon=1, order=("a", "b", "c"), layers=layers) for layers in (3, 2))
-    assert deep.scales(SCHEMA) == less.scales(SCHEMA)
-    assert len(deep.scales(SCHEMA)) == 3
+    assert scales_of(deep, SCHEMA) == scales_of(less, SCHEMA)
+    assert len(scales_of(deep, SCHEMA)) == 3

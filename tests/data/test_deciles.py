@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from pdips import Schema, Table
-from pdips.evaluation.deciles import cut
+from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.margins import compare
 
 
@@ -24,7 +24,7 @@ def test_columns_without_bins_are_cut_into_tenths_and_the_others_stay():
     frame = pd.DataFrame({"pay": rng.exponential(50, 1_000).clip(0, 1000), "age": rng.integers(20, 30, 1_000)})
     frame = frame.assign(sex=rng.choice(["f", "m"], 1_000), size=rng.uniform(0, 10, 1_000)).astype({"age": "Int64"})
     frame.loc[:99, "age"] = pd.NA
-    table = cut(Table(frame, schema))
+    table = with_decile_bins(Table(frame, schema))
     assert np.bincount(table.codes["pay"]).tolist() == [100] * 10
     assert table.schema.columns["age"].n_values < 11  # whole numbers, each edge once
     assert table.schema.columns["size"] == schema.columns["size"]
@@ -37,10 +37,10 @@ def test_a_table_of_one_value_has_a_bin():
     table = Table(
         pd.DataFrame({"pay": [0.0] * 5}), Schema.model_validate({"columns": {"pay": {"lower": 0, "upper": 1}}})
     )
-    assert cut(table).schema.columns["pay"].n_values == 1
+    assert with_decile_bins(table).schema.columns["pay"].n_values == 1
 
 
 def test_a_table_with_bins_is_left_alone():
     schema = Schema.model_validate({"columns": {"pay": {"lower": 0, "upper": 1, "bins": 3}}})
     table = Table(pd.DataFrame({"pay": [0.0, 0.5]}), schema)
-    assert cut(table) is table
+    assert with_decile_bins(table) is table

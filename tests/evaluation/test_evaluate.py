@@ -11,15 +11,13 @@ import pytest
 from scipy import stats
 
 from pdips import InputError, Schema, Steps, Table
-from pdips.evaluation.ecdf import distances, ecdf_distances
-from pdips.evaluation.evaluate import SEED, general_utility, resample
+from pdips.evaluation.distribution import distances, ecdf_distances
+from pdips.evaluation.document import open_release
+from pdips.evaluation.evaluate import SEED, SUMMARIES, general_utility, resample, specific_utility, summary
 from pdips.evaluation.formula import read_analysis
-from pdips.evaluation.glm import fit_design
 from pdips.evaluation.margins import k_way
-from pdips.evaluation.opened import open_release
-from pdips.evaluation.pmse import standardised_pmse
-from pdips.evaluation.regression import ci_overlap, fit_logistic
-from pdips.evaluation.specific import SUMMARIES, specific_utility, summarised
+from pdips.evaluation.propensity import standardised_pmse
+from pdips.evaluation.regression import ci_overlap, fit_design, fit_logistic
 from pdips.inference import combine
 
 SCHEMA = Schema.from_toml("""
@@ -106,9 +104,9 @@ def test_every_measure_is_what_its_own_function_says():
 
 
 def _binned(table: Table) -> Table:
-    from pdips.evaluation.deciles import cut
+    from pdips.evaluation.encoding import with_decile_bins
 
-    return cut(table)
+    return with_decile_bins(table)
 
 
 def test_the_table_itself_scores_best_and_nonsense_scores_badly():
@@ -416,7 +414,7 @@ def test_specific_utility_is_that_of_the_combining_rule(here):
     found = specific_utility(table, opened, analysis)
     fits = [analysis.fit(made) for made in opened.sets]
     pooled = combine([fit.estimates for fit in fits], [fit.standard_errors**2 for fit in fits], rule="sanitized")
-    np.testing.assert_allclose(found.coefficients["combined"], pooled.estimate)
+    np.testing.assert_allclose([one.combined for one in found.coefficients], pooled.estimate)
     original = analysis.fit(frame)
     overlap = ci_overlap(*original.interval(), *pooled.interval)
     assert found.summary["overlap of intervals"] == pytest.approx(overlap.mean())
@@ -435,8 +433,8 @@ def test_summaries_by_hand():
             "covered": [True, False, False],
         }
     )
-    assert list(summarised(rows).values()) == [0.25, 2.0, 0.5, 0.5]
-    assert np.isnan(list(summarised(rows.iloc[2:]).values())).all()
+    assert list(summary(rows).values()) == [0.25, 2.0, 0.5, 0.5]
+    assert np.isnan(list(summary(rows.iloc[2:]).values())).all()
 
 
 def test_a_single_set_has_an_interval_with_a_warning(here):

@@ -15,13 +15,22 @@ from test_sentinel import SCHEMA as SENTINEL_SCHEMA
 from test_sentinel import N, confidential_table, sentinels, shown, text_of
 
 from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
-from pdips.evaluation.codes import codes_of, table_codes
+from pdips.evaluation.document import open_release
+from pdips.evaluation.encoding import codes_of, table_codes
 from pdips.evaluation.margins import k_way
-from pdips.evaluation.opened import open_release
-from pdips.evaluation.paid import FILE, PaidEvaluation, evaluate_paid, measured_steps, steps_of
-from pdips.evaluation.public_score import fit_public_score, ks_steps, margins_steps, rounded
+from pdips.evaluation.paid import (
+    FILE,
+    PaidEvaluation,
+    evaluate_paid,
+    fit_public_score,
+    ks_steps,
+    margins_steps,
+    measured_steps,
+    rounded,
+    steps_of,
+)
 from pdips.privacy.account import Receipt
-from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.privacy.replay import exact_law
 from pdips.report.pages import write_card
 
 TINY = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]\n[columns.b]\nlevels = [1, 2, 3]\n')
@@ -62,11 +71,12 @@ def test_the_price_by_enumeration(cap):
     # discrete Laplace noise of one scale: the worst log ratio over all outputs is the l1 distance over the scale
     schema = TINY.model_copy(update={"records": TINY.records.model_copy(update={"max_per_person": cap})})
     price = PaidEvaluation(epsilon="0.7", n_sets=2)
-    worst = max(sum(move) for move in moves(cap)) / price.scale(schema)
+    scale = price.plan(schema).steps[0].scale
+    worst = max(sum(move) for move in moves(cap)) / scale
     assert worst <= Fraction("0.7")
     assert max(max(move) for move in moves(cap)) == cap
     # the broken twin: noise for one measure only
-    assert max(sum(move) for move in moves(cap)) / (price.scale(schema) / 2) > Fraction("0.7")
+    assert max(sum(move) for move in moves(cap)) / (scale / 2) > Fraction("0.7")
 
 
 def test_the_price_is_nearly_attained():
@@ -218,11 +228,23 @@ def test_nothing_confidential_is_published_by_either_evaluation(pdips, here):
 def test_the_noise_has_the_scale_of_the_statement(here):
     opened, table = open_release(here / "out"), Table(confidential_table(), SENTINEL_SCHEMA)
     exact = measured_steps(table, opened.sets, fit_public_score(opened.sets, opened.schema))
-    seeded = evaluate_paid(here / "t.parquet", here / "out", epsilon=1, rng=np.random.default_rng(5))
-    noise = discrete_laplace(Fraction(4), 2, RandomBits(np.random.default_rng(5)))
-    assert [one["noisy_steps"] for one in seeded["measures"]] == [a + b for a, b in zip(exact, noise, strict=True)]
-    assert "MADE FROM A SEED" in seeded["privacy"]["statement"]
+    mechanism = PaidEvaluation(epsilon=1, n_sets=2, published=opened)
+    (outcome,) = exact_law(mechanism, table).outcomes
+    assert (outcome.statistics, outcome.scales) == (exact, (4, 4))  # 2 measures x 2 records / 1
+    seeded, again = (
+        evaluate_paid(here / "t.parquet", here / "out", epsilon=1, rng=np.random.default_rng(5)) for _ in range(2)
+    )
+    assert seeded.measures == again.measures
+    assert all(abs(one.noisy_steps - true) < 4 * 20 for one, true in zip(seeded.measures, exact, strict=True))  # e^-20
+    assert "MADE FROM A SEED" in seeded.privacy.statement
     assert not (here / "out/public" / FILE).exists()
+
+
+def test_an_evaluation_without_a_release_has_a_price_and_no_figures():
+    price = PaidEvaluation(epsilon=1, n_sets=2)
+    assert [spend.epsilon for spend in price.spends(TINY)] == [Fraction(1, 2)] * 2
+    with pytest.raises(InputError, match="needs the published release"):
+        price.release(Table(SETS[0], TINY))
 
 
 def test_an_overspent_ledger_draws_and_writes_nothing(pdips, here):

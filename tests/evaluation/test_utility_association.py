@@ -9,7 +9,7 @@ from scipy import stats
 from tables import random_table, schema_of, table_of
 
 from pdips.errors import InputError
-from pdips.evaluation.association import CATEGORIES, chi_square, combine_chi_square, pearson
+from pdips.evaluation.margins import CATEGORIES, chi_square, combine_chi_square, pearson
 
 
 def linked(n: int, seed: int) -> pd.DataFrame:

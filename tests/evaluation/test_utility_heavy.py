@@ -13,10 +13,10 @@ import statsmodels.api as sm
 from scipy import stats
 
 from pdips.errors import InputError
-from pdips.evaluation.coefficients import normalised_rmse, standardised_differences
-from pdips.evaluation.frames import paired, reference
-from pdips.evaluation.k_marginal import bins_of, k_marginal
-from pdips.evaluation.wasserstein import DISTANCES, random_split, wasserstein_randomization
+from pdips.evaluation.distribution import DISTANCES, random_split, wasserstein_randomization
+from pdips.evaluation.encoding import paired, reference
+from pdips.evaluation.margins import bins_of, k_marginal
+from pdips.evaluation.regression import normalised_rmse, standardised_differences
 
 
 def skewed(n: int, seed: int) -> np.ndarray:

@@ -11,9 +11,9 @@ from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from pdips.errors import InputError
-from pdips.evaluation import logit
-from pdips.evaluation.frames import reference
-from pdips.evaluation.pmse import MOST_COEFFICIENTS, null_moments, pmse, standardised_pmse
+from pdips.evaluation import logistic
+from pdips.evaluation.encoding import reference
+from pdips.evaluation.propensity import MOST_PMSE_COEFFICIENTS, null_moments, pmse, standardised_pmse
 
 
 def skewed(n: int, seed: int) -> np.ndarray:
@@ -111,20 +111,20 @@ def test_missing_values_are_a_level_or_filled():
 @pytest.mark.parametrize("size", [0.02, 0.002])
 @pytest.mark.parametrize("penalty", ["lasso", "ridge"])
 def test_a_penalised_fit_is_scikit_learns(penalty, size):
-    x = logit.standardised(np.vstack([skewed(300, 0), with_outliers(200, 1)]))
+    x = logistic.standardised(np.vstack([skewed(300, 0), with_outliers(200, 1)]))
     y = np.repeat([0.0, 1.0], [300, 200])
     ratio, solver = (1.0, "saga") if penalty == "lasso" else (0.0, "newton-cholesky")
     model = LogisticRegression(C=1 / (500 * size), l1_ratio=ratio, solver=solver, tol=1e-9, max_iter=100_000)
     model.fit(x, y)
-    intercept, beta = logit.penalised(x, y, penalty, size, (0.0, np.zeros(3)))
+    intercept, beta = logistic.penalised(x, y, penalty, size, (0.0, np.zeros(3)))
     np.testing.assert_allclose(beta, model.coef_[0], atol=2e-4)
     assert intercept == pytest.approx(model.intercept_[0], abs=2e-4)
 
 
 @pytest.mark.parametrize("penalty", ["lasso", "ridge"])
 def test_the_penalty_is_the_best_in_cross_validation(penalty, monkeypatch):
-    monkeypatch.setattr(logit, "N_PENALTIES", 6)
-    x = logit.standardised(np.vstack([skewed(120, 0), with_outliers(100, 1)]))
+    monkeypatch.setattr(logistic, "N_PENALTIES", 6)
+    x = logistic.standardised(np.vstack([skewed(120, 0), with_outliers(100, 1)]))
     y = np.repeat([0.0, 1.0], [120, 100])
     top = np.abs(x.T @ (y - y.mean())).max() / 220 * (1_000 if penalty == "ridge" else 1)
     sizes = top * np.geomspace(1, 1e-4, 6)
@@ -145,7 +145,7 @@ def test_the_penalty_is_the_best_in_cross_validation(penalty, monkeypatch):
     ]
     everything = np.ones(220, dtype=bool)
     wanted = chances(sizes[int(np.argmin(loss))], everything, everything)
-    np.testing.assert_allclose(logit.cross_validated(x, y, penalty, np.random.default_rng(3)), wanted, atol=1e-4)
+    np.testing.assert_allclose(logistic.cross_validated(x, y, penalty, np.random.default_rng(3)), wanted, atol=1e-4)
 
 
 @pytest.mark.parametrize("penalty", ["lasso", "ridge"])
@@ -252,14 +252,14 @@ def test_bad_requests_are_refused():
         standardised_pmse(a, a, null="bootstrap")
     with pytest.raises(InputError, match="n_draws"):
         standardised_pmse(a, a, null="resample", n_draws=1)
-    with pytest.raises(InputError, match=f"above {MOST_COEFFICIENTS:,}"):
+    with pytest.raises(InputError, match=f"above {MOST_PMSE_COEFFICIENTS:,}"):
         pmse(wide, wide, interactions=True)
 
 
 def test_chances_are_those_of_the_fit():
     # the fit's own equations: residuals are orthogonal to every column
-    x = logit.orthonormal(logit.standardised(np.vstack([skewed(200, 0), with_outliers(150, 1)])))
+    x = logistic.orthonormal(logistic.standardised(np.vstack([skewed(200, 0), with_outliers(150, 1)])))
     y = np.repeat([0.0, 1.0], [200, 150])
-    chance = logit.maximum_likelihood(x, y)
+    chance = logistic.maximum_likelihood(x, y)
     assert np.abs(x.T @ (y - chance)).max() < 1e-4
     assert np.abs(x.T @ (y - expit(1.01 * np.log(chance / (1 - chance))))).max() > 1e-2  # broken twin

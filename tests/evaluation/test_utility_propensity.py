@@ -12,9 +12,9 @@ from tables import random_table, schema_of, table_of
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.codes import grouped
-from pdips.evaluation.propensity import NAMED, design, ks_distance, specks
-from pdips.evaluation.ridge import ridge_logistic
+from pdips.evaluation.encoding import grouped
+from pdips.evaluation.logistic import ridge_logistic
+from pdips.evaluation.propensity import CLASSIFIERS, indicator_matrix, ks_distance, specks
 
 SIZES = (2, 3, 4)
 
@@ -60,7 +60,7 @@ def test_log_odds_are_scikit_learns(interactions, separated):
     if separated:
         b = b[b["c"] != 2]
     rows, n_a, n_b = grouped(a.to_numpy(), b.to_numpy(), SIZES)
-    found = ridge_logistic(design(rows, SIZES, n_a + n_b, interactions=interactions), n_a, n_b)
+    _, found = ridge_logistic(indicator_matrix(rows, SIZES, n_a + n_b, interactions=interactions), n_a, n_b)
     both = pd.concat([a, b])
     drop = {name: int(both[name].value_counts().idxmax()) for name in "abc"}
     x, y = dummies(both, interactions, drop), np.repeat([0, 1], [len(a), len(b)])
@@ -72,8 +72,8 @@ def test_log_odds_are_scikit_learns(interactions, separated):
 def test_without_a_penalty_it_is_maximum_likelihood():
     a, b = skewed(400, 0), skewed(300, 1, weight=0.8)
     rows, n_a, n_b = grouped(a.to_numpy(), b.to_numpy(), SIZES)
-    features = design(rows, SIZES, n_a + n_b, interactions=False)
-    found = ridge_logistic(features, n_a, n_b, ridge=0.0)
+    features = indicator_matrix(rows, SIZES, n_a + n_b, interactions=False)
+    _, found = ridge_logistic(features, n_a, n_b, ridge=0.0)
     x = sm.add_constant(features.toarray())
     model = sm.GLM(np.column_stack([n_b, n_a]), x, family=sm.families.Binomial()).fit()
     np.testing.assert_allclose(found, x @ model.params, atol=1e-4)
@@ -95,7 +95,7 @@ def test_specks_is_the_ks_distance_of_the_scores():
     assert 0 < found.reference < found.mean
 
 
-@pytest.mark.parametrize("classifier", NAMED)
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_equal_tables_can_not_be_told_apart(classifier):
     schema = schema_of(*SIZES)
     frame = skewed(200, 0)
@@ -105,7 +105,7 @@ def test_equal_tables_can_not_be_told_apart(classifier):
     assert found.by_set == pytest.approx((0, 0, 0))
 
 
-@pytest.mark.parametrize("classifier", NAMED)
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_disjoint_tables_are_told_apart(classifier):
     schema = schema_of(2, 2)
     found = specks(
@@ -121,11 +121,11 @@ def test_only_interactions_and_trees_see_what_margins_hide():
     schema = schema_of(2, 2)
     table, other = table_of([(0, 0), (1, 1)] * 50, schema), pd.DataFrame({"a": [0, 1] * 50, "b": [1, 0] * 50})
     rng = np.random.default_rng(0)
-    found = {name: specks(table, [other], classifier=name, rng=rng).mean for name in NAMED}
+    found = {name: specks(table, [other], classifier=name, rng=rng).mean for name in CLASSIFIERS}
     assert found == {"logistic": 1.0, "main-effects": pytest.approx(0.0), "tree": 1.0}
 
 
-@pytest.mark.parametrize("classifier", NAMED)
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_degenerate_sets(classifier):
     schema = schema_of(2, 1)
     table = table_of([(0, 0), (1, 0)] * 20, schema)
@@ -136,7 +136,7 @@ def test_degenerate_sets(classifier):
     assert found.by_set[2] == pytest.approx(0)
 
 
-@pytest.mark.parametrize("classifier", NAMED)
+@pytest.mark.parametrize("classifier", CLASSIFIERS)
 def test_a_column_of_one_level(classifier):
     schema = schema_of(1)
     found = specks(table_of([(0,)] * 3, schema), [pd.DataFrame({"a": [0]})], classifier=classifier)

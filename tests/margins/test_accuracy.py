@@ -5,13 +5,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from tables import random_table, schema_of
+from tables import grown, plan_of_tree, random_table, scales_of, schema_of
 
 from pdips import LaplaceSanitizer, Schema, Steps
-from pdips.margins import counts as hierarchy
 from pdips.margins.margin_error import tree_errors
 from pdips.margins.planning import margin_errors
-from pdips.privacy.noise import RandomBits, discrete_laplace_variance
+from pdips.privacy.noise import discrete_laplace_variance
 
 SCHEMA = schema_of(2, 3, 2, 4)
 
@@ -19,17 +18,17 @@ SCHEMA = schema_of(2, 3, 2, 4)
 class Alike:
     """Splits all nodes of a layer by one column."""
 
-    def draw(self, number, layer, node, codes, *, counts, n_runs, bits):
-        return np.full((1, layer.n_nodes), 3 - number)
+    def columns(self, number, layer, position, curator, rng):
+        return np.full(layer.n_nodes, 3 - number)
 
 
 class Scattered:
     """Splits the nodes of a layer by different columns."""
 
-    def draw(self, number, layer, node, codes, *, counts, n_runs, bits):
+    def columns(self, number, layer, position, curator, rng):
         open_ = layer.path < 0
         chosen = [np.flatnonzero(row)[i % row.sum()] for i, row in enumerate(open_)]
-        return np.array([chosen])
+        return np.array(chosen)
 
 
 def dense_errors(measured, scales, *, n_public):
@@ -57,8 +56,8 @@ def dense_errors(measured, scales, *, n_public):
 @pytest.mark.parametrize("chooser", [Alike(), Scattered()])
 def test_errors_are_those_of_the_dense_covariance(scales, n_public, chooser):
     given = tuple(None if scale is None else Fraction(scale) for scale in scales)
-    plan = hierarchy.Plan(scales=given, chooser=chooser, n_public=n_public)
-    measured = hierarchy.measure(random_table(SCHEMA, 20), plan, RandomBits(np.random.default_rng(0)))
+    plan = plan_of_tree(SCHEMA, given, chooser, "replace-one" if n_public else "add-remove")
+    measured = grown(plan, random_table(SCHEMA, 20))
     covariance = dense_errors(measured, given, n_public=n_public)
     levels = [measured.levels(np.arange(48), j) for j in range(4)]
     found = tree_errors(measured.domain, measured.layers, given, n_public=n_public)
@@ -79,7 +78,7 @@ def test_errors_are_those_that_were_planned():
     order = ("d", "b", "a")
     mechanism = Steps(epsilon=1, order=order, budget="half-to-leaves")
     release, _ = mechanism.release(random_table(SCHEMA, 30), rng=np.random.default_rng(0))
-    planned = margin_errors(SCHEMA, order=order, layers=3, scales=mechanism.scales(SCHEMA)).set_index("margin")
+    planned = margin_errors(SCHEMA, order=order, layers=3, scales=scales_of(mechanism, SCHEMA)).set_index("margin")
     assert len(release.margin_errors) == len(planned)
     for item in release.margin_errors:
         names = [" x ".join(columns) for columns in (item.columns, item.columns[::-1])]

@@ -6,7 +6,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from tables import random_table, schema_of
+from tables import random_table, runs_of, scales_of, schema_of
 
 from pdips import InputError, Steps, suggest_layers
 from pdips.margins import planning
@@ -108,7 +108,7 @@ def released_margins(neighbours: str) -> tuple[dict[str, np.ndarray], Steps]:
     """Margins of 3,000 real releases of a small table: least squares counts before they are made nonnegative."""
     schema = schema_of(3, 2, 2)
     mechanism = Steps(epsilon=1, order=("a", "b"), layers=2, neighbours=neighbours)
-    rows = mechanism.observe(random_table(schema, 40), 3000, RandomBits(np.random.default_rng(7)))
+    rows = runs_of(mechanism, random_table(schema, 40), 3000, RandomBits(np.random.default_rng(7)))
     domain = domain_of(schema)
     layers = [top_layer(domain)]
     for column in (0, 1):
@@ -117,7 +117,7 @@ def released_margins(neighbours: str) -> tuple[dict[str, np.ndarray], Steps]:
     parents = [layer.parent for layer in (*layers[1:], bottom.layer)]
     ends = np.cumsum([1, 3, 6, 12])
     noise = [
-        np.full(n, discrete_laplace_variance(s)) for n, s in zip((3, 6, 12), mechanism.scales(schema), strict=True)
+        np.full(n, discrete_laplace_variance(s)) for n, s in zip((3, 6, 12), scales_of(mechanism, schema), strict=True)
     ]
     top = np.array([0.0 if neighbours == "replace-one" else np.inf])
     counts = rows[:, -ends[-1] :]
@@ -151,12 +151,12 @@ def test_errors_are_those_of_real_releases(neighbours):
     found, mechanism = released_margins(neighbours)
     schema = schema_of(3, 2, 2)
     same = {"order": ("a", "b"), "neighbours": neighbours}
-    assert worst_deviation(found, planning.margin_errors(schema, scales=mechanism.scales(schema), **same)) < 4
+    assert worst_deviation(found, planning.margin_errors(schema, scales=scales_of(mechanism, schema), **same)) < 4
     # broken twins: the budget of another rule, another order, 10 % less noise
     assert worst_deviation(found, planning.margin_errors(schema, epsilon=1, budget="half-to-leaves", **same)) > 6
     other = {**same, "order": ("b", "a")}
-    assert worst_deviation(found, planning.margin_errors(schema, scales=mechanism.scales(schema), **other)) > 6
-    less = [scale * Fraction(9, 10) for scale in mechanism.scales(schema)]
+    assert worst_deviation(found, planning.margin_errors(schema, scales=scales_of(mechanism, schema), **other)) > 6
+    less = [scale * Fraction(9, 10) for scale in scales_of(mechanism, schema)]
     assert worst_deviation(found, planning.margin_errors(schema, scales=less, **same)) > 6
 
 

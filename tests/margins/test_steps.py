@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from laws import ACCEPT, REJECT, chi_square
 from scipy import stats
-from tables import random_table, schema_of, table_of
+from tables import random_table, runs_of, schema_of, table_of
 
 from pdips import InputError, Schema, Steps
 from pdips.audit import audit
@@ -24,13 +24,16 @@ from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
     UNAVAILABLE,
-    Elected,
     GroupElection,
     aic_steps,
+    election_scores,
     group_width,
     node_width,
+    together,
 )
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.plan import Step
+from pdips.privacy.replay import exact_law
+from pdips.privacy.sensitivity import Sensitivity
 
 ROUNDING = 1e-9
 RELATIONS = ("replace-one", "add-remove")
@@ -64,7 +67,7 @@ def worst(mechanism: Steps, schema: Schema = SMALL, n_records: int = 2) -> float
         def law(self, table):
             key = tuple(map(tuple, np.column_stack([*table.codes.values()])))
             if key not in laws:
-                laws[key] = mechanism.law(table)
+                laws[key] = exact_law(mechanism, table)
             return laws[key]
 
     return max(exact_bound(Remembered(), pair).epsilon for pair in small_pairs(schema, mechanism.neighbours, n_records))
@@ -81,8 +84,9 @@ def test_what_is_counted_costs_exactly_epsilon(relation, options):
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("options", TREES.values(), ids=TREES)
 def test_half_of_the_sensitivity_costs_twice(relation, options, monkeypatch):
-    true = Steps._sensitivity
-    monkeypatch.setattr(Steps, "_sensitivity", lambda self, schema: Fraction(true(self, schema), 2))
+    true = Steps.sensitivity
+    half = lambda self, schema: Sensitivity.of_person(l1=true(self, schema).l1 / 2)  # noqa: E731
+    monkeypatch.setattr(Steps, "sensitivity", half)
     assert worst(Steps(epsilon=1, neighbours=relation, **options)) == pytest.approx(2)
 
 
@@ -107,7 +111,8 @@ def test_bic_weighs_by_the_public_number_of_records(relation):
         return
     for options in ({"layers": 2}, {"elect": "layer", "below": "margins"}):
         assert worst(Steps(epsilon=1, utility="bic", election_share="0.99", **options)) <= 1 + ROUNDING
-    law = {u: Steps(epsilon=9, utility=u, layers=1).law(random_table(SMALL, 50)).outcomes for u in ("aic", "bic")}
+    made = {utility: Steps(epsilon=9, utility=utility, layers=1) for utility in ("aic", "bic")}
+    law = {utility: exact_law(each, random_table(SMALL, 50)).outcomes for utility, each in made.items()}
     assert law["aic"][1].log_probability > law["bic"][1].log_probability  # column b has the most levels
 
 
@@ -125,7 +130,7 @@ def test_overlapping_margins_share_the_budget(relation, below, monkeypatch):
     found = max(exact_bound(mechanism, pair).epsilon for pair in pairs)
     assert found <= 1 + ROUNDING
     if below == "margins":
-        assert len(mechanism.views(WIDE)) == 3
+        assert len(mechanism.plan(WIDE).design.views) == 3
         assert found == pytest.approx(1, abs=ROUNDING)
         # the twin forgets one view when it divides the budget
         forgetful = dict(tree.views_of(WIDE))
@@ -158,18 +163,21 @@ def moves(election, tables) -> np.ndarray:
     return np.array([b - a for a, b in zip(scores[:-1:2], scores[1::2], strict=True)]) / STEPS_PER_UNIT
 
 
+ELECTION = Step(name="election", sensitivity=Sensitivity.of_person(l1=1), price=Fraction(1), law="exponential")
+
+
 def group_scores(*sizes: int):
-    election = GroupElection(domain=domain_of(schema_of(*sizes)), unit=Fraction(1))
+    election = GroupElection(domain=domain_of(schema_of(*sizes)), step=ELECTION)
     return lambda codes: election._scores(codes, None)[0]
 
 
 def layer_scores(by_layer: bool, *sizes: int):
     domain = domain_of(schema_of(*sizes))
     layer = split_by(domain, root(domain), np.array([0]))
-    chooser = Elected(domain=domain, units=(Fraction(1),) * 2, by_layer=by_layer)
 
     def scores(codes):
-        found = chooser._scores(layer, codes[:, 0], codes, None)
+        found = election_scores(domain, layer, codes[:, 0], codes)
+        found = together(found, layer) if by_layer else found
         return found[:, (found != UNAVAILABLE).all(axis=0)].astype(np.int64)
 
     return scores
@@ -265,13 +273,13 @@ def test_the_law_is_that_of_the_runs(options):
     # The twins: the law at a third of the epsilon, and noise of 0.9 times its scale.
     table = table_of([(i % 2, i % 3, i % 2) for i in range(30)] + [(0, 2, 1)] * 12, SMALL)
     mechanism = Steps(epsilon=6, election_share="1/2", **options)
-    rows = mechanism.observe(table, 20_000, RandomBits(np.random.default_rng(0)))
-    outcomes = mechanism.law(table).outcomes
+    rows = runs_of(mechanism, table, 20_000)
+    outcomes = exact_law(mechanism, table).outcomes
     assert sum(math.exp(outcome.log_probability) for outcome in outcomes) == pytest.approx(1)
 
     def first_choices(steps):
         found = np.zeros(8)
-        for outcome in steps.law(table).outcomes:
+        for outcome in exact_law(steps, table).outcomes:
             found[outcome.key[0]] += math.exp(outcome.log_probability)
         return found
 

@@ -1,21 +1,24 @@
 """The options of STEPS at work: stopping, groups, budgets, public columns, and every setting that is refused."""
 
 import sys
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, two_samples
-from tables import random_table, schema_of, table_of
+from tables import grown, random_table, runs_and_releases, scales_of, schema_of, table_of
 
 from pdips import InputError, LaplaceSanitizer, PrivBayes, Schema, Steps, Table, cli
 from pdips.evaluation.margins import k_way
-from pdips.margins import counts as hierarchy
 from pdips.margins import synthesis
-from pdips.privacy.noise import RandomBits
+from pdips.margins.tree import GivenColumns
+from pdips.privacy import curator
+from pdips.privacy.noise import discrete_laplace_variance
+from pdips.privacy.replay import exact_law
+from pdips.registry import published
 
 SCHEMA = schema_of(2, 3, 2, 4)
 
@@ -37,7 +40,7 @@ def test_a_node_with_few_records_is_cut_no_further():
     # the noise is all but nothing; the limit of 5 records lies between 10^4 and 10^5 standard deviations
     table = skewed()
     mechanism = Steps(epsilon=60, order=("a", "b", "c"), stop="1e12")
-    sd = hierarchy.discrete_laplace_variance(mechanism.scales(SCHEMA)[1]) ** 0.5
+    sd = discrete_laplace_variance(scales_of(mechanism, SCHEMA)[1]) ** 0.5
     mechanism = Steps(epsilon=60, order=("a", "b", "c"), stop=Fraction(50 / sd).limit_denominator(10**9))
     found = released(mechanism, table).statistics
     assert found["layer 1"][["a", "noisy_count"]].to_numpy().tolist() == [[0, 2995], [1, 5]]
@@ -62,21 +65,21 @@ def test_stopping_reads_noisy_counts_alone(monkeypatch):
     plan = Steps(epsilon=1, order=("a", "b", "c"), stop=2).plan(SCHEMA)
     fixed = {2: [40, 3], 6: [30, 4, 6, 0, 0, 0]}
 
-    def pretend(counts, possible, scale, bits, n_runs=1):
+    def pretend(counts, possible, step, bits, n_runs=1):
         values = np.array(fixed.get(len(counts), range(len(counts))))[: len(counts)]
         return np.where(possible, values, 0)[None].repeat(n_runs, axis=0)
 
-    monkeypatch.setattr(hierarchy, "noisy_counts", pretend)
+    monkeypatch.setattr(curator, "noisy_counts", pretend)
     shown = []
     for table in (skewed(), random_table(SCHEMA, 3000, 1)):
-        measured = hierarchy.measure(table, plan, RandomBits(np.random.default_rng(0)))
-        statistics = synthesis.noisy_statistics(measured, plan, "")
-        estimate = synthesis.estimate(measured, plan).values
+        measured = grown(plan, table)
+        statistics = synthesis.noisy_statistics(measured, plan.design, "")
+        estimate = synthesis.estimate(measured, plan.design, n_public=True).values
         shown.append(([frame.to_numpy().tolist() for frame in statistics.values()], estimate.tolist()))
         stopped = measured.layers[2].stopped
         assert stopped is not None
         assert stopped.any()
-        assert not measured.observed[2][0][stopped].any()
+        assert not measured.observed[2][stopped].any()
         assert np.isinf(measured.variances[2][stopped]).all()
     assert shown[0] == shown[1]
 
@@ -85,11 +88,9 @@ def test_stopping_reads_noisy_counts_alone(monkeypatch):
 def test_many_stopping_runs_follow_the_law_of_single_ones(options):
     # two-sample tests of every number at 1e-6 false alarms; twin: another epsilon
     table = random_table(SCHEMA, 40)
-    mechanism, rng = Steps(epsilon=2, stop=2, **options), np.random.default_rng(0)
-    together = mechanism.observe(table, 1000, RandomBits(rng))
-    alone = np.concatenate([mechanism.observe(table, 1, RandomBits(rng)) for _ in range(1000)])
-    other = Steps(epsilon=1, stop=2, **options).observe(table, 1000, RandomBits(rng))
-    assert together.shape == alone.shape == other.shape
+    mechanisms = [Steps(epsilon=epsilon, stop=2, **options) for epsilon in (2, 1)]
+    together, other, alone = runs_and_releases(*mechanisms, table, 1000, 200)
+    assert len(alone) == 200
     varied = [j for j in range(together.shape[1]) if len(np.unique(together[:, j])) > 1]
     assert len(varied) > 10
     assert min(two_samples(together[:, j], alone[:, j], 8) for j in varied) > ACCEPT
@@ -98,7 +99,7 @@ def test_many_stopping_runs_follow_the_law_of_single_ones(options):
 
 def test_a_stopping_tree_has_no_finite_law():
     with pytest.raises(InputError, match="leave stop out") as error:
-        Steps(epsilon=1, order=("a", "b"), stop=1).law(random_table(SCHEMA, 5))
+        exact_law(Steps(epsilon=1, order=("a", "b"), stop=1), random_table(SCHEMA, 5))
     assert "\n" not in str(error.value)
 
 
@@ -113,31 +114,30 @@ def test_a_group_is_one_layer():
     assert made.noise[0].statistics == "each node of layer 1, split by a and b"
     assert Steps(epsilon=1, order=(("a", "b"), "c")).plan(SCHEMA) == Steps(epsilon=1, order=("a+b", "c")).plan(SCHEMA)
     plus = Schema.model_validate({"columns": {"a+b": {"levels": [0, 1]}, "a": {"levels": [0, 1]}}})
-    assert Steps(epsilon=1, order=("a+b",)).plan(plus).chooser == hierarchy.Given((0,))
+    assert Steps(epsilon=1, order=("a+b",)).plan(plus).design.splitter == GivenColumns((0,))
 
 
 def test_least_squares_with_layers_that_have_no_counts():
     # a group of two columns above the cells: against the solver of numpy, root exact, all other counts weighted
     mechanism = Steps(epsilon=1, order=("a+b", "c"), budget=("1/6", "1/2", "1/3"))
-    plan, domain = mechanism.plan(SCHEMA), hierarchy.domain_of(SCHEMA)
-    measured = hierarchy.measure(skewed(60), plan, RandomBits(np.random.default_rng(0)))
-    cells = np.array([[measured.levels(np.arange(48), j)] for j in range(len(domain.names))])[:, 0].T
+    plan = mechanism.plan(SCHEMA)
+    measured, scales = grown(plan, skewed(60)), plan.design.scales
+    cells = np.array([measured.levels(np.arange(48), j) for j in range(4)]).T
     rows, values, weights = [], [], []
     for number in (2, 3):  # after the uncounted layer of a alone
-        for path, count in zip(measured.layers[number].path, measured.observed[number][0], strict=True):
+        for path, count in zip(measured.layers[number].path, measured.observed[number], strict=True):
             rows.append(((cells == path) | (path < 0)).all(axis=1))
             values.append(count)
-            weights.append(1 / hierarchy.discrete_laplace_variance(plan.scales[number - 1]))
+            weights.append(1 / discrete_laplace_variance(scales[number - 1]))
     rows += list(np.eye(48))
-    values += list(measured.observed[-1][0])
-    weights += [1 / hierarchy.discrete_laplace_variance(plan.scales[-1])] * 48
+    values += list(measured.observed[-1])
+    weights += [1 / discrete_laplace_variance(scales[-1])] * 48
     rows.append(np.ones(48))
     values.append(60)
     weights.append(1e9)
     root = np.sqrt(weights)
     wanted = np.linalg.lstsq(np.array(rows, float) * root[:, None], np.array(values) * root, rcond=None)[0]
-    observed = [counts[0] for counts in measured.observed]
-    estimates, _ = synthesis.consistent(measured.parents, observed, measured.variances)
+    estimates, _ = synthesis.consistent(measured.parents, measured.observed, measured.variances)
     np.testing.assert_allclose(estimates[-1], wanted, atol=1e-5)
     assert np.isinf(measured.variances[1]).all()
 
@@ -184,24 +184,13 @@ SETTINGS = {
     "election_share and order exclude each other": [{"election_share": 0.1, "order": ("a",)}],
     "election_share must be above 0 and below 1": [{"election_share": 0}, {"election_share": 1}],
     "utility must be one of aic, bic": [{"utility": "gini"}],
-    "'bic' weighs levels by the public number of records": [
-        {"utility": "bic", "neighbours": "add-remove"},
-        {"utility": "bic", "variant": "published"},
-    ],
+    "'bic' weighs levels by the public number of records": [{"utility": "bic", "neighbours": "add-remove"}],
     "two groups of columns: leave layers out": [{"elect": "groups", "layers": 1}],
-    "'groups' goes with utility 'aic' and variant 'sound' only": [
-        {"elect": "groups", "utility": "bic"},
-        {"elect": "groups", "variant": "published"},
-    ],
+    "'groups' goes with utility 'aic' only": [{"elect": "groups", "utility": "bic"}],
     "elect must be one of node, layer, groups": [{"elect": "tree"}],
     "below must be one of margins, cells": [{"below": "leaves"}],
     "budget must be one of equal, half-to-leaves": [{"budget": "half"}, {"budget": 0.5}],
     "stop must be at least 0, and it needs below = 'margins'": [{"stop": -1}, {"stop": 1, "below": "cells"}],
-    "no margins below, no stop, no budget": [
-        {"variant": "published", "below": "margins"},
-        {"variant": "published", "stop": 1},
-        {"variant": "published", "budget": "equal"},
-    ],
     "order must name at least one column": [{"order": ()}, {"order": ("",)}, {"order": ((), "a")}],
     "order names 'a' twice": [{"order": ("a", "a")}, {"order": (("a", "b"), "a")}],
     "order names 1 layers, too few for layers = 2": [{"order": ("a",), "layers": 2}],
@@ -234,6 +223,22 @@ def test_settings_that_contradict_each_other(message, settings):
         Steps(epsilon=1, **settings)
     assert message in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"below": "margins"},
+        {"stop": 1},
+        {"budget": "equal"},
+        {"elect": "groups"},
+        {"utility": "bic"},
+        {"neighbours": "add-remove"},
+    ],
+)
+def test_the_printed_form_refuses_what_the_papers_have_not(settings):
+    with pytest.raises(InputError, match=r"variant 'published'|replace-one"):
+        published("steps")(epsilon=1, **settings)
 
 
 @pytest.mark.parametrize(("message", "settings"), cases(SHAPES))
@@ -334,9 +339,8 @@ def test_public_totals_are_met_to_more_than_single_precision():
     )
     totals = np.arange(9) * 1_234_567 + 89
     plan = Steps(epsilon=1).plan(schema)
-    measured = hierarchy.measure(random_table(schema, 50), plan, RandomBits(np.random.default_rng(0)))
-    measured = SimpleNamespace(**{**vars(measured), "observed": [totals[None]]})
-    estimate = synthesis.estimate(measured, plan)
+    measured = replace(grown(plan, random_table(schema, 50)), observed=[totals])
+    estimate = synthesis.estimate(measured, plan.design, n_public=True)
     sums = np.bincount(estimate.parents[0], weights=estimate.values)
     assert np.abs(sums - totals).max() < 1e-6
 
@@ -348,10 +352,10 @@ def test_add_remove_never_uses_the_number_of_records():
     assert not plan.n_public
     sizes, estimates = [], []
     for n in (20, 400):
-        measured = hierarchy.measure(random_table(schema, n), plan, RandomBits(np.random.default_rng(0)))
+        measured = grown(plan, random_table(schema, n))
         assert not measured.observed[0].any()
-        held = SimpleNamespace(**{**vars(measured), "views": (np.arange(12)[None] + 3,)})
-        estimates.append(synthesis.estimate(held, plan))
+        held = replace(measured, views=(np.arange(12) + 3,))
+        estimates.append(synthesis.estimate(held, plan.design, n_public=False))
         sizes.append(len(released(Steps(epsilon=50, neighbours="add-remove"), random_table(schema, n)).sets[0]))
     assert estimates[0].n_records == estimates[1].n_records == 102
     assert (estimates[0].values == estimates[1].values).all()

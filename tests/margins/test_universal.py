@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, permutations, product
 
@@ -10,20 +11,22 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import bits, random_table, schema_of, table_of
+from tables import bits, grown, random_table, scales_of, schema_of, table_of
 
 from pdips import InputError, Schema, Table, UniversalHistogram
-from pdips.margins import counts as hierarchy
-from pdips.margins import intervals, laws
+from pdips.margins import intervals
 from pdips.margins.consistency import consistent
+from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.intervals import average_range_variance, best_fan_out, interval_counts, interval_parents
-from pdips.margins.universal_histogram import Shuffled
+from pdips.margins.tree import GivenColumns
+from pdips.margins.universal_histogram import ShuffledColumns
+from pdips.privacy.curator import Drawing
+from pdips.privacy.replay import exact_law
+from pdips.registry import published
 
 
-@pytest.fixture
-def silence(monkeypatch):
-    """Take the noise away."""
-    monkeypatch.setattr(hierarchy, "discrete_laplace", lambda scale, n, bits: np.zeros(n, np.int64))
+def measured_intervals(plan, table: Table):
+    return intervals.measure(plan.design, Drawing(plan, table, bits()))
 
 
 @pytest.mark.parametrize("n_levels", [1, 2, 3, 7, 8, 9, 10, 27, 100])
@@ -117,10 +120,10 @@ ORDERED = schema_of(7, 2, 3)
 def test_counts_are_those_of_ranges():
     table = random_table(ORDERED, 300)
     plan = UniversalHistogram(epsilon=1, attribute="a", fan_out=2).plan(ORDERED)
-    measured = intervals.measure(table, plan, bits())
-    assert [counts.shape[1] for counts in measured.observed] == [1, 2, 4, 7, 42]
+    measured = measured_intervals(plan, table)
+    assert [len(counts) for counts in measured.observed] == [1, 2, 4, 7, 42]
     frame = pd.DataFrame(table.codes)
-    frames = intervals._statistics(measured, ORDERED, plan, "")
+    frames = intervals.noisy_statistics(measured, plan.design, "")
     assert list(frames) == ["layer 1", "layer 2", "layer 3", "cells"]
     for number in (1, 2, 3):
         for row in frames[f"layer {number}"].itertuples(index=False):
@@ -128,7 +131,7 @@ def test_counts_are_those_of_ranges():
             assert count == frame["a"].between(first, last).sum()
     levels = np.column_stack([measured.levels(np.arange(42), column) for column in range(3)])
     counted = frame.value_counts().to_dict()
-    assert [counted.get(tuple(map(int, row)), 0) for row in levels] == measured.observed[-1][0].tolist()
+    assert [counted.get(tuple(map(int, row)), 0) for row in levels] == measured.observed[-1].tolist()
 
 
 PUBLIC = Schema.from_toml("""
@@ -167,10 +170,10 @@ def test_public_columns_and_zeros_hold_at_every_layer(alone):
         schema = PUBLIC.model_copy(update={"columns": columns, "impossible": ()})
     table = public_table(schema)
     plan = UniversalHistogram(epsilon=1, attribute="age", fan_out=3).plan(schema)
-    measured = intervals.measure(table, plan, bits())
+    measured = measured_intervals(plan, table)
     for parent, above, below in zip(measured.parents, measured.observed, measured.observed[1:], strict=False):
-        assert (np.bincount(parent, weights=below[0], minlength=above.shape[1]) == above[0]).all()
-    assert measured.observed[0][0].tolist() == np.bincount(table.codes["region"]).tolist()
+        assert (np.bincount(parent, weights=below, minlength=len(above)) == above).all()
+    assert measured.observed[0].tolist() == np.bincount(table.codes["region"]).tolist()
     if not alone:
         assert (~measured.layers[-1].possible).sum() == 8
 
@@ -208,37 +211,36 @@ def test_one_column_that_is_not_public_needs_no_name():
 # Columns in random order
 
 
-class FirstAvailable(Shuffled):
+class FirstAvailable(ShuffledColumns):
     """The broken twin: no shuffling at all."""
 
-    def draw(self, number, layer, node, codes, *, counts, n_runs, bits):
-        return np.full((n_runs, layer.n_nodes), np.flatnonzero(layer.path[0] < 0)[0])
+    def columns(self, number, layer, position, curator, rng):
+        return np.full(layer.n_nodes, np.flatnonzero(layer.path[0] < 0)[0])
 
 
-def order_p_value(chooser) -> float:
-    """The p-value of all orders of three columns, of which two split, being equally likely."""
-    schema = schema_of(2, 3, 2)
-    plan = hierarchy.Plan(scales=(Fraction(1),) * 3, chooser=chooser, n_public=True)
-    rows = laws.observe(random_table(schema, 5), plan, 6000, bits(3))
-    seen = Counter(map(tuple, rows[:, :2].tolist()))
+def order_p_value(splitter) -> float:
+    """The p-value of all orders of three columns, of which two split, being equally likely; it reads no record."""
+    domain, rng = domain_of(schema_of(2, 3, 2)), np.random.default_rng(3)
+    seen = Counter()
+    for _ in range(6000):
+        first = splitter.columns(1, root(domain), None, None, rng)
+        second = splitter.columns(2, split_by(domain, root(domain), first), None, None, rng)
+        assert len(set(second.tolist())) == 1  # the same column in every branch
+        seen[int(first[0]), int(second[0])] += 1
     assert set(seen) <= set(permutations(range(3), 2))
     return float(stats.chisquare([seen[order] for order in permutations(range(3), 2)]).pvalue)
 
 
 def test_all_orders_are_equally_likely():
-    assert order_p_value(Shuffled()) > ACCEPT
+    assert order_p_value(ShuffledColumns()) > ACCEPT
     assert order_p_value(FirstAvailable()) < REJECT
 
 
-def test_the_exact_law_has_every_order_once_whatever_the_records():
+def test_the_exact_law_has_one_order_whatever_the_records():
     made, schema = UniversalHistogram(epsilon=1, layers=2), schema_of(2, 3, 2)
-    laws = [made.law(random_table(schema, 6, seed)).outcomes for seed in (0, 1)]
-    assert len(laws[0]) == 6
-    assert [outcome.log_probability for outcome in laws[0]] == pytest.approx([-math.log(6)] * 6)
-    for one, other in zip(*laws, strict=True):
-        assert (one.key, one.log_probability, one.scales) == (other.key, other.log_probability, other.scales)
-    # the same column in every branch
-    assert all(len(set(outcome.key[1:])) == 1 for outcome in laws[0])
+    ((one,), (other,)) = [exact_law(made, random_table(schema, 6, seed)).outcomes for seed in (0, 1)]
+    assert (one.key, one.log_probability, one.scales) == (other.key, other.log_probability, other.scales) != ()
+    assert one.log_probability == 0
 
 
 @pytest.mark.parametrize("layers", [1, 2, 3, None])
@@ -250,7 +252,7 @@ def test_any_number_of_layers_works(layers, neighbours):
     counts = (pd.DataFrame(t.codes).value_counts() for t in (table, Table(release.sets[0], table.schema)))
     first, second = counts
     assert first.sub(second, fill_value=0).abs().sum() <= 6
-    assert len(made.scales(table.schema)) == len(release.noise) == min(layers or 3, 2) + 1
+    assert len(scales_of(made, table.schema)) == len(release.noise) == min(layers or 3, 2) + 1
 
 
 # Settings
@@ -301,23 +303,23 @@ def test_a_public_column_is_not_cut():
 EPSILON = Fraction(3, 2)
 
 
-def seen(made: UniversalHistogram, records, schema) -> list[list[np.ndarray]]:
+def true_counts(made: UniversalHistogram, records, schema) -> list[list[np.ndarray]]:
     """The true counts that noise is added to, layer by layer, for every tree that could be drawn."""
     table, plan = table_of(records, schema), made.plan(schema)
-    if isinstance(plan, intervals.IntervalPlan):
-        return [intervals.measure(table, plan, bits()).observed]
-    orders = permutations(range(len(schema.columns)), len(plan.scales) - 1)
-    plans = [hierarchy.Plan(scales=plan.scales, chooser=hierarchy.Given(o), n_public=plan.n_public) for o in orders]
-    return [hierarchy.measure(table, each, bits()).observed for each in plans]
+    if isinstance(plan.design, intervals.IntervalTree):
+        return [measured_intervals(plan, table).observed]
+    orders = permutations(range(len(schema.columns)), len(plan.steps) - 1)
+    trees = [replace(plan.design, splitter=GivenColumns(order)) for order in orders]
+    return [grown(replace(plan, design=tree), table).observed for tree in trees]
 
 
 def loss(made: UniversalHistogram, schema, pairs) -> Fraction:
     """The worst log ratio over noisy counts, over pairs of tables and trees; the choice of a tree reads no record."""
-    scales, worst, held = made.scales(schema), Fraction(0), {}
+    scales, worst, held = scales_of(made, schema), Fraction(0), {}
     for pair in pairs:
         for records in pair:
             if records not in held:
-                held[records] = seen(made, records, schema)
+                held[records] = true_counts(made, records, schema)
         for one, other in zip(*(held[records] for records in pair), strict=True):
             assert (one[0] == other[0]).all()
             moved = [int(np.abs(a - b).sum()) for a, b in zip(one[1:], other[1:], strict=True)]
@@ -350,7 +352,7 @@ KINDS = [
 @pytest.mark.usefixtures("silence")
 def test_the_price_is_exactly_epsilon(schema, settings, n_noised, relation):
     made = UniversalHistogram(epsilon=EPSILON, neighbours=relation, **settings)
-    assert len(made.scales(schema)) == len(made.spends(schema)) == n_noised
+    assert len(scales_of(made, schema)) == len(made.spends(schema)) == n_noised
     assert loss(made, schema, neighbours_of(schema, relation, n=2)) == EPSILON
     assert sum(spend.epsilon for spend in made.spends(schema)) == EPSILON
 
@@ -359,7 +361,7 @@ def test_the_price_is_exactly_epsilon(schema, settings, n_noised, relation):
 @pytest.mark.usefixtures("silence")
 def test_the_published_accounting_costs_what_its_statement_says(schema, settings, n_noised):
     # the broken twin: sensitivity 1, and the cells below the tree not paid for
-    made = UniversalHistogram(epsilon=EPSILON, variant="published", **settings)
+    made = published("universal-histogram")(epsilon=EPSILON, **settings)
     remaining_below = len(schema.columns) > 1
     true = 2 * EPSILON * Fraction(n_noised, n_noised - remaining_below)
     assert loss(made, schema, neighbours_of(schema, "replace-one", n=2)) == true

@@ -9,8 +9,8 @@ import pytest
 
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits, choice_log_probabilities
-from pdips_papers.kng.pmse_kernels import synthesise, whole_scores
-from pdips_papers.kng.pmse_mechanism import pmse_mechanism
+from pdips_papers.kng.pmse_as_printed import published, tree_pmse
+from pdips_papers.kng.pmse_mechanism import at_start, candidates, cells, choose_parameters, plan, pmse_mechanism
 from pdips_papers.kng.pmse_scores import (
     RATIO,
     WHOLE,
@@ -19,9 +19,9 @@ from pdips_papers.kng.pmse_scores import (
     sensitivity,
     step_sensitivity,
     steps_per_unit,
+    synthesise,
+    whole_scores,
 )
-from pdips_papers.kng.pmse_stages import at_start, candidates, cells, choose_parameters, plan
-from pdips_papers.kng.pmse_tree import tree_pmse
 
 TRUE = np.array([0.1, 4, 3, 0.1, 3, 2, 1, 0.1])
 
@@ -167,10 +167,10 @@ def frame_of(n=300, seed=2):
     return pd.DataFrame(made, columns=["x1", "x2", "x3"])
 
 
-@pytest.mark.parametrize("variant", ["sound", "published"])
-def test_a_table_of_n_rows_comes_out(variant):
+@pytest.mark.parametrize("choose", [None, published], ids=["sound", "as printed"])
+def test_a_table_of_n_rows_comes_out(choose):
     bits = RandomBits(np.random.default_rng(0))
-    made = pmse_mechanism(frame_of(), 1, n_candidates=64, stages=1, variant=variant, bits=bits)
+    made = pmse_mechanism(frame_of(), 1, n_candidates=64, stages=1, choose=choose, bits=bits)
     assert list(made.columns) == ["x1", "x2", "x3"]
     assert made.shape == (300, 3)
     assert np.isfinite(made.to_numpy()).all()
@@ -180,7 +180,6 @@ def test_a_table_of_n_rows_comes_out(variant):
     ("change", "settings", "message"),
     [
         ({}, {"epsilon": 0}, "epsilon must be above 0"),
-        ({}, {"variant": "best"}, "variant must be one of sound, published"),
         ({}, {"n_candidates": 2}, "n_candidates must be from 16"),
         ({}, {"stages": 0}, "stages must be from 1"),
         ({"x2": np.nan}, {}, "column x2 must hold finite numbers"),
@@ -223,7 +222,7 @@ def test_a_tree_fitted_to_records_moves_far_more_than_the_claim():
     # One record moved by one bin: the greedy tree splits on other columns and finds what it had missed.
     table, neighbour, synthetic = exclusive_or(n_moved=46), exclusive_or(n_moved=47), even()
     assert (table != neighbour).any(axis=1).sum() == 1
-    jump = abs(tree_pmse(table, synthetic, 32) - tree_pmse(neighbour, synthetic, 32))
+    jump = abs(tree_pmse(table, synthetic) - tree_pmse(neighbour, synthetic))
     assert jump > 200 / len(table)
 
 
@@ -234,7 +233,7 @@ def test_the_printed_exponent_costs_far_more_than_epsilon():
     other = np.column_stack([np.arange(len(third)) % 2, np.arange(len(third)) // 2 % 2, third])
     laws = []
     for one in (table, neighbour):
-        exponents = np.array([-n / 2 * tree_pmse(one, made, 32) for made in (even(), other)])
+        exponents = np.array([-n / 2 * tree_pmse(one, made) for made in (even(), other)])
         laws.append(exponents - np.logaddexp.reduce(exponents))
     assert laws[0][0] > np.log(0.99)
     assert laws[1][0] < -20  # at epsilon 1
@@ -248,6 +247,6 @@ def test_one_split_keeps_the_claim():
         table, synthetic = generator.integers(0, 4, (5, 3)), generator.integers(0, 4, (5, 3))
         neighbour = table.copy()
         neighbour[0] = generator.integers(0, 4, 3)
-        values = [tree_pmse(one, synthetic, 4, depth=1, least_gain=0.0) for one in (table, neighbour)]
+        values = [tree_pmse(one, synthetic, depth=1, least_gain=0.0) for one in (table, neighbour)]
         worst = max(worst, abs(values[0] - values[1]))
     assert 0.05 < worst <= float(sensitivity(5)) / 10 + 1e-12

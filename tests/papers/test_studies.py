@@ -18,23 +18,24 @@ from scipy import stats
 
 from pdips import InputError, cli
 from pdips_papers import find, names
-from pdips_papers.harness.execution import SETTINGS, measure, perform, seconds
-from pdips_papers.harness.framework import (
+from pdips_papers.harness.measures import at_each, combine, pooled, summary
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import SETTINGS, measure, perform, seconds
+from pdips_papers.harness.study import (
     COLUMNS,
     Block,
     Finding,
     Options,
     Picture,
+    Study,
     Task,
     derive_seed,
     summarise,
     whole,
 )
-from pdips_papers.harness.measures import at_each, combine, pooled, summary
-from pdips_papers.harness.pages import write
 
 
-class Dice:
+class Dice(Study):
     """A study for tests: the mean of dice, which the paper gives as 3.5."""
 
     name = "dice"

@@ -14,20 +14,28 @@ from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.posterior.weights import linear_weights
+from pdips.registry import MECHANISMS
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options, Task
-from pdips_papers.harness.pages import write
-from pdips_papers.pseudo import censored_forms, salary, salary_forms
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options, Task, schema_beside
+from pdips_papers.pseudo import salary, synthesizers
 from pdips_papers.pseudo.as_printed import PrintedPosterior
-from pdips_papers.pseudo.censored_beta import CensoredBeta, measured, summaries
-from pdips_papers.pseudo.censored_findings import findings
-from pdips_papers.pseudo.censored_forms import Made, Published, censored_count, ecdf_distances, row_of, sound_row
-from pdips_papers.pseudo.censored_layout import BOUND, BOUNDS, COUNT
-from pdips_papers.pseudo.censored_paper import COUNTED, COUNTS, SALARY, SALARY_ROWS
+from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, measured, summaries
+from pdips_papers.pseudo.claims import simulated_findings
 from pdips_papers.pseudo.quadrature import Quadrature
-from pdips_papers.pseudo.salary import Salary, schema_beside, subsample
-from pdips_papers.pseudo.salary_forms import Answer, confidential_column
+from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Answer, Salary, confidential_column, subsample
+from pdips_papers.pseudo.synthesizers import (
+    BOUND,
+    BOUNDS,
+    COUNT,
+    PublishedSynthesizers,
+    Synthesis,
+    censored_count,
+    ecdf_distances,
+    row_of,
+    sound_row,
+)
 
 N, DRAWS = 250, 150
 
@@ -35,9 +43,9 @@ N, DRAWS = 250, 150
 @pytest.fixture(scope="module", autouse=True)
 def quick():
     """The same quadrature with a graph that compiles in no time."""
-    fit = Quadrature(Blueprint(as_source("beta"), censored_forms.SCHEMA).model, {"y": np.linspace(0.1, 0.9, 9)})
+    fit = Quadrature(Blueprint(as_source("beta"), synthesizers.SCHEMA).model, {"y": np.linspace(0.1, 0.9, 9)})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(censored_forms, "fitted", lambda: fit)
+        patch.setattr(synthesizers, "fitted", lambda: fit)
         yield
 
 
@@ -46,7 +54,7 @@ def draw(seed=1, n=N):
 
 
 def published(seed=1):
-    return Published(draw(), np.random.default_rng(seed), DRAWS)
+    return PublishedSynthesizers(draw(), np.random.default_rng(seed), DRAWS)
 
 
 # Definitions by hand
@@ -103,19 +111,21 @@ def test_bounds_after_censoring_stop_at_the_window():
 
 def test_the_published_window_costs_twice_what_it_claims():
     claimed = PrintedPosterior(epsilon=5, model="beta")
-    assert claimed.window(censored_forms.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
-        censored_forms.SCHEMA
+    assert claimed.window(synthesizers.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
+        synthesizers.SCHEMA
     )
-    assert claimed.privacy_loss(censored_forms.SCHEMA).kind == "none"
+    assert claimed.privacy_loss(synthesizers.SCHEMA).kind == "none"
 
 
 def test_measures_of_a_set():
     y = np.linspace(0.01, 0.99, 99)
-    found = {row["column"]: row["value"] for row in measured(y, Made(row="x", synthetic=y / 2, bound=2.0, censored=3))}
+    found = {
+        row["column"]: row["value"] for row in measured(y, Synthesis(row="x", synthetic=y / 2, bound=2.0, censored=3))
+    }
     assert (found[BOUND], found[COUNT]) == (2, 3)
     assert (found["mean"], found["median"]) == (pytest.approx(0.25), pytest.approx(0.25))
     assert found["15th percentile"] == pytest.approx(np.quantile(y / 2, 0.15))
-    assert "max-ECDF" not in {row["column"] for row in measured(y, Made(row="Data", synthetic=y))}
+    assert "max-ECDF" not in {row["column"] for row in measured(y, Synthesis(row="Data", synthetic=y))}
 
 
 def test_summaries_over_replicates():
@@ -183,7 +193,7 @@ def test_the_tasks_are_the_papers():
 
 
 def verdict_of(table, words):
-    (found,) = [finding for finding in findings(table) if words in finding.claim]
+    (found,) = [finding for finding in simulated_findings(table) if words in finding.claim]
     return found.verdict
 
 
@@ -230,7 +240,7 @@ def test_the_schema_lies_beside_the_table(tmp_path):
     with pytest.raises(InputError, match=r"there is no pay\.toml"):
         Salary().tasks(Options(replicates=1, data=path))
     (tmp_path / "pay.toml").write_text(PAY.to_toml(), encoding="utf-8")
-    assert confidential_column(schema_beside(path)) == "pay"
+    assert confidential_column(schema_beside(path, "salary")) == "pay"
     first, second = Salary().tasks(Options(replicates=2, data=path))
     assert first.arguments == second.arguments
     assert first.key != second.key
@@ -273,9 +283,9 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
             )
         }
     )
-    monkeypatch.setattr(salary_forms, "sample", lambda *_, **__: given)
-    monkeypatch.setattr(salary_forms, "worst_rhat", lambda _: 1.0)
-    largest, synthetic, _ = salary_forms.Published(table, rng).refit(np.ones(60), 2.5)
+    monkeypatch.setattr(salary, "sample", lambda *_, **__: given)
+    monkeypatch.setattr(salary, "worst_rhat", lambda _: 1.0)
+    largest, synthetic, _ = salary.PublishedRegressions(table, rng).refit(np.ones(60), 2.5)
     y, male = table.frame["pay"].to_numpy() / 50, (table.frame["sex"] == "m").to_numpy()
     mean = 1 / (1 + np.exp(-(posterior["intercept"][..., None] + posterior["coefficients"] * male)))
     precision = posterior["lambda"][..., None]
@@ -285,7 +295,7 @@ def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
     assert np.abs(largest - np.abs(by_hand - math.log(50))).max() > 1  # the broken twin: in natural units
 
 
-class Recorded(salary_forms.Published):
+class Recorded(salary.PublishedRegressions):
     """Writes down what is fitted."""
 
     def refit(self, weights, window):
@@ -319,8 +329,8 @@ class Withholds:
 
 
 def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
-    monkeypatch.setattr(salary, "Published", Recorded)
-    monkeypatch.setattr(salary_forms, "CensoredPosterior", Withholds)
+    monkeypatch.setattr(salary, "PublishedRegressions", Recorded)
+    monkeypatch.setitem(MECHANISMS, "censored-posterior", Withholds)
     path = tmp_path / "pay.parquet"
     salaries().frame.to_parquet(path)
     path.with_suffix(".toml").write_text(PAY.to_toml(), encoding="utf-8")
@@ -339,7 +349,7 @@ def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
 
 
 def test_what_is_withheld_is_not_measured():
-    found = {row["row"] for row in salary.measured(np.ones(3), Answer(column="staged, ϵ = 5", synthetic=None, true=5))}
+    found = {row["row"] for row in salary.answered(np.ones(3), Answer(column="staged, ϵ = 5", synthetic=None, true=5))}
     assert found == {"True ϵ", "Sets released"}
 
 

@@ -11,36 +11,36 @@ from pdips import InputError
 from pdips.data.table import Table
 from pdips.privacy.noise import RandomBits
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
-from pdips_papers.modips.fertility import EPSILONS, PAPER_ROWS, Fertility, row_name
-from pdips_papers.modips.fertility_data import (
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, Fertility, row_name
+from pdips_papers.modips.fertility_rows import (
+    AMONG_ALTERED,
+    BALANCED,
     CONFUSION,
+    EPSILONS,
+    EVEN,
+    FORMS,
     LEVELS,
+    MAJORITY,
     ORDER,
-    PAPER_4,
-    PAPER_5,
+    ORIGINAL,
     RATE,
+    RESAMPLE,
+    SVMS,
     TARGET,
     TVD,
+    cell_counts,
+    confusion,
+    distances,
+    even,
     features,
     fertility_schema,
     read_fertility,
+    records,
     split,
 )
-from pdips_papers.modips.fertility_forms import (
-    EVEN,
-    FORMS,
-    MAJORITY,
-    ORIGINAL,
-    RESAMPLE,
-    SVMS,
-    cell_counts,
-    even,
-    records,
-)
-from pdips_papers.modips.fertility_measures import AMONG_ALTERED, BALANCED, confusion, distances
 from pdips_papers.modips.private_svm import (
     GAP,
     GRID,
@@ -225,7 +225,7 @@ def test_a_tiny_run(path, tmp_path):
         assert values[-1] <= 2
     assert ours[MAJORITY, RATE] == pytest.approx(100 * 10 / 12)
     assert paper[ORIGINAL, RATE] == 85
-    for form, method in PAPER_ROWS.items():
+    for method, form in PAPERS.items():
         assert paper[row_name(EPSILONS[0], form), RATE] == PAPER_4[method][4]
     write(study, options, measurements, tmp_path, seed=1, seconds=1.0, command="test")
     assert "Rubinstein" in (tmp_path / "study.html").read_text()

@@ -5,14 +5,29 @@ import pandas as pd
 import pytest
 
 from pdips import InputError
+from pdips.registry import find as find_mechanism
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
 from pdips_papers.kng import firm_panel
-from pdips_papers.kng.firm_panel import ERRORS, KM, LEVEL, PMSE, FirmPanelStudy
-from pdips_papers.kng.firm_panel_data import BOUNDS, PANELS, load, schema_of, top_code, widen
-from pdips_papers.kng.firm_panel_forms import FORMS, NON_PRIVATE, RESIDUAL, VARYING
+from pdips_papers.kng.firm_panel import (
+    BOUNDS,
+    ERRORS,
+    FORMS,
+    KM,
+    LEVEL,
+    NON_PRIVATE,
+    PANELS,
+    PMSE,
+    RESIDUAL,
+    VARYING,
+    FirmPanelStudy,
+    load,
+    schema_of,
+    top_code,
+    widen,
+)
 
 
 def test_the_panels_are_those_of_plm():
@@ -25,9 +40,9 @@ def test_the_panels_are_those_of_plm():
     assert spain.table.frame["emp_1983"].iloc[0] == 88  # exp(4.477337)
     assert load(PANELS[2]).table.n_records == 11_070
     for panel in (uk, spain):
-        mechanism = FORMS[RESIDUAL](epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
+        mechanism = find_mechanism(FORMS[RESIDUAL][0])(epsilon=1, panel=("entry", "exit"), panel_columns=("emp_",))
         assert mechanism.columns(panel.table.schema).order == tuple(panel.years.values())
-        mechanism.check_table(mechanism.columns(panel.table.schema), panel.table)
+        mechanism.check(mechanism.plan(panel.table.schema), panel.table)
 
 
 def test_widen_and_top_code():

@@ -11,32 +11,38 @@ from scipy.optimize import linprog
 from pdips import InputError
 from pdips.quantile.kng import KNG, QuantilePlan
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
 from pdips_papers.kng.as_printed import true_epsilon
-from pdips_papers.kng.heavy_findings import better, findings
-from pdips_papers.kng.heavy_forms import (
+from pdips_papers.kng.heavy_rows import (
+    BY_COLUMNS,
     CENTRED,
     CHANCES,
     FORMS,
     FRESH,
+    MEASURES,
     MIDDLES,
     NON_PRIVATE,
+    PLACES,
     PMSE,
+    PRINTED,
     RECOMMENDED,
     SCHEMES,
+    TARGETS,
     TAUS,
     Case,
+    distributions,
     draw_population,
+    measures,
     non_private,
+    place_name,
     published_row,
+    quantile_lines,
     sound_row,
+    spent,
 )
-from pdips_papers.kng.heavy_measures import BY_COLUMNS, PLACES, distributions, measures, place_name
-from pdips_papers.kng.heavy_paper import MEASURES, PRINTED, TARGETS, spent
-from pdips_papers.kng.heavy_regression import quantile_lines
-from pdips_papers.kng.heavy_tailed import SECONDS, TRAINING, TRUE, HeavyTailed, error_of
+from pdips_papers.kng.heavy_tailed import SECONDS, TRAINING, TRUE, HeavyTailed, better, error_of, findings_of
 
 N = 120
 ROWS = (FRESH, NON_PRIVATE, published_row("Sandwich - Fixed"), RECOMMENDED)
@@ -232,7 +238,7 @@ def told(changes=None):
 
 
 def verdict(words, changes=None):
-    (found,) = [finding.verdict for finding in findings(told(changes)) if words in finding.claim]
+    (found,) = [finding.verdict for finding in findings_of(told(changes)) if words in finding.claim]
     return found
 
 

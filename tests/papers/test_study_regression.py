@@ -11,21 +11,13 @@ import statsmodels.api as sm
 from scipy import stats
 
 from pdips.margins.steps import Steps
+from pdips.registry import published
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
-from pdips_papers.steps.regression_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
-from pdips_papers.steps.steps_regression import (
-    FORMS,
-    GROUPS,
-    METHODS,
-    SUMMARIES,
-    Place,
-    StepsRegression,
-    release,
-    summary,
-)
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.steps.linear_models import N_CELLS, RIDGE, Model, cell_of, draw, fit, levels_of, model
+from pdips_papers.steps.regression import FORMS, GROUPS, METHODS, SUMMARIES, Place, StepsRegression, release, summary
 
 
 def test_models_are_the_papers():
@@ -96,12 +88,13 @@ def test_steps_by_groups_has_the_papers_noise():
     # Published: nine tenths of epsilon, four sets, two layers, sensitivity 1. Sound: sensitivity 2, all of epsilon.
     schema, epsilon = model(1).schema, Fraction(2)
     common = {"n_sets": 4, "order": GROUPS}
-    published = Steps(epsilon=Fraction(9, 10) * epsilon, **common, **FORMS["published"])
-    assert published.scales(schema) == (4 * 2 / (Fraction(9, 10) * epsilon),) * 2
+    printed = published("steps")(epsilon=Fraction(9, 10) * epsilon, **common, **FORMS["published"])
+    scales = [step.scale for step in printed.plan(schema).steps]
+    assert scales == [4 * 2 / (Fraction(9, 10) * epsilon)] * 2
     sound = Steps(epsilon=epsilon, **common, **FORMS["sound"])
-    assert sound.scales(schema) == (2 * 4 * 2 / epsilon,) * 2
+    assert [step.scale for step in sound.plan(schema).steps] == [2 * 4 * 2 / epsilon] * 2
     assert "1.8 epsilon" in find("steps-regression").text()
-    assert 4 * sum(2 / scale for scale in published.scales(schema)) == Fraction(18, 10) * epsilon
+    assert 4 * sum(2 / scale for scale in scales) == Fraction(18, 10) * epsilon
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -11,31 +11,35 @@ import pytest
 from pdips import InputError
 from pdips.margins.domain import cells, domain_of, root
 from pdips_papers import find
-from pdips_papers.harness.execution import measure
-from pdips_papers.harness.framework import COLUMNS, Options
-from pdips_papers.harness.pages import write
+from pdips_papers.harness.page import write
+from pdips_papers.harness.run import measure
+from pdips_papers.harness.study import COLUMNS, Options
 from pdips_papers.steps.voter import (
-    ALWAYS,
-    AMONG_ALL,
-    NEVER,
-    RESAMPLE,
-    SCORE,
+    COEFFICIENTS,
     Voter,
+    firth_fit,
+    glm_fit,
+    irls,
     log_epsilon,
     mechanism,
+    overlaps,
     paper_figures,
     ranks,
 )
-from pdips_papers.steps.voter_data import (
+from pdips_papers.steps.voter_results import findings_of
+from pdips_papers.steps.voter_table import (
+    ALWAYS,
+    AMONG_ALL,
     MEASURES,
+    NEVER,
     PAPER_METHODS,
+    RESAMPLE,
+    SCORE,
     SMALLER_IS_BETTER,
     paper_table,
     read_voter,
     voter_schema,
 )
-from pdips_papers.steps.voter_findings import findings
-from pdips_papers.steps.voter_model import COEFFICIENTS, firth_fit, glm_fit, irls, overlaps
 
 MISPRINTED_RANKS = {
     (-2, "flat Laplace", "overlap_prereg"): (4, 3),
@@ -188,7 +192,7 @@ def test_column_without_variation_has_no_estimate(path):
 @pytest.mark.parametrize(("method", "loss"), [("flat Laplace", 2), ("STEPS-2", 3), ("STEPS-3", Fraction(8, 3))])
 def test_text_says_what_published_rows_really_spend(method, loss):
     built = mechanism(method, "published", "1")
-    scales = (built.scale(voter_schema()),) if method == "flat Laplace" else built.scales(voter_schema())
+    scales = [step.scale for step in built.plan(voter_schema()).steps]
     # Replacing a record changes two counts of each noised layer by 1; five sets of their own.
     assert 5 * sum(2 / scale for scale in scales) == loss
     assert (f"{float(loss):.3g} epsilon" if loss != 2 else "2 epsilon") in find("voter").text()
@@ -247,7 +251,7 @@ def test_tiny_run(path, tmp_path):
     page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
     assert "Inside only" in page
     assert page.count('<svg class="picture"') == 16  # 8 measures, published and sound
-    assert findings(table) == []  # claims are about all six methods
+    assert findings_of(table) == []  # claims are about all six methods
 
 
 def test_findings_read_the_papers_own_table_as_the_paper_does():
@@ -255,5 +259,5 @@ def test_findings_read_the_papers_own_table_as_the_paper_does():
         {"row": row, "column": column, "ours": value, "standard_error": math.nan, "paper": value}
         for (row, column), value in paper_figures().items()
     ]
-    verdicts = [finding.verdict for finding in findings(pd.DataFrame(rows))]
+    verdicts = [finding.verdict for finding in findings_of(pd.DataFrame(rows))]
     assert verdicts == ["holds"] * 5

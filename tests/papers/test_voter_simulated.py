@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from pdips.data.table import Table
-from pdips_papers.steps.voter_data import voter_schema
-from pdips_papers.steps.voter_simulated import N_RECORDS, PERCENTAGES, simulated_voters
+from pdips_papers.steps.voter_table import N_RECORDS, PERCENTAGES, simulated_voters, voter_schema
 
 
 @pytest.fixture(scope="module")

@@ -360,9 +360,9 @@ def parameters_drawn(monkeypatch, **settings):
 
     seen = []
 
-    def watch(blueprint, table, each, n_sets, n_records, bits, clock):
+    def watch(draw, schema, curator, each, n_sets, n_records, rng):
         seen.append([each] * n_sets if isinstance(each, dict) else list(each))
-        return [table.frame[[]].assign(y=0.5)] * n_sets
+        return [pd.DataFrame({"y": np.full(n_records, 0.5)})] * n_sets
 
     monkeypatch.setattr(posterior, "synthetic_sets", watch)
     made = CensoredPosterior(epsilon=3, model=beta, centre="zero", n_sets=3, **settings)

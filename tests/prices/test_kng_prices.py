@@ -11,14 +11,15 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 import pandas as pd
 import pytest
+from quantile_tables import Exact, Lines, budget_of, regression_of
 from tables import RELATIONS
 
 from pdips import KNG, KNGResidual, Schema, Table
-from pdips.quantile.choosing import _Path, outcomes
+from pdips.privacy.noise import choice_log_probabilities
+from pdips.privacy.replay import exact_law
 from pdips.quantile.column_plan import ColumnPlan
-from pdips.quantile.column_synthesis import fitting
-from pdips.quantile.gradient import Gradient, RegressionRecords
-from pdips.quantile.kng import QuantilePlan, lines_of
+from pdips.quantile.gradient import Gradient
+from pdips.quantile.kng import QuantilePlan
 from pdips.quantile.line_search import Fitter
 
 EPSILON = Fraction(3, 2)
@@ -69,15 +70,7 @@ def worst_loss(law_of, universe, relation, sizes=(1, 2, 3)) -> float:
 
 def lines_law(plan, relation, *, n_candidates=3, n_predictors=0):
     """Return the law of the lines of records (x_1, ..., x_p, y) as a function of them."""
-    fitter = Fitter(neighbours=relation, n_intercepts=n_candidates)
-
-    def law(records):
-        rows = np.array(records, dtype=float).reshape(len(records), 1 + n_predictors)
-        predictors, outcome = rows[:, :-1], rows[:, -1]
-        read = RegressionRecords.of(outcome, predictors, 0.0, 1.0)
-        return list(outcomes(lambda chooser: lines_of(read, plan, fitter, EPSILON, chooser)))
-
-    return law
+    return Lines(plan, Fitter(neighbours=relation, n_intercepts=n_candidates), EPSILON, n_predictors).law
 
 
 ALONE = [(value,) for value in VALUES]
@@ -134,17 +127,13 @@ def test_one_choice_on_two_predictors_costs_at_most_epsilon_in_every_norm(norm):
         fitter = Fitter(neighbours=relation, n_intercepts=64, norm=norm)
         tau = Fraction(1 + trial, 5)
 
-        def choose(chooser, read, fitter=fitter, tau=tau):
-            grid = fitter.beside(read, np.array([0.5, 0.0, 0.0]), slopes=True)
-            fitter.choose(read, grid, tau, EPSILON, chooser)
-
+        step = fitter.choice(budget_of(EPSILON, relation), "line", tau, 2, EPSILON)
         logs = []
         for each in (rows, other):
-            z = each[:, :2]
-            read = RegressionRecords.of(each[:, 2], z, 0.0, 1.0)
-            first = _Path(())
-            choose(first, read)
-            logs.append(first.log_probabilities[0])
+            read, curator = regression_of(each[:, 2], each[:, :2], 0.0, 1.0), Exact(rng)
+            grid = fitter.beside(read, np.array([0.5, 0.0, 0.0]), slopes=True)
+            fitter.choose(read, grid, tau, step, curator)
+            logs.append(choice_log_probabilities(curator.scores, curator.unit)[0])
         possible = np.isfinite(logs[0])
         assert (possible == np.isfinite(logs[1])).all()
         assert np.abs(logs[0][possible] - logs[1][possible]).max() <= EPSILON + ROUNDING
@@ -153,11 +142,11 @@ def test_one_choice_on_two_predictors_costs_at_most_epsilon_in_every_norm(norm):
 def frame_law(made, schema):
     """Return the law of a whole release as a function of the table's records, also of several columns, if noisy counts
     steer nothing."""
-    columns, names = made.columns(schema), list(schema.columns)
+    names = list(schema.columns)
 
     def law(records):
         table = Table(pd.DataFrame(list(records), columns=names), schema)
-        return list(outcomes(fitting(columns, table, made.fit_numbers)))
+        return exact_law(made, table).outcomes
 
     return law
 
@@ -221,7 +210,9 @@ def test_confidential_strata_cost_epsilon_also_for_a_record_that_changes_stratum
 def test_strata_at_the_full_price_each_are_found_out(monkeypatch):
     # the broken twin: parallel composition as if a record stayed where it is (docs/proofs/kng.md, theorem 7)
     made = KNGResidual(**FEW, bins=2, by=("g",))
-    monkeypatch.setattr(ColumnPlan, "in_stratum", lambda self: (Fraction(1), "add-remove"))
+    whole = ColumnPlan.budget
+    alone = {"neighbours": "add-remove", "confidential": False}
+    monkeypatch.setattr(ColumnPlan, "budget", lambda *words, **part: replace(whole(*words, **part), **alone))
     assert worst_loss(frame_law(made, SECRET_G), SEPARATE, "replace-one", (1, 2)) > EPSILON * 1.2
 
 
@@ -250,6 +241,6 @@ def test_a_column_named_twice_is_not_paid_once():
     from pdips import InputError
 
     with pytest.raises(InputError, match="by names a column twice"):
-        KNGResidual(epsilon=1, by=("g", "g")).spends(SECRET_G)
+        KNGResidual(epsilon=1, by=("g", "g")).plan(SECRET_G)
     with pytest.raises(InputError, match="main needs"):
         KNG(epsilon=1, scheme="sandwich", quantiles=("1/4", "1/2", "3/4"), main=("1/4", "3/4"))

@@ -1,27 +1,30 @@
 """What docs/proofs/kng.md claims, against independent sums: norms, sensitivities, prices along a path of choices."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
 
 import numpy as np
 import pandas as pd
 import pytest
+from quantile_tables import Anything, Lines, budget_of, records_of, regression_of
 from scipy.optimize import linprog
 
 from pdips.data.encoding import UNITS, Box, in_units
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips.privacy.curator import Curator
 from pdips.privacy.noise import RandomBits
+from pdips.privacy.replay import record
 from pdips.quantile import column_synthesis
 from pdips.quantile import line_search as lines
-from pdips.quantile.column_plan import ColumnPlan, ColumnTask
-from pdips.quantile.column_synthesis import fitting
-from pdips.quantile.gradient import NORMS, Gradient, RegressionRecords
-from pdips.quantile.kng import KNG, WIDE, QuantilePlan, lines_of
+from pdips.quantile.column_plan import ColumnPlan, NumericPart
+from pdips.quantile.column_synthesis import ColumnTask
+from pdips.quantile.gradient import NORMS, Gradient
+from pdips.quantile.kng import KNG, WIDE, QuantilePlan
 from pdips.quantile.kng_residual import KNGResidual, instrumented, rotated
-from pdips.quantile.line_search import Candidates, Fitter
+from pdips.quantile.line_search import Fitter
 from pdips_papers.kng.as_printed import PrintedKNG, true_epsilon
 
 TAUS = [Fraction(1, 2), Fraction(1, 100), Fraction(3, 4), Fraction(99, 100), Fraction(2, 3)]
@@ -104,7 +107,7 @@ def test_no_sum_of_the_largest_table_overflows():
 @pytest.mark.parametrize("p", [1, 2, 3, 4, 8, 20, 60])
 def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
     none = np.zeros((0, p))
-    records = RegressionRecords.of(none[:, 0], none, 0.0, 1.0)
+    records = regression_of(none[:, 0], none, 0.0, 1.0)
     for fitter in (Fitter(), Fitter(n_intercepts=10_000)):
         together = lines.rounds(p) if p <= fitter.at_once else ()  # more slopes are searched for one by one
         each = [fitter.around(records, records.start(), one) for one in {*together, WIDE}]
@@ -113,18 +116,13 @@ def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
 
 
 def test_base_weights_never_leave_the_range_of_scores():
-    records = RegressionRecords.of(np.zeros(1), np.zeros((1, 0)), 0.0, 1.0)
-    seen = []
-
-    class Noting:
-        def choose(self, scores, unit):
-            seen.append(scores)
-            return 0
-
-    fitter = Fitter(base="uniform")
-    fitter.choose(records, fitter.beside(records, records.start()), TAUS[0], Fraction(1, 10**30), Noting())
-    assert np.abs(seen[0][seen[0] != lines.UNAVAILABLE]).max() <= 2**61
-    assert seen[0].max() <= 0
+    regression, epsilon = regression_of(np.zeros(1), np.zeros((1, 0)), 0.0, 1.0), Fraction(1, 10**30)
+    fitter, curator = Fitter(base="uniform"), Anything(np.random.default_rng(0))
+    step = fitter.choice(budget_of(epsilon), "line", TAUS[0], 0, epsilon)
+    fitter.choose(regression, fitter.beside(regression, regression.start()), TAUS[0], step, curator)
+    scores = curator.scores
+    assert np.abs(scores[scores != lines.UNAVAILABLE]).max() <= 2**61
+    assert scores.max() <= 0
 
 
 # records stay apart
@@ -142,18 +140,23 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
     pilot = dict(zip(names, (rng.random((500, p)) @ mix / p).T, strict=True))
     given, outcome = dict(zip(names, rng.random((p, n)), strict=True)), rng.random(n)
 
+    box = Box(schema, names, {})
+    task = ColumnTask(
+        part=NumericPart(budget=budget_of(1), box=box),
+        schema=schema,
+        name=f"x{p}",
+        regression=None,
+        pilot=pilot,
+        n_public=None,
+        steers=False,
+        keep=1.0,
+        rng=rng,
+    )
+
     def records(rows):
-        task = ColumnTask(
-            column=schema.columns[f"x{p}"],
-            box=Box(schema, names, {}),
-            outcome=outcome[rows],
-            given={name: values[rows] for name, values in given.items()},
-            pilot=pilot,
-            epsilon=Fraction(1),
-            neighbours="replace-one",
-            cap=1,
-        )
-        return instrumented(task.records(), task)[0]
+        predictors = box.matrix({name: values[rows] for name, values in given.items()})
+        regression = regression_of(outcome[rows], predictors, 0.0, 1.0)
+        return records_of(instrumented(regression, task)[0])
 
     every, line = records(np.arange(n)), rng.normal(size=p + 1)
     assert np.abs(every.instruments).max() <= UNITS
@@ -176,29 +179,28 @@ def test_instruments_are_rounded_one_by_one_and_never_leave_the_unit():
 # prices along a path of choices
 
 
-@dataclass
-class Path:
+class Path(Curator):
     """Prescribes what is released, and notes what it was drawn from."""
 
-    seed: int
-    scores: list = field(default_factory=list)
-    counts: list = field(default_factory=list)
+    def __init__(self, plan, table, seed):
+        super().__init__(plan, table)
+        self.seed, self.scores, self.counts = seed, [], []
 
     def _rng(self):
         return np.random.default_rng([self.seed, len(self.scores) + len(self.counts)])
 
-    def choose(self, scores, unit):
-        found = int(self._rng().choice(np.flatnonzero(scores != lines.UNAVAILABLE)))
-        self.scores.append((scores, unit))
-        return found
+    def _choose(self, step, scores):
+        found = scores(self._table)[0]
+        self.scores.append((found, 1 / step.scale))
+        return self._rng().choice(np.flatnonzero(found != lines.UNAVAILABLE), 1)
 
-    def thin(self, n):
-        return None
+    def _count(self, step, statistic, possible):
+        counts = statistic(self._table)
+        self.counts.append((counts, step.scale))
+        return self._rng().geometric(0.3, len(counts))
 
-    def count(self, counts, scale):
-        released = self._rng().geometric(0.3, len(counts))
-        self.counts.append((counts, scale))
-        return released
+    def _draw(self, step, distribution):
+        raise AssertionError("these mechanisms choose and count")
 
 
 @pytest.fixture
@@ -213,8 +215,10 @@ def few(monkeypatch):
 
 
 def path_of(mechanism, table, seed):
-    path = Path(seed)
-    fitting(mechanism.columns(table.schema), table, mechanism.fit_numbers)(path)
+    plan = mechanism.plan(table.schema)
+    path = Path(plan, table, seed)
+    mechanism.synthesize(plan, path, np.random.default_rng(0))
+    assert path.finished
     return path
 
 
@@ -300,7 +304,9 @@ def test_strata_that_are_public_cost_epsilon_at_its_full_share(which):
 
 @pytest.mark.usefixtures("few")
 def test_strata_that_each_spend_epsilon_cost_twice_as_much(monkeypatch):
-    monkeypatch.setattr(ColumnPlan, "in_stratum", lambda self: (Fraction(1), "add-remove"))
+    whole = ColumnPlan.budget
+    alone = {"neighbours": "add-remove", "confidential": False}
+    monkeypatch.setattr(ColumnPlan, "budget", lambda *words, **part: replace(whole(*words, **part), **alone))
     first, second = tables(schema_of(), *MOVES["moves"], "replace-one")
     assert price(MECHANISMS["residual"](), first, second) > Fraction(5, 4)
 
@@ -328,34 +334,19 @@ def test_the_published_sensitivity_costs_fifty_times_epsilon_at_the_99th_percent
 # candidate sets, non-crossing
 
 
-class AnyLine:
-    """Chooses evenly among what is allowed, as if the table were empty."""
-
-    def __init__(self, seed):
-        self.rng = np.random.default_rng(seed)
-
-    def choose(self, scores, unit):
-        return int(self.rng.choice(np.flatnonzero(scores != lines.UNAVAILABLE)))
-
-
 @pytest.mark.parametrize(
     ("scheme", "slopes"), [("stepwise", "varying"), ("sandwich", "varying"), ("sandwich", "fixed")]
 )
 def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, slopes):
     taus = tuple(Fraction(k, 8) for k in range(1, 8))
     plan = QuantilePlan(taus=taus, scheme=scheme, slopes=slopes, main=(Fraction(1, 4), Fraction(1, 2)))
-    none = np.zeros((0, 2))
-    records = RegressionRecords.of(none[:, 0], none, 0.0, 9.7)
-    below = np.zeros((1, 1, 3), dtype=np.int64)
-    fitter = Fitter()
+    regression = regression_of(np.zeros(0), np.zeros((0, 2)), 0.0, 9.7)
     for seed in range(3):
-        chooser = AnyLine(seed)
-        search = [np.array([4.0, chooser.rng.integers(-8, 8) / 4, chooser.rng.integers(-8, 8) / 4])]
+        rng = np.random.default_rng(seed)
+        start = np.array([4.0, rng.integers(-8, 8) / 4, rng.integers(-8, 8) / 4])
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Fitter, "search", lambda *_, start=search[0]: start)
-            patch.setattr("pdips.quantile.line_search.sums", lambda *_: below)
-            patch.setattr("pdips.quantile.kng.sums", lambda *_: below[:, :, :1])
-            found = lines_of(records, plan, fitter, Fraction(1), chooser)
+            patch.setattr(Fitter, "search", lambda *_, start=start: start)
+            found = Lines(plan, Fitter(), Fraction(1), 2).lines(regression, Anything(rng))
         exact = [[Fraction(float(each)) for each in line] for line in found]
         for lower, upper in pairwise(exact):
             gap = [b - a for a, b in zip(lower, upper, strict=True)]
@@ -363,12 +354,11 @@ def test_lines_never_cross_at_a_corner_of_the_box_in_exact_arithmetic(scheme, sl
 
 
 def test_between_a_line_and_itself_there_is_that_line():
-    none = np.zeros((0, 1))
-    records = RegressionRecords.of(none[:, 0], none, 0.0, 9.7)
+    regression = regression_of(np.zeros(0), np.zeros((0, 1)), 0.0, 9.7)
     fitter, line = Fitter(), np.array([5.0, 2.5])
-    candidates = fitter.beside(records, line, slopes=True)
-    assert isinstance(candidates, Candidates)
-    found = fitter.choose(records, candidates, TAUS[2], Fraction(1), AnyLine(0), floor=line, ceiling=line)
+    step = fitter.choice(budget_of(1), "line", TAUS[2], 1, Fraction(1))
+    candidates, curator = fitter.beside(regression, line, slopes=True), Anything(np.random.default_rng(0))
+    found = fitter.choose(regression, candidates, TAUS[2], step, curator, floor=line, ceiling=line)
     assert (found == line).all()
 
 
@@ -396,5 +386,6 @@ def test_strata_without_records_release_as_many_numbers():
     shapes = set()
     for stratum in ("a", "b"):
         table = Table(frame([(stratum, 1.0, 2.0)] * 6), schema_of())
-        shapes.add(MECHANISMS["residual"]().observe(table, 1, RandomBits(np.random.default_rng(0))).shape)
+        blocks = record(MECHANISMS["residual"](), table, 1, RandomBits(np.random.default_rng(0)))
+        shapes.add(tuple(block.shape for block in blocks))
     assert len(shapes) == 1

@@ -14,11 +14,12 @@ import pytest
 from numpy.typing import NDArray
 from test_ledger import SCHEMA, Asked, approximate, charge, numbers, outcomes, pure
 
-from pdips import LaplaceSanitizer, Steps, Table
+from pdips import LaplaceSanitizer, Table
 from pdips.data.schema import Schema
 from pdips.errors import DataError, InputError, RefusedError
 from pdips.privacy.account import Receipt
 from pdips.privacy.ledger import Ledger, Unit
+from pdips.registry import published
 
 OLD = Path(__file__).parents[1].joinpath("ledger_format_1.sql")
 
@@ -137,7 +138,7 @@ def test_a_refused_attempt_fixes_neither_table_nor_unit(ledger: Ledger) -> None:
 
 
 def test_losses_that_bound_nothing_are_refused_before_the_table_is_read(ledger: Ledger) -> None:
-    mechanism = Steps(epsilon=1, variant="published")
+    mechanism = published("steps")(epsilon=1)
     with pytest.raises(InputError, match="bounds nothing"), ledger.reserve(mechanism, SCHEMA):
         pytest.fail("the table would be read")
 

@@ -5,9 +5,11 @@ from itertools import product
 
 import numpy as np
 import pytest
+from quantile_tables import budget_of
 
 from pdips.data.encoding import UNITS
 from pdips.quantile.gradient import NORMS, Gradient
+from pdips.quantile.line_search import Fitter
 
 TAUS = [Fraction(1, 2), Fraction(1, 10), Fraction(3, 4), Fraction(99, 100)]
 FAR = 1000 * UNITS
@@ -96,8 +98,10 @@ def test_the_hull_is_the_largest_norm_in_which_a_record_counts_for_one(tau):
 
 def test_the_nats_of_a_step_pay_for_two_sensitivities():
     for norm, p, neighbours in product(NORMS, range(3), ("replace-one", "add-remove")):
-        gradient = Gradient(Fraction(3, 4), p, norm)
-        assert gradient.unit(Fraction(2, 3), neighbours) * 2 * gradient.sensitivity(neighbours) == Fraction(2, 3)
+        fitter, price = Fitter(norm=norm, neighbours=neighbours), Fraction(2, 3)
+        step = fitter.choice(budget_of(price, neighbours), "line", Fraction(3, 4), p, price)
+        moved = fitter.gradient(Fraction(3, 4), p).sensitivity(neighbours)
+        assert 2 * moved / step.scale == price
 
 
 @pytest.mark.parametrize("tau", [Fraction(1, 2), Fraction(99, 100), Fraction(1, 10)])

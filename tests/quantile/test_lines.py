@@ -7,39 +7,23 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
+from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regression_of
 
 from pdips import KNGResidual, Schema, Table
 from pdips.data.encoding import UNITS
-from pdips.privacy.noise import RandomBits
-from pdips.quantile.choosing import Exact
-from pdips.quantile.gradient import RegressionRecords
-from pdips.quantile.kng import QuantilePlan, lines_of
-from pdips.quantile.line_search import UNAVAILABLE, Candidates, Fitter, Spread, rounds, sums
+from pdips.quantile.gradient import LineRegression, RegressionRecords
+from pdips.quantile.kng import QuantilePlan
+from pdips.quantile.line_search import Candidates, Fitter, Spread, rounds, sums
 
 TAUS = tuple(Fraction(k, 20) for k in (1, 5, 10, 13, 19))
 
 
-def records_of(n: int, p: int, rng: np.random.Generator, lower: float = -3.7, upper: float = 11.3) -> RegressionRecords:
-    predictors = rng.uniform(-1, 1, (n, p))
-    return RegressionRecords.of(rng.uniform(lower, upper, n), predictors, lower, upper)
+def made_up(n: int, p: int, rng: np.random.Generator, lower: float = -3.7, upper: float = 11.3) -> LineRegression:
+    return regression_of(rng.uniform(lower, upper, n), rng.uniform(-1, 1, (n, p)), lower, upper)
 
 
-class Anything:
-    """Releases whatever is allowed, evenly: what no table makes likely must be right as well."""
-
-    def __init__(self, rng: np.random.Generator) -> None:
-        self.rng = rng
-
-    def choose(self, scores, unit):
-        open_ = np.flatnonzero(scores != UNAVAILABLE)
-        assert len(open_)
-        return int(self.rng.choice(open_))
-
-    def thin(self, n):
-        return self.rng.random(n) < 0.5
-
-    def quantiles(self, below, n, how):
-        return np.sort(self.rng.integers(0, len(below), len(how.taus)))
+def below(records, candidates):
+    return sums(records_of(records) if isinstance(records, LineRegression) else records, candidates)
 
 
 def crossings(lines: np.ndarray) -> int:
@@ -53,9 +37,8 @@ def release(scheme: str, slopes: str, p: int, rng, n_candidates: int = 24) -> np
     plan = QuantilePlan(taus=TAUS, scheme=scheme, slopes=slopes, main=TAUS[1:4])
     span = float(rng.choice([1e-3, 0.7, 15.0, 1e6]))
     lower = float(rng.normal() * span)
-    records = records_of(3, p, rng, lower, lower + span)
-    fitter = Fitter(n_intercepts=n_candidates)
-    return lines_of(records, plan, fitter, Fraction(1), Anything(rng))
+    lines = Lines(plan, Fitter(n_intercepts=n_candidates), Fraction(1), p)
+    return lines.lines(made_up(3, p, rng, lower, lower + span), Anything(rng))
 
 
 RELEASES = 1_000
@@ -85,10 +68,10 @@ def test_plain_lines_do_cross_and_are_found_out():
 
 
 def test_lines_drawn_by_the_mechanism_do_not_cross_either_and_stay_within_bounds():
-    rng, records = np.random.default_rng(5), records_of(200, 2, np.random.default_rng(6))
+    rng, records = np.random.default_rng(5), made_up(200, 2, np.random.default_rng(6))
     plan = QuantilePlan(taus=TAUS, scheme="sandwich", slopes="varying", main=TAUS[1:4])
     for _ in range(20):
-        lines = lines_of(records, plan, Fitter(n_intercepts=64), Fraction(5), Exact(RandomBits(rng)))
+        lines = Lines(plan, Fitter(n_intercepts=64), Fraction(5), 2).lines(records, Exact(rng))
         assert crossings(lines) == 0
         steep = np.abs(lines[:, 1:]).sum(axis=1)
         assert (lines[:, 0] - steep >= records.lower).all()
@@ -111,13 +94,12 @@ def test_margins_are_the_least_distances_in_the_box():
 def test_sums_below_are_those_of_a_direct_count_also_where_records_lie_on_a_line(p):
     rng = np.random.default_rng(8)
     for trial in range(12):
-        records = records_of(40, p, rng, 0.0, 8.0)
         predictors = rng.integers(-4, 5, (40, p)) / 4  # sums of these are exact: many records lie on candidates
-        records = replace(records, outcome=rng.integers(0, 17, 40) / 2, predictors=predictors)
+        records = RegressionRecords.of(rng.integers(0, 17, 40) / 2, predictors)
         offsets = Spread.of(8.0, 0.5, 8, 0.5, upwards=trial % 2 == 0)
         slopes = np.concatenate([np.zeros((1, p)), rng.integers(-4, 5, (3, p)) / 2])
         candidates = Candidates(around=np.array([1.5, *[0.5] * p]), slopes=slopes, intercepts=offsets)
-        found = sums(records, candidates)
+        found = below(records, candidates)
         z = np.concatenate([np.full((40, 1), UNITS), records.instruments], axis=1)
         ties = 0
         for index in range(len(slopes) * len(offsets.offsets)):
@@ -130,17 +112,16 @@ def test_sums_below_are_those_of_a_direct_count_also_where_records_lie_on_a_line
 
 
 def test_sums_below_of_nobody_are_zero():
-    records = records_of(0, 2, np.random.default_rng(0))
+    records = made_up(0, 2, np.random.default_rng(0))
     fitter = Fitter(n_intercepts=16)
-    assert not sums(records, fitter.around(records, records.start(), rounds(2)[0])).any()
+    assert not below(records, fitter.around(records, records.start(), rounds(2)[0])).any()
 
 
 def test_what_a_record_adds_depends_on_no_other_record():
     # records change places, come and go: the rest add what they added, to the last bit
-    rng, records = np.random.default_rng(9), records_of(300, 3, np.random.default_rng(10))
-    fitter = Fitter(n_intercepts=40)
-    candidates = fitter.around(records, records.start(), rounds(2)[0])
-    whole = sums(records, candidates)
+    rng, regression = np.random.default_rng(9), made_up(300, 3, np.random.default_rng(10))
+    candidates = Fitter(n_intercepts=40).around(regression, regression.start(), rounds(2)[0])
+    records, whole = records_of(regression), below(regression, candidates)
     for _ in range(5):
         part = rng.random(300) < 0.5
         halves = [
@@ -152,7 +133,7 @@ def test_what_a_record_adds_depends_on_no_other_record():
             )
             for rows in (part, np.flatnonzero(~part)[::-1])
         ]
-        assert (sums(halves[0], candidates) + sums(halves[1], candidates) == whole).all()
+        assert (below(halves[0], candidates) + below(halves[1], candidates) == whole).all()
 
 
 @pytest.mark.parametrize("upwards", [False, True])
@@ -174,7 +155,7 @@ def test_there_is_always_a_candidate():
     # also between two lines that touch, at the bounds, and with few candidates (docs/proofs/kng.md, lemma 4)
     rng = np.random.default_rng(11)
     for p, n in product((0, 1, 2, 3), (2, 5, 64)):
-        records, fitter = records_of(5, p, rng), Fitter(n_intercepts=n)
+        records, fitter = made_up(5, p, rng), Fitter(n_intercepts=n)
         flat = np.zeros(p)
         for height in (records.start()[0], records.lower, records.upper, 3.0):
             line = np.array([height, *flat])
@@ -185,7 +166,7 @@ def test_there_is_always_a_candidate():
 
 def test_candidates_are_the_same_whatever_the_table():
     rng, fitter = np.random.default_rng(12), Fitter(n_intercepts=64)
-    one, two = records_of(5, 2, rng), records_of(900, 2, rng)
+    one, two = made_up(5, 2, rng), made_up(900, 2, rng)
     line = np.array([2.0, 0.5, -0.25])
     for make in (
         lambda r: fitter.beside(r, line, slopes=True),
@@ -209,21 +190,26 @@ def test_coarse_rounds_leave_records_out_and_the_last_reads_all(monkeypatch):
     read = []
     choose = Fitter.choose
 
-    def noting(self, records, *rest, **more):
-        read.append(len(records.outcome))
-        return choose(self, records, *rest, **more)
+    def noting(self, regression, *rest, **more):
+        read.append(len(records_of(regression).outcome))
+        return choose(self, regression, *rest, **more)
 
     monkeypatch.setattr(Fitter, "choose", noting)
     rng = np.random.default_rng(4)
     x = rng.uniform(-1, 1, (4_000, 1))
     outcome = 50 + 20 * x[:, 0] + rng.laplace(0, 1, 4_000)
-    records = RegressionRecords.of(outcome, x, 0.0, 100.0)
-    line = Fitter().search(records, Fraction(1, 2), Fraction(100), Exact(RandomBits(rng), keep=0.1))
+    regression, half = regression_of(outcome, x, 0.0, 100.0), Fraction(1, 2)
+
+    def search(epsilon, fitter):
+        steps = fitter.searches(budget_of(epsilon), "median", half, 1, Fraction(epsilon))
+        return fitter.search(regression, half, steps, Exact(rng))
+
+    line = search(100, Fitter(keep=0.1, rng=rng))
     assert read[0] == pytest.approx(400, abs=100)  # 5 standard deviations: once in two million seeds
     assert read[1] == 4_000
     assert line == pytest.approx([50, 20], abs=0.5)
     read.clear()
-    Fitter().search(records, Fraction(1, 2), Fraction(1), Exact(RandomBits(rng)))
+    search(1, Fitter())
     assert read == [4_000, 4_000]
 
 

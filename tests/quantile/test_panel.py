@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -11,13 +12,14 @@ import pytest
 from pdips import InputError, Ledger
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.choosing import Exact, outcomes
-from pdips.quantile.column_synthesis import fitting
+from pdips.privacy.replay import exact_law, record
+from pdips.quantile.conditional import LineDraw
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.line_search import Candidates, Fitter, Spread
-from pdips.quantile.panel import NoRecords, Panel
+from pdips.quantile.panel import Panel
 
 PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
 YEARS = (1976, 1977, 1978)
@@ -44,24 +46,26 @@ def firms(n=90, years=YEARS, seed=0, industries=0) -> pd.DataFrame:
     return frame
 
 
-class Spy:
-    """Notes every task, and draws the middle of the range."""
-
-    def __init__(self):
-        self.tasks = []
-
-    def __call__(self, task, chooser):
-        self.tasks.append(task)
-        return self
-
-    def draw(self, given, n, rng):
-        return np.full(n, 50.0)
-
-
 def spied(mechanism, table):
-    spy, columns = Spy(), mechanism.columns(table.schema)
-    fitting(columns, table, spy)(Exact(RandomBits(np.random.default_rng(1))))
-    return spy.tasks
+    """The tasks of a mechanism, whose columns are all drawn from the middle of the range."""
+    tasks = []
+
+    class Spy(type(mechanism)):
+        def fit(self, task, curator):
+            tasks.append(task)
+            return self
+
+        def draw(self, given, n, rng):
+            return np.full(n, 50.0)
+
+    plan, rng = mechanism.plan(table.schema), np.random.default_rng(1)
+    Spy(**vars(mechanism)).synthesize(plan, Drawing(plan, table, RandomBits(rng)), rng)
+    return tasks
+
+
+def epsilon_of(task):
+    """What a task costs in its stratum."""
+    return task.part.budget.epsilon / (2 if task.part.budget.moves else 1)
 
 
 # Price, by exact enumeration
@@ -81,14 +85,12 @@ def tiny_tables(schema, values):
         yield tuple(map(tuple, rows)), Table(pd.DataFrame(rows, columns=list(schema.columns)), schema)
 
 
-def law(columns, table, fit_numbers):
-    found = outcomes(fitting(columns, table, fit_numbers))
-    return {outcome.key: outcome for outcome in found}
-
-
-def worst_losses(columns, schema, fit_numbers, values=(2.0, 30.0, 900.0)):
+def worst_losses(mechanism, schema, values=(2.0, 30.0, 900.0)):
     """Return for each firm the largest loss over all tables and all other values of it."""
-    known = {rows: law(columns, table, fit_numbers) for rows, table in tiny_tables(schema, values)}
+    known = {
+        rows: {outcome.key: outcome for outcome in exact_law(mechanism, table).outcomes}
+        for rows, table in tiny_tables(schema, values)
+    }
     worst = [0.0] * len(LIVES)
     for (rows, mine), (others, theirs) in itertools.permutations(known.items(), 2):
         changed = [k for k in range(len(LIVES)) if repr(rows[k]) != repr(others[k])]
@@ -108,7 +110,7 @@ def test_parts_compose_in_parallel_and_years_in_sequence():
     schema = schema_of((1976, 1977))
     for share, expected in (("parallel", (1, 1 / 2, 1 / 2)), ("1/4", (1 / 2 + 3 / 8, 1 / 8, 1 / 2))):
         mechanism = KNGResidual(epsilon=1, births_share=share, **PANEL)
-        found = worst_losses(mechanism.columns(schema), schema, mechanism.fit_numbers)
+        found = worst_losses(mechanism, schema)
         assert found == pytest.approx(expected)  # noisy counts are tight, so a firm's loss is the sum of its parts'
 
 
@@ -121,32 +123,31 @@ class Overlapping(Panel):
 
 
 def test_a_birth_that_is_counted_twice_costs_more():
-    schema = schema_of((1976, 1977))
-    mechanism = KNGResidual(epsilon=1, **PANEL)
-    columns = mechanism.columns(schema)
-    broken = Overlapping(**{field: getattr(columns.panel, field) for field in columns.panel.__dataclass_fields__})
-    object.__setattr__(columns, "panel", broken)
+    class Broken(KNGResidual):
+        def columns(self, schema):
+            columns = super().columns(schema)
+            fields = {field: getattr(columns.panel, field) for field in Panel.__dataclass_fields__}
+            return replace(columns, panel=Overlapping(**fields))
 
-    def fit(task, chooser):  # the birth has no value of the year before: any will do
-        task.given.update({name: np.nan_to_num(values, nan=2.0) for name, values in task.given.items()})
-        return mechanism.fit_numbers(task, chooser)
-
-    assert worst_losses(columns, schema, fit)[1] > 0.99 > 1 / 2
+    assert worst_losses(Broken(epsilon=1, **PANEL), schema_of((1976, 1977)))[1] > 0.99 > 1 / 2
 
 
 def test_chosen_lines_stay_within_the_price():
-    schema = schema_of((1976, 1977))
+    class OneLine(KNGResidual):
+        def steps(self, part):
+            budget, p = part.budget, part.box.n_predictors
+            return (Fitter(slack=10.0).choice(budget, "line", Fraction(3, 4), p, budget.epsilon),)
 
-    def fit(task, chooser):
-        records = task.records()
-        slopes = np.array([[0.0], [records.span / 2]])[: 1 + task.box.n_predictors, : task.box.n_predictors]
-        spread = Spread.of(records.span, records.span / 3, 2, records.step, upwards=True)
-        around = Candidates(around=records.start(), slopes=slopes, intercepts=spread)
-        Fitter(slack=10.0).choose(records, around, Fraction(3, 4), task.epsilon, chooser)
-        return NoRecords()
+        def fit(self, task, curator):
+            regression = task.regression
+            slopes = np.array([[0.0], [regression.span / 2]])[: 1 + task.box.n_predictors, : task.box.n_predictors]
+            spread = Spread.of(regression.span, regression.span / 3, 2, regression.step, upwards=True)
+            around = Candidates(around=regression.start(), slopes=slopes, intercepts=spread)
+            (step,) = self.steps(task.part)
+            line = Fitter(slack=10.0).choose(regression, around, Fraction(3, 4), step, curator)
+            return LineDraw(task.column, task.box, np.array([0.75]), line[None], "quantile")
 
-    columns = KNGResidual(epsilon=3, **PANEL).columns(schema)
-    found = worst_losses(columns, schema, fit, values=(2.0, 900.0))
+    found = worst_losses(OneLine(epsilon=3, **PANEL), schema_of((1976, 1977)), values=(2.0, 900.0))
     assert max(found) <= 3 + 1e-9
     assert max(found[1:]) <= 3 / 2 + 1e-9
     assert min(found) > 0.2  # something is read of each
@@ -167,18 +168,19 @@ def test_births_are_never_among_the_continuers():
         births = frame[(frame["entry"] == t)]
         older = frame[(frame["entry"] < t) & (frame["exit"] >= t)]
         mine = older if task.box.names else births
-        assert task.outcome.tolist() == mine[f"emp_{t}"].tolist()
+        read = task.regression.read(table)
+        assert read.outcome.tolist() == np.log(mine[f"emp_{t}"]).tolist()
         assert task.n_public == len(mine)
-        assert task.epsilon == Fraction(1, 3)
-        for name, values in task.given.items():
-            assert values.tolist() == older[name].tolist()
-            assert len(task.pilot[name]) == len(older)
+        assert epsilon_of(task) == Fraction(1, 3)
+        given = {name: older[name].to_numpy() for name in task.box.names}
+        assert not given or (read.predictors == task.box.matrix(given)).all()
+        assert all(len(values) == len(older) for values in task.pilot.values())
 
 
 def test_the_papers_shares_of_births_and_continuers():
     table = Table(firms(), schema_of())
     tasks = spied(KNG(epsilon=3, quantiles=3, births_share="1/4", **PANEL), table)
-    assert [task.epsilon for task in tasks] == [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
+    assert [epsilon_of(task) for task in tasks] == [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
 
 
 def test_years_share_the_budget_equally_and_it_adds_up():
@@ -240,10 +242,12 @@ def test_one_synthesis_for_each_public_industry():
     frame = frame[~((frame["industry"] == "b") & (frame["entry"] == 1977))]  # publicly no births there in that year
     table = Table(frame.reset_index(drop=True), schema_of(industries=3))  # and nobody at all in the third
     tasks = spied(KNGResidual(epsilon=3, by=("industry",), births_share="1/4", **PANEL), table)
-    wanted = [(("a", 1976), 1), (("b", 1976), 1)]
-    assert [task.epsilon for task in tasks[:2]] == [share for _, share in wanted]
-    assert [task.epsilon for task in tasks[2:5]] == [Fraction(1, 4), Fraction(3, 4), 1]  # births a, continuers a, b
-    assert all(task.neighbours == "replace-one" and task.n_public == len(task.outcome) for task in tasks)
+    shares = [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
+    assert [epsilon_of(task) for task in tasks] == [share for share in shares for _ in range(3)]
+    assert [task.n_public > 0 for task in tasks[3:9]] == [True, False, False, True, True, False]
+    sizes = [len(task.regression.read(table).outcome) for task in tasks]
+    assert [task.n_public for task in tasks] == sizes
+    assert all(task.part.budget.in_stratum == "replace-one" for task in tasks)
     made = KNGResidual(epsilon=3, by=("industry",), **PANEL).release(table, rng=np.random.default_rng(5))[0].sets[0]
     assert made["industry"].value_counts().to_dict() == table.frame["industry"].value_counts().to_dict()
     assert (made["emp_1977"].notna() == ((made["entry"] <= 1977) & (made["exit"] >= 1977))).all()
@@ -254,8 +258,8 @@ def test_confidential_industries_halve_the_budget():
     mechanism = KNGResidual(epsilon=8, by=("industry",), **PANEL)
     tasks = spied(mechanism, table)
     assert len(tasks) == 3 + 2 * 3 * 2  # a stratum that nobody is in costs and counts as every other
-    assert {task.epsilon for task in tasks} == {1}  # 2 of 8 for each of four columns, at half for each stratum
-    assert {(task.neighbours, task.n_public) for task in tasks} == {("add-remove", None)}
+    assert {epsilon_of(task) for task in tasks} == {1}  # 2 of 8 for each of four columns, at half for each stratum
+    assert {(task.part.budget.in_stratum, task.n_public) for task in tasks} == {("add-remove", None)}
     made = mechanism.release(table, rng=np.random.default_rng(6))[0].sets[0]
     assert (made["emp_1977"].notna() == ((made["entry"] <= 1977) & (made["exit"] >= 1977))).all()
 
@@ -274,21 +278,24 @@ def test_named_predictors_are_split_by_part():
     tasks = spied(KNGResidual(epsilon=1, predictors=named, **settings), table)
     names = {task.box.names for task in tasks if task.column is schema.columns["pay_1977"]}
     assert {("emp_1977",), ("pay_1976", "emp_1977", "emp_1976")} <= names
-    assert all(not np.isnan(values).any() for task in tasks for values in task.given.values())
+    assert all(not np.isnan(task.regression.read(table).predictors).any() for task in tasks)
     with pytest.raises(InputError, match="'emp_1976' isn't there in every record that goes on"):
         KNG(epsilon=1, predictors={"pay_1978": ("emp_1976",)}, **settings).columns(schema)
 
 
 def test_last_years_value_is_the_line_only_where_it_is_the_one_predictor_on_the_same_scale():
     table = Table(firms(), schema_of())
-    growth = [task.unchanged is not None for task in spied(KNGResidual(epsilon=1, **PANEL), table)]
+    growth = [task.part.unchanged is not None for task in spied(KNGResidual(epsilon=1, **PANEL), table)]
     assert growth == [False, False, True, False, True]
     other = {**table.schema.columns, "emp_1977": Column(lower=1.0, upper=2000.0, scale="log", missing=True)}
     wider = Table(table.frame, Schema(columns=other))
-    assert not any(task.unchanged is not None for task in spied(KNGResidual(epsilon=1, **PANEL), wider))
+    assert not any(task.part.unchanged is not None for task in spied(KNGResidual(epsilon=1, **PANEL), wider))
     task = spied(KNGResidual(epsilon=1, **PANEL), table)[2]
-    x = task.box.matrix(task.given)[:, 0]
-    assert np.exp(task.unchanged[0] + x * task.unchanged[1]) == pytest.approx(task.given["emp_1976"])
+    read = task.regression.read(table)
+    frame = table.frame
+    older = frame[(frame["entry"] < 1977) & (frame["exit"] >= 1977)]
+    before = np.exp(task.part.unchanged[0] + read.predictors[:, 0] * task.part.unchanged[1])
+    assert before == pytest.approx(older["emp_1976"].to_numpy())
 
 
 # Bad input
@@ -377,8 +384,8 @@ def test_the_exact_law_of_a_panel_year():
     public = schema.columns["emp_1976"].model_copy(update={"public": True})
     schema = Schema(columns={**schema.columns, "emp_1976": public})
     _, table = next(tiny_tables(schema, (2.0, 30.0)))
-    found = KNGResidual(epsilon=1, **PANEL).law(table).outcomes
+    found = exact_law(KNGResidual(epsilon=1, **PANEL), table).outcomes
     assert sum(math.exp(outcome.log_probability) for outcome in found) == pytest.approx(1)
     assert sum(found[0].statistics) == 2  # one birth and one that goes on
-    runs = KNGResidual(epsilon=1, **PANEL).observe(table, 5, RandomBits(np.random.default_rng(9)))
-    assert runs.shape == (5, len(found[0].statistics))
+    blocks = record(KNGResidual(epsilon=1, **PANEL), table, 5, RandomBits(np.random.default_rng(9)))
+    assert sum(block.shape[1] for block in blocks) == len(found[0].statistics)

@@ -1,18 +1,20 @@
 """Quantile lines and residuals as releases: the law of a draw, tables of all kinds, and input that is refused."""
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT, chi_square
+from quantile_tables import regression_of
 
 from pdips import KNG, InputError, KNGResidual, Ledger, Schema, Table
+from pdips.data.encoding import values_of
+from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.choosing import Exact, Recording
-from pdips.quantile.column_plan import ColumnTask
-from pdips.quantile.column_synthesis import fitting
-from pdips.quantile.gradient import RegressionRecords
+from pdips.privacy.replay import exact_law, record
+from pdips.quantile.column_synthesis import TableQuestions
 from pdips.quantile.kng_residual import instrumented
 from pdips.quantile.line_search import Fitter
 
@@ -38,14 +40,20 @@ VALUES = (3.0, 40.0, 40.0, 700.0, 950.0)
 
 
 def grid_of(n: int) -> np.ndarray:
-    none = np.zeros((0, 0))
-    records = RegressionRecords.of(np.zeros(0), none, 0.0, 1000.0)
+    records = regression_of(np.zeros(0), np.zeros((0, 0)), 0.0, 1000.0)
     return Fitter(n_intercepts=n).beside(records, records.start(), upwards=True).intercepts.offsets
+
+
+def law_of(made, table) -> np.ndarray:
+    outcomes = sorted(exact_law(made, table).outcomes, key=lambda each: each.key)
+    return np.exp([each.log_probability for each in outcomes])
 
 
 def test_the_law_of_a_quantile_is_the_printed_formula():
     made = KNG(epsilon=2, quantiles=("3/4",), scheme="plain", slopes="varying", n_candidates=60)
-    law = np.exp([each.log_probability for each in sorted(made.law(wages(VALUES)).outcomes, key=lambda o: o.key)])
+    law = np.exp(
+        [each.log_probability for each in sorted(exact_law(made, wages(VALUES)).outcomes, key=lambda o: o.key)]
+    )
     assert law == pytest.approx(softmax(VALUES, 0.75, 2, grid_of(60)), rel=1e-9)
 
 
@@ -55,7 +63,7 @@ def test_on_many_even_candidates_the_law_is_that_of_quadrature():
     edges = np.array([0, *sorted(set(VALUES)), 1000.0])
     below = (np.asarray(VALUES)[:, None] <= edges[:-1]).sum(axis=0)
     weights = np.exp(-np.abs(below - 2.5)) * np.diff(edges)
-    drawn = made.observe(wages(VALUES), 20_000, RandomBits(np.random.default_rng(0)))[:, 0]
+    drawn = record(made, wages(VALUES), 20_000, RandomBits(np.random.default_rng(0)))[0][:, 0]
     shares = np.histogram(grid_of(4_000)[drawn], edges)[0] / 20_000
     error = np.sqrt(0.25 / 20_000)
     assert np.abs(shares - weights / weights.sum()).max() < 5 * error  # wrong with probability 1e-5 at most
@@ -66,7 +74,7 @@ def test_on_many_even_candidates_the_law_is_that_of_quadrature():
 def test_draws_follow_the_law():
     # 40,000 draws, seed fixed: the true law fails with probability 1e-6; the twin at 1.2 times epsilon must fail
     made = KNG(epsilon=2, quantiles=("1/2",), scheme="stepwise", n_candidates=30)
-    drawn = made.observe(wages(VALUES), 40_000, RandomBits(np.random.default_rng(1)))[:, 0]
+    drawn = record(made, wages(VALUES), 40_000, RandomBits(np.random.default_rng(1)))[0][:, 0]
 
     def pmf(epsilon):
         law = softmax(VALUES, 0.5, epsilon, grid_of(30))
@@ -77,16 +85,11 @@ def test_draws_follow_the_law():
 
 
 def test_runs_of_audits_have_the_law_of_single_runs():
-    # the first choice of 300 separate runs and of 20,000 at once: 6 standard errors
-    made = KNGResidual(epsilon=2, bins=2)
-    fit = fitting(made.columns(WAGE), wages(VALUES), made.fit_numbers)
-    bits, separate = RandomBits(np.random.default_rng(2)), []
-    for _ in range(300):
-        recording = Recording(Exact(bits))
-        fit(recording)
-        separate.append(recording.seen)
-    together = made.observe(wages(VALUES), 20_000, bits)
-    assert together.shape == (20_000, len(separate[0]))
+    # the counts of 300 separate runs and of 20,000 at once: 6 standard errors
+    made, bits = KNGResidual(epsilon=2, bins=2), RandomBits(np.random.default_rng(2))
+    separate = np.concatenate([record(made, wages(VALUES), 1, bits)[0] for _ in range(300)])
+    (together,) = record(made, wages(VALUES), 20_000, bits)
+    assert together.shape == (20_000, separate.shape[1])
     error = together.std(axis=0) / np.sqrt(300)
     assert (np.abs(np.mean(separate, axis=0) - together.mean(axis=0)) < 6 * error).all()
     assert together.std(axis=0).min() > 0.5
@@ -111,6 +114,14 @@ lower = 0
 upper = 100
 missing = true
 """)
+
+
+def draws_of(made, table):
+    """What a mechanism draws the columns of a table from."""
+    plan, rng = made.plan(table.schema), np.random.default_rng(6)
+    curator = Drawing(plan, table, RandomBits(rng))
+    known = values_of(curator.public, table.schema.public_columns)
+    return TableQuestions(made, plan.design, curator, known, 1.0, rng).draws()
 
 
 def mixed_table(n: int = 120, schema: Schema = MIXED) -> Table:
@@ -163,7 +174,7 @@ def test_a_stratum_without_records_costs_and_releases_like_any_other(made, by):
     frame.loc[frame["sector"] == "b", "sector"] = "a"
     empty = Table(frame.assign(region="n") if by == ("region",) else frame, MIXED)
     assert made.spends(MIXED) == made.__class__(**made.__dict__).spends(empty.schema)
-    draws = fitting(made.columns(MIXED), empty, made.fit_numbers)(Exact(RandomBits(np.random.default_rng(6))))
+    draws = draws_of(made, empty)
     values = {"region": np.ones(50), "sector": np.ones(50), "size": np.full(50, 7.0)}
     drawn = draws["pay"].draw(values, 50, np.random.default_rng(0))
     assert ((drawn >= 0) & (drawn <= 100) | np.isnan(drawn)).all()
@@ -174,10 +185,12 @@ def test_a_stratum_without_records_costs_and_releases_like_any_other(made, by):
 def test_a_person_with_more_records_makes_more_noise():
     records = "[records]\nmax_per_person = 5\n"
     capped = Schema.from_toml("[columns.wage]\nlower = 0\nupper = 1000\n" + records)
-    one, five = (KNGResidual(epsilon=2, bins=3).law(wages(VALUES, s)).outcomes[0].scales for s in (WAGE, capped))
+    one, five = (exact_law(KNGResidual(epsilon=2, bins=3), wages(VALUES, s)).outcomes[0].scales for s in (WAGE, capped))
     assert [5 * scale for scale in one] == list(five)
     made = KNG(epsilon=2, quantiles=("1/2",), scheme="stepwise", n_candidates=30)
-    law = np.exp([e.log_probability for e in sorted(made.law(wages(VALUES, capped)).outcomes, key=lambda o: o.key)])
+    law = np.exp(
+        [e.log_probability for e in sorted(exact_law(made, wages(VALUES, capped)).outcomes, key=lambda o: o.key)]
+    )
     assert law == pytest.approx(softmax(VALUES, 0.5, 2 / 5, grid_of(30)), rel=1e-9)
 
 
@@ -284,20 +297,21 @@ def test_shares_of_the_budget_are_as_asked_for():
 
 def test_a_record_more_changes_nothing_of_what_the_others_add():
     # centred predictors are worked out record by record: a library's matrix product may round by place and number
-    made, table = KNGResidual(epsilon=1), mixed_table(301)
-    columns, seen = made.columns(MIXED), []
+    class Noting(KNGResidual):
+        def fit(self, task, curator):
+            seen.append(task)
+            return super().fit(task, curator)
 
-    def keep(task: ColumnTask, chooser):
-        seen.append(task)
-        return made.fit_numbers(task, chooser)
-
-    fitting(columns, table, keep)(Exact(RandomBits(np.random.default_rng(9))))
+    seen, table = [], mixed_table(301)
+    draws_of(Noting(epsilon=1), table)
     task = seen[-1]
-    whole, _ = instrumented(task.records(), task)
+    regression, _ = instrumented(task.regression, task)
+    whole = regression.read(table)
+    records = task.regression.read(table)
     for gone in (0, 1, 7, 100):
-        fewer = {name: np.delete(each, gone) for name, each in task.given.items()}
-        part = ColumnTask(**{**task.__dict__, "given": fewer, "outcome": np.delete(task.outcome, gone)})
-        found, _ = instrumented(part.records(), part)
+        kept = np.arange(len(records.outcome)) != gone
+        part, _ = instrumented(replace(task.regression, read=lambda _, kept=kept: records.some(kept)), task)
+        found = part.read(table)
         assert (found.predictors == np.delete(whole.predictors, gone, axis=0)).all()
         assert (found.instruments == np.delete(whole.instruments, gone, axis=0)).all()
 

@@ -15,9 +15,8 @@ from scipy import stats
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
 from pdips.quantile import recursive
-from pdips.quantile.joint import joint_quantiles
-from pdips.quantile.quantile_grid import merged, spread
-from pdips.quantile.recursive import law_of_splits, recursive_law, recursive_quantiles, recursive_splits
+from pdips.quantile.joint import JointQuantiles
+from pdips.quantile.recursive import RecursiveQuantiles, recursive_splits
 
 MEDIAN = [Fraction(1, 2)]
 QUARTERS = [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)]
@@ -31,19 +30,37 @@ def seeded(seed: int = 0) -> RandomBits:
     return RandomBits(np.random.default_rng(seed))
 
 
+def problem(counts, n, taus, epsilon, neighbours, parts=1):
+    return RecursiveQuantiles(cumulative=counts, n=n, taus=taus, epsilon=epsilon, neighbours=neighbours, parts=parts)
+
+
+def recursive_quantiles(counts, n, taus, epsilon, bits, *, neighbours, parts=1, runs=1):
+    return problem(counts, n, taus, epsilon, neighbours, parts).draw(bits, runs)
+
+
+def joint_quantiles(counts, n, taus, epsilon, bits, *, neighbours, runs):
+    made = JointQuantiles(cumulative=counts, n=n, taus=taus, epsilon=epsilon, neighbours=neighbours, parts=1)
+    return made.draw(bits, runs)
+
+
+def recursive_law(counts, n, taus, epsilon, *, neighbours, parts=1):
+    return problem(counts, n, taus, epsilon, neighbours, parts).log_probabilities()
+
+
 def loss(taus, epsilon, neighbours, allocation=None, *, n=4, n_points=3, parts=1, measured=None):
     """The worst loss; with an allocation, levels have these parts of epsilon in place of equal ones."""
     levels = recursive_splits(taus, Fraction(epsilon), neighbours)
-    if allocation:
-        factors = [len(levels) * part for part in allocation]
-        levels = [
-            [replace(split, unit=split.unit * factor) for split in level]
-            for level, factor in zip(levels, factors, strict=True)
-        ]
+    factors = [len(levels) * part for part in allocation] if allocation else [1] * len(levels)
+    splits = [
+        replace(split, unit=split.unit * factor)
+        for level, factor in zip(levels, factors, strict=True)
+        for split in level
+    ]
 
     def law(counts, n):
-        positions, logs = law_of_splits(levels, spread(counts, parts), n, parts)
-        return merged(positions // parts, logs)
+        tried = problem(counts, n, taus, Fraction(epsilon), neighbours, parts)
+        vars(tried)["splits"] = splits
+        return tried.log_probabilities()
 
     return worst_loss(law, n, n_points, measured or neighbours)
 
@@ -84,9 +101,7 @@ def test_a_level_priced_by_its_dearest_split_alone_overspends_under_replace_one(
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_half_the_sensitivity_is_caught(neighbours):
     def law(counts, n):
-        splits = recursive_splits(MEDIAN, Fraction(12), neighbours)
-        positions, logs = law_of_splits(splits, counts, n, 1)
-        return dict(zip(map(tuple, positions.tolist()), logs, strict=True))
+        return recursive_law(counts, n, MEDIAN, Fraction(12), neighbours=neighbours)
 
     assert worst_loss(law, 4, 4, neighbours) > 1.9 * 6
 

@@ -16,13 +16,18 @@ import pandas as pd
 import pytest
 
 from pdips import InputError, Schema, Table, cli
-from pdips.evaluation.evaluate import general_utility
-from pdips.evaluation.inside import evaluate
-from pdips.evaluation.pictured import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictured
-from pdips.evaluation.propensity import CELLS, specks
+from pdips.evaluation.document import (
+    AnalysisComparison,
+    ColumnDensity,
+    EvaluationDocument,
+    PairDifference,
+    PropensitySpread,
+)
+from pdips.evaluation.evaluate import evaluate, general_utility
+from pdips.evaluation.pictures import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictures
+from pdips.evaluation.propensity import N_CELLS, specks
 from pdips.release.documents import check, write_json
 from pdips.report import figures as drawing
-from pdips.report.evaluation_facts import Analysed, Density, Evaluation, Pair, Propensity
 from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
 from pdips.report.utility import MARGINS, READINGS, SPECKS
@@ -73,8 +78,8 @@ def test_density_by_hand():
     found = density(table, sets, "x")
     assert found["edges"] == [0, 5, 10]
     assert (found["table"], found["sets"], found["missing"]) == ([0.5, 0.25], [0.25, 0.5], [0.25, 0.25])
-    assert check(Density, found, "x").distance == 0.25
-    assert check(Density, found, "x").title == "x (kg)"
+    assert check(ColumnDensity, found, "x").distance == 0.25
+    assert check(ColumnDensity, found, "x").title == "x (kg)"
     assert density(table, [], "x")["sets"] == []
 
 
@@ -122,14 +127,14 @@ def test_scores_are_spread_and_marked_where_the_distance_is():
     assert (one.table[low], one.table[high], one.synthetic[low], one.synthetic[high]) == (0.75, 0.25, 0.25, 0.75)
     assert one.distance == 0.5
     assert one.at == pytest.approx(0.25, abs=0.01)
-    assert len(one.table) == CELLS
+    assert len(one.table) == N_CELLS
 
 
 def test_scores_of_tables_wholly_apart_lie_at_the_ends():
     schema = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]')
     found = specks(Table(pd.DataFrame({"a": ["x"] * 40}), schema), [pd.DataFrame({"a": ["y"] * 40})])
     assert found.by_set == (1.0,)
-    assert np.flatnonzero(found.scores[0].table).max() < CELLS / 2 < np.flatnonzero(found.scores[0].synthetic).min()
+    assert np.flatnonzero(found.scores[0].table).max() < N_CELLS / 2 < np.flatnonzero(found.scores[0].synthetic).min()
 
 
 def test_cells_come_from_the_schema_and_are_few():
@@ -159,7 +164,8 @@ def test_a_heat_map_of_many_levels_keeps_those_that_differ_most_and_the_sum():
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"a": rng.choice(levels, 2000), "b": rng.random(2000)})
     made = frame.assign(a=frame["a"].where(frame["a"] != "level 7", "level 33"))
-    found = check(Pair, {**difference(Table(frame, schema), [made], schema, ["a", "b"]), "distance": 0.1}, "pair")
+    apart = difference(Table(frame, schema), [made], schema, ["a", "b"])
+    found = check(PairDifference, {**apart, "distance": 0.1}, "pair")
     rows, across = found.levels
     assert (len(rows), len(across)) == (MOST_LEVELS, MOST_LEVELS)
     assert {"level 7", "level 33", "28 others", "missing"} <= {*rows}
@@ -173,16 +179,16 @@ def test_a_heat_map_of_many_levels_keeps_those_that_differ_most_and_the_sum():
 def test_pictures_hold_what_the_measures_found():
     table, sets = Table(people(), SCHEMA), [people(seed=2), people(seed=3), people().iloc[:0]]
     measures = {measure.name: measure for measure in general_utility(table, sets[:2])}
-    found = pictured(table, sets, list(measures.values()))
-    assert [one["column"] for one in found["densities"]] == ["age", "pay"]
-    furthest = measures[MARGINS[0]].detail["furthest"]
-    assert [(pair["columns"], pair["distance"]) for pair in found["pairs"]] == [
+    found = pictures(table, sets, list(measures.values()))
+    assert [one.column for one in found.densities] == ["age", "pay"]
+    furthest = measures[MARGINS[0]].detail.model_dump()["furthest"]
+    assert [([*pair.columns], pair.distance) for pair in found.pairs] == [
         (one["columns"], one["distance"]) for one in furthest[:4]
     ]
-    assert found["propensity"]["distance"] == list(measures[SPECKS].by_set)
-    assert "picture" not in measures[SPECKS].describe()
-    assert measures[SPECKS].detail == {"classifier": "logistic"}
-    assert pictured(table, [], [])["pairs"] == []
+    assert found.propensity.distance == list(measures[SPECKS].by_set)
+    assert "picture" not in measures[SPECKS].model_dump()
+    assert measures[SPECKS].detail.model_dump() == {"classifier": "logistic"}
+    assert pictures(table, [], []).pairs == []
 
 
 # ---- the verdict ----
@@ -205,9 +211,10 @@ def analysed(difference: float | None, coverage: float | None) -> dict[str, Any]
     }  # fmt: skip
 
 
-def found_of(general: list[dict[str, Any]], specific: Any = None) -> Evaluation:
+def found_of(general: list[dict[str, Any]], specific: Any = None) -> EvaluationDocument:
     release = {"mechanism": "steps", "epsilon": 1.0, "kind": "pure", "n_sets": 2}
-    return check(Evaluation, {"release": release, "weight": None, "general": general, "specific": specific}, "x")
+    content = {"release": release, "weight": None, "general": general, "specific": specific}
+    return check(EvaluationDocument, content, "x")
 
 
 PAIRS, SINGLES = MARGINS
@@ -266,10 +273,10 @@ def test_each_picture_says_its_result():
     spread = {
         "classifier": "logistic", "table": [0.5, 0.5, 0, 0], "sets": [0, 0.5, 0.5, 0], "distance": [0.5], "at": [0.25],
     }  # fmt: skip
-    drawn = drawing.propensity(check(Propensity, spread, "x"), "a")
+    drawn = drawing.propensity(check(PropensitySpread, spread, "x"), "a")
     assert "their distribution functions are 0.500 apart on average over 1 set, at a score of 0.25" in drawn
     line = {"column": "x", "label": "<Pay>", "unit": "USD", "log": True, "edges": [1, 10, 1000], "missing": [0.5, 0.1]}
-    one = check(Density, {**line, "table": [0.2, 0.3], "sets": [0.5, 0.4]}, "x")
+    one = check(ColumnDensity, {**line, "table": [0.2, 0.3], "sets": [0.5, 0.4]}, "x")
     assert one.distance == pytest.approx(0.4)
     words = unescape(drawing.density(one, "b"))
     assert (
@@ -277,11 +284,11 @@ def test_each_picture_says_its_result():
         in words
     )
     pair = {"columns": ["a", "b"], "labels": ["a", "b"], "levels": [["x", "y"], ["u"]], "distance": 0.02}
-    heat = drawing.difference(check(Pair, {**pair, "difference": [[0.012], [-0.0123]]}, "x"), "c")
+    heat = drawing.difference(check(PairDifference, {**pair, "difference": [[0.012], [-0.0123]]}, "x"), "c")
     assert ">+1.2<" in heat
     assert f">{MINUS}1.2<" in heat
     assert f"furthest apart: y with u, {MINUS}1.2 percentage points in the synthetic sets" in heat
-    level = drawing.difference(check(Pair, {**pair, "difference": [[0.0], [0.0]]}, "x"), "d")
+    level = drawing.difference(check(PairDifference, {**pair, "difference": [[0.0], [0.0]]}, "x"), "d")
     assert level.count(">0<") == 2
 
 
@@ -299,7 +306,7 @@ def row(name: str, original: float | None, combined: float | None, half: float =
 
 def test_the_forest_draws_coefficients_that_the_table_tells():
     rows = [row("a", 1.0, 1.5), row("b", 2.0, 90.0), row("c", 0.5, None), row("d", None, 1.0)]
-    found = check(Analysed, {**analysed(1, 1), "coefficients": rows}, "x")
+    found = check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x")
     drawn = drawing.forest(found, "x")
     assert "for 1 of 3 the table's estimate lies inside" in unescape(drawn)
     assert "furthest apart: b, 2.00 from the table, 90.0 from the sets" in drawn
@@ -307,11 +314,11 @@ def test_the_forest_draws_coefficients_that_the_table_tells():
     assert "▸" in drawn
     assert "◂" not in drawn
     assert ">+12<" in drawn
-    many = check(Analysed, {**analysed(1, 1), "coefficients": [row(f"x{i}", 1.0, i) for i in range(90)]}, "x")
+    many = check(AnalysisComparison, {**analysed(1, 1), "coefficients": [row(f"x{i}", 1.0, i) for i in range(90)]}, "x")
     kept = drawing.coefficients(many)
     assert len(kept) == drawing.MOST_COEFFICIENTS
     assert [one.coefficient for one in kept] == [f"x{i}" for i in range(50, 90)]
-    constant = check(Analysed, {**analysed(1, 1), "coefficients": [row("a", 1.0, 1.0, 0.0 + 1e-300)]}, "x")
+    constant = check(AnalysisComparison, {**analysed(1, 1), "coefficients": [row("a", 1.0, 1.0, 0.0 + 1e-300)]}, "x")
     assert "<svg" in drawing.forest(constant, "x")
 
 
@@ -541,9 +548,9 @@ def test_a_set_without_records_has_no_propensity_scores(here):
         path = here / "out" / "public" / f"synthetic_{number}.parquet"
         pd.read_parquet(path).iloc[:0].to_parquet(path)
     found = evaluate(here / "t.parquet", here / "out")
-    assert found["pictures"]["propensity"] is None
-    assert found["pictures"]["pairs"] == []
-    store(here, found)
+    assert found.pictures.propensity is None
+    assert found.pictures.pairs == []
+    found.write(here / "out" / "confidential")
     report = rewrite(here / "out")[1].read_text()
     assert "no synthetic set has records" in report
     assert "not worked out: a set has no records" in report
@@ -551,7 +558,7 @@ def test_a_set_without_records_has_no_propensity_scores(here):
 
 def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
     rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
-    drawn = drawing.forest(check(Analysed, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
+    drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
     style = r'<path d="M (\S+) \S+ \nL (\S+) \S+ \n"[^>]*var\(--(bar|accent)\)'
     found = [(kind, float(low), float(high)) for low, high, kind in re.findall(style, drawn)]
     assert [kind for kind, _, _ in found] == ["bar", "accent"] * 2

@@ -14,7 +14,7 @@ from test_report import facts_of, pages, run_of, write_folder
 from pdips.convergence import ROUNDS, Convergence, announce
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.deciles import cut
+from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.margins import compare, moments
 from pdips.registry import find
 from pdips.release.documents import PrivacyDocument, RunDocument
@@ -64,7 +64,7 @@ def verdicts_of(table: Table, sets: list[pd.DataFrame], *, sampling: str = "exac
     """Return the levels of the verdicts on diagnostics and utility of a release that has nothing but its sets."""
     facts = facts_of(dict(table.schema.to_dict()["columns"]), (), sampling=sampling)
     public = PrivacyDocument.model_validate(facts)
-    comparison = compare(cut(table), sets, np.random.default_rng(3))
+    comparison = compare(with_decile_bins(table), sets, np.random.default_rng(3))
     run = RunDocument.model_validate(
         {"seconds": {}, "peak_memory_mib": 1, "ledger": None, "published": True, "comparison": comparison}
     )
@@ -169,7 +169,7 @@ def test_errors_are_those_of_resamples():
     drawn = pay[rng.integers(500, size=(5_000, 500))]
     assert found["shift_error"] == pytest.approx(drawn.mean(axis=1).std() / pay.std(), rel=0.05)
     assert found["ratio_error"] == pytest.approx(drawn.std(axis=1).std() / pay.std(), rel=0.15)
-    one_way = compare(cut(Table(frame, OPEN)), [frame])["one_way"][0]
+    one_way = compare(with_decile_bins(Table(frame, OPEN)), [frame])["one_way"][0]
     share = (frame["sex"] == "f").mean()
     apart = np.abs(rng.binomial(500, share, 20_000) / 500 - share).mean()
     assert one_way["reference"] == pytest.approx(apart, rel=0.05)

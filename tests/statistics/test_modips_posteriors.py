@@ -24,9 +24,9 @@ from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.samplers import Lengths, recognise
 from pdips.statistics.statistic import Sums
-from pdips_papers.modips import normal_modips
-from pdips_papers.modips.normal_kernels import noise_aware, plug_in
-from pdips_papers.modips.proportions_modips import Posteriors, inverted
+from pdips_papers.modips import normal_moments
+from pdips_papers.modips.normal_posteriors import noise_aware, plug_in
+from pdips_papers.modips.proportions import Posteriors, inverted
 
 COIN = Schema.model_validate({"columns": {"a": {"levels": ["heads", "tails"]}}})
 NUMBER = Schema.model_validate({"columns": {"y": {"lower": -5, "upper": 5}}})
@@ -385,7 +385,7 @@ def test_the_study_measures_as_releases_do():
     # one table: the study's noisy statistics and those of StatisticPlan.sanitize have one law, and settling is the same
     rng = np.random.default_rng(0)
     x = np.clip(rng.standard_normal(30), -5, 5)
-    noisy = normal_modips.sanitize(np.tile(x, (3000, 1)), -5, 5, Fraction(1), RandomBits(rng))
+    noisy = normal_moments.sanitize(np.tile(x, (3000, 1)), -5, 5, Fraction(1), RandomBits(rng))
     plan = plan_of(as_statistic_model("normal_moments"), NUMBER, 1)
     table = Table(pd.DataFrame({"y": x}), NUMBER)
     released = [plan.sanitize(table, RandomBits(rng)) for _ in range(3000)]
@@ -396,6 +396,6 @@ def test_the_study_measures_as_releases_do():
         assert noisy.scales[place] == pytest.approx(released[0].scale(name))
     for place, each in enumerate(released[:20]):
         noisy.values[place] = [each.value("total")[0], each.value("squares")[0]]
-        used, (total, scatter) = Evidence(each, "plug-in"), normal_modips.settled(noisy)
+        used, (total, scatter) = Evidence(each, "plug-in"), normal_moments.settled(noisy)
         assert total[place] == pytest.approx(used["total"][0])
         assert scatter[place] == pytest.approx(used["squares"][0] - used["total"][0] ** 2 / 30)

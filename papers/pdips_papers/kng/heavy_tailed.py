@@ -3,35 +3,108 @@
 import math
 import time
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
 
+from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import exact
-from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task, summarise
-from pdips_papers.kng.heavy_forms import FORMS, NON_PRIVATE, Case, published_row
-from pdips_papers.kng.heavy_measures import N_RESPLITS, distributions, is_place, measures
-from pdips_papers.kng.heavy_paper import ERRORS, MEASURES, PRINTED
-from pdips_papers.modips.words import text_of
+from pdips_papers.harness.curves import Line, Violin, shares, violins
+from pdips_papers.harness.study import (
+    FAILS,
+    HOLDS,
+    PARTLY,
+    Block,
+    Claims,
+    Figures,
+    Finding,
+    Options,
+    Picture,
+    Said,
+    Study,
+    Task,
+    by_place,
+    rows_of,
+    summarise,
+)
+from pdips_papers.kng.heavy_rows import (
+    BEYOND,
+    BY_COLUMNS,
+    ERRORS,
+    FORMS,
+    FRESH,
+    GENERAL,
+    LARGER_IS_BETTER,
+    MEASURES,
+    N_RESPLITS,
+    NON_PRIVATE,
+    PLACES,
+    PMSE,
+    PRINTED,
+    RECOMMENDED,
+    SCHEMES,
+    SPECIFIC,
+    TARGETS,
+    Case,
+    Kind,
+    distributions,
+    is_place,
+    measures,
+    place_name,
+    published_row,
+    sound_row,
+)
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 N_RECORDS = 5_000
+
+type Values = Mapping[tuple[str, str], FloatArray]
+"""By row and column: one value a replicate."""
+
 EPSILON = "1"
 TRAINING = "Training table"
 SECONDS, TRUE, CLAIMED = "CPU seconds", "true ϵ", "claimed ϵ"
 
+COLOURS: dict[Kind, int] = {"reference": 1, "published": 4, "sound": 3, "ours": 5}
+
+KEY = {
+    "without privacy": "--series-1",
+    "as published, at the ϵ it claims": "--series-4",
+    "sound, at its true ϵ": "--series-3",
+    "kng-residual (recommended)": "--series-5",
+}
+
+LINES = {**{method: number for number, method in enumerate(SCHEMES, start=2)}, PMSE: 7}
+"""Colours of methods where those of one kind are drawn together."""
+
+EXTRA = {method: number for number, method in enumerate(BEYOND, start=2)}
+"""Colours of the dashed lines."""
+
+DISTRIBUTIONS = {
+    TRAINING: "--series-1 dashed",
+    **{method: f"--series-{number}" for method, number in LINES.items()},
+    **{method: f"--series-{number} dashed" for method, number in EXTRA.items()},
+    "kng-residual, or without privacy": "--series-8",
+}
+
+TICKS = (1, 10, 100, 1_000)
+FIGURES = {"x1": "figure 3", "x2": "figure 4", "x3": "figure 5"}
+
 
 @dataclass(frozen=True, kw_only=True)
-class HeavyTailed:
+class HeavyTailed(Study):
     """``pdips study heavy-tailed``.
 
     Parameters
     ----------
     rows : sequence of str
-        Rows of the tables to make; all by default.
+        HeavyFigures of the tables to make; all by default.
     n : int
         Records of a table.
     n_resplits : int
@@ -41,7 +114,6 @@ class HeavyTailed:
     name: ClassVar[str] = "heavy-tailed"
     title: ClassVar[str] = "Heavy-tailed columns by K-norm gradients: tables 1 and 2 of paper 002"
     default_replicates: ClassVar[int] = 100
-    data: ClassVar[Data] = "none"
 
     rows: Sequence[str] = tuple(FORMS)
     n: int = N_RECORDS
@@ -63,7 +135,7 @@ class HeavyTailed:
         """Draw tables, make every row, and measure it. A row's randomness doesn't depend on which others there are."""
         case, epsilon = Case.draw(arguments["n"], _generator(seed, "population")), arguments["epsilon"]
         claimed = float(exact(epsilon, "epsilon"))
-        found = _rows(TRAINING, {CLAIMED: claimed, **distributions(case.training)})
+        found = rows_of(TRAINING, {CLAIMED: claimed, **distributions(case.training)})
         for row in arguments["rows"]:
             start = time.process_time()
             synthetic = FORMS[row].make(case, epsilon, _generator(seed, row))
@@ -72,7 +144,7 @@ class HeavyTailed:
                 values[TRUE] = spent
             rng = _generator(seed, f"measures of {row}")
             values |= measures(case.training, case.testing, synthetic, rng, n_resplits=arguments["resplits"])
-            found += _rows(row, values | distributions(synthetic))
+            found += rows_of(row, values | distributions(synthetic))
         return found
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -85,25 +157,56 @@ class HeavyTailed:
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """Print tables 1 and 2, then what is beyond the paper."""
-        from pdips_papers.kng.heavy_layout import layout
-
-        return layout(table)
+        return layout_of(table)
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw distributions by method, as the paper's figures 3 to 5, and the measures of both tables."""
-        from pdips_papers.kng.heavy_pictures import pictures
-
-        return pictures(measurements)
+        """Draw the measures of both tables over replicates, and distributions by method, as figures 3 to 5."""
+        values = by_place(measurements)
+        caption = (
+            "Distribution over replicates; dots are means, the dashed line is our target for kng-residual. KM is best "
+            "at 1000, the others, on logarithmic axes, at 0."
+        )
+        charts = [
+            Picture(
+                title=f"{title}, by method",
+                panels=[_chart(values, column) for column in columns],
+                caption=caption,
+                key=KEY,
+            )
+            for title, columns in (("Table 1", GENERAL), ("Table 2", MEASURES[4:]))
+        ]
+        return [*charts, *(_distributions(values, column) for column in PLACES)]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the paper's claims and our targets against the table."""
-        from pdips_papers.kng.heavy_findings import findings
+        return findings_of(table)
 
-        return findings(table)
 
-    def text(self) -> str:
-        """Say what was done and what each row spends."""
-        return text_of(self.name)
+def layout_of(table: pd.DataFrame) -> list[Block]:
+    """Return tables 1 and 2 with what each row truly spends, and what is beyond them."""
+    made = set(table["row"])
+    rows = {row: row for row in FORMS if row in made}
+    parts = (
+        ("Table 1: general utility; KM is best at 1000, the others at 0", GENERAL),
+        ("Table 2: specific utility; smaller is better", SPECIFIC),
+    )
+    blocks = [
+        Block(title=title, rows=rows, columns={TRUE: TRUE} | {each: each for each in columns})
+        for title, columns in parts
+    ]
+    if any(table["column"].isin([error_of(each) for each in GENERAL])):
+        printed = {row: row for row in rows if ((table["row"] == row) & table["paper"].notna()).any()}
+        blocks += [
+            Block(
+                title=f"Standard errors of {title.partition(':')[0].lower()}",
+                rows=printed,
+                columns={error_of(each): each for each in columns},
+                headline=False,
+            )
+            for title, columns in parts
+        ]
+    more = {BY_COLUMNS: BY_COLUMNS, SECONDS: SECONDS}
+    return [*blocks, Block(title="Beyond the paper", rows=rows, columns=more, headline=False)]
 
 
 def paper_figures(printed: Mapping[str, Sequence[float]] = PRINTED) -> dict[tuple[str, str], float]:
@@ -133,5 +236,194 @@ def _generator(seed: int, use: str) -> np.random.Generator:
     return np.random.default_rng([seed, zlib.crc32(use.encode())])
 
 
-def _rows(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
-    return [{"row": row, "column": column, "value": value} for column, value in values.items()]
+def _chart(values: Values, column: str) -> "Figure":
+    powers = column not in LARGER_IS_BETTER
+    drawn = []
+    for row, form in FORMS.items():
+        if (row, column) in values:
+            found = values[row, column]
+            drawn.append(Violin(form.short, np.log10(np.maximum(found, 1e-6)) if powers else found, COLOURS[form.kind]))
+    every = np.concatenate([np.asarray(each.values) for each in drawn])
+    target = float(np.log10(TARGETS[column])) if powers else TARGETS[column]
+    low, high = min(float(np.quantile(every, 0.01)), target), max(float(every.max()), target)
+    margin = 0.04 * (high - low) or 0.1
+    limits = (low - margin, high + margin) if powers else (0.0, 1000.0)
+    return violins(column, drawn, limits, [target], powers=powers)
+
+
+def _distributions(values: Values, column: str) -> Picture:
+    groups = {
+        "as published": {published_row(method): number for method, number in LINES.items()},
+        "sound": {sound_row(method): number for method, number in LINES.items()},
+        "beyond the paper": {RECOMMENDED: 8} | {sound_row(method): number for method, number in EXTRA.items()},
+        "without privacy": {NON_PRIVATE: 8},
+    }
+    panels = []
+    for title, rows in groups.items():
+        known = {row: number for row, number in rows.items() if (row, place_name(column, 0)) in values}
+        if known:
+            dashed = {sound_row(method) for method in EXTRA}
+            drawn = [Line(_shares(values, row, column), number, paper=row in dashed) for row, number in known.items()]
+            drawn.append(Line(_shares(values, TRAINING, column), 1, paper=True))
+            panels.append(shares(title, column.upper(), PLACES[column], drawn, TICKS))
+    return Picture(
+        title=f"Distribution of {column.upper()} ({FIGURES[column]})",
+        panels=panels,
+        caption="Share of values up to each place, on a logarithmic axis, mean over replicates. What lies below it, "
+        "negative values too, is in its first value.",
+        key=DISTRIBUTIONS,
+    )
+
+
+def _shares(values: Values, row: str, column: str) -> list[float]:
+    return [float(values[row, place_name(column, number)].mean()) for number in range(len(PLACES[column]))]
+
+
+# What the paper says of its simulation, and our own targets.
+
+MET, MISSED = "met", "not met"
+KNG = "KNG"
+EXTENDED = tuple(method for method in SCHEMES if method != KNG)
+
+
+class HeavyFigures(Figures):
+    """Our means and their errors, of the rows as published or as made sound."""
+
+    def __init__(self, table: pd.DataFrame, row_of: Callable[[str], str]) -> None:
+        super().__init__(table)
+        self.row_of = row_of
+
+    def has(self, *rows: str) -> bool:
+        """Return whether all rows were made."""
+        return not any(math.isnan(self.at(row, MEASURES[0])) for row in rows)
+
+    def compare(self, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> Said:
+        """Count in how many measures the first of two methods is better."""
+        parts, right = [], []
+        for one, other in pairs:
+            ours, theirs = ([self.at(self.row_of(method), column) for column in columns] for method in (one, other))
+            won = [better(column, a, b) for column, a, b in zip(columns, ours, theirs, strict=True)]
+            worse = [column for column, wins in zip(columns, won, strict=True) if not wins]
+            more = f" ({', '.join(worse)} worse)" if 0 < len(worse) < len(columns) else ""
+            parts.append(f"{one} {sum(won)} of {len(won)}{more}")
+            right += won
+        return f"Better in: {'; '.join(parts)}.", right
+
+
+claims: Claims[HeavyFigures] = Claims()
+
+
+def findings_of(table: pd.DataFrame) -> list[Finding]:
+    """Return the paper's claims as far as their rows were made, its price, and the targets."""
+    found = []
+    for form, row_of in (("as published", published_row), ("sound", sound_row)):
+        seen = HeavyFigures(table, row_of)
+        if seen.has(*(row_of(method) for method in (*SCHEMES, PMSE))):
+            found += claims.judge(seen, form=form)
+    seen = HeavyFigures(table, published_row)
+    agreeing = [row for row in (NON_PRIVATE, *map(published_row, (*SCHEMES, PMSE))) if seen.has(row)]
+    if agreeing:
+        found += [_agreement(seen, agreeing), *_price(seen, agreeing)]
+    return found + ([_target(seen, column) for column in TARGETS] if seen.has(RECOMMENDED) else [])
+
+
+def better(column: str, one: float, other: float) -> bool:
+    """Return whether a figure of a measure is better than another."""
+    return one > other if column in LARGER_IS_BETTER else one < other
+
+
+@claims("The four extended methods perform better than KNG across all measures (4.2 and 4.3); {form}.")
+def _better_than_kng(seen: HeavyFigures) -> Said:
+    return seen.compare([(method, KNG) for method in EXTENDED], MEASURES)
+
+
+@claims("Sandwich performs slightly better than stepwise across the measures of general utility (4.2); {form}.")
+def _sandwich(seen: HeavyFigures) -> Said:
+    pairs = [(f"Sandwich - {slopes}", f"Stepwise - {slopes}") for slopes in ("Fixed", "Varying")]
+    return seen.compare(pairs, GENERAL)
+
+
+@claims(
+    "The four extended methods perform as well as the pMSE mechanism or better, but for KM of stepwise with varying "
+    "slopes (4.2 and 4.3); {form}."
+)
+def _better_than_pmse(seen: HeavyFigures) -> Said:
+    return seen.compare([(method, PMSE) for method in EXTENDED], MEASURES)
+
+
+@claims("Fixed slopes are best for the intercept and the slope, as the data have fixed slopes (4.3); {form}.")
+def _fixed_slopes(seen: HeavyFigures) -> Said:
+    pairs = [(f"{scheme} - Fixed", f"{scheme} - Varying") for scheme in ("Stepwise", "Sandwich")]
+    return seen.compare(pairs, MEASURES[4:6])
+
+
+@claims("In NRMSE the four extended methods perform roughly the same (4.3); {form}.")
+def _prediction(seen: HeavyFigures) -> Said:
+    parts, alike = [], []
+    for column in MEASURES[6:]:
+        values = [seen.at(seen.row_of(method), column) for method in EXTENDED]
+        low, high, reference = min(values), max(values), seen.at(NON_PRIVATE, column)
+        parts.append(f"{column} {_figure(low)} to {_figure(high)}, without privacy {_figure(reference)}")
+        alike.append(high <= 1.05 * low)
+    return f"{'; '.join(parts)}.", alike
+
+
+def _agreement(seen: HeavyFigures, rows: Sequence[str]) -> Finding:
+    """Say where our means are within three standard errors of the paper's, both errors and its rounding counted."""
+    agree, total, parts = 0, 0, []
+    for row in rows:
+        method = row.removesuffix(" (published)")
+        near = 0
+        for column, printed, error in zip(MEASURES, PRINTED[method], ERRORS[method], strict=True):
+            own = seen.error(row, column)
+            spread = math.hypot(error, 0.0 if math.isnan(own) else own)
+            near += abs(seen.at(row, column) - printed) <= 3 * spread + error / 2
+        agree, total = agree + near, total + len(MEASURES)
+        parts.append(f"{method} {near} of {len(MEASURES)}")
+    return Finding(
+        claim="The printed figures are those of the stated methods (tables 1 and 2).",
+        found=f"Within three standard errors of ours: {', '.join(parts)}. The paper's private rows come from short "
+        "chains that start at the estimate without privacy, not from the density that it states.",
+        verdict=HOLDS if agree == total else PARTLY if agree else FAILS,
+    )
+
+
+def _price(seen: HeavyFigures, rows: Sequence[str]) -> list[Finding]:
+    spent = {row.removesuffix(" (published)"): seen.at(row, TRUE) for row in rows}
+    known = {method: value for method, value in spent.items() if not math.isnan(value)}
+    if not known:
+        return []
+    text = ", ".join(f"{method} {value:.2f}" for method, value in known.items())
+    return [
+        Finding(
+            claim="The private rows satisfy 1-differential privacy (4.1).",
+            found=f"Drawn exactly from the printed density they spend {text}; as the paper ran them, and the published "
+            "pMSE mechanism in any case, no bound is known.",
+            verdict=HOLDS if max(known.values()) <= 1 else FAILS,
+        )
+    ]
+
+
+def _target(seen: HeavyFigures, column: str) -> Finding:
+    """Say whether our mechanism reaches a target, with the best published row beside it."""
+    target, larger = TARGETS[column], column in LARGER_IS_BETTER
+    best = max if larger else min
+    here, error = seen.at(RECOMMENDED, column), seen.error(RECOMMENDED, column)
+    printed = best(values[MEASURES.index(column)] for row, values in PRINTED.items() if row != NON_PRIVATE)
+    text = _figure(here) + ("" if math.isnan(error) else f" ± {error:.2g}")
+    text += f" at a true epsilon of {seen.at(RECOMMENDED, TRUE):g}; the best private row that the paper prints has "
+    text += f"{printed:g}"
+    published = [row for row, form in FORMS.items() if form.kind == "published" and seen.has(row)]
+    if published:
+        text += f", the best published row here {_figure(best(seen.at(row, column) for row in published))}"
+    if seen.has(FRESH):
+        text += f", a fresh sample {_figure(seen.at(FRESH, column))}"
+    return Finding(
+        claim=f"(Ours) {RECOMMENDED}: {column} {'at least' if larger else 'at most'} {target:g}.",
+        found=f"{text}.",
+        verdict=MET if (here >= target if larger else here <= target) else MISSED,
+    )
+
+
+def _figure(value: float) -> str:
+    return f"{value:.4f}" if abs(value) < 0.05 else f"{value:.3f}" if abs(value) < 10 else f"{value:.1f}"

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+import numba
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
@@ -70,19 +71,14 @@ class Partition:
 
     lines: FloatArray
     edges: tuple[FloatArray, FloatArray, FloatArray]
+    n_nodes: int = 2
 
     def count(self, records: FloatArray) -> IntArray:
         """Count records, shape (n, 3), by cell."""
-        from pdips_papers.kng.pmse_kernels import count_records
-
         return np.asarray(count_records(records, self.lines, *self.edges))
-
-    n_nodes: int = 2
 
     def shares(self, thetas: FloatArray) -> IntArray:
         """Return the share of each cell under each candidate, in parts of ``WHOLE``, shape (candidates, cells)."""
-        from pdips_papers.kng.pmse_kernels import cell_shares
-
         return np.asarray(cell_shares(np.ascontiguousarray(thetas), self.lines, *self.edges, self.n_nodes, WHOLE))
 
 
@@ -102,8 +98,133 @@ def scores(partition: Partition, thetas: FloatArray, records: FloatArray) -> Int
     ndarray of int64, shape (candidates,)
         A replaced record changes each by at most :func:`step_sensitivity`.
     """
-    from pdips_papers.kng.pmse_kernels import whole_scores
-
     counts = partition.count(records)
     steps = steps_per_unit(len(records))
     return np.asarray(whole_scores(partition.shares(thetas), counts, WHOLE, RATIO, steps))
+
+
+# compiled: what is compared with an edge is worked out from one record and public numbers alone, by sums and products
+# in a fixed order, so a record's cell can't depend on other records.
+
+
+@numba.njit(cache=True, error_model="numpy")
+def bin_of(value: float, edges: FloatArray) -> int:
+    """Return how many edges are at or below the value."""
+    low, high = 0, len(edges)
+    while low < high:
+        middle = (low + high) // 2
+        if edges[middle] <= value:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _cell(
+    x1: float, x2: float, x3: float, lines: FloatArray, edges_1: FloatArray, edges_2: FloatArray, edges_3: FloatArray
+) -> int:
+    residual_2 = x2 - (lines[0] + lines[1] * x1)
+    residual_3 = x3 - (lines[2] + lines[3] * x1 + lines[4] * x2)
+    cell = bin_of(x1, edges_1) * (len(edges_2) + 1) + bin_of(residual_2, edges_2)
+    return cell * (len(edges_3) + 1) + bin_of(residual_3, edges_3)
+
+
+@numba.njit(cache=True, error_model="numpy")
+def count_records(
+    records: FloatArray, lines: FloatArray, edges_1: FloatArray, edges_2: FloatArray, edges_3: FloatArray
+) -> IntArray:
+    """Count ``records``, shape (n, 3), in the cells of a public partition."""
+    counts = np.zeros((len(edges_1) + 1) * (len(edges_2) + 1) * (len(edges_3) + 1), dtype=np.int64)
+    for i in range(len(records)):
+        counts[_cell(records[i, 0], records[i, 1], records[i, 2], lines, edges_1, edges_2, edges_3)] += 1
+    return counts
+
+
+@numba.njit(cache=True, error_model="numpy")
+def synthesise(theta: FloatArray, points: FloatArray) -> FloatArray:
+    """Turn standard exponentials, shape (Q, 3), into records of the sequential model at ``theta``, shape (8,)."""
+    made = np.empty_like(points)
+    for i in range(len(points)):
+        x1 = points[i, 0] / theta[0]
+        x2 = theta[1] + theta[2] * x1 + points[i, 1] / theta[3]
+        made[i, 0], made[i, 1] = x1, x2
+        made[i, 2] = theta[4] + theta[5] * x1 + theta[6] * x2 + points[i, 2] / theta[7]
+    return made
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _tails(rate: float, offset: float, edges: FloatArray, tails: FloatArray) -> None:
+    """Fill in P(offset + E / rate >= edge) for a standard exponential E, with 1 before the edges and 0 after them."""
+    tails[0] = 1.0
+    for i in range(len(edges)):
+        tails[i + 1] = np.exp(-rate * (edges[i] - offset)) if edges[i] > offset else 1.0
+    tails[len(edges) + 1] = 0.0
+
+
+@numba.njit(cache=True, error_model="numpy")
+def cell_shares(
+    thetas: FloatArray,
+    lines: FloatArray,
+    edges_1: FloatArray,
+    edges_2: FloatArray,
+    edges_3: FloatArray,
+    n_nodes: int,
+    whole: int,
+) -> IntArray:
+    """Return the share of each cell under each candidate, in parts of ``whole``, shape (candidates, cells).
+
+    The innermost residual is integrated exactly; x1 and the first residual by ``n_nodes`` conditional quantiles in each
+    of their bins. An error of this quadrature costs utility only.
+    """
+    n_2, n_3 = len(edges_2) + 1, len(edges_3) + 1
+    found = np.zeros((len(thetas), (len(edges_1) + 1) * n_2 * n_3), dtype=np.int64)
+    tails_1, tails_2, tails_3 = np.empty(len(edges_1) + 2), np.empty(n_2 + 1), np.empty(n_3 + 1)
+    shares = np.empty(found.shape[1])
+    for j in range(len(thetas)):
+        theta = thetas[j]
+        shares[:] = 0.0
+        _tails(theta[0], 0.0, edges_1, tails_1)
+        for node in range((len(edges_1) + 1) * n_nodes):
+            bin_1, v_1 = node // n_nodes, (node % n_nodes + 0.5) / n_nodes
+            mass_1 = (tails_1[bin_1] - tails_1[bin_1 + 1]) / n_nodes
+            if mass_1 <= 0.0:
+                continue
+            x1 = -np.log(tails_1[bin_1] - v_1 * mass_1 * n_nodes) / theta[0]
+            mean_2 = theta[1] + theta[2] * x1
+            _tails(theta[3], mean_2 - (lines[0] + lines[1] * x1), edges_2, tails_2)
+            for node_2 in range(n_2 * n_nodes):
+                bin_2, v_2 = node_2 // n_nodes, (node_2 % n_nodes + 0.5) / n_nodes
+                mass_2 = (tails_2[bin_2] - tails_2[bin_2 + 1]) / n_nodes
+                if mass_2 <= 0.0:
+                    continue
+                x2 = mean_2 - np.log(tails_2[bin_2] - v_2 * mass_2 * n_nodes) / theta[3]
+                offset = theta[4] - lines[2] + (theta[5] - lines[3]) * x1 + (theta[6] - lines[4]) * x2
+                _tails(theta[7], offset, edges_3, tails_3)
+                first = (bin_1 * n_2 + bin_2) * n_3
+                for k in range(n_3):
+                    shares[first + k] += mass_1 * mass_2 * (tails_3[k] - tails_3[k + 1])
+        for c in range(len(shares)):
+            found[j, c] = min(whole, int(np.floor(shares[c] * whole + 0.5)))
+    return found
+
+
+@numba.njit(cache=True, error_model="numpy")
+def whole_scores(shares: IntArray, records: IntArray, whole: int, ratio: int, steps: int) -> IntArray:
+    """Return -N pMSE of each candidate in whole steps: each cell's term is rounded by itself, then summed.
+
+    The difference under the square is a difference of whole numbers below 2^53, so a term's relative error stays
+    below 2^-49 and never comes from cancellation.
+    """
+    n = records.sum()
+    scores = np.zeros(len(shares), dtype=np.int64)
+    scale = steps * (ratio / (1.0 + ratio)) ** 2 / whole
+    for j in range(len(shares)):
+        total = 0
+        for c in range(len(records)):
+            below = records[c] * whole + ratio * n * shares[j, c]
+            if below > 0:
+                difference = float(n * shares[j, c] - records[c] * whole)
+                total += int(np.floor(scale * (difference * difference / below) + 0.5))
+        scores[j] = -total
+    return scores

@@ -34,11 +34,39 @@ STEPS, FREEDOM = 200, 5
 """Metropolis steps and degrees of freedom of the proposals for more coefficients."""
 
 
-def printed(epsilon: Number, flaw: str) -> PrivacyLoss:
-    """Return the loss that the paper claims, of kind "none"."""
-    statement = f"NO GUARANTEE. As published: {flaw}"
-    claimed = exact(epsilon, "epsilon")
-    return PrivacyLoss(epsilon=claimed, neighbours="replace-one", kind="none", statement=statement)
+@dataclass(frozen=True, kw_only=True)
+class PrintedStatistic:
+    """What all forms as printed share: they claim epsilon for one replaced record, and guarantee nothing.
+
+    Parameters
+    ----------
+    epsilon : int, float, str or Fraction
+        What the paper counts.
+    """
+
+    name: ClassVar[str]
+    flaw: ClassVar[str]
+    """Why there is no guarantee."""
+
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    variants: ClassVar[tuple[Variant, ...]] = ("published",)
+    splits: ClassVar[tuple[Split, ...]] = ("once",)
+    most_sets: ClassVar[int] = 1
+
+    epsilon: Number
+    n_sets: int = 1
+    neighbours: Neighbours = "replace-one"
+    variant: Variant = "published"
+
+    def __post_init__(self) -> None:
+        positive(self.epsilon, "epsilon")
+
+    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
+        """Return the loss that the paper claims, of kind "none"."""
+        text = f"NO GUARANTEE. As published: {self.flaw}"
+        return PrivacyLoss(
+            epsilon=exact(self.epsilon, "epsilon"), neighbours="replace-one", kind="none", statement=text
+        )
 
 
 def laplace(n: int, bits: RandomBits) -> FloatArray:
@@ -47,7 +75,7 @@ def laplace(n: int, bits: RandomBits) -> FloatArray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedMeans:
+class PrintedMeans(PrintedStatistic):
     """The means of a numeric column in the cells of a column with levels, noise (upper - lower) / (n_k epsilon).
 
     Parameters
@@ -64,24 +92,10 @@ class PrintedMeans:
     """
 
     name: ClassVar[str] = "printed cell means"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    variants: ClassVar[tuple[Variant, ...]] = ("published",)
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = 1
+    flaw: ClassVar[str] = "the noise on a cell's mean has a scale that depends on its confidential count."
 
-    epsilon: Number
     of: str
     by: str
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
-    variant: Variant = "published"
-
-    def __post_init__(self) -> None:
-        positive(self.epsilon, "epsilon")
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the printed claim, of kind "none"."""
-        return printed(self.epsilon, "the noise on a cell's mean has a scale that depends on its confidential count.")
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
         """Return noisy means in the column's unit, shape (runs, cells); infinite for a cell without records."""
@@ -92,7 +106,7 @@ class PrintedMeans:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedCovariance:
+class PrintedCovariance(PrintedStatistic):
     """An entry of the pooled covariance within cells, noise for sensitivity range_x range_y (n - 1) / (n (n - K)).
 
     Parameters
@@ -111,24 +125,10 @@ class PrintedCovariance:
     """
 
     name: ClassVar[str] = "printed pooled covariance"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    variants: ClassVar[tuple[Variant, ...]] = ("published",)
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = 1
+    flaw: ClassVar[str] = "the sensitivity of a covariance is that of a record which stays in its cell."
 
-    epsilon: Number
     of: tuple[str, str]
     by: str
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
-    variant: Variant = "published"
-
-    def __post_init__(self) -> None:
-        positive(self.epsilon, "epsilon")
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the printed claim, of kind "none"."""
-        return printed(self.epsilon, "the sensitivity of a covariance is that of a record which stays in its cell.")
 
     def exact(self, table: Table) -> float:
         """Return the entry of a confidential table, in the product of the columns' units."""
@@ -149,7 +149,7 @@ class PrintedCovariance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RedrawnCount:
+class RedrawnCount(PrintedStatistic):
     """The count of the last level of a column, Laplace noise drawn again until the sum lies in [0, n].
 
     Parameters
@@ -166,23 +166,9 @@ class RedrawnCount:
     """
 
     name: ClassVar[str] = "printed truncation"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    variants: ClassVar[tuple[Variant, ...]] = ("published",)
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = 1
+    flaw: ClassVar[str] = "noise is drawn again until the count is possible, which depends on the count."
 
-    epsilon: Number
     of: str
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
-    variant: Variant = "published"
-
-    def __post_init__(self) -> None:
-        positive(self.epsilon, "epsilon")
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the printed claim, of kind "none"."""
-        return printed(self.epsilon, "noise is drawn again until the count is possible, which depends on the count.")
 
     def observe(self, table: Table, n_runs: int, bits: RandomBits) -> FloatArray:
         """Return the noisy count, shape (runs, 1)."""
@@ -200,7 +186,7 @@ def redrawn(counts: FloatArray, n: int, epsilon: float, bits: RandomBits) -> Flo
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedRegression:
+class PrintedRegression(PrintedStatistic):
     """Logistic coefficients drawn under prior N(0, 1 / strength), with noise ~ exp(-n strength epsilon / 2 norm(e)).
 
     Parameters
@@ -224,29 +210,18 @@ class PrintedRegression:
     """
 
     name: ClassVar[str] = "printed regression"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    variants: ClassVar[tuple[Variant, ...]] = ("published",)
-    splits: ClassVar[tuple[Split, ...]] = ("once",)
-    most_sets: ClassVar[int] = 1
+    flaw: ClassVar[str] = "the noise on the coefficients is for a prior n times as strong as the one used."
 
-    epsilon: Number
     outcome: str
     predictors: tuple[str, ...]
     strength: Number = "1/2"
     intercept: bool = True
-    n_sets: int = 1
-    neighbours: Neighbours = "replace-one"
-    variant: Variant = "published"
 
     def __post_init__(self) -> None:
-        positive(self.epsilon, "epsilon")
+        super().__post_init__()
         positive(self.strength, "strength")
         if not self.intercept and not self.predictors:
             raise InputError("a regression needs predictors or an intercept")
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the printed claim, of kind "none"."""
-        return printed(self.epsilon, "the noise on the coefficients is for a prior n times as strong as the one used.")
 
     def logits(self, table: Table) -> Logits:
         """Return the regression on a confidential table, distinct records once."""

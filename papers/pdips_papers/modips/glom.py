@@ -1,8 +1,9 @@
 """Simulation study 3 of paper 003: two numbers within the cells of three categorical variables (GLOM)."""
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -10,37 +11,41 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
-from pdips_papers.harness.epsilon_curves import Method, batches, epsilons_for, suffix_of
-from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task
+from pdips_papers.harness.curves import Method, short, suffix_of
 from pdips_papers.harness.measures import interval_summary
-from pdips_papers.modips import mixed_moments
-from pdips_papers.modips.glom_findings import glom_findings
-from pdips_papers.modips.mixed_aware import combine_sets, posterior, some
-from pdips_papers.modips.mixed_histograms import scotts_bins, two_steps
-from pdips_papers.modips.mixed_measures import (
+from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, Claims, Finding, Said
+from pdips_papers.modips import location_model as model
+from pdips_papers.modips.cell_estimates import (
+    AverageFigures,
     Combining,
-    Group,
+    GroupedStudy,
     combine_available,
+    combine_sets,
     covariance_estimates,
+    figure,
     grouped,
     mean_estimates,
+    span,
     summarised,
 )
-from pdips_papers.modips.mixed_moments import N_SETS, Bounds, Records, draw_records
-from pdips_papers.modips.words import text_of
+from pdips_papers.modips.cell_histograms import scotts_bins, two_steps
+from pdips_papers.modips.location_model import N_SETS, Bounds, Records, draw_records
 
 N, RHO = 1000, 0.5
 LEVELS = (2, 3, 4)
+
 MARGINS = ((0.4, 0.6), (0.2, 0.3, 0.5), (0.15, 0.2, 0.25, 0.4))
 """Shares of the levels, independent of each other: cells of 1.2 to 12 %. The paper's are in its supplement."""
 
 CELLS = 24
 SHARES = np.einsum("i,j,k->ijk", *MARGINS).ravel()
 LEVEL_OF = np.stack(np.unravel_index(np.arange(CELLS), LEVELS))
+
 MEANS = -2 + 4 * np.stack([5 * np.arange(CELLS) % CELLS, 7 * np.arange(CELLS) % CELLS], axis=-1) / (CELLS - 1)
 """Cell means: 24 equal steps from -2 to 2 in two orders. The paper's are in its supplement."""
 
 COVARIANCE = np.array([[1.0, RHO], [RHO, 1.0]])
+
 BY_CELL = Bounds(MEANS, np.array([4.0, 4.0]))
 """The paper's bounds: the true mean of each cell give or take 4 standard deviations, taken as public."""
 
@@ -50,27 +55,21 @@ COMMON = Bounds(np.zeros((CELLS, 2)), np.array([6.0, 6.0]))
 PUBLIC_BINS = 6
 """Bins of each number within a cell: the middle of the paper's 4 to 7."""
 
-BATCH = 100
 PLACES = {"lowest": 0, "Q1": 6, "median": 12, "Q3": 17, "highest": 23}
+
 SHOWN = {j: {name: int(np.argsort(MEANS[:, j])[place]) for name, place in PLACES.items()} for j in (0, 1)}
 """The cells with the lowest true mean, the quartiles, the highest."""
 
 MARGINALS = {"w1=1": (0, 0), "w2=1": (1, 0), "w2=2": (1, 1), "w3=1": (2, 0), "w3=2": (2, 1), "w3=3": (2, 2)}
 
-GROUPS = (
-    *(
-        Group(
-            title=f"Cell means of z{j + 1}",
-            cases={f"mu{j + 1}, {name}": f"mean of z{j + 1}, {name} cell" for name in PLACES},
-        )
+GROUPS = {
+    **{
+        f"Cell means of z{j + 1}": {f"mu{j + 1}, {name}": f"mean of z{j + 1}, {name} cell" for name in PLACES}
         for j in (0, 1)
-    ),
-    Group(
-        title="Variances and correlation",
-        cases={"s1": "variance of z1", "s2": "variance of z2", "rho": "correlation"},
-    ),
-    Group(title="Marginal probabilities", cases={name: f"P({name})" for name in MARGINALS}),
-)
+    },
+    "Variances and correlation": {"s1": "variance of z1", "s2": "variance of z2", "rho": "correlation"},
+    "Marginal probabilities": {name: f"P({name})" for name in MARGINALS},
+}
 
 CURVES = grouped(
     GROUPS,
@@ -89,28 +88,20 @@ CURVES = grouped(
 )
 
 
-class Glom:
+class Glom(GroupedStudy):
     """``pdips study glom``."""
 
-    name = "glom"
-    title = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
-    default_replicates = 5000
-    data: Data = "none"
-
-    def tasks(self, options: Options) -> list[Task]:
-        """Return one task for each batch of replicates."""
-        epsilons = list(epsilons_for(options))
-        return [
-            Task(key=f"batch={number:03}", arguments={"replicates": size, "epsilons": epsilons})
-            for number, size in enumerate(batches(options.replicates, BATCH))
-        ]
+    name: ClassVar[str] = "glom"
+    title: ClassVar[str] = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
+    default_replicates: ClassVar[int] = 5000
+    curves, groups = CURVES, GROUPS
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
         rng = np.random.default_rng(seed)
         bits, data = RandomBits(rng), simulated(arguments["replicates"], rng)
         rows = measured("original", data)
-        rows += measured("multiple-synthesis", draw_records(mixed_moments.exact_posterior(data, CELLS, rng), N, rng))
+        rows += measured("multiple-synthesis", draw_records(model.exact_posterior(data, CELLS, rng), N, rng))
         for spelled in arguments["epsilons"]:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
@@ -118,25 +109,9 @@ class Glom:
             rows += noise_aware(data, epsilon, bits, suffix)
         return rows
 
-    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table; the paper draws its results and prints no figures."""
-        return CURVES.table(measurements)
-
-    def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the blocks to print."""
-        return CURVES.layout(table)
-
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw figure 5 of the paper, and figures 6 and 7 of its supplement."""
-        return CURVES.pictures(table)
-
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """Compare the paper's claims with what was found."""
-        return glom_findings(table, CURVES.curves)
-
-    def text(self) -> str:
-        """Say what was done and what each row spends."""
-        return text_of(self.name)
+        """Hold the claims of section 4.3.1 against the table."""
+        return claims.judge(AverageFigures(table, CURVES))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -148,29 +123,34 @@ def simulated(replicates: int, rng: np.random.Generator) -> Records:
 
 
 def noise_aware(data: Records, epsilon: Fraction, bits: RandomBits, suffix: str) -> list[dict[str, Any]]:
-    """Return the rows of five sets, and of the published posterior, for one replicate in ``ONE_IN``.
+    """Return the rows of five sets, and of the published posterior, of releases by ``modips`` with ``models/glom.py``.
 
     With common bounds: the paper's have each cell's true mean in their middle, and a prior that shrinks cells' means
     towards each other would learn from that what nobody knows.
     """
-    first, rng = some(len(data.cell)), bits.generator()
-    kept = Records(data.cell[:first], data.z[:first])
-    noisy = mixed_moments.sanitised(mixed_moments.observe(kept, COMMON), epsilon, bits)
-    found = posterior(noisy, COMMON, rng)
-    sets = draw_records(found.spaced(N_SETS), N, rng, COMMON)
-    rows, method = measured("modips-noise-aware", sets, suffix, combine_sets), "modips-posterior"
+    found = model.releases(model.tables(data, LEVELS, COMMON.half), "glom", epsilon, bits.generator())
+    rows = measured("modips-noise-aware", model.records_in(found, LEVELS), suffix, combine_sets)
+    half = COMMON.half
+
+    def draws(name: str, unit: float = 1.0) -> tuple[FloatArray, FloatArray, FloatArray]:
+        return middle_of(unit * np.stack([release.tables["posterior"][name].to_numpy() for release in found]))
+
     for j, shown in SHOWN.items():
         for name, k in shown.items():
-            row = f"{method}, mu{j + 1}, {name}"
-            rows += interval_summary(row, suffix, middle_of(found.means[..., k, j]), float(MEANS[k, j]))
-    variances = np.diagonal(found.covariance, axis1=-2, axis2=-1)
-    correlation = found.covariance[..., 0, 1] / np.sqrt(variances.prod(axis=-1))
-    values = {"s1": variances[..., 0], "s2": variances[..., 1], "rho": correlation}
-    for name, draws in values.items():
-        rows += interval_summary(f"{method}, {name}", suffix, middle_of(draws), RHO if name == "rho" else 1.0)
+            row = f"modips-posterior, mu{j + 1}, {name}"
+            rows += interval_summary(row, suffix, draws(f"mu[{k}, {j}]", half[j]), float(MEANS[k, j]))
+    tables = [release.tables["posterior"] for release in found]
+    covariance = {
+        (j, k): np.stack([table[f"Sigma[{j}, {k}]"] for table in tables]) for j, k in ((0, 0), (1, 1), (0, 1))
+    }
+    correlation = covariance[0, 1] / np.sqrt(covariance[0, 0] * covariance[1, 1])
+    values = {"s1": covariance[0, 0] * half[0] ** 2, "s2": covariance[1, 1] * half[1] ** 2, "rho": correlation}
+    for name, drawn in values.items():
+        rows += interval_summary(f"modips-posterior, {name}", suffix, middle_of(drawn), RHO if name == "rho" else 1.0)
+    shares = np.stack([table[[f"pi[{k}]" for k in range(CELLS)]].to_numpy() for table in tables])
     for name, (column, level) in MARGINALS.items():
-        share = found.shares[..., LEVEL_OF[column] == level].sum(axis=-1)
-        rows += interval_summary(f"{method}, {name}", suffix, middle_of(share), MARGINS[column][level])
+        share = shares[..., LEVEL_OF[column] == level].sum(axis=-1)
+        rows += interval_summary(f"modips-posterior, {name}", suffix, middle_of(share), MARGINS[column][level])
     return rows
 
 
@@ -204,7 +184,7 @@ def np_dips_published(data: Records, epsilon: Fraction, bits: RandomBits) -> Rec
 
     The bins give away each cell's standard deviation and count, so no epsilon is finite (5.3).
     """
-    counts = mixed_moments.cell_moments(data, CELLS)[0][:, 0]
+    counts = model.cell_moments(data, CELLS)[0][:, 0]
     deviation = np.full((*counts.shape, 2), np.nan)
     for k in range(CELLS):
         inside = (data.cell[:, 0] == k)[..., None]
@@ -224,19 +204,15 @@ def np_dips(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
 def modips_published(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
     """Do as printed, with the true counts in the scale of the noise on cell means."""
     rng = bits.generator()
-    return draw_records(mixed_moments.as_printed(data, BY_CELL, epsilon, bits), N, rng, BY_CELL)
+    return draw_records(model.as_printed(data, BY_CELL, epsilon, bits), N, rng, BY_CELL)
 
 
-Posterior = Callable[[mixed_moments.Statistics, Bounds, int, np.random.Generator], mixed_moments.Parameters]
-
-
-def once(posterior: Posterior, bounds: Bounds) -> Callable[[Records, Fraction, RandomBits], Records]:
+def once(bounds: Bounds, n: int = N) -> Callable[[Records, Fraction, RandomBits], Records]:
     """Return a synthesizer that sanitizes the statistics once at the whole epsilon and draws each set from them."""
 
     def synthesize(data: Records, epsilon: Fraction, bits: RandomBits) -> Records:
-        noisy = mixed_moments.sanitised(mixed_moments.observe(data, bounds), epsilon, bits)
-        drawn = posterior(noisy, bounds, N_SETS, bits.generator())
-        return draw_records(drawn, N, bits.generator(), bounds)
+        noisy = model.sanitised(data, bounds, epsilon, bits)
+        return draw_records(model.plug_in(noisy, bounds, N_SETS, bits.generator()), n, bits.generator(), bounds)
 
     return synthesize
 
@@ -245,7 +221,99 @@ METHODS: dict[str, Callable[[Records, Fraction, RandomBits], Records]] = {
     "np-dips-published": np_dips_published,
     "np-dips": np_dips,
     "modips-published": modips_published,
-    "modips-plug-in": once(mixed_moments.plug_in, BY_CELL),
-    "modips-plug-in-common": once(mixed_moments.plug_in, COMMON),
+    "modips-plug-in": once(BY_CELL),
+    "modips-plug-in-common": once(COMMON),
 }
 """Each takes data, the total epsilon and bits, and returns synthetic sets."""
+
+SPREADS = ("s1", "s2", "rho")
+HISTOGRAMS = ("np-dips-published", "np-dips")
+MODELS = ("modips-published", "modips-plug-in", "modips-plug-in-common")
+PRINTED = ("np-dips-published", "modips-published")
+claims: Claims[AverageFigures] = Claims()
+
+
+def _cases(seen: AverageFigures, start: str) -> list[str]:
+    return [case for case in seen.cases if case.startswith(start)]
+
+
+def _better(seen: AverageFigures, cases: Sequence[str]) -> Said:
+    """Compare the published forms in all four measures."""
+    where, right, text = seen.above(math.exp(-2.01)), [], []
+    labels = {"bias": "mean absolute bias", "rmse": "RMSE", "coverage": "coverage", "width": "width"}
+    for measure, label in labels.items():
+        text.append(f"{label}: {seen.words((*PRINTED, 'np-dips', 'modips-plug-in'), cases, measure, where)}")
+        histogram, modips = (seen.of(name, cases, measure, where) for name in PRINTED)
+        off = (abs(histogram - 0.95), abs(modips - 0.95)) if measure == "coverage" else (histogram, modips)
+        right.append(off[0] <= 1.1 * off[1])
+    return f"Means over the parameters shown and epsilon {span(where)}. {'; '.join(text)}.", right
+
+
+@claims(
+    "(1) For the cell means NP-DIPS has smaller bias, similar or smaller RMSE, coverage closer to nominal and slightly "
+    "narrower intervals than MODIPS for epsilon above e⁻²."
+)
+def _means(seen: AverageFigures) -> Said:
+    return _better(seen, _cases(seen, "mu"))
+
+
+@claims("(1) So it has for the marginal probabilities.")
+def _shares(seen: AverageFigures) -> Said:
+    return _better(seen, _cases(seen, "w"))
+
+
+@claims("(2) For variances and correlation MODIPS has much the smaller bias and RMSE for epsilon above e⁻¹.")
+def _spreads(seen: AverageFigures) -> Said:
+    where = seen.above(math.exp(-1.01))
+    parts = [
+        f"{label}: {seen.words((*HISTOGRAMS, *MODELS), SPREADS, measure, where)}"
+        for measure, label in (("bias", "mean absolute bias"), ("rmse", "RMSE"))
+    ]
+    histogram, modips = (seen.of(name, SPREADS, "rmse", where) for name in PRINTED)
+    text = f"Means over the three and epsilon {span(where)}. {'; '.join(parts)}."
+    return text, HOLDS if modips < 0.7 * histogram else PARTLY if modips < histogram else FAILS
+
+
+@claims("(2) MODIPS covers them as nominal for epsilon above 1; NP-DIPS falls far short at every epsilon.")
+def _coverage_of_spreads(seen: AverageFigures) -> Said:
+    where = seen.above(1.01)
+    modips = seen.of("modips-published", SPREADS, "coverage", where)
+    histogram = seen.of("np-dips-published", SPREADS, "coverage", seen.epsilons)
+    text = f"Mean coverage for epsilon {span(where)}: {seen.words((*MODELS, *HISTOGRAMS), SPREADS, 'coverage', where)}."
+    return text, HOLDS if modips > 0.92 and histogram < 0.5 else PARTLY
+
+
+@claims("(2) NP-DIPS undercovers at large epsilon because z is cut into bins.")
+def _discretised(seen: AverageFigures) -> Said:
+    bias = seen.words(HISTOGRAMS, ("s1", "s2"), "bias", [seen.top])
+    noise = seen.of("np-dips-published", ("s1",), "bias", [seen.lowest])
+    text = (
+        f"At epsilon {short(seen.top)} the variances are biased by {bias}, against {figure(noise, 'bias')} at "
+        f"{short(seen.lowest)}, where an even spread over the bounds has the variance 5.3. Evenly spread records in 6 "
+        "bins of width 4/3 add 0.15: noise on empty bins, moved up to 0, still gives the rest."
+    )
+    return text, PARTLY
+
+
+@claims("(ours) Noisy statistics taken as exact make intervals too short where one sanitisation serves all sets.")
+def _once(seen: AverageFigures) -> Said:
+    where = seen.above(0.99)
+    names = (*MODELS, "modips-noise-aware")
+    plugged, aware = (seen.of(name, seen.cases, "coverage", where) for name in names[2:])
+    text = (
+        f"Mean coverage over all parameters for epsilon {span(where)}: "
+        f"{seen.words(names, seen.cases, 'coverage', where)}. Sets drawn from one noisy table differ too little: B / m "
+        "doesn't see its noise. Noise-aware sets, by the rule for posterior predictive ones, do."
+    )
+    return text, HOLDS if plugged < aware - 0.1 else PARTLY
+
+
+@claims("Both published procedures are ϵ-differentially private.")
+def _price(seen: AverageFigures) -> Said:
+    names = (*PRINTED, "np-dips", "modips-plug-in", "modips-plug-in-common")
+    text = (
+        "They aren't: bins are read off the sample, cell means are noised at a scale that the true count sets, and the "
+        "true count sets the spread of their draws. Mean RMSE of the cell means at epsilon "
+        f"{short(seen.middle)}, published and repaired: {seen.words(names, _cases(seen, 'mu'), 'rmse', [seen.middle])}."
+    )
+    return text, FAILS

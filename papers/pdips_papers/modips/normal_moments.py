@@ -4,35 +4,46 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Schema
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
+from pdips.registry import find
 from pdips.report.formats import MINUS
-from pdips_papers.harness.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
-from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task
+from pdips.statistics.plan import StatisticPlan
+from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
+from pdips_papers.harness.batch import release_each
+from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
-from pdips_papers.modips import normal_modips as modips
-from pdips_papers.modips.modips_words import MODIPS
-from pdips_papers.modips.normal_modips import MANY_SETS, N_SETS, Moments, estimates
-from pdips_papers.modips.words import normal_findings, text_of
+from pdips_papers.harness.study import Finding
+from pdips_papers.modips import claims, normal_posteriors
+from pdips_papers.modips.claims import MODIPS, PARAMETERS
 
 SIZES, LOWERS, UPPER = (20, 100, 1000), (-3, -4), 4
 PUBLIC_BINS = {20: 7, 100: 10, 1000: 21}
 """The paper's median numbers of bins, printed in its section 4.2: public, unlike Scott's rule on the data."""
 
 STEPS = 1024
-"""Grid steps between the bounds: records are rounded to it before sums are taken (SOUNDNESS 7.2, review E5)."""
+"""Grid steps between the bounds: records are rounded to it before sums are taken (docs/proofs/modips.md, section 1)."""
 
 CELLS_A_BATCH = 200_000
-
-PARAMETERS = {"mu": "mean", "s2": "variance"}
 TRUTH = {"mu": 0.0, "s2": 1.0}
+N_SETS, MANY_SETS = 5, 100
+
+DRAWS = 1000
+"""Posterior draws that a release publishes."""
+
+PRIORS = np.array([0.5, 0.5])
+"""Of the mean and the standard deviation in units of half the range, as in models/normal_moments.py."""
+
+PROPOSALS, LEAST_WORTH = 4 * DRAWS, 400.0
 
 type Estimates = Mapping[str, tuple[FloatArray, FloatArray]]
 type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
@@ -73,6 +84,13 @@ CURVES = Curves(
     },
 )
 
+SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
+    "perturbed-histogram": ("perturbed-histogram", {"n_sets": N_SETS, "split": "per-set"}),
+    "sanitizer-on-bins": ("laplace-sanitizer", {"n_sets": N_SETS, "split": "per-set"}),
+    "smoothed-histogram": ("smoothed-histogram", {}),
+}
+"""The rows that are releases of shipped mechanisms on public bins, and their settings but epsilon."""
+
 
 @dataclass(frozen=True)
 class Sample:
@@ -104,26 +122,61 @@ class Sample:
         return self.upper - self.lower
 
 
-class NormalMoments:
+@dataclass(frozen=True)
+class Noisy:
+    """Noisy sums of u and u^2, u = (x - middle) / half in [-1, 1].
+
+    Parameters
+    ----------
+    values : ndarray, shape (replicates, 2)
+        As they are published.
+    scales : ndarray, shape (2,)
+        Of their Laplace noise.
+    n : int
+        Public number of records.
+    unit : ColumnUnit
+        Middle and half of the public bounds.
+    """
+
+    values: FloatArray
+    scales: FloatArray
+    n: int
+    unit: ColumnUnit
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Means and variances of the normal laws that sets are drawn from, and the bounds.
+
+    Parameters
+    ----------
+    mean, variance : ndarray, shape (replicates, sets)
+        In units of the data.
+    lower, upper : float
+        Bounds.
+    n : int
+        Records of a set.
+    """
+
+    mean: FloatArray
+    variance: FloatArray
+    lower: float
+    upper: float
+    n: int
+
+
+class NormalMoments(CurveStudy):
     """``pdips study normal-moments``."""
 
-    name = "normal-moments"
-    title = "Mean and variance from synthetic sets: simulation study 2 of paper 003"
-    default_replicates = 5000
-    data: Data = "none"
+    name: ClassVar[str] = "normal-moments"
+    title: ClassVar[str] = "Mean and variance from synthetic sets: simulation study 2 of paper 003"
+    default_replicates: ClassVar[int] = 5000
+    curves = CURVES
+    cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
 
-    def tasks(self, options: Options) -> list[Task]:
-        """Return one task for each case and batch of replicates."""
-        epsilons = list(epsilons_for(options))
-        return [
-            Task(
-                key=f"lower={lower}-n={n}-batch={number:03}",
-                arguments={"n": n, "lower": lower, "replicates": size, "epsilons": epsilons},
-            )
-            for lower in LOWERS
-            for n in SIZES
-            for number, size in enumerate(batches(options.replicates, min(1000, CELLS_A_BATCH // n)))
-        ]
+    def batch(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many replicates a task has at most."""
+        return min(1000, CELLS_A_BATCH // int(arguments["n"]))
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -134,31 +187,17 @@ class NormalMoments:
         rows = measured("original", sample, sample.x[:, None])
         rows += measured("multiple-synthesis", sample, multiple_synthesis(sample, rng))
         for spelled in arguments["epsilons"]:
+            epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
-                sets = synthesize(sample, positive(spelled, "epsilon"), bits)
-                rows += measured(method, sample, sets, suffix_of(spelled))
-            rows += modips_rows(sample, positive(spelled, "epsilon"), bits, suffix_of(spelled))
+                rows += measured(method, sample, synthesize(sample, epsilon, bits), suffix)
+            for method in SHIPPED:
+                rows += measured(method, sample, shipped(method, sample, epsilon, bits), suffix)
+            rows += modips_rows(sample, epsilon, bits, suffix)
         return rows
 
-    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table; the paper draws its results and prints no figures."""
-        return CURVES.table(measurements)
-
-    def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the blocks to print."""
-        return CURVES.layout(table)
-
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw figures 3 and 4 of the paper, and those of its supplement for symmetric bounds."""
-        return CURVES.pictures(table)
-
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """Compare the paper's claims with what was found."""
-        return normal_findings(table, CURVES)
-
-    def text(self) -> str:
-        """Say what was done and what each row spends."""
-        return text_of(self.name)
+        """Hold the claims of section 4.2 against the table."""
+        return claims.moments.judge(CurveFigures(table, CURVES))
 
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:
@@ -181,27 +220,29 @@ def _combined(method: str, sample: Sample, found: Estimates, suffix: str, rule: 
 def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str) -> list[dict[str, Any]]:
     """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself."""
     rng, case = bits.generator(), f"n={sample.n}, lower={sample.lower}"
-    noisy = modips.sanitize(sample.x, sample.lower, sample.upper, epsilon, bits)
-    draws, _ = modips.noise_aware(noisy, rng)
+    noisy = sanitize(sample.x, sample.lower, sample.upper, epsilon, bits)
+    draws, _ = noise_aware(noisy, rng)
     made: dict[str, tuple[Moments, Rule]] = {
         "modips-published": (_published(sample, epsilon, bits), combine),
-        "modips-plug-in": (modips.moments(noisy, modips.plug_in(noisy, N_SETS, rng)), combine),
-        "modips-aware": (modips.moments(noisy, draws[:, :N_SETS]), combine_predictive),
-        "modips-aware-many": (modips.moments(noisy, draws[:, :MANY_SETS]), combine_predictive),
+        "modips-plug-in": (moments(noisy, plug_in(noisy, N_SETS, rng)), combine),
+        "modips-aware": (moments(noisy, draws[:, :N_SETS]), combine_predictive),
+        "modips-aware-many": (moments(noisy, draws[:, :MANY_SETS]), combine_predictive),
     }
     rows = []
     for method, (found, rule) in made.items():
-        rows += _combined(method, sample, modips.estimates_of_sets(found, rng), suffix, rule)
-    for name, interval in modips.posterior_intervals(modips.moments(noisy, draws)).items():
+        rows += _combined(method, sample, estimates_of_sets(found, rng), suffix, rule)
+    for name, interval in posterior_intervals(moments(noisy, draws)).items():
         rows += interval_summary(f"modips-posterior, {name}, {case}", suffix, interval, TRUTH[name])
     return rows
 
 
 def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Moments:
-    """Draw the parameters of each set as in the paper, from noisy moments of its own."""
+    """Draw the parameters of each set under the prior 1 / sigma^2, noisy moments of its own taken as exact."""
+    rng, n = bits.generator(), sample.n
     mean, variance = clamped(sample, *noisy_moments(sample, epsilon, bits))
-    drawn = modips.published(mean, variance, sample.n, bits.generator())
-    return Moments(*drawn, sample.lower, sample.upper, sample.n)
+    drawn = (n - 1) * variance / rng.chisquare(n - 1, variance.shape)
+    centre = mean + np.sqrt(drawn / n) * rng.standard_normal(mean.shape)
+    return Moments(centre, drawn, sample.lower, sample.upper, n)
 
 
 def multiple_synthesis(sample: Sample, rng: np.random.Generator) -> FloatArray:
@@ -255,89 +296,40 @@ def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> 
     """
     sets = np.empty((len(sample.x), N_SETS, sample.n))
     for chosen, counts in _by_bins(sample):
-        sets[chosen] = _perturbed(sample, counts, N_SETS / epsilon, bits)
+        size = (len(counts), N_SETS, counts.shape[1])
+        noise = discrete_laplace(N_SETS / epsilon, math.prod(size), bits).reshape(size)
+        weight = np.maximum(counts[:, None] + noise, 0)
+        weight[weight.sum(axis=2) == 0] = 1
+        shares = weight / weight.sum(axis=2, keepdims=True)
+        sets[chosen] = _spread_out(sample, bits.generator().multinomial(sample.n, shares), bits.generator())
     return sets
 
 
-def perturbed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Do what ``PerturbedHistogram(split="per-set")`` does: public bins, noise of scale 2 m / epsilon."""
-    return _perturbed(sample, _histogram(sample, sample.x, sample.n_bins), 2 * N_SETS / epsilon, bits)
-
-
-def sanitized(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Do what ``LaplaceSanitizer(split="per-set")`` does: public bins, noise of scale 2 m / epsilon.
-
-    The noisy counts are moved to the nearest nonnegative ones that add up to n, and rounded at random.
-    """
-    counts = _histogram(sample, sample.x, sample.n_bins)
-    nearest = nearest_shares(_noisy(counts, 2 * N_SETS / epsilon, bits), sample.n)
-    return _spread_out(sample, rounded(nearest, bits.generator()), bits.generator())
+def shipped(method: str, sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
+    """Release each sample on public bins by a shipped mechanism; return records, shape (replicates, sets, n)."""
+    name, settings = SHIPPED[method]
+    column = {"lower": sample.lower, "upper": sample.upper, "bins": sample.n_bins}
+    return release_each(find(name)(epsilon=epsilon, **settings), sample.x, column, bits.generator())
 
 
 def smoothed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Draw one set from (1 - lambda) f + lambda uniform, bins by Scott's rule on the data: no epsilon is finite."""
     sets = np.empty((len(sample.x), 1, sample.n))
     for chosen, counts in _by_bins(sample):
-        sets[chosen] = _smoothed(sample, counts, epsilon, bits)
+        n, n_bins, rng = sample.n, counts.shape[1], bits.generator()
+        uniform = n_bins / (n_bins + n * np.expm1(float(epsilon / n)))
+        shares = (1 - uniform) * counts / n + uniform / n_bins
+        sets[chosen] = _spread_out(sample, rng.multinomial(n, shares)[:, None], rng)
     return sets
-
-
-def smoothed(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    """Draw one set from the smoothed histogram on public bins (5.3)."""
-    return _smoothed(sample, _histogram(sample, sample.x, sample.n_bins), epsilon, bits)
 
 
 METHODS: dict[str, Callable[[Sample, Fraction, RandomBits], FloatArray]] = {
     "moments-as-printed": moments_as_printed,
     "moments-about-the-middle": moments_about_the_middle,
     "perturbed-histogram-published": perturbed_published,
-    "perturbed-histogram": perturbed,
-    "sanitizer-on-bins": sanitized,
     "smoothed-histogram-published": smoothed_published,
-    "smoothed-histogram": smoothed,
 }
 """Each takes samples, the total epsilon and bits; returns synthetic records, shape (replicates, sets, n)."""
-
-
-def nearest_shares(noisy: IntArray, total: int) -> FloatArray:
-    """Return the nearest nonnegative values that add up to ``total``, along the last axis."""
-    ordered = -np.sort(-noisy, axis=-1)
-    excess = (np.cumsum(ordered, axis=-1) - total) / np.arange(1, noisy.shape[-1] + 1)
-    last = np.sum(ordered > excess, axis=-1, keepdims=True) - 1
-    return np.maximum(noisy - np.take_along_axis(excess, last, axis=-1), 0.0)
-
-
-def rounded(values: FloatArray, rng: np.random.Generator) -> IntArray:
-    """Round to whole numbers with the same total: a systematic sample along the cells in random order."""
-    order = np.argsort(rng.random(values.shape), axis=-1)
-    reached = np.cumsum(np.take_along_axis(values, order, axis=-1), axis=-1)
-    nearest = np.rint(reached)
-    reached = np.where(np.abs(reached - nearest) < 1e-6, nearest, reached)
-    upto = np.floor(reached + rng.random((*values.shape[:-1], 1)))
-    count = np.empty(values.shape, dtype=np.int64)
-    np.put_along_axis(count, order, np.diff(upto, prepend=0.0, axis=-1).astype(np.int64), axis=-1)
-    return count
-
-
-def _noisy(counts: IntArray, scale: Fraction, bits: RandomBits) -> IntArray:
-    """Add noise to the counts, shape (samples, bins), once for each set: shape (samples, sets, bins)."""
-    size = (len(counts), N_SETS, counts.shape[1])
-    return counts[:, None] + discrete_laplace(scale, math.prod(size), bits).reshape(size)
-
-
-def _perturbed(sample: Sample, counts: IntArray, scale: Fraction, bits: RandomBits) -> FloatArray:
-    """Draw records from noisy counts, those below 0 taken as 0; evenly where none is above it."""
-    weight = np.maximum(_noisy(counts, scale, bits), 0)
-    weight[weight.sum(axis=2) == 0] = 1
-    shares = weight / weight.sum(axis=2, keepdims=True)
-    return _spread_out(sample, bits.generator().multinomial(sample.n, shares), bits.generator())
-
-
-def _smoothed(sample: Sample, counts: IntArray, epsilon: Fraction, bits: RandomBits) -> FloatArray:
-    n, n_bins, rng = sample.n, counts.shape[1], bits.generator()
-    uniform = n_bins / (n_bins + n * np.expm1(float(epsilon / n)))
-    shares = (1 - uniform) * counts / n + uniform / n_bins
-    return _spread_out(sample, rng.multinomial(n, shares)[:, None], rng)
 
 
 def _units(sample: Sample) -> IntArray:
@@ -391,3 +383,84 @@ def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> F
     place = np.repeat(np.tile(np.arange(n_bins), counts.shape[0] * counts.shape[1]), counts.ravel())
     records: FloatArray = sample.lower + (place + rng.random(len(place))) * (sample.range / n_bins)
     return records.reshape(*counts.shape[:2], sample.n)
+
+
+def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits: RandomBits) -> Noisy:
+    """Sanitize the sums of samples, shape (replicates, n), once, with all of epsilon, as ``modips`` does."""
+    runs, n = x.shape
+    schema = Schema.model_validate({"columns": {"x": {"lower": lower, "upper": upper}}})
+    statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
+    plan = StatisticPlan(
+        schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
+    )
+    unit = unit_of(schema, "x")
+    whole = unit.whole(x.ravel()).reshape(x.shape)
+    exact = (whole.sum(axis=1), (whole**2).sum(axis=1))
+    one = np.array([part.statistic.unit(schema) for part in plan.parts])
+    noisy = [sums + part.noise(runs, bits)[:, 0] for sums, part in zip(exact, plan.parts, strict=True)]
+    scales = np.array([float(part.scale) for part in plan.parts]) * one
+    return Noisy(np.stack(noisy, axis=1) * one, scales, n, unit)
+
+
+def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
+    """Return sums, and sums of squares about the mean, made possible as ``post_processing.settle`` does."""
+    n = noisy.n
+    total = np.clip(noisy.values[:, 0], -n, n)
+    scatter = np.maximum(np.clip(noisy.values[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
+    return total, scatter
+
+
+def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
+    """Draw (mean, standard deviation) in units of u, noise ignored; shape (replicates, draws, 2)."""
+    found: FloatArray = normal_posteriors.plug_in(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
+    return found
+
+
+def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+    """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
+    found: tuple[FloatArray, FloatArray] = normal_posteriors.noise_aware(
+        noisy.values, noisy.scales, float(noisy.n), PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng
+    )
+    return found
+
+
+def moments(noisy: Noisy, draws: FloatArray) -> Moments:
+    """Return draws in units of the data."""
+    unit = noisy.unit
+    lower, upper = unit.bounds
+    return Moments(unit.middle + unit.half * draws[..., 0], (unit.half * draws[..., 1]) ** 2, lower, upper, noisy.n)
+
+
+def estimates_of_sets(found: Moments, rng: np.random.Generator) -> Mapping[str, tuple[FloatArray, FloatArray]]:
+    """Draw a set at each draw, and return what the analyst estimates: by parameter, value and squared standard error.
+
+    The sets are never held.
+    """
+    mean, sd = np.ascontiguousarray(found.mean), np.sqrt(found.variance)
+    return estimates(*normal_posteriors.moments_of_sets(mean, sd, found.lower, found.upper, found.n, rng), found.n)
+
+
+def estimates(first: Any, second: Any, fourth: Any, n: int) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """Return estimates of mean and variance with their squared standard errors, as in section 4.2.
+
+    Parameters
+    ----------
+    first, second, fourth : ndarray
+        Means of sets, and moments about them, divisor n.
+    n : int
+        Records of a set.
+    """
+    variance = second * n / (n - 1)
+    kurtosis = np.divide(fourth, second**2, out=np.full(first.shape, 3.0), where=second > 0) - 3
+    spread = variance**2 * np.maximum(2 / (n - 1) + kurtosis / n, 0)
+    return {"mu": (first, variance / n), "s2": (variance, spread)}
+
+
+def posterior_intervals(found: Moments) -> dict[str, tuple[FloatArray, FloatArray, FloatArray]]:
+    """Return by parameter the mean of posterior draws and the ends of their central 95 %."""
+    low, high = round(0.025 * (found.mean.shape[1] - 1)), round(0.975 * (found.mean.shape[1] - 1))
+    intervals = {}
+    for name, values in (("mu", found.mean), ("s2", found.variance)):
+        ordered = np.partition(values, (low, high), axis=1)
+        intervals[name] = (values.mean(axis=1), ordered[:, low], ordered[:, high])
+    return intervals

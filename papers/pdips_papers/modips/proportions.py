@@ -3,37 +3,31 @@
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
-from typing import Any
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
-from scipy import optimize
+from scipy import optimize, special, stats
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips_papers.harness.epsilon_curves import Curves, Method, batches, epsilons_for, suffix_of
-from pdips_papers.harness.framework import Block, Data, Finding, Options, Picture, Task
+from pdips.registry import find
+from pdips_papers.harness.batch import release_each
+from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
-from pdips_papers.modips.modips_words import MODIPS
-from pdips_papers.modips.proportions_modips import (
-    MANY_SETS,
-    N_SETS,
-    PRIOR,
-    Posteriors,
-    aware_sets,
-    inverted,
-    noisy_counts,
-    plug_in,
-    published,
-)
-from pdips_papers.modips.words import proportion_findings, text_of
+from pdips_papers.harness.study import Finding
+from pdips_papers.modips import claims
+from pdips_papers.modips.claims import MODIPS
 
 type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
-BATCH = 1000
+RECORDS_A_BATCH, MOST_REPLICATES = 200_000, 1000
+N_SETS, MANY_SETS = 5, 100
+PRIOR = 1 / 3
+GRID = 4001
 
 CURVES = Curves(
     cases={f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS},
@@ -65,27 +59,26 @@ CURVES = Curves(
     },
 )
 
+SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
+    "laplace-both-counts": ("laplace-sanitizer", {"n_sets": N_SETS, "split": "per-set"}),
+    "multinomial-dirichlet": ("multinomial-dirichlet", {"n_sets": N_SETS}),
+    "mcclure-reiter": ("mcclure-reiter", {}),
+}
+"""The rows that are releases of shipped mechanisms, and their settings but epsilon."""
 
-class Proportions:
+
+class Proportions(CurveStudy):
     """``pdips study proportions``."""
 
-    name = "proportions"
-    title = "A proportion from synthetic sets: simulation study 1 of paper 003"
-    default_replicates = 5000
-    data: Data = "none"
+    name: ClassVar[str] = "proportions"
+    title: ClassVar[str] = "A proportion from synthetic sets: simulation study 1 of paper 003"
+    default_replicates: ClassVar[int] = 5000
+    curves = CURVES
+    cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
 
-    def tasks(self, options: Options) -> list[Task]:
-        """Return one task for each case and batch of replicates."""
-        epsilons = list(epsilons_for(options))
-        return [
-            Task(
-                key=f"n={n}-pi={pi:g}-batch={number:03}",
-                arguments={"n": n, "pi": pi, "replicates": size, "epsilons": epsilons},
-            )
-            for n in SIZES
-            for pi in PROPORTIONS
-            for number, size in enumerate(batches(options.replicates, BATCH))
-        ]
+    def batch(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many replicates a task has at most."""
+        return min(MOST_REPLICATES, RECORDS_A_BATCH // int(arguments["n"]))
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -99,28 +92,14 @@ class Proportions:
             epsilon, suffix = positive(spelled, "epsilon"), suffix_of(spelled)
             for method, synthesize in METHODS.items():
                 rows += measured(method, synthesize(counts, n, epsilon, bits), n, pi, suffix)
+            for method in SHIPPED:
+                rows += measured(method, shipped(method, counts, n, epsilon, bits), n, pi, suffix)
             rows += noise_aware(counts, n, pi, epsilon, bits, suffix)
         return rows
 
-    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table; the paper draws its results and prints no figures."""
-        return CURVES.table(measurements)
-
-    def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the blocks to print."""
-        return CURVES.layout(table)
-
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw figure 2 of the paper."""
-        return CURVES.pictures(table)
-
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """Compare the paper's claims with what was found."""
-        return proportion_findings(table, CURVES)
-
-    def text(self) -> str:
-        """Say what was done and what each row spends."""
-        return text_of(self.name)
+        """Hold the claims of section 4.1 against the table."""
+        return claims.proportions.judge(CurveFigures(table, CURVES))
 
 
 def measured(
@@ -129,6 +108,14 @@ def measured(
     """Estimate the proportion from the ones in synthetic sets, shape (replicates, sets), as section 4.1 does."""
     share = ones / n
     return summary(f"{method}, n={n}, pi={pi:g}", suffix, rule(share, share * (1 - share) / n), pi)
+
+
+def shipped(method: str, counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Release tables with these counts of ones by a shipped mechanism; return ones by replicate and set."""
+    name, settings = SHIPPED[method]
+    records = (np.arange(n) < counts[:, None]).astype(np.float64)
+    made = release_each(find(name)(epsilon=epsilon, **settings), records, {"levels": [0, 1]}, bits.generator())
+    return np.asarray(made.sum(axis=2), dtype=np.int64)
 
 
 def noise_aware(
@@ -159,35 +146,25 @@ def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
 def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Add noise to the count of ones alone, in each set at epsilon / m, and clamp it to [0, n].
 
-    Replacing a record changes the count by 1 at most, and the other count is n less it: sound as printed (5.1).
+    Replacing a record changes the count by 1 at most, and the other count is n less it: sound as printed.
     """
     ones: IntArray = np.clip(counts[:, None] + _noise(N_SETS / epsilon, counts, bits), 0, n)
     return ones
 
 
-def both_counts(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Do what ``LaplaceSanitizer(split="per-set")`` does to a binary column: noise on both counts, sensitivity 2.
-
-    The two are made to add up to n and moved into [0, n]; a half record is rounded at random.
-    """
-    scale = 2 * N_SETS / epsilon
-    ones = counts[:, None] + _noise(scale, counts, bits)
-    zeros = n - counts[:, None] + _noise(scale, counts, bits)
-    nearest = np.clip((n + ones - zeros) / 2, 0, n)
-    rounded: IntArray = np.floor(nearest + bits.generator().random(nearest.shape)).astype(np.int64)
-    return rounded
-
-
 def redrawn_published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw the noise on the count of ones again until it falls into [0, n], at the scale printed.
 
-    The true loss of a set is e + log(2 - exp(-e)) for e = epsilon / m (5.2).
+    The true loss of a set is e + log(2 - exp(-e)) for e = epsilon / m.
     """
     return _redrawn(counts, n, N_SETS / epsilon, bits)
 
 
 def redrawn(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw again until in [0, n], at the scale b with 1 / b + log(2 - exp(-1 / b)) = epsilon / m (5.2, review E3)."""
+    """Draw again until in [0, n], at the scale b with 1 / b + log(2 - exp(-1 / b)) = epsilon / m.
+
+    Proof: ``docs/proofs/modips.md``, section 4.
+    """
     return _redrawn(counts, n, repaired_scale(epsilon / N_SETS), bits)
 
 
@@ -201,34 +178,135 @@ def repaired_scale(epsilon: Fraction) -> Fraction:
     return Fraction(math.ceil(10**9 / rate) + 1, 10**9)
 
 
-def multinomial_dirichlet(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw a proportion from Beta(alpha + n_1, alpha + n - n_1) for each set, and the set from it.
+def published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Draw each set from the posterior given a noisy count of its own, of scale m / epsilon and clamped, as if exact.
 
-    alpha = n / (exp(epsilon / m) - 1): each set spends epsilon / m, as long as the proportions stay inside (5.4).
+    Returns
+    -------
+    ndarray of int64, shape (replicates, sets)
+        Ones in each set.
     """
-    alpha = n / math.expm1(epsilon / N_SETS)
-    return _beta_binomial(alpha + counts[:, None], alpha + n - counts[:, None], n, N_SETS, bits.generator())
+    noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
+    return _sets(np.clip(counts[:, None] + noise, 0, n), n, N_SETS, bits)
 
 
-def mcclure_reiter(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw one set from the proportion (n_1 + alpha) / (n + 2 alpha), alpha = 1 / (exp(epsilon / n) - 1) (5.4)."""
-    alpha = 1 / math.expm1(epsilon / n)
-    share = (counts + alpha) / (n + 2 * alpha)
-    ones: IntArray = bits.generator().binomial(n, share)[:, None].astype(np.int64)
-    return ones
+def plug_in(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Draw all sets from the posterior given one noisy count, of scale 1 / epsilon and clamped, as if exact."""
+    return _sets(np.clip(noisy_counts(counts, epsilon, bits), 0, n)[:, None], n, N_SETS, bits)
 
 
 METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = {
     "modips-published": published,
     "modips-plug-in": plug_in,
     "laplace-one-count": one_count,
-    "laplace-both-counts": both_counts,
     "laplace-redrawn-published": redrawn_published,
     "laplace-redrawn": redrawn,
-    "multinomial-dirichlet": multinomial_dirichlet,
-    "mcclure-reiter": mcclure_reiter,
 }
 """Each takes the counts of ones by replicate, n, the total epsilon and bits; returns ones by replicate and set."""
+
+
+def noisy_counts(counts: IntArray, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Sanitize the counts of ones with all of epsilon: replacing a record changes them by 1, and n is public."""
+    noisy: IntArray = counts + discrete_laplace(1 / epsilon, len(counts), bits)
+    return noisy
+
+
+class Posteriors:
+    """Noise-aware posteriors of a proportion: exact, a row for each value that a noisy count may have.
+
+    The true count k of n has the law BetaBinomial(n, 1/3, 1/3) times exp(-epsilon abs(noisy - k)); given it, the
+    proportion is Beta(k + 1/3, n - k + 1/3). Noisy counts beyond 0 or n say the same as those bounds.
+
+    Parameters
+    ----------
+    n : int
+        Records.
+    epsilon : Fraction
+        Of the one sanitization.
+    """
+
+    def __init__(self, n: int, epsilon: Fraction) -> None:
+        known = np.arange(n + 1)
+        log_law = stats.betabinom.logpmf(known, n, PRIOR, PRIOR) - float(epsilon) * np.abs(known[:, None] - known)
+        law = np.exp(log_law - log_law.max(axis=1, keepdims=True))
+        self.n = n
+        self.law: FloatArray = law / law.sum(axis=1, keepdims=True)
+        """Shape (noisy counts, true counts)."""
+        self._ladder = (self.law.cumsum(axis=1) + np.arange(n + 1)[:, None]).ravel()
+
+    def draw(self, noisy: IntArray, n_draws: int, rng: np.random.Generator) -> FloatArray:
+        """Draw proportions, shape (replicates, draws)."""
+        row = np.clip(noisy, 0, self.n)[:, None]
+        found = np.searchsorted(self._ladder, row + rng.random((len(row), n_draws)))
+        count = np.clip(found - row * (self.n + 1), 0, self.n)
+        shares: FloatArray = rng.beta(PRIOR + count, PRIOR + self.n - count)
+        return shares
+
+    def interval(self, noisy: IntArray, level: float = 0.95) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Return posterior means and the ends of central intervals, each of shape (replicates,)."""
+        shares, below = _beta_laws(self.n)
+        row, place = np.unique(np.clip(noisy, 0, self.n), return_inverse=True)
+        reached = self.law[row] @ below
+        ends = [
+            np.array([np.interp(p, each, shares) for each in reached])[place]
+            for p in ((1 - level) / 2, (1 + level) / 2)
+        ]
+        mean = self.law[row] @ ((np.arange(self.n + 1) + PRIOR) / (self.n + 2 * PRIOR))
+        return mean[place], ends[0], ends[1]
+
+
+def inverted(
+    noisy: IntArray, n: int, epsilon: Fraction, level: float = 0.95
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return estimates and intervals that need no prior: the proportions that a test of the noisy count doesn't reject.
+
+    The noisy count is binomial plus discrete Laplace noise; a proportion is rejected where the probability of less than
+    the noisy count plus half of that of the same (mid-p) is in a tail.
+
+    Parameters
+    ----------
+    noisy : ndarray, shape (replicates,)
+        Noisy counts.
+    n, epsilon
+        Records, and the loss of the one sanitization.
+    level : float
+        Of the interval.
+    """
+    shares, laws = _binomials(n)
+    value, place = np.unique(noisy, return_inverse=True)
+    gap, rate = value[:, None] - np.arange(n + 1), float(epsilon)
+    tail = np.exp(-rate * np.abs(gap)) / 2  # P(noise < gap) + P(noise = gap) / 2 for gap < 0
+    below = np.where(gap == 0, 0.5, np.where(gap < 0, tail, 1 - tail)) @ laws
+    ends = [
+        np.array([np.interp(p, each[::-1], shares[::-1]) for each in below]) for p in ((1 + level) / 2, (1 - level) / 2)
+    ]
+    return np.clip(noisy / n, 0, 1), ends[0][place], ends[1][place]
+
+
+@lru_cache(maxsize=3)
+def _binomials(n: int) -> tuple[FloatArray, FloatArray]:
+    """Return a grid of proportions, and the binomial laws, shape (counts, grid)."""
+    shares = np.sin(np.linspace(0, np.pi / 2, GRID // 4 + 1)) ** 2
+    return shares, stats.binom.pmf(np.arange(n + 1)[:, None], n, shares)
+
+
+@lru_cache(maxsize=3)
+def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
+    """Return a grid of proportions, dense at both ends, and P(proportion <= it) for every true count."""
+    shares = np.sin(np.linspace(0, np.pi / 2, GRID)) ** 2
+    known = np.arange(n + 1)[:, None]
+    return shares, special.betainc(known + PRIOR, n - known + PRIOR, shares)
+
+
+def aware_sets(posteriors: Posteriors, noisy: IntArray, n_sets: int, rng: np.random.Generator) -> IntArray:
+    """Draw sets, each at a posterior draw of its own; shape (replicates, sets)."""
+    return rng.binomial(posteriors.n, posteriors.draw(noisy, n_sets, rng)).astype(np.int64)
+
+
+def _sets(used: IntArray, n: int, n_sets: int, bits: RandomBits) -> IntArray:
+    rng = bits.generator()
+    share = rng.beta(PRIOR + used, PRIOR + n - used, (len(used), n_sets))
+    return rng.binomial(n, share).astype(np.int64)
 
 
 def _noise(scale: Fraction, counts: IntArray, bits: RandomBits) -> IntArray:
@@ -246,8 +324,6 @@ def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> Int
     return found.reshape(len(counts), N_SETS)
 
 
-def _beta_binomial(
-    a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]], n: int, n_sets: int, rng: np.random.Generator
-) -> IntArray:
+def _beta_binomial(a: FloatArray, b: FloatArray, n: int, n_sets: int, rng: np.random.Generator) -> IntArray:
     share = rng.beta(np.broadcast_to(a, (len(a), n_sets)), np.broadcast_to(b, (len(b), n_sets)))
     return rng.binomial(n, share).astype(np.int64)

@@ -1,32 +1,73 @@
 """Simulation study of paper 004: one column from Beta(0.5, 3), censored and weighted posteriors and a histogram."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 
-from pdips_papers.harness.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task
-from pdips_papers.modips.words import text_of
-from pdips_papers.pseudo.censored_findings import findings
-from pdips_papers.pseudo.censored_forms import CONFIDENTIAL, FRESH, N_DRAWS, Made, Published, ecdf_distances, sound
-from pdips_papers.pseudo.censored_layout import BOUND, BOUNDS, COUNT, UTILITY, layout
-from pdips_papers.pseudo.censored_paper import COUNTED, COUNTS
-from pdips_papers.pseudo.censored_pictures import pictures
+from pdips.arrays import FloatArray
+from pdips_papers.harness.curves import Violin, violins
+from pdips_papers.harness.study import COLUMNS, Block, Finding, Options, Picture, Study, Task, by_place
+from pdips_papers.pseudo.claims import simulated_findings
+from pdips_papers.pseudo.synthesizers import (
+    BOUND,
+    BOUNDS,
+    CENSOR_UW,
+    CENSOR_W,
+    CENTRES,
+    CONFIDENTIAL,
+    COUNT,
+    DOWNSCALED_AT,
+    FRESH,
+    N_DRAWS,
+    PH,
+    SCALE,
+    UNWEIGHTED,
+    UTILITY,
+    WEIGHTED,
+    WEIGHTED_E,
+    PublishedSynthesizers,
+    Synthesis,
+    ecdf_distances,
+    epsilons_in,
+    row_of,
+    sound,
+    sound_row,
+)
 
 N_RECORDS = 2_000
 SHAPES = (0.5, 3.0)
+
 CLAIMED, TRUE = ("5", "4", "3"), ("5", "4", "3", "1")
 """Epsilons that published forms claim, and that sound forms have."""
 
+COUNTED = ("Min", "Q1", "Median", "Mean", "Q3", "Max", "sd")
+"""Summaries over replicates, the columns of table 1 and of supplementary table 3."""
 
-class CensoredBeta:
+COUNTS: dict[str, tuple[float, ...]] = {
+    "Weighted-e, epsilon = 5": (0, 0, 0, 29, 55, 166, 48.80),
+    "Censor_w, epsilon = 5": (0, 0, 0, 110, 260, 341, 129.59),
+    "Censor_uw, epsilon = 5": (196, 236, 244, 247, 255, 296, 17.44),
+    "Weighted-e, epsilon = 4": (0, 130, 219, 195, 272, 364, 103.48),
+    "Censor_w, epsilon = 4": (0, 404, 425, 408, 440, 549, 92.56),
+    "Censor_uw, epsilon = 4": (340, 398, 419, 419, 435, 481, 26.73),
+    "Weighted-e, epsilon = 3": (400, 536, 574, 573, 618, 684, 60.62),
+    "Censor_w, epsilon = 3": (655, 715, 741, 741, 763, 831, 35.66),
+    "Censor_uw, epsilon = 3": (737, 787, 806, 809, 829, 888, 32.85),
+    "Weighted-e, epsilon = 4, c1 = 0.8": (0, 0, 93, 91, 165, 269, 86.49),
+    "Censor_w, epsilon = 4, c1 = 0.8": (0, 0, 0, 144, 328, 413, 165.66),
+}
+"""Of 2,000 records, over 100 replicates: tables 1 and 3."""
+
+
+class CensoredBeta(Study):
     """``pdips study censored-beta``."""
 
-    name = "censored-beta"
-    title = "Censored and weighted posteriors of a beta model: the simulations of paper 004"
-    default_replicates = 100
-    data: Data = "none"
+    name: ClassVar[str] = "censored-beta"
+    title: ClassVar[str] = "Censored and weighted posteriors of a beta model: the simulations of paper 004"
+    default_replicates: ClassVar[int] = 100
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each replicate."""
@@ -42,20 +83,20 @@ class CensoredBeta:
         rng = np.random.default_rng(seed)
         n = arguments["n"]
         y = rng.beta(*SHAPES, n)
-        forms: list[Iterator[Made]] = [
-            iter([Made(row=CONFIDENTIAL, synthetic=y), Made(row=FRESH, synthetic=rng.beta(*SHAPES, n))]),
-            Published(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
+        forms: list[Iterable[Synthesis]] = [
+            [
+                Synthesis(row=CONFIDENTIAL, synthetic=y),
+                Synthesis(row=FRESH, synthetic=rng.beta(*SHAPES, n)),
+            ],
+            PublishedSynthesizers(y, rng, arguments.get("draws", N_DRAWS)).all(arguments["claimed"]),
             sound(y, arguments["true"], rng),
         ]
         return [row for made in forms for each in made for row in measured(y, each)]
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table: means of utility measures, summaries of bounds and of counts beside the paper's."""
-        parts = [
-            summary
-            for (row, column), values in measurements.groupby(["row", "column"], sort=False)["value"]
-            for summary in summaries(str(row), str(column), values.to_numpy(dtype=np.float64))
-        ]
+        places = by_place(measurements)
+        parts = [summary for (row, column), values in places.items() for summary in summaries(row, column, values)]
         found = pd.DataFrame(parts, columns=COLUMNS[:4])
         printed = {
             (row, f"{COUNT}: {name}"): value
@@ -66,23 +107,35 @@ class CensoredBeta:
         return found
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the paper's tables, and utility by epsilon."""
-        return layout(table)
+        """Return counts, bounds, utility by epsilon, and down-scaling."""
+        rows = set(table["row"])
+        epsilons = epsilons_in(rows)
+        blocks = [_counts(rows, epsilons), _bounds(rows, epsilons)]
+        blocks += [_utility(rows, epsilon) for epsilon in epsilons]
+        if row_of(WEIGHTED, "", SCALE) in rows:
+            wanted = [row for _, row, _ in downscaled()]
+            title = f"Utility with and without down-scaling at claimed ϵ = {DOWNSCALED_AT}"
+            shown = {row: row for row in wanted if row in rows}
+            blocks.append(
+                Block(title=title, rows=shown, columns=_columns(), headline=False, group="Down-scaling (4.4)")
+            )
+        return [block for block in blocks if block.rows]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw the paper's violins."""
-        return pictures(measurements)
+        """Draw the paper's violins: the Lipschitz bounds, each measure by epsilon, the effect of down-scaling."""
+        values = by_place(measurements)
+        epsilons = epsilons_in(row for row, _ in values)
+        found = [_bounds_of(values, epsilons), *(_utility_of(values, epsilons, column) for column in UTILITY)]
+        if (row_of(WEIGHTED, "", SCALE), BOUND) in values:
+            found.append(_downscaled_of(values))
+        return found
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Compare the paper's claims with what was found."""
-        return findings(table)
-
-    def text(self) -> str:
-        """Say what was done and what each row spends."""
-        return text_of(self.name)
+        return simulated_findings(table)
 
 
-def measured(y: np.ndarray, made: Made) -> list[dict[str, Any]]:
+def measured(y: np.ndarray, made: Synthesis) -> list[dict[str, Any]]:
     """Return the measurements of one synthetic set: its bound and count if it has them, and its utility."""
     largest, average = ecdf_distances(y, made.synthetic)
     low, middle, high = np.quantile(made.synthetic, [0.15, 0.5, 0.9])
@@ -118,3 +171,201 @@ def summaries(row: str, column: str, values: np.ndarray) -> list[tuple[Any, ...]
             for name, value in zip(BOUNDS, stated, strict=True)
         ]
     return [(row, column, float(values.mean()), error)]
+
+
+def _columns() -> dict[str, str]:
+    return {name: name.replace("percentile", "pct.") for name in UTILITY}
+
+
+def _counts(rows: set[str], epsilons: Iterable[str]) -> Block:
+    wanted = [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
+    wanted += [row for row in COUNTS if "c1" in row]
+    return Block(
+        title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w "
+        "and Censor_uw",
+        rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
+        columns={f"{COUNT}: {name}": name for name in COUNTED},
+        group="Counts (4.2)",
+    )
+
+
+def _bounds(rows: set[str], epsilons: Iterable[str]) -> Block:
+    wanted = [UNWEIGHTED, WEIGHTED, row_of(WEIGHTED, "", SCALE)]
+    wanted += [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
+    wanted += [row for row in COUNTS if "c1" in row]
+    labels = ("mean", "sd", "min", "max", "share above ϵ / 2")
+    return Block(
+        title="Lipschitz bounds, which the paper draws (figures 2, 6 and 10)",
+        rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
+        columns=dict(zip(BOUNDS, labels, strict=True)),
+        headline=False,
+        group="Lipschitz bounds (4.2)",
+    )
+
+
+def _utility(rows: set[str], epsilon: str) -> Block:
+    """Return every form at one epsilon; its true loss stands in its label."""
+    twice = f"{2 * float(epsilon):g}"
+    wanted = {
+        CONFIDENTIAL: "confidential data",
+        FRESH: "fresh sample from the truth",
+        UNWEIGHTED: "Unweighted: posterior as it is; no privacy",
+        WEIGHTED: "Weighted; no true ϵ",
+        row_of(WEIGHTED_E, epsilon): "Weighted-e; no true ϵ",
+        row_of(CENSOR_W, epsilon): "Censor_w; no true ϵ",
+        row_of(CENSOR_UW, epsilon): f"Censor_uw; true ϵ {twice}",
+        row_of(PH, epsilon): f"PH; true ϵ {epsilon}",
+        **{sound_row(centre, epsilon): f"centre {centre}; true ϵ {epsilon}" for centre in CENTRES},
+    }
+    return Block(
+        title=f"Utility at ϵ = {epsilon}, claimed by the published forms: means over replicates",
+        rows={row: label for row, label in wanted.items() if row in rows},
+        columns=_columns(),
+        group="Utility (4.3), published and sound",
+    )
+
+
+def downscaled() -> list[tuple[str, str, int]]:
+    """Return label, row and colour of the forms with and without down-scaling."""
+    return [
+        (f"{form}, c1 = {scale:g}", row_of(form, "" if form == WEIGHTED else DOWNSCALED_AT, scale), colour)
+        for form in (WEIGHTED, WEIGHTED_E, CENSOR_W)
+        for scale, colour in ((1.0, PUBLISHED), (SCALE, 2))
+    ]
+
+
+GREY, PUBLISHED, SOUND, OURS = 1, 4, 3, 5
+
+KEY = {
+    "not private": f"--series-{GREY}",
+    "as published, at the epsilon it claims": f"--series-{PUBLISHED}",
+    "sound, at its true epsilon": f"--series-{SOUND}",
+    "sound, staged (the default)": f"--series-{OURS}",
+}
+
+TRUTH = stats.beta(0.5, 3)
+
+TRUE_VALUES = {
+    "mean": float(TRUTH.mean()),
+    "median": float(TRUTH.ppf(0.5)),
+    "15th percentile": float(TRUTH.ppf(0.15)),
+    "90th percentile": float(TRUTH.ppf(0.9)),
+}
+"""Of Beta(0.5, 3)."""
+
+FIGURES = {
+    "max-ECDF": "figure 3",
+    "avg-ECDF": "figure 4",
+    "mean": "beyond the paper",
+    "median": "figures 5 and 15",
+    "15th percentile": "figures 11 and 13",
+    "90th percentile": "figures 12 and 14",
+}
+
+DOWNSCALED = {
+    BOUND: "figure 6",
+    "max-ECDF": "figure 16",
+    "avg-ECDF": "figure 7",
+    "mean": "figure 17",
+    "median": "figure 18",
+    "15th percentile": "figure 8",
+}
+
+OUTSIDE = "centre: zero"
+"""Limits of pictures are made without it."""
+
+type Values = Mapping[tuple[str, str], FloatArray]
+"""By row and column: one value a replicate."""
+
+
+def _limits(
+    drawn: Sequence[Sequence[Violin]], marks: Sequence[float] = (), low: float | None = None
+) -> tuple[float, float]:
+    """Return limits that hold nearly all values of all panels, so that a few outliers don't flatten the rest."""
+    every = [np.asarray(each.values, dtype=float) for panel in drawn for each in panel]
+    high = max([*(float(np.quantile(values, 0.98)) for values in every), *marks])
+    least = min([*(float(np.quantile(values, 0.02)) for values in every), *marks]) if low is None else low
+    margin = 0.04 * (high - least) or 0.1
+    return least - (0.0 if low is not None else margin), high + margin
+
+
+def _present(values: Values, column: str, wanted: Sequence[tuple[str, str, int]]) -> list[Violin]:
+    """Return the violins, from (label, row, colour), of which there are values."""
+    return [Violin(label, values[row, column], colour) for label, row, colour in wanted if (row, column) in values]
+
+
+def _forms(epsilon: str) -> list[tuple[str, str, int]]:
+    """Return label, row and colour of every form that is compared at an epsilon."""
+    published = [(form, row_of(form, epsilon), PUBLISHED) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
+    of_centre = {"zero": SOUND, "Beta(0.6, 2)": SOUND, "staged": OURS}
+    return [
+        (CONFIDENTIAL, CONFIDENTIAL, GREY),
+        (FRESH, FRESH, GREY),
+        (UNWEIGHTED, UNWEIGHTED, GREY),
+        (WEIGHTED, WEIGHTED, PUBLISHED),
+        *published,
+        (PH, row_of(PH, epsilon), SOUND),
+        *((f"centre: {centre}", sound_row(centre, epsilon), of_centre[centre]) for centre in CENTRES),
+    ]
+
+
+def _bounds_of(values: Values, epsilons: Sequence[str]) -> Picture:
+    drawn = {
+        epsilon: _present(
+            values,
+            BOUND,
+            [
+                (WEIGHTED, WEIGHTED, PUBLISHED),
+                *((form, row_of(form, epsilon), PUBLISHED) for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)),
+            ],
+        )
+        for epsilon in epsilons
+        if (row_of(CENSOR_UW, epsilon), BOUND) in values
+    }
+    limits = _limits(list(drawn.values()), low=0.0)
+    panels = [violins(f"claimed ϵ = {each}", rows, limits, [float(each) / 2]) for each, rows in drawn.items()]
+    every = _present(values, BOUND, [(UNWEIGHTED, UNWEIGHTED, GREY), (WEIGHTED, WEIGHTED, PUBLISHED)])
+    panels.append(violins("without a target", every, _limits([every], low=0.0)))
+    return Picture(
+        title="Lipschitz bounds (figures 2 and 10)",
+        panels=panels,
+        caption="Distribution over replicates of the largest weighted and censored log-likelihood of any record "
+        "and draw; the dashed line is ϵ / 2. Dots are means, lines reach from the least to the greatest value.",
+        key=dict(list(KEY.items())[:2]),
+    )
+
+
+def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> Picture:
+    powers = column == "avg-ECDF"
+    if powers:
+        values = {place: np.log10(found) for place, found in values.items() if place[1] == column}
+    drawn = {epsilon: _present(values, column, _forms(epsilon)) for epsilon in epsilons}
+    marks = [TRUE_VALUES[column]] if column in TRUE_VALUES else []
+    usual = [[each for each in rows if each.label != OUTSIDE] for rows in drawn.values()]
+    limits = _limits(usual, marks, low=None if marks or powers else 0.0)
+    truth = " The dashed line is the value of Beta(0.5, 3)." if marks else " The axis is logarithmic." if powers else ""
+    return Picture(
+        title=f"{column} ({FIGURES[column]})",
+        panels=[violins(f"ϵ = {epsilon}", rows, limits, marks, powers=powers) for epsilon, rows in drawn.items()],
+        caption="Distribution over replicates; where centre zero lies to the right of the picture, the table has "
+        f"it.{truth} At the same ϵ the true loss of Censor_uw is 2 ϵ, and Weighted, Weighted-e and Censor_w have "
+        "none; PH and the forms named by their centre keep ϵ.",
+        key=KEY,
+    )
+
+
+def _downscaled_of(values: Values) -> Picture:
+    panels = []
+    for column, figure in DOWNSCALED.items():
+        rows = _present(values, column, downscaled())
+        marks = (
+            [float(DOWNSCALED_AT) / 2] if column == BOUND else [TRUE_VALUES[column]] if column in TRUE_VALUES else []
+        )
+        low = None if column in TRUE_VALUES else 0.0
+        panels.append(violins(f"{column} ({figure})", rows, _limits([rows], marks, low), marks))
+    return Picture(
+        title=f"With and without down-scaling at ϵ = {DOWNSCALED_AT}",
+        panels=panels,
+        caption=f"Weights as they are, and times {SCALE:g}. Dashed: ϵ / 2, or the value of Beta(0.5, 3).",
+        key={"c1 = 1": f"--series-{PUBLISHED}", f"c1 = {SCALE:g}": "--series-2"},
+    )

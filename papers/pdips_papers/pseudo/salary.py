@@ -1,42 +1,106 @@
 """Section 5 of paper 004: a number on public covariates by beta regression; table 2 on a table of one's own."""
 
 import hashlib
-from collections.abc import Mapping
-from functools import lru_cache
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
-from pdips_papers.harness.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task, summarise
-from pdips_papers.modips.words import text_of
-from pdips_papers.pseudo.censored_forms import (
+from pdips.errors import InputError, RefusedError
+from pdips.posterior.censoring import Censored
+from pdips.posterior.columns import record_values
+from pdips.posterior.finished_model import censor
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
+from pdips.posterior.nuts import converged, sample
+from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.registry import find
+from pdips_papers.harness.study import (
+    COLUMNS,
+    Block,
+    Data,
+    Figures,
+    Finding,
+    Options,
+    Study,
+    Task,
+    schema_beside,
+    summarise,
+)
+from pdips_papers.pseudo.claims import application
+from pdips_papers.pseudo.synthesizers import (
     CENSOR_UW,
     CENSOR_W,
     CONFIDENTIAL,
+    EPSILON,
     PH,
+    STAGED,
     UNWEIGHTED,
     WEIGHTED,
     WEIGHTED_E,
     ecdf_distances,
 )
-from pdips_papers.pseudo.censored_paper import SALARY, SALARY_ROWS
-from pdips_papers.pseudo.salary_findings import findings
-from pdips_papers.pseudo.salary_forms import STAGED, Answer, Published, confidential_column, sound
 
 MOST_RECORDS = 2_000
 """Of a larger table each replicate takes as many records at random; the paper's has 1,601."""
 
 TRUE, RHAT, KEPT = "True ϵ", "R-hat", "Sets released"
+SALARY_ROWS = ("Lipschitz", "Privacy", "max-ECDF", "avg-ECDF", "Mean", "Median", "15th Q", "90th Q")
+NONE = float("nan")
+SALARY: dict[str, tuple[float, ...]] = {
+    "Data": (NONE, NONE, NONE, NONE, 91019, 80000, 51000, 150000),
+    "Weighted": (2.62, 5.24, 0.0656, 0.0011, 92994, 80135, 44303, 162351),
+    "Weighted-e": (2.61, 5.22, 0.1020, 0.0025, 89525, 76451, 40574, 158037),
+    "Censor_w": (2.50, 5.00, 0.0968, 0.0026, 88581, 75642, 41142, 158426),
+    "Censor_uw": (2.50, 5.00, 0.1350, 0.0039, 88840, 75211, 38107, 162686),
+    "PH": (NONE, 5.00, 0.1310, 0.0057, 93654, 91180, 30108, 163872),
+}
+"""Table 2, by column: 1,601 mathematicians and statisticians of the Survey of Doctoral Recipients, epsilon 5."""
+
 PRINTED = ("Lipschitz", "Privacy", TRUE, *SALARY_ROWS[2:])
+CHAINS, DRAWS, TUNE = 2, 500, 500
+"""Of each published fit: S = 1,000 draws, as in the simulations."""
+
 ORDER = (CONFIDENTIAL, UNWEIGHTED, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH, *STAGED)
 
 
-class Salary:
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a synthesizer made.
+
+    Parameters
+    ----------
+    column : str
+        Column of the study's table.
+    synthetic : ndarray, shape (records,), optional
+        One synthetic set; None if the chains did not agree, so that nothing was released.
+    bound : float, optional
+        Lipschitz bound.
+    claimed, true : float, optional
+        What is said to be spent, and what is.
+    rhat : float, optional
+        The worst R-hat of the fit.
+    """
+
+    column: str
+    synthetic: FloatArray | None
+    bound: float | None = None
+    claimed: float | None = None
+    true: float | None = None
+    rhat: float | None = None
+
+
+class Salary(Study):
     """``pdips study salary``."""
 
     name: ClassVar[str] = "salary"
@@ -51,7 +115,7 @@ class Salary:
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each replicate. Reads the table, to refuse a wrong one."""
         path = Path(str(options.data))
-        schema = schema_beside(path)
+        schema = _schema(path)
         _load(str(path))
         if options.epsilons:
             raise InputError("study salary has the paper's epsilon, 5, and takes no --epsilon")
@@ -64,9 +128,9 @@ class Salary:
         table = subsample(_load(arguments["data"]), arguments.get("records", MOST_RECORDS), rng)
         y = table.frame[confidential_column(table.schema)].to_numpy(dtype=np.float64)
         answers = [Answer(column=CONFIDENTIAL, synthetic=y)]
-        answers += Published(table, rng, **arguments.get("fit", {})).all()
-        answers += sound(table, rng)
-        return [row for answer in answers for row in measured(y, answer)]
+        answers += PublishedRegressions(table, rng, **arguments.get("fit", {})).all()
+        answers += sound_answers(table, rng)
+        return [row for answer in answers for row in answered(y, answer)]
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return means over replicates, beside the paper's figures of its own table."""
@@ -85,48 +149,26 @@ class Salary:
         columns = {column: column for column in ORDER}
         title = "Table 2. The paper's figures are of its own table: 1,601 salaries in dollars a year"
         checks = {row: row for row in (RHAT, KEPT) if row in set(table["row"])}
+        more = "Chains: the worst R-hat, and share of sets that were released"
         return [
             Block(title=title, rows=rows, columns=columns),
-            Block(
-                title="Chains: the worst R-hat, and share of sets that were released",
-                rows=checks,
-                columns=columns,
-                headline=False,
-            ),
+            Block(title=more, rows=checks, columns=columns, headline=False),
         ]
-
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw nothing; the quantiles of table 2 stand for the densities of figure 9."""
-        return []
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Compare the paper's claims with what was found."""
-        return findings(table)
-
-    def text(self) -> str:
-        """Say what was done and what each column spends."""
-        return text_of(self.name)
+        return application.judge(Figures(table))
 
 
-def schema_beside(path: Path) -> Schema:
-    """Return the schema in the file beside a table, of the same name with the ending .toml.
-
-    Raises
-    ------
-    InputError
-        If there is none, or it is not of one confidential number and public columns.
-    """
-    beside = path.with_suffix(".toml")
-    if not beside.is_file():
-        raise InputError(f"study salary needs the table's schema beside it: there is no {beside.name}")
-    schema = Schema.load(beside)
+def _schema(path: Path) -> Schema:
+    schema = schema_beside(path, "salary")
     confidential_column(schema)
     return schema
 
 
 @lru_cache(maxsize=1)
 def _load(path: str) -> Table:
-    return Table.read(path, schema_beside(Path(path)))
+    return Table.read(path, _schema(Path(path)))
 
 
 def subsample(table: Table, most: int, rng: np.random.Generator) -> Table:
@@ -137,7 +179,7 @@ def subsample(table: Table, most: int, rng: np.random.Generator) -> Table:
     return Table(table.frame.iloc[rows].reset_index(drop=True), table.schema)
 
 
-def measured(y: np.ndarray, answer: Answer) -> list[dict[str, Any]]:
+def answered(y: np.ndarray, answer: Answer) -> list[dict[str, Any]]:
     """Return what is said of one synthetic set, of the rows of table 2."""
     stated = {"Lipschitz": answer.bound, "Privacy": answer.claimed, TRUE: answer.true, RHAT: answer.rhat}
     found = {row: float(value) for row, value in stated.items() if value is not None}
@@ -150,3 +192,119 @@ def measured(y: np.ndarray, answer: Answer) -> list[dict[str, Any]]:
         low, middle, high = np.quantile(answer.synthetic, [0.15, 0.5, 0.9])
         found |= {"Median": float(middle), "15th Q": float(low), "90th Q": float(high)}
     return [{"row": row, "column": answer.column, "value": value} for row, value in found.items()]
+
+
+def confidential_column(schema: Schema) -> str:
+    """Return the column to synthesize: one number, beside public columns.
+
+    Raises
+    ------
+    InputError
+        If the schema is of another kind.
+    """
+    names = [name for name, column in schema.columns.items() if not column.public]
+    numeric = [name for name in names if not schema.columns[name].is_categorical and not schema.columns[name].integer]
+    if len(names) != 1 or numeric != names or not schema.public_columns:
+        raise InputError(
+            "study salary needs a schema with one confidential column, a number that isn't integer, and public "
+            f"columns; confidential in this one: {', '.join(names) or 'none'}"
+        )
+    return names[0]
+
+
+class PublishedRegressions:
+    """The published forms of one table: fits by NUTS of one model, compiled once, that differ in weights and window.
+
+    Log-likelihoods are those of the number scaled to [0, 1] by its public bounds, as in the paper.
+
+    Parameters
+    ----------
+    table : Table
+        The table.
+    rng : numpy.random.Generator
+        Randomness.
+    chains, draws, tune : int
+        Of each fit.
+    """
+
+    def __init__(
+        self, table: Table, rng: np.random.Generator, *, chains: int = CHAINS, draws: int = DRAWS, tune: int = TUNE
+    ) -> None:
+        self._table, self._rng = table, rng
+        self._settings = (chains, draws, tune)
+        self._name = confidential_column(table.schema)
+        column = table.schema.columns[self._name]
+        self._lower, self._upper = float(column.lower or 0), float(column.upper or 0)
+        self._centre = -math.log(self._upper - self._lower)
+
+    @cached_property
+    def _blueprint(self) -> Blueprint:
+        return Blueprint(as_source("beta_regression"), self._table.schema)
+
+    @cached_property
+    def _censored(self) -> Censored:
+        model = self._blueprint.build(record_values(self._table))
+        return censor(model, window=math.inf, centre=self._centre)
+
+    def refit(self, weights: FloatArray, window: float) -> tuple[FloatArray, FloatArray, float]:
+        """Return the largest log-likelihoods, shape (records,), a synthetic set from one draw, and the worst R-hat."""
+        self._censored.update(weights=weights, window=window)
+        chains, draws, tune = self._settings
+        tree = sample(self._censored, rng=self._rng, chains=chains, draws=draws, tune=tune)
+        posterior = tree["posterior"].to_dataset()
+        largest = np.abs(self._censored.log_likelihood(posterior) - self._centre).max(axis=0)
+        chain, draw = (int(self._rng.integers(posterior.sizes[each])) for each in ("chain", "draw"))
+        one = posterior.isel(chain=chain, draw=draw)
+        values = {rv.name: one[rv.name].to_numpy() for rv in self._blueprint.model.free_RVs}
+        return largest, self._drawn(values), worst_rhat(tree)
+
+    def _drawn(self, values: Mapping[str, NDArray[Any]]) -> FloatArray:
+        public = record_values(self._table, self._table.schema.public_columns)
+        drawn = self._blueprint.draw(values, self._table.n_records, public, self._rng)[self._name]
+        return np.clip(np.asarray(drawn, dtype=np.float64), self._lower, self._upper)
+
+    def all(self) -> Iterator[Answer]:
+        """Make the posterior without privacy and the four published forms."""
+        ones, window = np.ones(self._table.n_records), EPSILON / 2
+        risks, synthetic, rhat = self.refit(ones, math.inf)
+        yield Answer(column=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()), rhat=rhat)
+        alpha = linear_weights(risks)
+        dropped = weighted_e(alpha, risks, EPSILON)
+        for column, weights, half in (
+            (WEIGHTED, alpha, math.inf),
+            (WEIGHTED_E, dropped, math.inf),
+            (CENSOR_W, alpha, window),
+            (CENSOR_UW, ones, window),
+        ):
+            largest, synthetic, rhat = self.refit(weights, half)
+            bound = min(lipschitz_bound(weights, largest), half)
+            claimed = 2 * bound if math.isinf(half) else float(EPSILON)
+            true = 2.0 * EPSILON if column == CENSOR_UW else None
+            yield Answer(column=column, synthetic=synthetic, bound=bound, claimed=claimed, true=true, rhat=rhat)
+
+
+def worst_rhat(tree: xr.DataTree) -> float:
+    """Return the largest R-hat of any parameter."""
+    return max(converged(tree).rhat.values())
+
+
+def sound_answers(table: Table, rng: np.random.Generator) -> Iterator[Answer]:
+    """Make the perturbed histogram of the number alone, and our default at the paper's target and at 1."""
+    name = confidential_column(table.schema)
+    column = table.schema.columns[name]
+    bins = int(np.ceil(np.sqrt(table.n_records)))
+    alone = Schema.model_validate({"columns": {name: {"lower": column.lower, "upper": column.upper, "bins": bins}}})
+    histogram, _ = find("perturbed-histogram")(epsilon=EPSILON).release(Table(table.frame[[name]], alone), rng=rng)
+    yield Answer(column=PH, synthetic=_values(histogram.sets[0], name), claimed=EPSILON, true=EPSILON)
+    for label, epsilon in STAGED.items():
+        mechanism = find("censored-posterior")(epsilon=epsilon, model="beta_regression", draws=DRAWS, tune=TUNE)
+        try:
+            release, _ = mechanism.release(table, rng=rng)
+            synthetic = _values(release.sets[0], name)
+        except RefusedError:
+            synthetic = None
+        yield Answer(column=label, synthetic=synthetic, claimed=epsilon, true=epsilon)
+
+
+def _values(frame: pd.DataFrame, name: str) -> FloatArray:
+    return frame[name].to_numpy(dtype=np.float64)

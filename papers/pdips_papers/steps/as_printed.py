@@ -1,12 +1,18 @@
 """Histogram mechanisms as papers 000, 001 and 003 print them: what they claim isn't what they guarantee."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, ClassVar
 
+from pdips.bayes_net.privbayes import PrivBayes
 from pdips.data.schema import Schema
-from pdips.histogram.histograms import PerturbedHistogram
-from pdips.histogram.laplace import LaplaceSanitizer
-from pdips.privacy.loss import Neighbours
+from pdips.errors import InputError
+from pdips.histogram.laplace import LaplaceSanitizer, PerturbedHistogram
+from pdips.margins.elections import STEPS_PER_UNIT
+from pdips.margins.steps import Steps
+from pdips.margins.tree_shape import Below
+from pdips.margins.universal_histogram import UniversalHistogram
+from pdips.privacy.loss import Kind, Neighbours, exact
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
 
@@ -43,3 +49,114 @@ class PrintedHistogram(PerturbedHistogram, PrintedSanitizer):
         "NO GUARANTEE. As published (paper 003, equation 3.1): noise of scale 1/epsilon on every cell, with "
         "the number of records public. Replacing one record changes two cells, so the true loss is 2 epsilon."
     )
+
+
+def overspent(plan: Plan, claim: Fraction, flaw: str) -> Plan:
+    """Return the plan of a tree all of whose steps cost twice their price."""
+    true_loss = 2 * plan.repeats * sum(step.price for step in plan.steps)
+    text = f"{flaw} The true loss is up to {float(true_loss):g}."
+    return replace(plan.without_guarantee(text), claim=claim)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedSteps(Steps):
+    """STEPS as papers 000 and 001 account for it: down to all cells, its layers paid equally."""
+
+    variant: ClassVar[str] = "published"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    loss_kind: ClassVar[Kind] = "none"
+    observed_levels: ClassVar[bool] = True
+    flaw: ClassVar[str] = (
+        "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
+        "the budget divided over L layers although L + 1 are noised, and AIC with the observed number of levels."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.stop, self.budget) != (None, None) or self.below == "margins":
+            raise InputError(
+                "variant 'published' is the papers' tree down to all cells, its layers paid equally: no margins below, "
+                "no stop, no budget"
+            )
+        if self.elect == "groups" or self.utility == "bic":
+            raise InputError("variant 'published' elects by AIC, one column a node or a layer: the rest is sound only")
+
+    def _below(self) -> Below:
+        return "cells"
+
+    def paid(self, n_layers: int, n_items: int) -> int:
+        """Return the number of layers that the papers pay for."""
+        return n_layers
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return what the papers take it for."""
+        return Sensitivity.of_record(schema, l1=1)
+
+    def election_sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return what the papers take it for, in steps of the grid of scores."""
+        return Sensitivity.of_record(schema, l1=4 * STEPS_PER_UNIT)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan with the papers' prices."""
+        return overspent(super().plan(schema), exact(self.epsilon, "epsilon"), self.flaw)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the variant, and settings as they were filled in."""
+        return {**super().shown(), "variant": self.variant}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedUniversal(UniversalHistogram):
+    """The universal histogram by the accounting of paper 000."""
+
+    variant: ClassVar[str] = "published"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    loss_kind: ClassVar[Kind] = "none"
+    flaw: ClassVar[str] = (
+        "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
+        "and the budget divided over L layers although L + 1 are noised where columns remain below."
+    )
+
+    def paid(self, schema: Schema) -> int:
+        """Return the number of layers that the paper pays for."""
+        return self.depth(schema)[1]
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return what the paper takes it for."""
+        return Sensitivity.of_record(schema, l1=1)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan with the paper's prices."""
+        return overspent(super().plan(schema), exact(self.epsilon, "epsilon"), self.flaw)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the variant."""
+        return {"variant": self.variant}
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintedPrivBayes(PrivBayes):
+    """PrivBayes as the DataSynthesizer code that paper 000 ran had it until March 2021: noise n times too small."""
+
+    variant: ClassVar[str] = "published"
+    loss_kind: ClassVar[Kind] = "none"
+    flaw: ClassVar[str] = (
+        "NO GUARANTEE. As published in code: noise for shares of records, of scale 2 (d - k) / (n epsilon_2), "
+        "added to counts, whose sensitivity is n times larger. The joint tables cost n times what is claimed."
+    )
+
+    def table_units(self, n_tables: int, n_records: int) -> Fraction:
+        """Return the sensitivity of shares of records, which the code takes for that of counts."""
+        return Fraction(n_tables, n_records)
+
+    def table_sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return that of a person with one record."""
+        return Sensitivity.of_person(l1=2)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan, which bounds nothing."""
+        return super().plan(schema).without_guarantee(self.flaw)
+
+    def shown(self) -> dict[str, Any]:
+        """Return the variant, and shares as numbers."""
+        return {**super().shown(), "variant": self.variant}

@@ -5,29 +5,50 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from importlib.resources import files
 from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
+from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.association import LEVELS, chi_square
+from pdips.evaluation.encoding import codes_of
+from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
-from pdips.evaluation.regression import Fit
+from pdips.evaluation.regression import Fit, compare_fits, fit_logistic
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
-from pdips.registry import find
-from pdips_papers.harness.framework import COLUMNS, Block, Data, Finding, Options, Picture, Task, summarise
-from pdips_papers.steps.voter_data import (
+from pdips.registry import variant_class
+from pdips_papers.harness.study import (
+    COLUMNS,
+    Block,
+    Data,
+    Finding,
+    Options,
+    Picture,
+    Study,
+    Task,
+    rows_of,
+    summarise,
+    task_key,
+)
+from pdips_papers.steps.voter_results import findings_of, layout_of, pictures_of
+from pdips_papers.steps.voter_table import (
+    ALWAYS,
+    AMONG_ALL,
+    FIRTH,
     MEASURES,
+    NEVER,
     PAPER_METHODS,
+    RESAMPLE,
+    SCORE,
     SMALLER_IS_BETTER,
     paper_table,
     read_voter,
     voter_schema,
 )
-from pdips_papers.steps.voter_model import firth_fit, glm_fit, overlaps
 
 N_SETS = 5
 EPSILONS = tuple(repr(math.exp(power)) for power in range(-2, 3))
@@ -48,26 +69,30 @@ AS_PUBLISHED: dict[str, dict[str, Any]] = {"PrivBayes": {"score": "mi", "usefuln
 """Further options of the published forms: the paper ran code that uses mutual information and leaves out no table."""
 
 FORMS: dict[str, dict[str, Any]] = {
-    "published": {"variant": "published", "split": "per-set"},
-    "sound": {"variant": "sound", "split": "once"},
+    "published": {"split": "per-set"},
+    "sound": {"split": "once"},
     "default": {},
 }
-RESAMPLE = "resample, not private"
-NEVER, ALWAYS = "no pair found associated", "every pair found associated"
-"""What consistency rates come to if the tests on synthetic sets say the same of all pairs, whatever the data."""
 
-REFERENCES = (RESAMPLE, NEVER, ALWAYS)
 CASES = (
     *((method, form) for form in ("published", "sound") for method in PAPER_METHODS),
     ("STEPS", "default"),
 )
-FIRTH = {key.replace("overlap", "firth"): f"{label} (Firth)" for key, label in MEASURES.items() if "overlap" in key}
-SCORE = "overall score"
-AMONG_ALL = " among all"
+
+OUTCOME, NUMERIC, INTERACTION = "voted", "age", ("prereg_state", "registered")
+
+COEFFICIENTS = {
+    "prereg": "prereg_state=yes",
+    "registered": "registered=yes",
+    "interaction": "prereg_state=yes:registered=yes",
+}
+
+GLM_TOLERANCE, GLM_STEPS = 1e-8, 25
+"""Where R's ``glm.control`` stops: a relative change of the deviance below 1e-8, or 25 steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voter:
+class Voter(Study):
     """Section 4 of paper 000.
 
     Parameters
@@ -81,7 +106,6 @@ class Voter:
     default_replicates: ClassVar[int] = 4
     data: ClassVar[Data] = "required"
     needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
-    """What the refusal of a run without data adds."""
 
     cases: Sequence[tuple[str, str]] = CASES
 
@@ -94,7 +118,7 @@ class Voter:
         for replicate in range(options.replicates):
             tasks += [
                 Task(
-                    key=_key(f"{method}.{form}.epsilon={epsilon}.replicate={replicate}"),
+                    key=task_key(f"{method}.{form}.epsilon={epsilon}.replicate={replicate}"),
                     arguments={"data": path, "method": method, "form": form, "epsilon": epsilon},
                 )
                 for epsilon in epsilons
@@ -110,7 +134,7 @@ class Voter:
             return _references(original, rng)
         method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
         sets = mechanism(method, form, epsilon).release(original.table, rng=rng)[0].sets
-        return _rows(row_name(method, form, epsilon), measure(original, sets, rng))
+        return rows_of(row_name(method, form, epsilon), measure(original, sets, rng))
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Average over replicates; rank the paper's methods in their published form, then all methods."""
@@ -126,25 +150,15 @@ class Voter:
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
         """Print the scores, then for each epsilon the paper's table, its ranks, and our own rows."""
-        from pdips_papers.steps.voter_layout import layout
-
-        return layout(table)
+        return layout_of(table)
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Draw the paper's figures 5 to 7."""
-        from pdips_papers.steps.voter_pictures import pictures
-
-        return pictures(table)
+        return pictures_of(table)
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims that the paper makes in words against the table."""
-        from pdips_papers.steps.voter_findings import findings
-
-        return findings(table)
-
-    def text(self) -> str:
-        """Return what was done, with which data, and what each published row really spends."""
-        return files("pdips_papers").joinpath("texts", "voter.html").read_text(encoding="utf-8")
+        return findings_of(table)
 
 
 @dataclass(frozen=True)
@@ -169,18 +183,10 @@ def _references(original: Original, rng: np.random.Generator) -> list[dict[str, 
     p = chi_square(original.table, sets[:1], rng=rng).p_original
     labels = {level: MEASURES[f"consistency_{round(100 * level)}"] for level in LEVELS}
     return [
-        *_rows(RESAMPLE, measure(original, sets, rng)),
-        *_rows(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
-        *_rows(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
+        *rows_of(RESAMPLE, measure(original, sets, rng)),
+        *rows_of(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
+        *rows_of(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
     ]
-
-
-def _rows(row: str, found: Mapping[str, float]) -> list[dict[str, Any]]:
-    return [{"row": row, "column": column, "value": value} for column, value in found.items()]
-
-
-def _key(text: str) -> str:
-    return "".join(letter if letter.isalnum() or letter in "._=-" else "_" for letter in text.lower())
 
 
 def log_epsilon(epsilon: str) -> str:
@@ -196,9 +202,10 @@ def row_name(method: str, form: str, epsilon: str) -> str:
 def mechanism(method: str, form: str, epsilon: str) -> Mechanism:
     """Return a method of the table in one of its forms."""
     name, options = SETTINGS[method]
+    kind, choosing = variant_class(name, "published" if form == "published" else "sound")
     if form == "published":
         options = options | AS_PUBLISHED.get(method, {})
-    found: Mechanism = find(name)(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **FORMS[form])
+    found: Mechanism = kind(epsilon=Fraction(epsilon), n_sets=N_SETS, **options, **FORMS[form], **choosing)
     return found
 
 
@@ -275,3 +282,101 @@ def _with_summary(found: pd.DataFrame) -> pd.DataFrame:
     parts = mine["row"].str.partition(": ")
     mine["row"], mine["column"] = parts[2], mine["column"] + ", " + parts[0]
     return pd.concat([found, mine], ignore_index=True)
+
+
+def firth_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
+    """Fit with Firth's correction: estimates and intervals stay finite although nobody unregistered voted."""
+    predictors = [name for name in schema.columns if name != OUTCOME]
+    return fit_logistic(
+        frame, OUTCOME, predictors, schema=schema, interactions=[INTERACTION], numeric=[NUMERIC], firth=True
+    )
+
+
+def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
+    """Fit as R's ``glm(family = binomial)`` does, which the paper's intervals bear the marks of.
+
+    Nobody unregistered voted, so that maximum likelihood doesn't exist: two coefficients and the intercept run off, and
+    what comes out, some 20 with standard errors of hundreds, is where the iterations happen to stop. Iteratively
+    reweighted least squares from R's starting values and with R's stopping rule gives the same.
+
+    Returns
+    -------
+    Fit
+        32 coefficients; NaN where a column depends linearly on those before it.
+    """
+    names, x, y, n = _design(frame, schema)
+    estimates, errors = np.full(len(names), np.nan), np.full(len(names), np.nan)
+    if not len(x):
+        return Fit(names=names, estimates=estimates, standard_errors=errors, converged=False)
+    kept = _independent(x)
+    estimates[kept], errors[kept], converged = irls(x[:, kept], y, n)
+    return Fit(names=names, estimates=estimates, standard_errors=errors, converged=converged)
+
+
+def irls(x: FloatArray, y: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
+    """Return estimates, standard errors and whether the deviance settled, by R's iterations.
+
+    Parameters
+    ----------
+    x : ndarray, shape (groups, coefficients)
+        Regressors of groups of equal records, of full rank.
+    y : ndarray, shape (groups,)
+        Outcome of all records of the group, 0 or 1.
+    n : ndarray, shape (groups,)
+        Records in each group.
+    """
+    chance = (y + 0.5) / 2
+    log_odds = np.log(chance / (1 - chance))
+    deviance, converged = _deviance(y, n, log_odds), False
+    inverse = np.eye(x.shape[1])
+    beta = np.zeros(x.shape[1])
+    for _ in range(GLM_STEPS):
+        slope = np.maximum(chance * (1 - chance), np.finfo(float).eps)
+        root = np.sqrt(n * slope)
+        q, r = np.linalg.qr(root[:, None] * x)
+        inverse = np.linalg.inv(r)
+        beta = inverse @ (q.T @ (root * (log_odds + (y - chance) / slope)))
+        log_odds = x @ beta
+        chance = 1 / (1 + np.exp(-log_odds))
+        before, deviance = deviance, _deviance(y, n, log_odds)
+        converged = abs(deviance - before) / (abs(deviance) + 0.1) < GLM_TOLERANCE
+        if converged:
+            break
+    return beta, np.linalg.norm(inverse, axis=1), bool(converged)
+
+
+def overlaps(original: Fit, fits: Sequence[Fit]) -> dict[str, float]:
+    """Return the overlap of 95 % intervals: averaged over coefficients, and of the three that matter."""
+    found = compare_fits(original, fits)["ci_overlap"]
+    return {"all": float(found.mean()), **{key: float(found[name]) for key, name in COEFFICIENTS.items()}}
+
+
+def _deviance(y: FloatArray, n: FloatArray, log_odds: FloatArray) -> float:
+    return 2 * float(n @ np.logaddexp(0, np.where(y > 0, -log_odds, log_odds)))
+
+
+def _design(frame: pd.DataFrame, schema: Schema) -> tuple[tuple[str, ...], FloatArray, FloatArray, FloatArray]:
+    """Return names, regressors, outcome and number of records of each group of equal records."""
+    rows, count = np.unique(codes_of(frame, schema), axis=0, return_counts=True)
+    codes = dict(zip(schema.columns, rows.T, strict=True))
+    columns = {"intercept": np.ones(len(rows))}
+    for name, column in schema.columns.items():
+        if name == NUMERIC:
+            columns[name] = np.array(column.levels, dtype=np.float64)[codes[name]]
+        elif name != OUTCOME:
+            columns |= {
+                f"{name}={label}": (codes[name] == code).astype(np.float64)
+                for code, label in enumerate(column.names())
+                if code
+            }
+    a, b = (f"{name}=yes" for name in INTERACTION)
+    columns[f"{a}:{b}"] = columns[a] * columns[b]
+    return tuple(columns), np.column_stack(list(columns.values())), codes[OUTCOME].astype(float), count.astype(float)
+
+
+def _independent(x: FloatArray) -> NDArray[np.bool_]:
+    """Say which columns are no linear combination of those before them."""
+    r = np.linalg.qr(x, mode="r")
+    left = np.zeros(x.shape[1])
+    left[: len(r)] = np.abs(np.diag(r))
+    return left > 1e-9 * np.maximum(np.linalg.norm(x, axis=0), 1.0)

@@ -8,6 +8,11 @@ from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, where
 from pdips.data.schema import Schema
 
 BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
+TIED = Schema.model_validate(
+    {"columns": {"a": {"levels": [0, 1], "public": True}, "b": {"levels": [0, 1]}, "c": {"levels": [0, 1]}}}
+)
+"""The network starts with a, which is public: which of the others comes next is a choice."""
+
 CROWD = 60
 
 
@@ -34,8 +39,8 @@ def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
 
 
 def _turning_pair() -> Pair:
-    """Return the pair that moves two scores by their sensitivity, in opposite directions: b tells of a, or c does."""
+    """Return the pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c."""
     crowd = [(1, 1, 1)] * CROWD
-    first, second = (table_of([*crowd, odd], BITS) for odd in ((0, 0, 1), (0, 1, 0)))
+    first, second = (table_of([*crowd, odd], TIED) for odd in ((0, 0, 1), (0, 1, 0)))
     pair = Pair("turning: the odd record ties the first column to another one", first, second, "replace-one")
-    return with_event(pair, lambda rows: (rows[:, 0] == 0) & (rows[:, 2] == 1), "the network starts with a, then b")
+    return with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")

@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pdips.audit.cases.margins import TINY, sanitizer
 from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, with_event, worst_pairs
 from pdips.data.schema import Schema
-from pdips.histogram.dirichlet import McClureReiter, MultinomialDirichlet
-from pdips.histogram.histograms import PerturbedHistogram, SmoothedHistogram
+from pdips.histogram.laplace import PerturbedHistogram
+from pdips.histogram.urns import McClureReiter, MultinomialDirichlet, SmoothedHistogram
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Neighbours
 
@@ -66,4 +66,4 @@ def alone(neighbours: Neighbours) -> Pair:
     first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
     name = "empty cell: a record alone in its cell moves or leaves"
     pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
-    return with_event(pair, lambda rows: (rows[:, 0::2] == 0).all(axis=1), "all synthetic records are in that cell")
+    return with_event(pair, lambda rows: (rows == 1).all(axis=1), "all synthetic records are in that cell")

@@ -12,7 +12,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-from pdips.quantile.gradient import RegressionRecords
+from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import KNG, SCHEMES
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.line_search import Fitter
@@ -84,10 +84,10 @@ def _levels(mechanism: KNG | KNGResidual) -> Iterator[Case]:
 
 def _above(mechanism: KNG, value: float) -> int:
     """Return the first candidate of a single quantile of wages that is above a value."""
-    nobody = np.zeros((0, 0))
-    records = RegressionRecords.of(np.zeros(0), nobody, 0.0, 1000.0)
+    empty = RegressionRecords.of(np.zeros(0), np.zeros((0, 0)))
+    wages = LineRegression(read=lambda table: empty, n_predictors=0, lower=0.0, upper=1000.0)
     fitter = Fitter(n_intercepts=mechanism.n_candidates)
-    return int(np.argmax(fitter.beside(records, records.start(), upwards=True).intercepts.offsets > value))
+    return int(np.argmax(fitter.beside(wages, wages.start(), upwards=True).intercepts.offsets > value))
 
 
 def _turning(mechanism: KNG) -> Pair:

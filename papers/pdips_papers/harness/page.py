@@ -1,0 +1,142 @@
+"""Write what a study found: ``table.csv``, and ``study.html``, one page that needs no other file."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from pdips import __version__
+from pdips.report.figures import as_svg
+from pdips.report.formats import number
+from pdips.report.pages import render
+from pdips_papers.harness.study import COLUMNS, Block, Options, Picture, Study
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A cell of a block: our figure, the text of its standard error, the paper's figure."""
+
+    ours: float = math.nan
+    error: str = ""
+    paper: float = math.nan
+
+
+def write(
+    study: Study,
+    options: Options,
+    measurements: pd.DataFrame,
+    out: Path,
+    *,
+    seed: int,
+    seconds: float,
+    command: str,
+) -> pd.DataFrame:
+    """Write the table and the page of a study.
+
+    Parameters
+    ----------
+    study : Study
+        Whose.
+    options : Options
+        What was asked for.
+    measurements : DataFrame
+        As :func:`pdips_papers.harness.run.measure` returns them.
+    out : path
+        The study's folder.
+    seed : int
+        The seed option.
+    seconds : float
+        Computing time, for the page.
+    command : str
+        What was typed, for the page.
+
+    Returns
+    -------
+    DataFrame
+        The table, as it stands in ``table.csv``.
+    """
+    table = study.table(measurements)[list(COLUMNS)]
+    table.to_csv(out / "table.csv", index=False)
+    page = render(
+        "study.html.j2",
+        folder=Path(__file__).parents[1] / "texts",
+        study=study,
+        inside=options.data is not None,
+        replicates=options.replicates,
+        n_tasks=measurements["task"].nunique(),
+        seed=seed,
+        date=date.today().isoformat(),
+        version=__version__,
+        seconds=seconds,
+        command=command,
+        has_paper=bool(table["paper"].notna().any()),
+        **_shown(study, measurements, table),
+    )
+    (out / "study.html").write_text(page, encoding="utf-8")
+    return table
+
+
+def _shown(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> dict[str, Any]:
+    from markupsafe import Markup
+
+    drawn = [
+        {
+            "title": picture.title,
+            "caption": picture.caption,
+            "key": dict(picture.key),
+            "panels": _panels(picture, place),
+        }
+        for place, picture in enumerate(study.pictures(measurements, table))
+    ]
+    blocks = [spread(block, table) for block in study.layout(table)]
+    findings = study.findings(table)
+    return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks, "findings": findings}
+
+
+def _panels(picture: Picture, place: int) -> list[Any]:
+    from markupsafe import Markup
+
+    return [
+        Markup(panel if isinstance(panel, str) else as_svg(panel, picture.title, f"study {place} {number}", clip=True))
+        for number, panel in enumerate(picture.panels)
+    ]
+
+
+def spread(block: Block, table: pd.DataFrame) -> dict[str, Any]:
+    """Return a block as the page and the terminal print it: labels, and cells in rows."""
+    places = {
+        (row, column): Cell(ours=ours, error=_error(error), paper=paper)
+        for row, column, ours, error, paper in table[list(COLUMNS)].values.tolist()
+    }
+    rows = [[places.get((row, column), Cell()) for column in block.columns] for row in block.rows]
+    has_paper = [any(not math.isnan(row[i].paper) for row in rows) for i in range(len(block.columns))]
+    return {
+        "title": block.title,
+        "group": block.group,
+        "headline": block.headline,
+        "columns": [
+            {"label": label, "has_paper": paper} for label, paper in zip(block.columns.values(), has_paper, strict=True)
+        ],
+        "rows": list(zip(block.rows.values(), rows, strict=True)),
+    }
+
+
+def _error(value: float) -> str:
+    """Return a standard error at two significant digits, nothing where there is none."""
+    if math.isnan(value) or value == 0:
+        return ""
+    return f"{value:.2g}" if 1e-4 <= value < 1e6 else number(value)
+
+
+def lines(cells: Sequence[Cell], has_paper: Sequence[bool]) -> list[str]:
+    """Return the cells of a row as plain text, for the terminal."""
+    found = []
+    for cell, paper in zip(cells, has_paper, strict=True):
+        found.append(f"{number(cell.ours)} ± {cell.error}" if cell.error else number(cell.ours))
+        if paper:
+            found.append(number(cell.paper))
+    return found

@@ -1,0 +1,363 @@
+"""What a study is: tasks that run anywhere in any order, a table beside the paper's, pictures, claims and words."""
+
+import hashlib
+import math
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray
+from pdips.data.schema import Schema
+from pdips.errors import InputError
+from pdips.privacy.loss import positive
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+COLUMNS = ("row", "column", "ours", "standard_error", "paper")
+"""The columns of a study's table, in long form."""
+
+HOLDS, PARTLY, FAILS, TO_COME = "holds", "holds in part", "doesn't hold", "to come"
+"""What is said of a claim."""
+
+Data = Literal["none", "optional", "required"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a run of a study was asked for; all public.
+
+    Parameters
+    ----------
+    replicates : int
+        Number of repetitions of each case.
+    data : path, optional
+        A table to use in place of simulated data.
+    epsilons : tuple of str
+        Total privacy losses, in nats, as written on the command line; empty for the study's own.
+
+    Raises
+    ------
+    InputError
+        If ``replicates`` is below 1, an epsilon is not above 0, or ``data`` is no file.
+    """
+
+    replicates: int
+    data: Path | None = None
+    epsilons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.replicates < 1:
+            raise InputError(f"replicates must be at least 1, got {self.replicates}")
+        for epsilon in self.epsilons:
+            positive(epsilon, "epsilon")
+        if len({positive(epsilon, "epsilon") for epsilon in self.epsilons}) < len(self.epsilons):
+            raise InputError("an epsilon is given twice")
+        if self.data is not None and not self.data.is_file():
+            raise InputError(f"{self.data} is no file")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Task:
+    """A piece of a study that runs by itself.
+
+    Parameters
+    ----------
+    key : str
+        Unlike any other task's of the study; part of a file name, and of what the seed is derived from.
+    arguments : mapping
+        What ``Study.run`` is to do, as values that JSON can hold.
+    """
+
+    key: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[a-z0-9][a-z0-9._=-]*", self.key):
+            raise InputError(f"the key of a task must be of a-z, 0-9 and ._=- only, got {self.key!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Picture:
+    """Panels that belong together.
+
+    Parameters
+    ----------
+    title : str
+        Heading.
+    panels : sequence of str or matplotlib Figure
+        SVG elements, or figures drawn in the colours of :mod:`pdips.report.figures`; side by side where there is room.
+    caption : str
+        What is drawn; plain text.
+    key : mapping of str to str
+        Label and colour variable (``"--series-1"``, dashed if it ends in ``" dashed"``) of each line.
+    """
+
+    title: str
+    panels: "Sequence[str | Figure]"
+    caption: str = ""
+    key: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A claim that the paper makes in words, and what the study finds.
+
+    Parameters
+    ----------
+    claim : str
+        In our words, with its place in the paper.
+    found : str
+        With the figures that speak for or against it.
+    verdict : str
+        Such as "holds", "holds in part", "doesn't hold", "to come".
+    """
+
+    claim: str
+    found: str
+    verdict: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """A rectangle cut from the long table, to be printed.
+
+    Parameters
+    ----------
+    title : str
+        Caption.
+    rows, columns : mapping of str to str
+        Row and column as the table has them, and how to print them, in order.
+    headline : bool
+        Printed on the terminal too, and open on the page.
+    group : str
+        Blocks of one group follow under one heading on the page.
+    """
+
+    title: str
+    rows: Mapping[str, str]
+    columns: Mapping[str, str]
+    headline: bool = True
+    group: str = ""
+
+
+class Study(ABC):
+    """A study: built without arguments, picklable.
+
+    Attributes
+    ----------
+    name : str
+        On the command line.
+    title : str
+        On the page.
+    default_replicates : int
+        As in the paper, or as many as take minutes.
+    data : {"none", "optional", "required"}
+        Whether ``--data`` makes sense.
+    needs : str
+        What the refusal of a run without data adds.
+    """
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    default_replicates: ClassVar[int]
+    data: ClassVar[Data] = "none"
+    needs: ClassVar[str] = ""
+
+    @abstractmethod
+    def tasks(self, options: Options) -> list[Task]:
+        """Cut the work into tasks of seconds to a minute. Raises InputError if the options make no sense."""
+
+    @abstractmethod
+    def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+        """Do one task; return measurements, each with ``row``, ``column`` and ``value`` at least.
+
+        ``seed`` is for ``numpy.random.default_rng``: derived from the study, the seed option and the task's key.
+        """
+
+    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
+        """Return ``COLUMNS`` from all measurements (``task`` holds the key of the task), NaN for what there isn't."""
+        return summarise(measurements)
+
+    def layout(self, table: pd.DataFrame) -> list[Block]:
+        """Say how to print the table."""
+        return whole(table, self.title)
+
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+        """Draw what the paper draws."""
+        return []
+
+    def findings(self, table: pd.DataFrame) -> list[Finding]:
+        """Hold the paper's claims against the table."""
+        return []
+
+    def text(self) -> str:
+        """Return paragraphs in HTML: what was done, definitions, which published row spends how much true epsilon."""
+        page, common = (
+            files("pdips_papers").joinpath("texts", f"{part}.html").read_text("utf-8") for part in (self.name, "common")
+        )
+        return page.replace("{{ common }}\n", common)
+
+
+class Figures:
+    """Looks up figures in a study's table, by row and column.
+
+    Parameters
+    ----------
+    table : DataFrame
+        With the columns of ``COLUMNS``.
+    """
+
+    def __init__(self, table: pd.DataFrame) -> None:
+        self.found = {(row, column): values for row, column, *values in table[list(COLUMNS)].values.tolist()}
+        self.rows = tuple(dict.fromkeys(str(row) for row, _ in self.found))
+
+    def at(self, row: str, column: str) -> float:
+        """Return our figure, NaN if there is none."""
+        return float(self.found.get((row, column), (math.nan,))[0])
+
+    def error(self, row: str, column: str) -> float:
+        """Return its standard error, NaN if there is none."""
+        return float(self.found[row, column][1]) if (row, column) in self.found else math.nan
+
+    def paper(self, row: str, column: str) -> float:
+        """Return the paper's figure, NaN if there is none."""
+        return float(self.found[row, column][2]) if (row, column) in self.found else math.nan
+
+
+type Said = tuple[str, str | bool | Sequence[bool]]
+"""What was found, with its figures; and the verdict, or the comparisons that it follows from."""
+
+
+class Claims[Seen]:
+    """The claims of a paper in their order: the paper's words, and what holds each against the figures seen.
+
+    Examples
+    --------
+    >>> claims: Claims[Figures] = Claims()
+    >>> @claims("(4) Less noise, less error; {form}.")
+    ... def less_error(seen):
+    ...     low, high = seen.at("sound", "1"), seen.at("sound", "2")
+    ...     return f"{low} and {high}.", [high < low]
+    >>> table = pd.DataFrame([("sound", "1", 0.5, 0.1, 0.0), ("sound", "2", 0.2, 0.1, 0.0)], columns=list(COLUMNS))
+    >>> claims.judge(Figures(table), form="sound")
+    [Finding(claim='(4) Less noise, less error; sound.', found='0.5 and 0.2.', verdict='holds')]
+    """
+
+    def __init__(self) -> None:
+        self._table: list[tuple[str, Callable[[Seen], Said | None]]] = []
+
+    def __call__(self, claim: str) -> Callable[[Callable[[Seen], Said | None]], Callable[[Seen], Said | None]]:
+        """Put a claim into the table, with the function that judges it; the function may return None for no finding."""
+
+        def put(judge: Callable[[Seen], Said | None]) -> Callable[[Seen], Said | None]:
+            self._table.append((claim, judge))
+            return judge
+
+        return put
+
+    def judge(self, seen: Seen, **words: str) -> list[Finding]:
+        """Judge all claims; ``words`` fill what their texts leave open."""
+        said = [(claim.format(**words), judge(seen)) for claim, judge in self._table]
+        return [Finding(claim=claim, found=each[0], verdict=verdict(each[1])) for claim, each in said if each]
+
+
+def verdict(parts: str | bool | Sequence[bool]) -> str:
+    """Return the verdict that follows from comparisons: all of them right, some, or none."""
+    if isinstance(parts, str):
+        return parts
+    parts = [parts] if isinstance(parts, bool | np.bool_) else parts
+    return HOLDS if all(parts) else PARTLY if any(parts) else FAILS
+
+
+def derive_seed(study: str, seed: int, key: str) -> int:
+    """Return the seed of a task: the same wherever and whenever it runs.
+
+    Parameters
+    ----------
+    study : str
+        The study's name.
+    seed : int
+        The seed option.
+    key : str
+        The task's key.
+
+    Returns
+    -------
+    int
+        128 bits of a hash of all three.
+    """
+    return int.from_bytes(hashlib.sha256(f"{study}\n{seed}\n{key}".encode()).digest()[:16], "big")
+
+
+def summarise(
+    measurements: pd.DataFrame, paper: Mapping[tuple[str, str], float] | None = None, open_rows: Iterable[str] = ()
+) -> pd.DataFrame:
+    """Average the measurements of each row and column.
+
+    Parameters
+    ----------
+    measurements : DataFrame
+        With columns row, column, value; one value a replicate.
+    paper : mapping, optional
+        The paper's figures by row and column. Those that nothing was measured for are kept, at their end.
+    open_rows : iterable of str
+        Rows without measurements, to be filled later.
+
+    Returns
+    -------
+    DataFrame
+        ``COLUMNS``; the standard error is that of the mean over replicates, NaN for a single one.
+    """
+    paper = paper or {}
+    groups = measurements.groupby(["row", "column"], sort=False)["value"]
+    found = groups.agg(ours="mean", standard_error="sem").reset_index()
+    known = set(zip(found["row"], found["column"], strict=True))
+    more = [place for place in paper if place not in known]
+    more += [(row, column) for row in open_rows for column in found["column"].unique() if (row, column) not in known]
+    found = pd.concat([found, pd.DataFrame(more, columns=["row", "column"])], ignore_index=True)
+    found["paper"] = [paper.get(place, float("nan")) for place in zip(found["row"], found["column"], strict=True)]
+    return found[list(COLUMNS)]
+
+
+def whole(table: pd.DataFrame, title: str) -> list[Block]:
+    """Return the layout of a small table: all rows by all columns, in the order in which they come."""
+    rows, columns = ({name: name for name in table[side].unique()} for side in ("row", "column"))
+    return [Block(title=title, rows=rows, columns=columns)]
+
+
+def rows_of(row: str, values: Mapping[str, float]) -> list[dict[str, Any]]:
+    """Return measurements of one row, by column."""
+    return [{"row": row, "column": column, "value": value} for column, value in values.items()]
+
+
+def by_place(measurements: pd.DataFrame) -> dict[tuple[str, str], FloatArray]:
+    """Return the values over replicates, by row and column."""
+    groups = measurements.groupby(["row", "column"], sort=False)["value"]
+    return {(str(row), str(column)): group.to_numpy(dtype=np.float64) for (row, column), group in groups}
+
+
+def task_key(text: str) -> str:
+    """Return a text as the key of a task: in lower case, other characters than letters and digits replaced."""
+    return "".join(letter if letter.isalnum() or letter in "._=-" else "_" for letter in text.lower())
+
+
+def schema_beside(path: Path, study: str) -> Schema:
+    """Return the schema in the file beside a table, of the same name with the ending .toml.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    beside = path.with_suffix(".toml")
+    if not beside.is_file():
+        raise InputError(f"study {study} needs the table's schema beside it: there is no {beside.name}")
+    return Schema.load(beside)

@@ -1,0 +1,261 @@
+"""What simulations 3 and 4 of paper 003 share: estimates from sets, sets without one, claims on means, pictures."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from pdips.arrays import FloatArray
+from pdips.report.formats import MINUS
+from pdips_papers.harness.curves import (
+    INK,
+    CurveFigures,
+    Curves,
+    CurveStudy,
+    epsilons_of,
+    short,
+    suffix_of,
+)
+from pdips_papers.harness.measures import (
+    LEVEL,
+    MANY_DEGREES,
+    MEASURES,
+    at_each,
+    combine_predictive,
+    pooled,
+    summary,
+)
+from pdips_papers.harness.study import Block, Picture
+from pdips_papers.modips.location_model import Records, cell_moments, places
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Combining = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
+
+WITHOUT = "without"
+"""The measure of sets that give no estimate: a cell is empty, or a regression has no fit."""
+
+LABELS = {
+    "original": "original data",
+    "np-dips-published": "NP-DIPS (published)",
+    "np-dips": "NP-DIPS",
+    "modips-published": "MODIPS (published)",
+    "modips-plug-in": "MODIPS plug-in, once",
+    "modips-plug-in-common": "MODIPS plug-in, once, common bounds",
+    "modips-noise-aware": "MODIPS noise-aware",
+    "multiple-synthesis": "multiple synthesis",
+    "wrong-published": "wrong model (published)",
+    "wrong-plug-in": "wrong model, once",
+}
+
+
+class GroupedStudy(CurveStudy):
+    """A study with pictures by group of parameters, and a table of sets without an estimate."""
+
+    groups: ClassVar[Mapping[str, Mapping[str, str]]]
+    """By heading: the parameters that one picture shows, and how to print them."""
+
+    def batch(self, arguments: Mapping[str, Any]) -> int:
+        """Return how many replicates a task has at most."""
+        return 100
+
+    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
+        """Return the long table of the curves, and the shares of sets without an estimate after it."""
+        without = measurements["column"].str.startswith(WITHOUT)
+        table = self.curves.table(measurements[~without])
+        shares = pooled(measurements[without])
+        plain = shares["column"] == WITHOUT
+        repeated = at_each(shares[plain].assign(column="bias"), [suffix_of(epsilon) for epsilon in epsilons_of(table)])
+        repeated["column"] = repeated["column"].str.replace("bias", WITHOUT, n=1)
+        return pd.concat([table, repeated, shares[~plain]], ignore_index=True)
+
+    def layout(self, table: pd.DataFrame) -> list[Block]:
+        """Return the blocks of the curves, and those of sets without an estimate."""
+        epsilons, present = epsilons_of(table), set(zip(table["row"], table["column"], strict=True))
+        columns = {f"{WITHOUT}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
+        blocks = self.curves.layout(table)
+        for case, label in self.curves.cases.items():
+            rows = {
+                f"{name}, {case}": self.curves.label(name)
+                for name in self.curves.methods
+                if any((f"{name}, {case}", column) in present for column in columns)
+            }
+            if rows:
+                title = f"{label}: share of sets without an estimate"
+                blocks.append(Block(title=title, rows=rows, columns=columns, headline=False, group="By epsilon"))
+        return blocks
+
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+        """Return a picture for each group: four panels for each of its parameters, with a line for each method."""
+        by_case = {picture.title: picture for picture in self.curves.pictures(table)}
+        found = []
+        for title, cases in self.groups.items():
+            parts = [(label, by_case[label]) for label in cases.values() if label in by_case]
+            panels = [_named(panel, label) for label, part in parts for panel in part.panels]
+            if parts:
+                caption, key = parts[0][1].caption, parts[0][1].key
+                found.append(Picture(title=title, caption=caption, panels=panels, key=key))
+        return found
+
+
+def _named(panel: "str | Figure", label: str) -> "str | Figure":
+    """Put the parameter into the title of a panel."""
+    if not isinstance(panel, str):
+        axes = panel.axes[0]
+        title = axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
+        axes.set_title(f"{label}: {title}", fontsize=9.5, color=INK, loc="left", pad=5)
+    return panel
+
+
+def grouped(groups: Mapping[str, Mapping[str, str]], **options: Any) -> Curves:
+    """Return the curves of all groups; ``options`` are those of :class:`Curves`."""
+    return Curves(cases={case: label for cases in groups.values() for case, label in cases.items()}, **options)
+
+
+class AverageFigures(CurveFigures):
+    """AverageFigures of figures over parameters and epsilons, as numbers and in words; what isn't there is left out."""
+
+    def of(self, name: str, cases: Sequence[str], measure: str, epsilons: Sequence[str]) -> float:
+        """Return the mean over cases and epsilons, of absolute values for the bias; infinite without any."""
+        values = np.array(self.over([name], cases, measure, epsilons))
+        values = np.abs(values[~np.isnan(values)])
+        return float(values.mean()) if len(values) else math.inf
+
+    def words(self, names: Sequence[str], cases: Sequence[str], measure: str, epsilons: Sequence[str]) -> str:
+        """Return such means for several methods."""
+        shown = (f"{LABELS[name]} {figure(self.of(name, cases, measure, epsilons), measure)}" for name in names)
+        return ", ".join(shown)
+
+
+def figure(value: float, measure: str) -> str:
+    """Return a figure in words: a percentage for coverage."""
+    if math.isinf(value):
+        return "none"
+    if measure == "coverage":
+        return f"{100 * value:.0f} %"
+    return f"{value:.2g}".replace("-", MINUS) if value < 100 else f"{value:,.0f}"
+
+
+def span(epsilons: Sequence[str]) -> str:
+    """Name a run of epsilons by its ends."""
+    return short(epsilons[0]) if len(epsilons) == 1 else f"{short(epsilons[0])} to {short(epsilons[-1])}"
+
+
+def combine_available(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Combine the estimates of those sets that have one, by equations (3.5) to (3.7) of paper 003.
+
+    Parameters
+    ----------
+    estimates, variances : ndarray, shape (replicates, sets)
+        NaN where a set gives none.
+
+    Returns
+    -------
+    estimate, half_width : ndarray, shape (replicates,)
+        As :func:`~pdips_papers.harness.measures.combine` has it; NaN where
+        fewer than two sets of several have an estimate.
+    """
+    there = np.isfinite(estimates) & np.isfinite(variances)
+    m = there.sum(axis=1)
+    enough = m >= min(2, estimates.shape[1])
+    size = np.maximum(m, 1)
+    centre = np.where(there, estimates, 0).sum(axis=1) / size
+    within = np.where(there, variances, 0).sum(axis=1) / size
+    between = np.where(there, (estimates - centre[:, None]) ** 2, 0).sum(axis=1) / np.maximum(m - 1, 1)
+    ratio = np.divide(m * within, between, out=np.full(len(m), np.inf), where=between > 0)
+    degrees = np.minimum((size - 1) * (1 + np.minimum(ratio, MANY_DEGREES)) ** 2, MANY_DEGREES)
+    normal = (m <= 1) | (degrees >= MANY_DEGREES)
+    quantile = np.where(normal, special.ndtri(LEVEL), special.stdtrit(np.maximum(degrees, 1.0), LEVEL))
+    half = quantile * np.sqrt(between / size + within)
+    return np.where(enough, centre, np.nan), np.where(enough, half, np.nan)
+
+
+def combine_sets(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Combine posterior predictive sets, those that give an estimate, as :func:`combine_predictive` does.
+
+    Parameters
+    ----------
+    estimates, variances : ndarray, shape (replicates, sets)
+        NaN where a set gives none.
+
+    Returns
+    -------
+    estimate, half_width : ndarray, shape (replicates,)
+        NaN where fewer than two sets have an estimate.
+    """
+    there = np.isfinite(estimates) & np.isfinite(variances)
+    centre, half = (np.full(len(estimates), np.nan) for _ in range(2))
+    for m in range(2, estimates.shape[1] + 1):
+        rows = there.sum(axis=1) == m
+        if rows.any():
+            kept = (each[rows][there[rows]].reshape(-1, m) for each in (estimates, variances))
+            centre[rows], half[rows] = combine_predictive(*kept)
+    return centre, half
+
+
+def summarised(
+    row: str,
+    suffix: str,
+    estimates: FloatArray,
+    variances: FloatArray,
+    truth: float,
+    combining: Combining = combine_available,
+) -> list[dict[str, Any]]:
+    """Return the measurements of one parameter, and the share of sets without an estimate if there are any."""
+    estimate, half = combining(estimates, variances)
+    there = np.isfinite(estimate) & np.isfinite(half)
+    rows = summary(row, suffix, (estimate[there], half[there]), truth) if there.any() else []
+    lacking = 1 - (np.isfinite(estimates) & np.isfinite(variances)).mean(axis=1)
+    return [
+        *rows,
+        {
+            "row": row,
+            "column": f"{WITHOUT}{suffix}",
+            "value": float(lacking.mean()),
+            "square": float((lacking**2).mean()),
+            "count": len(lacking),
+        },
+    ]
+
+
+def covariance_estimates(records: Records, cells: int) -> dict[str, tuple[FloatArray, FloatArray]]:
+    """Estimate the variances and the correlation of z, pooled over cells, as sections 4.3.1 and 4.3.2 do.
+
+    Variances S^2 with S^4 (2 / (n - 1) + kappa / n), kappa the excess kurtosis about the means of the cells; the
+    correlation r with (1 - r^2) / (n - 2) as printed, which is too large where r isn't 0.
+    """
+    n = records.n
+    counts, means, spread = cell_moments(records, cells)
+    degrees = n - (counts > 0).sum(axis=-1)
+    place = places(records.cell, cells)
+    found = {}
+    for j in (0, 1):
+        square = (records.z[..., j].ravel() - means[..., j].ravel()[place]).reshape(records.cell.shape) ** 2
+        second, fourth = spread[..., j, j], np.einsum("rsn,rsn->rs", square, square) / n
+        kurtosis = np.divide(fourth, second**2, out=np.full(second.shape, 3.0), where=second > 0) - 3
+        variance = second * n / degrees
+        found[f"s{j + 1}"] = variance, variance**2 * np.maximum(2 / (n - 1) + kurtosis / n, 0)
+    size = np.sqrt(spread[..., 0, 0] * spread[..., 1, 1])
+    r = np.divide(spread[..., 0, 1], size, out=np.full(size.shape, math.nan), where=size > 0)
+    found["rho"] = r, (1 - r**2) / (n - 2)
+    return found
+
+
+def mean_estimates(records: Records, cells: int) -> tuple[FloatArray, FloatArray]:
+    """Estimate the mean of z in each cell, with the pooled variance over the cell's count.
+
+    Returns
+    -------
+    estimates, variances : ndarray, shape (replicates, sets, cells, 2)
+        NaN where a cell is empty. The paper prints the variance over n; with it no interval would cover.
+    """
+    counts, means, spread = cell_moments(records, cells)
+    degrees = records.n - (counts > 0).sum(axis=-1)
+    pooled_variance = np.stack([spread[..., j, j] for j in (0, 1)], axis=-1) * (records.n / degrees)[..., None]
+    there = counts[..., None] > 0
+    size = np.maximum(counts, 1)[..., None]
+    return np.where(there, means, np.nan), np.where(there, pooled_variance[:, :, None] / size, np.nan)

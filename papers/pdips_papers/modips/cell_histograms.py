@@ -1,0 +1,119 @@
+"""Noisy cell counts and histograms of z (NP-DIPS), as in simulations 3 and 4 of paper 003."""
+
+from fractions import Fraction
+
+import numpy as np
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips_papers.modips.location_model import N_SETS, Bounds, Records, places
+
+SCOTT = 3.5
+"""Bin width over standard deviation and n^(-1/4), Scott's rule for two numbers."""
+
+
+def scotts_bins(deviation: FloatArray, n: IntArray, half: FloatArray) -> IntArray:
+    """Return Scott's numbers of bins between the bounds, at least 1: read off the sample, so never private."""
+    width = SCOTT * deviation * np.maximum(n, 1)[..., None] ** -0.25
+    few = np.full(width.shape, 1.0)
+    number: FloatArray = np.maximum(np.ceil(np.divide(2 * half, width, out=few, where=width > 0)), 1)
+    return number.astype(np.int64)
+
+
+def two_steps(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bits: RandomBits) -> Records:
+    """Sanitize the counts of the cells, and a histogram of z within each, once for each set (simulation 3).
+
+    Parameters
+    ----------
+    data : Records
+        One set a replicate.
+    bounds : Bounds
+        Of the bins.
+    bins : ndarray of int64, shape (replicates, cells, 2)
+        Numbers of bins.
+    scale : Fraction
+        Of the noise on each count, the same in both steps.
+    bits : RandomBits
+        Source of noise.
+
+    Returns
+    -------
+    Records
+        ``N_SETS`` sets of n records: cells drawn in proportion to their noisy counts, those below 0 taken as 0, then
+        bins likewise, then z evenly within its bin.
+    """
+    rng, n_rows, cells = bits.generator(), len(data.cell), bounds.cells
+    counts = np.bincount(places(data.cell, cells), minlength=n_rows * cells).reshape(n_rows, 1, cells)
+    drawn = rng.multinomial(data.n, _weights(counts, scale, bits))
+    cell = np.repeat(np.tile(np.arange(cells), n_rows * N_SETS), drawn.ravel()).reshape(n_rows, N_SETS, data.n)
+    return Records(cell, _within(data, bounds, bins, scale, bits, cell))
+
+
+def _within(
+    data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bits: RandomBits, cell: IntArray
+) -> FloatArray:
+    """Draw z from a noisy histogram of the record's cell. Histograms of all sizes lie one after another."""
+    rng, cells, flat = bits.generator(), bounds.cells, bins.reshape(-1, 2)
+    size = flat.prod(axis=1)
+    first = np.append(0, np.cumsum(size))
+    home = places(data.cell, cells)
+    index = _bin_index(data.z.reshape(-1, 2), data.cell.ravel(), bounds, flat[home])
+    counts = np.bincount(first[home] + index, minlength=first[-1])
+    target = (cell + cells * np.arange(len(cell))[:, None, None]).reshape(*cell.shape)
+    z = np.empty((*cell.shape, 2))
+    for number in range(N_SETS):
+        noisy = np.maximum(counts + discrete_laplace(scale, len(counts), bits), 0)
+        total = np.add.reduceat(noisy, first[:-1])
+        noisy += np.repeat(total == 0, size)
+        reached = np.append(0, np.cumsum(noisy)).astype(np.float64)
+        of = target[:, number]
+        low, high = reached[first[of]], reached[first[of + 1]]
+        uniform = low + rng.random(of.shape) * (high - low)
+        found = np.searchsorted(reached, uniform, side="right") - 1
+        chosen = np.clip(found, first[of], first[of + 1] - 1) - first[of]
+        z[:, number] = _spread(chosen, cell[:, number], bounds, flat[of], rng)
+    return z
+
+
+def one_step(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bits: RandomBits) -> Records:
+    """Sanitize the full cross-tabulation of cells and bins of z, once for each set (simulation 4).
+
+    ``bins`` has shape (replicates, 2); the rest is as in :func:`two_steps`.
+    """
+    rng, cells, n = bits.generator(), bounds.cells, data.n
+    sets = Records(np.empty((len(data.cell), N_SETS, n), dtype=np.int64), np.empty((len(data.cell), N_SETS, n, 2)))
+    for pair in np.unique(bins, axis=0):
+        chosen = np.flatnonzero((bins == pair).all(axis=1))
+        cell, z = data.cell[chosen, 0], data.z[chosen, 0]
+        size = int(pair.prod())
+        place = cell * size + _bin_index(z, cell, bounds, np.broadcast_to(pair, z.shape))
+        counts = np.bincount(places(place[:, None], cells * size), minlength=len(chosen) * cells * size)
+        drawn = rng.multinomial(n, _weights(counts.reshape(len(chosen), 1, -1), scale, bits))
+        flat = np.repeat(np.tile(np.arange(cells * size), len(chosen) * N_SETS), drawn.ravel())
+        index = flat.reshape(len(chosen), N_SETS, n)
+        sets.cell[chosen] = index // size
+        shape = np.broadcast_to(pair, (*index.shape, 2))
+        sets.z[chosen] = _spread(index % size, index // size, bounds, shape, rng)
+    return sets
+
+
+def _weights(counts: IntArray, scale: Fraction, bits: RandomBits) -> FloatArray:
+    """Return shares in proportion to noisy counts, those below 0 taken as 0; even ones where none is above it."""
+    shape = (counts.shape[0], N_SETS, counts.shape[2])
+    noisy = np.maximum(counts + discrete_laplace(scale, int(np.prod(shape)), bits).reshape(shape), 0)
+    noisy[noisy.sum(axis=2) == 0] = 1
+    return np.asarray(noisy / noisy.sum(axis=2, keepdims=True))
+
+
+def _bin_index(z: FloatArray, cell: IntArray, bounds: Bounds, shape: IntArray) -> IntArray:
+    """Number the bins that records fall into, those of the second number fastest."""
+    share = (z - bounds.middle[cell] + bounds.half) / (2 * bounds.half)
+    place = np.clip((share * shape).astype(np.int64), 0, shape - 1)
+    return np.asarray(place[..., 0] * shape[..., 1] + place[..., 1])
+
+
+def _spread(index: IntArray, cell: IntArray, bounds: Bounds, shape: IntArray, rng: np.random.Generator) -> FloatArray:
+    """Draw z evenly within bins."""
+    place = np.stack([index // shape[..., 1], index % shape[..., 1]], axis=-1)
+    share = (place + rng.random(place.shape)) / shape
+    return np.asarray(bounds.middle[cell] + bounds.half * (2 * share - 1))

@@ -1,0 +1,338 @@
+"""The general location model of simulations 3 and 4 of paper 003: its statistics, with noise, and draws given them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.privacy.noise import RandomBits, discrete_laplace
+from pdips.registry import find
+from pdips.release.release import Release
+from pdips.statistics.plan import StatisticPlan
+from pdips.statistics.statistic import Counts, Products, Sums, unit_of
+from pdips_papers.harness.measures import draw_covariances, draw_shares, nearest_covariance
+
+N_SETS = 5
+
+PRIOR = 0.5
+"""Parameter of the Dirichlet prior for each cell, as in the paper."""
+
+LEAST = 2.0**-10
+"""Least eigenvalue of a noisy covariance matrix, in squared half ranges."""
+
+FINE = 2**20
+PAIRS = ((0, 0), (1, 1), (0, 1))
+
+ONE_IN = 100
+"""One replicate in this many has noise-aware rows: each is a release with chains of its own."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Data sets, or synthetic sets, of a coded cell and two numbers.
+
+    Parameters
+    ----------
+    cell : ndarray of int64, shape (replicates, sets, n)
+        Cell of the categorical variables; one set for data.
+    z : ndarray, shape (replicates, sets, n, 2)
+    """
+
+    cell: IntArray
+    z: FloatArray
+
+    @property
+    def n(self) -> int:
+        """Number of records of a set."""
+        return int(self.cell.shape[2])
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Public bounds of z in each cell: the midpoint give or take half a range.
+
+    Parameters
+    ----------
+    middle : ndarray, shape (cells, 2)
+    half : ndarray, shape (2,)
+        The same in all cells, so that a record that changes cell changes sums of z - middle as if bounds were common.
+    """
+
+    middle: FloatArray
+    half: FloatArray
+
+    @property
+    def cells(self) -> int:
+        """Number of cells."""
+        return len(self.middle)
+
+    def clip(self, cell: IntArray, z: FloatArray) -> FloatArray:
+        """Move what is out of bounds to them."""
+        middle = self.middle[cell]
+        return np.clip(z, middle - self.half, middle + self.half)
+
+    def schema(self) -> Schema:
+        """Return the schema of a cell and of the distances of z from its middle."""
+        numbers = {f"z{j + 1}": {"lower": -half, "upper": half} for j, half in enumerate(self.half.tolist())}
+        return Schema.model_validate({"columns": {"cell": {"levels": list(range(self.cells))}} | numbers})
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """Draws of the parameters of a general location model.
+
+    Parameters
+    ----------
+    shares : ndarray, shape (replicates, sets, cells)
+        Probabilities of the cells.
+    means : ndarray, shape (replicates, sets, cells, 2)
+        Means of z in each cell.
+    covariance : ndarray, shape (replicates, sets, 2, 2)
+        Of z about these means, common to all cells.
+    """
+
+    shares: FloatArray
+    means: FloatArray
+    covariance: FloatArray
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Statistics of data sets, exact or with noise; u is z - middle in units of half the range.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (replicates, cells)
+        Records in each cell.
+    sums : ndarray, shape (replicates, cells, 2)
+        Of u in each cell.
+    products : ndarray, shape (replicates, 3)
+        Sums of u_1^2, u_2^2 and u_1 u_2 over all cells.
+    n : int
+        Number of records: public.
+    noise : float
+        Variance of the noise on each sum.
+    """
+
+    counts: FloatArray
+    sums: FloatArray
+    products: FloatArray
+    n: int
+    noise: float = 0.0
+
+
+def plan_of(bounds: Bounds, epsilon: Fraction) -> StatisticPlan:
+    """Return what ``modips`` does for ``models/glom.py``, with equal shares: counts, two sums, three products."""
+    products = {f"product {place}": Products(of=(f"z{j + 1}", f"z{k + 1}")) for place, (j, k) in enumerate(PAIRS)}
+    sums = {f"sums {j}": Sums(of=f"z{j + 1}", by=("cell",)) for j in (0, 1)}
+    statistics = {"counts": Counts(by=("cell",))} | sums | products
+    return StatisticPlan(
+        schema=bounds.schema(),
+        neighbours="replace-one",
+        statistics=statistics,
+        budget="equal",
+        amount=epsilon,
+        law="laplace",
+    )
+
+
+def sanitised(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits) -> Statistics:
+    """Sanitize the statistics of data sets, shape (replicates, 1, n), once with all of epsilon, as ``modips`` does."""
+    plan = plan_of(bounds, epsilon)
+    exact, noisy = observe(data, bounds, plan.schema), {}
+    for part in plan.parts:
+        values = exact[part.name]
+        noise = part.noise(len(values), bits)
+        noisy[part.name] = (values + noise) * part.statistic.unit(plan.schema)
+    deviation = max(part.standard_deviation * part.statistic.unit(plan.schema) for part in plan.parts[1:3])
+    return Statistics(
+        counts=noisy["counts"],
+        sums=np.stack([noisy["sums 0"], noisy["sums 1"]], axis=-1),
+        products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
+        n=data.n,
+        noise=deviation**2,
+    )
+
+
+def observe(data: Records, bounds: Bounds, schema: Schema) -> dict[str, IntArray]:
+    """Return the exact statistics in whole units, shape (replicates, entries), by their names in the plan."""
+    cell = data.cell[:, 0]
+    place, size = places(data.cell, bounds.cells), len(cell) * bounds.cells
+    apart = (data.z - bounds.middle[data.cell])[:, 0]
+    u = [unit_of(schema, f"z{j + 1}").whole(apart[..., j].ravel()) for j in (0, 1)]
+    found = {"counts": np.bincount(place, minlength=size).reshape(-1, bounds.cells)}
+    for j in (0, 1):
+        found[f"sums {j}"] = np.bincount(place, u[j], size).astype(np.int64).reshape(-1, bounds.cells)
+    for number, (j, k) in enumerate(PAIRS):
+        found[f"product {number}"] = (u[j] * u[k]).reshape(cell.shape).sum(axis=1, keepdims=True)
+    return found
+
+
+def plug_in(noisy: Statistics, bounds: Bounds, n_sets: int, rng: np.random.Generator) -> Parameters:
+    """Draw parameters as if noisy statistics were exact: ``n_sets`` independent draws from one posterior.
+
+    Before that, all of it post-processing: counts are moved to 1 at least, cell means into their bounds, and the
+    eigenvalues of the pooled covariance matrix into what bounds allow. What noise adds on average to the square of a
+    sum is taken off, as far as the square stays nonnegative.
+    """
+    counts = np.maximum(noisy.counts, 1)
+    means = np.clip(noisy.sums / counts[..., None], -1, 1)
+    square = np.minimum(np.maximum(noisy.sums**2 - noisy.noise, 0) / counts[..., None], counts[..., None])
+    spread = np.empty((len(counts), 2, 2))
+    for j in (0, 1):
+        spread[:, j, j] = noisy.products[:, j] - square[..., j].sum(axis=1)
+    spread[:, 0, 1] = noisy.products[:, 2] - (counts * means[..., 0] * means[..., 1]).sum(axis=1)
+    spread[:, 1, 0] = spread[:, 0, 1]
+    spread = nearest_covariance(spread / noisy.n, LEAST, 1.0) * np.outer(bounds.half, bounds.half)
+    return conjugate(counts, means * bounds.half + bounds.middle, spread, noisy.n, n_sets, rng)
+
+
+def conjugate(
+    counts: IntArray,
+    means: FloatArray,
+    spread: FloatArray,
+    n: int,
+    n_sets: int,
+    rng: np.random.Generator,
+) -> Parameters:
+    """Draw from the posterior of section 4.3.1, given counts, cell means and the covariance matrix with divisor n.
+
+    Parameters
+    ----------
+    counts : ndarray, shape (replicates, cells) or (replicates, sets, cells)
+        At least 1 where they divide; the second shape has a sanitisation of its own for each set.
+    means : ndarray, shape (..., cells, 2)
+    spread : ndarray, shape (..., 2, 2)
+    n, n_sets : int
+        Number of records, and of draws.
+    rng : Generator
+        Source of randomness.
+
+    Notes
+    -----
+    Dirichlet(counts + 1/2); inverse Wishart on n - K degrees, whose scale is n times the matrix (the paper prints the
+    matrix itself, which can't be meant: its draws would be n times too small); N(mean, covariance / count).
+    """
+    if counts.ndim == 2:
+        counts = np.repeat(counts[:, None], n_sets, axis=1)
+        means, spread = (np.repeat(array[:, None], n_sets, axis=1) for array in (means, spread))
+    cells = counts.shape[-1]
+    covariance = draw_covariances(n * spread, n - cells, rng)
+    root = np.linalg.cholesky(covariance)[:, :, None]
+    noise = rng.standard_normal(means.shape) / np.sqrt(np.maximum(counts, 1))[..., None]
+    return Parameters(
+        shares=draw_shares(np.maximum(counts, 0) + PRIOR, rng),
+        means=means + (root @ noise[..., None])[..., 0],
+        covariance=covariance,
+    )
+
+
+def exact_posterior(data: Records, cells: int, rng: np.random.Generator) -> Parameters:
+    """Draw parameters given the data themselves, for multiple synthesis without privacy."""
+    counts, means, spread = cell_moments(data, cells)
+    return conjugate(counts[:, 0], means[:, 0], spread[:, 0], data.n, N_SETS, rng)
+
+
+def as_printed(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits) -> Parameters:
+    """Draw parameters as the paper prints it: cell means with scale R / (n_k e), e the share of a component.
+
+    Each of five sets has a sanitisation of its own at epsilon / 5 in six equal shares. The confidential counts set the
+    scale of the noise on the cell means and the spread of their draws, so no epsilon is finite; the sensitivity of the
+    off-diagonal entry is up to 2 times too small (5.5).
+    """
+    counts, means, spread = cell_moments(data, bounds.cells)
+    counts, means, spread = (np.repeat(counts, N_SETS, 1), np.repeat(means, N_SETS, 1), np.repeat(spread, N_SETS, 1))
+    n, cells, rng = data.n, bounds.cells, bits.generator()
+    share = float(epsilon) / (6 * N_SETS)
+    noisy_counts = counts + unit_noise(counts.shape, bits) / share
+    size = 2 * bounds.half / np.maximum(counts, 1)[..., None] / share
+    noisy_means = bounds.clip(np.arange(cells), means + size * unit_noise(means.shape, bits))
+    noisy_spread = noisy_covariance(spread, bounds, (n - 1) / (n * (n - cells)) / share, bits)
+    drawn = conjugate(counts, noisy_means, noisy_spread, n, N_SETS, rng)
+    return replace(drawn, shares=draw_shares(np.maximum(noisy_counts, 0) + PRIOR, rng))
+
+
+def unit_noise(shape: tuple[int, ...], bits: RandomBits) -> FloatArray:
+    """Draw Laplace noise of scale 1 on a grid of 2^-20, for published rows, whose scales depend on the data."""
+    drawn = discrete_laplace(Fraction(FINE), math.prod(shape), bits)
+    return np.asarray(drawn.reshape(shape) / FINE)
+
+
+def noisy_covariance(spread: FloatArray, bounds: Bounds, factor: float, bits: RandomBits) -> FloatArray:
+    """Add noise of scale R_j R_k ``factor`` to each entry (R the range), and move the result into what bounds allow."""
+    root, noise = 2 * bounds.half, unit_noise((*spread.shape[:-2], 3), bits) * factor
+    found = spread / np.outer(bounds.half, bounds.half)
+    for place, (j, k) in enumerate(PAIRS):
+        found[..., j, k] += noise[..., place] * root[j] * root[k] / (bounds.half[j] * bounds.half[k])
+    found[..., 1, 0] = found[..., 0, 1]
+    return nearest_covariance(found, LEAST, 1.0) * np.outer(bounds.half, bounds.half)
+
+
+def cell_moments(records: Records, cells: int) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return counts and means by cell (0 in empty ones), and the covariance matrix about them with divisor n.
+
+    Returns
+    -------
+    counts : ndarray of int64, shape (replicates, sets, cells)
+    means : ndarray, shape (replicates, sets, cells, 2)
+    spread : ndarray, shape (replicates, sets, 2, 2)
+    """
+    shape = (*records.cell.shape[:2], cells)
+    place, size = places(records.cell, cells), math.prod(shape)
+    counts = np.bincount(place, minlength=size)
+    sums = [np.bincount(place, records.z[..., j].ravel(), size) / np.maximum(counts, 1) for j in (0, 1)]
+    apart = [(records.z[..., j].ravel() - sums[j][place]).reshape(records.cell.shape) for j in (0, 1)]
+    spread = np.empty((*shape[:2], 2, 2))
+    for j, k in PAIRS:
+        spread[..., j, k] = spread[..., k, j] = np.einsum("rsn,rsn->rs", apart[j], apart[k]) / records.n
+    return counts.reshape(shape), np.stack(sums, axis=-1).reshape(*shape, 2), spread
+
+
+def places(cell: IntArray, cells: int) -> IntArray:
+    """Number the cells of all sets through, flat."""
+    first = cells * np.arange(math.prod(cell.shape[:2])).reshape(*cell.shape[:2], 1)
+    return np.asarray((cell + first).ravel())
+
+
+def draw_records(drawn: Parameters, n: int, rng: np.random.Generator, bounds: Bounds | None = None) -> Records:
+    """Draw ``n`` records a set; with bounds, what is out of them moves to them."""
+    counts = rng.multinomial(n, drawn.shares)
+    cells = counts.shape[-1]
+    cell = np.repeat(np.tile(np.arange(cells), math.prod(counts.shape[:2])), counts.ravel())
+    cell = cell.reshape(*counts.shape[:2], n)
+    z = rng.standard_normal((*cell.shape, 2)) @ np.swapaxes(np.linalg.cholesky(drawn.covariance), -1, -2)
+    z += drawn.means.reshape(-1, 2)[places(cell, cells)].reshape(z.shape)
+    return Records(cell, z if bounds is None else bounds.clip(cell, z))
+
+
+def tables(data: Records, levels: Sequence[int], half: FloatArray) -> list[Table]:
+    """Return data sets as tables of the columns w1, w2, ..., z1 and z2, with common bounds; first one in ``ONE_IN``."""
+    numbers = {f"z{j + 1}": {"lower": -width, "upper": width} for j, width in enumerate(half.tolist())}
+    codes = {f"w{j + 1}": {"levels": list(range(size))} for j, size in enumerate(levels)}
+    schema, found = Schema.model_validate({"columns": codes | numbers}), []
+    for k in range(max(1, len(data.cell) // ONE_IN)):
+        w = np.unravel_index(data.cell[k, 0], tuple(levels))
+        columns = dict(zip(codes, w, strict=True))
+        columns |= {f"z{j + 1}": data.z[k, 0, :, j] for j in (0, 1)}
+        found.append(Table(pd.DataFrame(columns), schema))
+    return found
+
+
+def releases(made: Sequence[Table], model: str, epsilon: Fraction, rng: np.random.Generator) -> list[Release]:
+    """Release each table by ``modips`` with a shipped model, noise-aware, with equal shares."""
+    mechanism = find("modips")(epsilon=epsilon, n_sets=N_SETS, model=model, budget="equal")
+    return [mechanism.release(table, rng=rng)[0] for table in made]
+
+
+def records_in(found: Sequence[Release], levels: Sequence[int]) -> Records:
+    """Return the synthetic sets of releases as records."""
+    names = [f"w{j + 1}" for j in range(len(levels))]
+    codes = np.array([[each[names].to_numpy(dtype=np.int64) for each in release.sets] for release in found])
+    z = np.array([[each[["z1", "z2"]].to_numpy(dtype=np.float64) for each in release.sets] for release in found])
+    return Records(np.ravel_multi_index(tuple(np.moveaxis(codes, -1, 0)), tuple(levels)).astype(np.int64), z)

@@ -1,0 +1,236 @@
+"""Posterior draws of a normal sample for many tables at once, and moments of sets that are never held; compiled."""
+
+import math
+
+import numba
+import numpy as np
+
+from pdips.arrays import FloatArray, IntArray
+
+PROPOSALS = 2**18
+"""Most proposals for one pair of noisy statistics."""
+
+
+@numba.njit(cache=True, error_model="numpy")
+def moments_of_sets(
+    mean: FloatArray, sd: FloatArray, lower: float, upper: float, n: int, rng: np.random.Generator
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Draw normal sets, move what is out of bounds to them, and return what an analyst needs of each.
+
+    Parameters
+    ----------
+    mean, sd : ndarray, shape (replicates, sets)
+        Of the normal law of each set.
+    lower, upper : float
+        Bounds.
+    n : int
+        Records of a set.
+    rng : numpy.random.Generator
+        Randomness.
+
+    Returns
+    -------
+    tuple of ndarray, shape (replicates, sets)
+        Mean, second and fourth moment about it (divisor n).
+    """
+    first, second, fourth = np.empty(mean.shape), np.empty(mean.shape), np.empty(mean.shape)
+    for i in range(mean.shape[0]):
+        for j in range(mean.shape[1]):
+            middle = min(max(mean[i, j], lower), upper)  # sums are taken about it, for the sake of rounding
+            one, two, three, four = 0.0, 0.0, 0.0, 0.0
+            for _ in range(n):
+                x = mean[i, j] + sd[i, j] * rng.standard_normal()
+                d = min(max(x, lower), upper) - middle
+                d2 = d * d
+                one += d
+                two += d2
+                three += d2 * d
+                four += d2 * d2
+            a, b, c, e = one / n, two / n, three / n, four / n
+            first[i, j] = middle + a
+            second[i, j] = max(b - a * a, 0.0)
+            fourth[i, j] = max(e - 4 * a * c + 6 * a * a * b - 3 * a**4, 0.0)
+    return first, second, fourth
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _positive_laplace(middle: float, scale: float, rng: np.random.Generator) -> float:
+    """Draw from the Laplace law above 0."""
+    if middle <= 0:
+        return scale * rng.standard_exponential()
+    below = math.exp(-middle / scale)  # of what lies left of the middle, this part is below 0
+    u = rng.random() * (2 - below)
+    if u < 1 - below:
+        return middle + scale * math.log(u + below)
+    return middle + scale * rng.standard_exponential()
+
+
+@numba.njit(cache=True, error_model="numpy")
+def propose(
+    noisy: FloatArray,
+    scales: FloatArray,
+    n: float,
+    priors: FloatArray,
+    rng: np.random.Generator,
+    found: FloatArray,
+    log_weight: FloatArray,
+) -> None:
+    """Fill in proposals (sum, standard deviation) and their log weights for one pair of noisy statistics.
+
+    Notes
+    -----
+    Unknown are the sum T, the sum of squares about the mean Q and the standard deviation s; the mean is integrated out,
+    so T ~ N(0, n s^2 + n^2 tau^2). T comes with equal odds from its noise about the noisy sum, or from a normal law
+    like its prior; then (Q, s) from the noise about what the noisy squares leave for Q, above 0, with s given Q under a
+    flat prior, or from the prior. Each weight divides by the density of both ways together, so none exceeds 4 times a
+    number near 1: few proposals carry all the weight only where the data contradict the model.
+    """
+    total, squares, of_mean, of_sd = noisy[0], noisy[1], (n * priors[0]) ** 2, priors[1]
+    wide = of_mean + n * of_sd**2
+    log_half_normal = 0.5 * math.log(2 / math.pi) - math.log(of_sd)
+    # chi-square density of Q given s over the density of s given Q: c / sqrt(Q)
+    c = math.exp(math.lgamma((n - 2) / 2) - math.lgamma((n - 1) / 2)) / (2 * math.sqrt(2))
+    for j in range(len(log_weight)):
+        if rng.random() < 0.5:
+            size = scales[0] * rng.standard_exponential()
+            t = total + (size if rng.random() < 0.5 else -size)
+        else:
+            t = math.sqrt(wide) * rng.standard_normal()
+        left = squares - t**2 / n
+        if rng.random() < 0.5:
+            q = _positive_laplace(left, scales[1], rng)
+            s = math.sqrt(q / (2 * rng.standard_gamma((n - 2) / 2)))
+        else:
+            s = of_sd * abs(rng.standard_normal())
+            q = 2 * s**2 * rng.standard_gamma((n - 1) / 2)
+        noise_t, noise_q = -abs(t - total) / scales[0], -abs(q - left) / scales[1]
+        variance = n * s**2 + of_mean
+        law_t = -0.5 * math.log(variance) - t**2 / (2 * variance)
+        flat_t = -0.5 * math.log(wide) - t**2 / (2 * wide)
+        way_t = math.exp(flat_t) / math.sqrt(2 * math.pi) + math.exp(noise_t) / (2 * scales[0])
+        half_normal = log_half_normal - s**2 / (2 * of_sd**2)
+        # the integral above 0 of the noise's density about what is left, which is 1 at its top
+        mass = math.log(scales[1]) + (math.log(2 - math.exp(-left / scales[1])) if left > 0 else left / scales[1])
+        way_q = math.exp(half_normal) + math.exp(noise_q - mass) * math.sqrt(q) / c
+        log_weight[j] = law_t + noise_t - math.log(way_t) + half_normal + noise_q - math.log(way_q)
+        found[j, 0], found[j, 1] = t, s
+
+
+@numba.njit(cache=True, error_model="numpy")
+def resample(weight: FloatArray, n_draws: int, rng: np.random.Generator) -> IntArray:
+    """Draw places by weight, systematically, in random order."""
+    places = np.empty(n_draws, dtype=np.int64)
+    step = weight.sum() / n_draws
+    reached, target, place = weight[0], rng.random() * step, 0
+    for j in range(n_draws):
+        while reached < target and place < len(weight) - 1:
+            place += 1
+            reached += weight[place]
+        places[j] = place
+        target += step
+    rng.shuffle(places)
+    return places
+
+
+@numba.njit(cache=True, error_model="numpy")
+def noise_aware(
+    noisy: FloatArray,
+    scales: FloatArray,
+    n: float,
+    priors: FloatArray,
+    n_draws: int,
+    proposals: int,
+    least: float,
+    rng: np.random.Generator,
+) -> tuple[FloatArray, FloatArray]:
+    """Draw means and standard deviations given noisy statistics, for each of many pairs of them.
+
+    Parameters
+    ----------
+    noisy : ndarray, shape (replicates, 2)
+        Noisy sums of u and of u^2.
+    scales : ndarray, shape (2,)
+        Of their Laplace noise.
+    n : float
+        Number of records.
+    priors : ndarray, shape (2,)
+        Standard deviation of the normal prior of the mean, scale of the half-normal one of the standard deviation.
+    n_draws : int
+        Draws for each replicate: resampled by weight, so equal ones among them show that proposals were few.
+    proposals : int
+        Proposals for each replicate.
+    least : float
+        Four times as many proposals, and again, until they are worth this many independent ones, or ``PROPOSALS``.
+    rng : numpy.random.Generator
+        Randomness.
+
+    Returns
+    -------
+    ndarray, shape (replicates, n_draws, 2)
+        Mean and standard deviation, in units of u.
+    ndarray, shape (replicates,)
+        How many independent draws the proposals are worth: the square of the sum of weights over the sum of squares.
+    """
+    draws, worth = np.empty((len(noisy), n_draws, 2)), np.empty(len(noisy))
+    for i in range(len(noisy)):
+        size = proposals
+        while True:
+            found, log_weight = np.empty((size, 2)), np.empty(size)
+            propose(noisy[i], scales, n, priors, rng, found, log_weight)
+            weight = np.exp(log_weight - log_weight.max())
+            worth[i] = weight.sum() ** 2 / (weight**2).sum()
+            if worth[i] >= least or 4 * size > PROPOSALS:
+                break
+            size *= 4
+        places = resample(weight, n_draws, rng)
+        for j in range(n_draws):
+            t, s = found[places[j], 0], found[places[j], 1]
+            draws[i, j, 0], draws[i, j, 1] = _mean(t, s, n, priors, rng), s
+    return draws, worth
+
+
+@numba.njit(cache=True, error_model="numpy")
+def plug_in(
+    total: FloatArray, scatter: FloatArray, n: float, priors: FloatArray, n_draws: int, rng: np.random.Generator
+) -> FloatArray:
+    """Draw means and standard deviations given sums and sums of squares about the mean that are taken as exact.
+
+    Parameters
+    ----------
+    total, scatter : ndarray, shape (replicates,)
+        Sums of u, and sums of squares of u about its mean, above 0.
+    n, priors, n_draws, rng
+        As in :func:`noise_aware`.
+
+    Returns
+    -------
+    ndarray, shape (replicates, n_draws, 2)
+        Mean and standard deviation: exact draws, by rejection.
+
+    Notes
+    -----
+    s given the scatter under a flat prior is accepted with probability proportional to its prior times N(T; 0, v),
+    v = n s^2 + (n tau)^2, which is largest at v = T^2, or at the least v if that is more.
+    """
+    draws = np.empty((len(total), n_draws, 2))
+    for i in range(len(total)):
+        away = total[i] ** 2
+        top = max(away, (n * priors[0]) ** 2)
+        best = -0.5 * math.log(top) - away / (2 * top)
+        for j in range(n_draws):
+            while True:
+                s = math.sqrt(scatter[i] / (2 * rng.standard_gamma((n - 2) / 2)))
+                v = n * s**2 + (n * priors[0]) ** 2
+                log_odds = -0.5 * math.log(v) - away / (2 * v) - best - s**2 / (2 * priors[1] ** 2)
+                if math.log(1 - rng.random()) < log_odds:
+                    break
+            draws[i, j, 0], draws[i, j, 1] = _mean(total[i], s, n, priors, rng), s
+    return draws
+
+
+@numba.njit(cache=True, error_model="numpy")
+def _mean(t: float, s: float, n: float, priors: FloatArray, rng: np.random.Generator) -> float:
+    """Draw the mean given the exact sum and the standard deviation."""
+    precision = 1 / priors[0] ** 2 + n / s**2
+    middle: float = t / s**2 / precision
+    return middle + rng.standard_normal() / math.sqrt(precision)

@@ -1,0 +1,204 @@
+"""The synthesizers of paper 004 on one column in [0, 1]: as published, and with the loss that they claim."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.posterior.model import Blueprint
+from pdips.posterior.model_file import as_source
+from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.registry import find
+from pdips_papers.pseudo.quadrature import Quadrature
+
+N_DRAWS = 1_000
+"""Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""
+
+SCALE = 0.8
+"""The paper's c1 for down-scaling, at epsilon 4 only."""
+
+DOWNSCALED_AT = "4"
+WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH = "Weighted", "Weighted-e", "Censor_w", "Censor_uw", "PH"
+UNWEIGHTED, FRESH, CONFIDENTIAL = "Unweighted", "fresh sample", "Data"
+BOUND, COUNT = "Lipschitz bound", "count"
+UTILITY = ("max-ECDF", "avg-ECDF", "mean", "median", "15th percentile", "90th percentile")
+BOUNDS = (BOUND, f"{BOUND}: sd", f"{BOUND}: min", f"{BOUND}: max", f"{BOUND}: share above")
+
+EPSILON = 5
+"""The paper's target in its application."""
+
+STAGED = {"staged, ϵ = 5": 5, "staged, ϵ = 1": 1}
+"""The default form of ``censored-posterior``, by its column in the application's table: true epsilon."""
+
+CENTRES: dict[str, dict[str, Any]] = {
+    "zero": {"centre": "zero"},
+    "Beta(0.6, 2)": {"centre": "reference", "reference": {"phi": 0.6 / 2.6, "lambda": 2.6}},
+    "staged": {"centre": "staged"},
+}
+"""What the sound censored posterior is centred on, by its name in the table."""
+
+SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthesis:
+    """What a synthesizer made of a table.
+
+    Parameters
+    ----------
+    row : str
+        Row of the study's table.
+    synthetic : ndarray, shape (records,)
+        One synthetic set.
+    bound : float, optional
+        Lipschitz bound max_i,s abs(alpha_i log p(x_i | theta_s)), after censoring, over draws of the fit itself.
+    censored : int, optional
+        Number of records that are censored, or whose weight is put to 0.
+    """
+
+    row: str
+    synthetic: FloatArray
+    bound: float | None = None
+    censored: int | None = None
+
+
+def row_of(form: str, epsilon: str = "", scale: float = 1.0) -> str:
+    """Return the row of a form: ``"Censor_w, epsilon = 4, c1 = 0.8"``."""
+    parts = [form, f"epsilon = {epsilon}" if epsilon else "", "" if scale == 1 else f"c1 = {scale:g}"]
+    return ", ".join(part for part in parts if part)
+
+
+def sound_row(centre: str, epsilon: str) -> str:
+    """Return the row of a sound censored posterior."""
+    return row_of(f"sound, centred on {centre}", epsilon)
+
+
+def censored_count(weights: FloatArray, largest: FloatArray, window: float) -> int:
+    """Return how many records have some abs(alpha_i log p(x_i | theta_s)) above the window.
+
+    Parameters
+    ----------
+    weights, largest : ndarray, shape (records,)
+        alpha_i, and max over draws of abs(log p(x_i | theta_s)).
+    window : float
+        epsilon / 2.
+    """
+    return int((weights * np.where(weights == 0, 0.0, largest) > window).sum())
+
+
+@lru_cache(maxsize=1)
+def fitted() -> Quadrature:
+    """Return the beta synthesizer, compiled once a process."""
+    blueprint = Blueprint(as_source("beta"), SCHEMA)
+    return Quadrature(blueprint.model, {"y": np.linspace(0.1, 0.9, 9)}, mode="NUMBA")
+
+
+class PublishedSynthesizers:
+    """The published synthesizers of one table: fits of one model that differ in weights and window.
+
+    Parameters
+    ----------
+    y : ndarray, shape (records,)
+        Confidential values.
+    rng : numpy.random.Generator
+        Randomness.
+    n_draws : int
+        Draws of each fit.
+    """
+
+    def __init__(self, y: FloatArray, rng: np.random.Generator, n_draws: int = N_DRAWS) -> None:
+        self._y, self._rng, self._n_draws = y, rng, n_draws
+        self._fit = fitted().update(values={"y": y})
+        self._ones = np.ones(len(y))
+
+    def refit(self, weights: FloatArray, window: float = np.inf) -> tuple[FloatArray, FloatArray]:
+        """Return the largest log-likelihoods under a fit, shape (records,), and a synthetic set from one draw of it."""
+        self._fit.update(weights=weights, window=window)
+        largest = self._fit.largest(self._fit.draws(self._n_draws, self._rng))
+        one = self._fit.draws(1, self._rng)
+        phi, precision = float(one["phi"][0]), float(one["lambda"][0])
+        return largest, self._rng.beta(precision * phi, precision * (1 - phi), len(self._y))
+
+    def all(self, epsilons: Sequence[str]) -> Iterator[Synthesis]:
+        """Make every published form at every claimed epsilon, with down-scaling at epsilon 4."""
+        risks, synthetic = self.refit(self._ones)
+        yield Synthesis(row=UNWEIGHTED, synthetic=synthetic, bound=float(risks.max()))
+        for epsilon in epsilons:
+            yield self.censored(CENSOR_UW, self._ones, epsilon)
+        for scale in (1.0, SCALE) if DOWNSCALED_AT in epsilons else (1.0,):
+            at = epsilons if scale == 1 else (DOWNSCALED_AT,)
+            alpha = linear_weights(risks, scale=scale)
+            largest, synthetic = self.refit(alpha)
+            yield Synthesis(row=row_of(WEIGHTED, "", scale), synthetic=synthetic, bound=lipschitz_bound(alpha, largest))
+            for epsilon in at:
+                yield self.dropped(alpha, risks, epsilon, scale)
+                yield self.censored(CENSOR_W, alpha, epsilon, scale)
+
+    def dropped(self, alpha: FloatArray, risks: FloatArray, epsilon: str, scale: float) -> Synthesis:
+        """Make Weighted-e: weight 0 where alpha_i f_i > epsilon / 2, f of the unweighted fit."""
+        weights = weighted_e(alpha, risks, epsilon)
+        largest, synthetic = self.refit(weights)
+        return Synthesis(
+            row=row_of(WEIGHTED_E, epsilon, scale),
+            synthetic=synthetic,
+            bound=lipschitz_bound(weights, largest),
+            censored=censored_count(alpha, risks, float(epsilon) / 2),
+        )
+
+    def censored(self, form: str, alpha: FloatArray, epsilon: str, scale: float = 1.0) -> Synthesis:
+        """Make Censor_w or Censor_uw: the weighted likelihood censored at epsilon / 2."""
+        window = float(epsilon) / 2
+        largest, synthetic = self.refit(alpha, window)
+        return Synthesis(
+            row=row_of(form, epsilon, scale),
+            synthetic=synthetic,
+            bound=min(lipschitz_bound(alpha, largest), window),
+            censored=censored_count(alpha, largest, window),
+        )
+
+
+def sound(y: FloatArray, epsilons: Sequence[str], rng: np.random.Generator) -> Iterator[Synthesis]:
+    """Make the sound forms at each epsilon, which is their true loss if one record is replaced.
+
+    The perturbed histogram has sqrt(n) bins, rounded up, and noise of scale 2 / epsilon: sound as published.
+    """
+    frame = pd.DataFrame({"y": y})
+    bins = {"y": {"lower": 0, "upper": 1, "bins": int(np.ceil(np.sqrt(len(y))))}}
+    table, binned = Table(frame, SCHEMA), Table(frame, Schema.model_validate({"columns": bins}))
+    for epsilon in epsilons:
+        histogram, _ = find("perturbed-histogram")(epsilon=epsilon).release(binned, rng=rng)
+        yield Synthesis(row=row_of(PH, epsilon), synthetic=_values(histogram.sets))
+        for centre, settings in CENTRES.items():
+            release, _ = find("censored-posterior")(epsilon=epsilon, model="beta", **settings).release(table, rng=rng)
+            yield Synthesis(row=sound_row(centre, epsilon), synthetic=_values(release.sets))
+
+
+def _values(sets: Sequence[pd.DataFrame]) -> FloatArray:
+    return sets[0]["y"].to_numpy(dtype=np.float64)
+
+
+def ecdf_distances(confidential: FloatArray, synthetic: FloatArray) -> tuple[float, float]:
+    """Return max-ECDF and avg-ECDF: the largest absolute and the mean squared difference at the confidential records.
+
+    Parameters
+    ----------
+    confidential, synthetic : ndarray, shape (records,)
+        Values.
+    """
+    ours, theirs = (
+        np.searchsorted(np.sort(values), confidential, side="right") / len(values)
+        for values in (confidential, synthetic)
+    )
+    return float(np.abs(ours - theirs).max()), float(((ours - theirs) ** 2).mean())
+
+
+def epsilons_in(rows: Iterable[str]) -> list[str]:
+    """Return the epsilons in the names of rows, the largest first."""
+    found = {row.partition("epsilon = ")[2].partition(",")[0] for row in rows if "epsilon = " in row}
+    return sorted(found, key=float, reverse=True)

@@ -1,0 +1,421 @@
+"""A release on disk, and its evaluation: what is read from the folder, and what ``evaluation.json`` holds."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Self
+
+import pandas as pd
+from pydantic import BaseModel, Field, model_validator
+
+from pdips.data.readers import read_frame
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import DataError, InputError
+from pdips.privacy.loss import Kind
+from pdips.release.documents import Document, Findings, Finite, FiniteOrNone, PrivacyDocument, home_of, write_json
+
+Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
+ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
+
+
+# ---- a release on disk ----
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ReleaseFolder:
+    """A release on disk.
+
+    Attributes
+    ----------
+    folder : Path
+        The folder that holds ``public`` and ``confidential``.
+    home : Path
+        Where the synthetic sets lie: ``public``, or ``confidential`` for a release that may not be published.
+    document : PrivacyDocument
+        Contents of ``privacy.json``.
+    sets : tuple of DataFrame
+        The synthetic sets.
+    """
+
+    folder: Path
+    home: Path
+    document: PrivacyDocument
+    sets: tuple[pd.DataFrame, ...]
+
+    @property
+    def schema(self) -> Schema:
+        """The schema of the release."""
+        return self.document.table_schema
+
+    @property
+    def is_public(self) -> bool:
+        """Whether the synthetic sets were published."""
+        return self.home.name == "public"
+
+
+def open_release(directory: str | Path) -> ReleaseFolder:
+    """Read the synthetic sets of a release and check them against its schema.
+
+    Raises
+    ------
+    InputError
+        If the folder holds no release, a set is missing or in excess, or a set doesn't fit the schema.
+    """
+    folder = Path(directory)
+    home = home_of(folder)
+    if home is None:
+        raise InputError(
+            f"{folder} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
+            "`pdips synthesize --out` made"
+        )
+    document = PrivacyDocument.read(home)
+    sets = tuple(_read_set(path, document.table_schema) for path in _set_files(home, document.n_sets))
+    return ReleaseFolder(folder=folder, home=home, document=document, sets=sets)
+
+
+def open_table(path: str | Path, release: ReleaseFolder) -> Table:
+    """Read the confidential table and check it against the schema of a release.
+
+    Raises
+    ------
+    InputError
+        If the file can't be read, or isn't a table of that schema; a ``DataError`` where its records aren't.
+    """
+    frame = read_frame(path)
+    try:
+        return Table(frame, release.schema)
+    except InputError as error:
+        kind = DataError if isinstance(error, DataError) else InputError
+        raise kind(f"{path} is not the table that {release.folder} came from, its schema differs: {error}") from None
+
+
+def _set_files(home: Path, n_sets: int) -> list[Path]:
+    found: dict[int, Path] = {}
+    for path in sorted(home.iterdir()):
+        if match := re.fullmatch(r"synthetic_(\d+)\.(parquet|csv)", path.name):
+            if int(match[1]) in found:
+                raise InputError(
+                    f"{found[int(match[1])]} and {path.name} are both there: take away the one that isn't "
+                    "of this release"
+                )
+            found[int(match[1])] = path
+    for number in range(1, n_sets + 1):
+        if number not in found:
+            raise InputError(f"synthetic set {number} of {n_sets} is missing in {home}: put it back from a copy")
+    extra = sorted(set(found) - {*range(1, n_sets + 1)})
+    if extra:
+        raise InputError(f"{found[extra[0]]} is not of this release, which has {n_sets} sets: take it away")
+    return [found[number] for number in range(1, n_sets + 1)]
+
+
+def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
+    frame = read_frame(path)
+    plain = schema.without_person().model_copy(update={"impossible": ()})
+    try:
+        if len(frame):
+            Table(frame, plain)
+        elif [*map(str, frame.columns)] != [*schema.columns]:
+            raise InputError("its columns are not those of the schema")
+    except InputError as error:
+        raise InputError(
+            f"{path} doesn't fit the schema in privacy.json: {error}. It was edited by hand, or is of another release"
+        ) from None
+    return frame
+
+
+# ---- evaluation.json ----
+
+
+class ReleaseIdentity(BaseModel):
+    """What tells the release that an evaluation is of from others."""
+
+    mechanism: str
+    epsilon: Finite
+    kind: Kind
+    n_sets: int
+
+    @classmethod
+    def of(cls, release: PrivacyDocument) -> Self:
+        """Take it from ``privacy.json``."""
+        loss = release.privacy
+        return cls(mechanism=release.mechanism, epsilon=loss.epsilon, kind=loss.kind, n_sets=release.n_sets)
+
+    def differs(self, release: PrivacyDocument) -> list[str]:
+        """Return the names of what isn't true of a release."""
+        here = self.of(release)
+        return [name for name in type(self).model_fields if getattr(self, name) != getattr(here, name)]
+
+
+class PropensitySpread(BaseModel):
+    """Shares of the records whose propensity score lies in each part of [0, 1], table and sets."""
+
+    classifier: str
+    table: Annotated[list[Share], Field(min_length=1, max_length=1000)]
+    sets: list[Share]
+    distance: Annotated[list[Share], Field(min_length=1)]
+    at: list[Share]
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.sets) != len(self.table) or len(self.at) != len(self.distance):
+            raise ValueError("table and sets, and distance and at, must be of the same length")
+        return self
+
+
+class ColumnEcdf(BaseModel):
+    """max-ECDF and avg-ECDF of one column."""
+
+    largest: FiniteOrNone
+    average: FiniteOrNone
+
+
+class MeasureDetail(Findings):
+    """More of a measure, by column where it has columns."""
+
+    by_column: dict[str, ColumnEcdf] = Field(default_factory=dict, exclude_if=lambda columns: not columns)
+
+
+class Measure(BaseModel):
+    """One measure of utility on all sets.
+
+    Attributes
+    ----------
+    name, reading : str
+        ``reading`` says what its ends mean.
+    by_set : tuple of float or None
+        One a set; empty if it can't be worked out.
+    mean, reference : float or None
+        Over the sets; and the same for records drawn with replacement from the table itself, as many as it has.
+    weighted : bool
+        Whether records were weighted.
+    reason : str or None
+        Why it can't be worked out.
+    best : float
+        What equal tables score.
+    detail : MeasureDetail
+    picture : PropensitySpread or None
+        What its picture needs, if it has one; it isn't written with the measure.
+    """
+
+    name: str
+    reading: str
+    by_set: tuple[FiniteOrNone, ...]
+    mean: FiniteOrNone
+    reference: FiniteOrNone
+    weighted: bool
+    reason: str | None
+    detail: MeasureDetail = MeasureDetail()
+    best: Finite = 0.0
+    picture: Annotated[PropensitySpread | None, Field(exclude=True)] = None
+
+    @property
+    def known(self) -> list[float]:
+        """The figures by set that are known, in order of size."""
+        return sorted(value for value in self.by_set if value is not None)
+
+    @property
+    def times(self) -> float | None:
+        """How many times as far as its reference the mean lies from what equal tables score; None if none can say."""
+        if self.mean is None or self.reference is None:
+            return None
+        far, near = abs(self.mean - self.best), abs(self.reference - self.best)
+        return far / near if near > 0 else None
+
+
+class Coefficient(BaseModel):
+    """A coefficient on the table and on the sets: see :func:`pdips.evaluation.regression.compare_fits`."""
+
+    coefficient: str
+    original: FiniteOrNone
+    original_lower: FiniteOrNone
+    original_upper: FiniteOrNone
+    combined: FiniteOrNone
+    combined_lower: FiniteOrNone
+    combined_upper: FiniteOrNone
+    ci_overlap: FiniteOrNone
+    same_sign: bool
+    standardized_difference: FiniteOrNone
+    covered: bool
+
+
+class AnalysisComparison(BaseModel):
+    """An analysis on the table and on the sets.
+
+    Attributes
+    ----------
+    formula, family : str
+    weighted : bool
+        Whether records were weighted.
+    level : float
+        Of the confidence intervals.
+    rule, note : str
+        How the sets were combined, and what to know of that rule, if anything.
+    coefficients : list of Coefficient
+        ``covered`` says whether the table's estimate lies inside the interval of the sets.
+    summary, reference : dict of str to float
+        Means over the coefficients: for the combined sets, and for resamples of the table, each with its own interval.
+        None if the table tells no coefficient.
+    """
+
+    formula: str
+    family: str
+    weighted: bool = False
+    level: Annotated[float, Field(gt=0, lt=1)]
+    rule: str
+    note: str | None
+    coefficients: list[Coefficient]
+    summary: dict[str, FiniteOrNone]
+    reference: dict[str, FiniteOrNone]
+
+    @property
+    def told(self) -> list[Coefficient]:
+        """The coefficients that the table tells."""
+        return [one for one in self.coefficients if one.original is not None]
+
+
+class ColumnDensity(BaseModel):
+    """Shares of the cells of a numeric column: see :func:`pdips.evaluation.pictures.density`."""
+
+    column: str
+    label: str
+    unit: str | None
+    log: bool
+    edges: Annotated[list[Finite], Field(min_length=2, max_length=1000)]
+    table: list[Share]
+    sets: list[Share]
+    missing: tuple[Share, Share | None] | None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if len(self.table) != len(self.edges) - 1 or (self.sets and len(self.sets) != len(self.table)):
+            raise ValueError("table and sets must have a share for each cell between two edges")
+        if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)) or (self.log and self.edges[0] <= 0):
+            raise ValueError("edges must increase, and start above 0 on the log scale")
+        return self
+
+    @property
+    def title(self) -> str:
+        """Label and unit."""
+        return f"{self.label} ({self.unit})" if self.unit else self.label
+
+    @property
+    def distance(self) -> float | None:
+        """Total variation distance of the cells, the missing ones among them."""
+        if not self.sets:
+            return None
+        ours, theirs = self.missing or (0.0, 0.0)
+        return (sum(abs(a - b) for a, b in zip(self.table, self.sets, strict=True)) + abs(ours - (theirs or 0))) / 2
+
+
+class PairDifference(BaseModel):
+    """Differences of the shares of the cells of two columns: see :func:`pdips.evaluation.pictures.difference`."""
+
+    columns: tuple[str, str]
+    labels: tuple[str, str]
+    levels: tuple[list[str], list[str]]
+    difference: list[list[ShareDifference]]
+    distance: Finite
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        rows, columns = map(len, self.levels)
+        if not rows or not columns or max(rows, columns) > 100:
+            raise ValueError("levels must be from 1 to 100")
+        if len(self.difference) != rows or any(len(row) != columns for row in self.difference):
+            raise ValueError("difference must have a row and a column for each of levels")
+        return self
+
+    def furthest(self) -> tuple[float, str, str]:
+        """Return the difference that is largest, and the two levels of its cell."""
+        cells = [(value, i, j) for i, row in enumerate(self.difference) for j, value in enumerate(row)]
+        value, i, j = max(cells, key=lambda cell: abs(cell[0]))
+        return value, self.levels[0][i], self.levels[1][j]
+
+
+class Pictures(BaseModel):
+    """What the pictures of an evaluation show: see :func:`pdips.evaluation.pictures.pictures`."""
+
+    propensity: PropensitySpread | None
+    densities: list[ColumnDensity]
+    pairs: list[PairDifference]
+
+
+class EvaluationDocument(Document):
+    """``confidential/evaluation.json``: a release compared with its table. Confidential, and paid by no epsilon.
+
+    Files of versions 0.1 and 0.2 are read too: the first have no ``pictures``.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> document = EvaluationDocument.read(Path("out/confidential"))  # doctest: +SKIP
+    >>> document.measure("SPECKS").mean  # doctest: +SKIP
+    0.03
+    """
+
+    file: ClassVar[str] = "evaluation.json"
+
+    inside_only: str = ""
+    release: ReleaseIdentity
+    weight: str | None
+    seed_of_references: int = 0
+    general: list[Measure]
+    specific: AnalysisComparison | None
+    pictures: Pictures | None = None
+    seconds: dict[str, Finite] = Field(default_factory=dict)
+    software: dict[str, str] = Field(default_factory=dict)
+
+    @classmethod
+    def inside(cls, confidential: Path) -> Self | None:
+        """Read the evaluation in the folder ``confidential``, or return None if there is none.
+
+        Raises
+        ------
+        InputError
+            If it can't be read or is damaged.
+        """
+        return cls.read(confidential) if (confidential / cls.file).exists() else None
+
+    def measure(self, name: str) -> Measure | None:
+        """Return a measure that was worked out, or None."""
+        return next((one for one in self.general if one.name == name and one.mean is not None), None)
+
+    def write_inside(self, paths: Sequence[Path]) -> None:
+        """Write the files that :func:`inside_paths` named; the folder of the first is closed to others.
+
+        Raises
+        ------
+        InputError
+            If one can't be written.
+        """
+        contents: dict[str, Any] = self.contents()
+        for path in paths:
+            try:
+                if path == paths[0]:
+                    path.parent.mkdir(mode=0o700, exist_ok=True)
+                write_json(path, contents)
+            except OSError as error:
+                raise InputError(f"can't write {path}: {error.strerror}") from None
+
+
+def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[Path]:
+    """Return where an evaluation is written: ``confidential/evaluation.json``, and another file outside ``public/``.
+
+    Raises
+    ------
+    InputError
+        If the other file lies in ``public/``, or in a folder that isn't there.
+    """
+    paths = [Path(directory) / "confidential" / EvaluationDocument.file]
+    if also is None:
+        return paths
+    public = (Path(directory) / "public").resolve()
+    if public in Path(also).resolve().parents:
+        raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
+    if not Path(also).absolute().parent.is_dir():
+        raise InputError(f"--json names a folder that doesn't exist: {Path(also).parent}")
+    if Path(also).is_dir():
+        raise InputError(f"--json must name a file, and {also} is a folder")
+    return [*paths, Path(also)]

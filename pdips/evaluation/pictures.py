@@ -1,0 +1,206 @@
+"""What the pictures of an evaluation need: shares of cells, never a record. For inside use only."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.coding import numbers
+from pdips.data.schema import Column, Schema
+from pdips.data.table import Table
+from pdips.evaluation.document import Measure, Pictures
+from pdips.evaluation.encoding import CodedRecords, weights_of, with_decile_bins
+
+MOST_CELLS = 60
+"""Of a numeric column."""
+MOST_PAIRS = 4
+MOST_LEVELS = 14
+"""Of a column of a heat map."""
+PAIRS_FROM = "TVD of 2-way margins"
+SCORES_FROM = "SPECKS"
+
+
+def pictures(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Measure]) -> Pictures:
+    """Work out what the pictures of an evaluation show.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table, not counted.
+    sets : sequence of DataFrame
+        Synthetic sets of its schema.
+    measures : sequence of Measure
+        The general measures: they have the propensity scores, and say which pairs of columns are furthest apart.
+
+    Returns
+    -------
+    Pictures
+        ``propensity``: how the scores of SPECKS' classifier are spread over the hundredths of [0, 1], table and sets,
+        averaged over the sets, and the distance and where it is found by set; None without SPECKS. ``densities``: for
+        each numeric column, :func:`density`. ``pairs``: for the 4 pairs of columns furthest apart,
+        :func:`difference`. Shares are of weights where the schema names them, each table by its own, but for
+        ``propensity``, which counts records. Sets without records are left out.
+    """
+    kept = [frame for frame in sets if len(frame)]
+    found = {measure.name: measure for measure in measures}
+    numeric = [name for name, column in table.schema.columns.items() if not column.is_categorical]
+    furthest = found[PAIRS_FROM].detail.model_dump().get("furthest", []) if PAIRS_FROM in found and kept else []
+    schema = with_decile_bins(table).schema if furthest else table.schema
+    return Pictures.model_validate(
+        {
+            "propensity": found[SCORES_FROM].picture if SCORES_FROM in found else None,
+            "densities": [density(table, kept, name) for name in numeric],
+            "pairs": [
+                {**difference(table, kept, schema, pair["columns"]), "distance": pair["distance"]}
+                for pair in furthest[:MOST_PAIRS]
+            ],
+        }
+    )
+
+
+def density(table: Table, sets: Sequence[pd.DataFrame], name: str) -> dict[str, Any]:
+    """Return the shares of the cells of a numeric column.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    sets : sequence of DataFrame
+        Synthetic sets, each with records.
+    name : str
+        A numeric column.
+
+    Returns
+    -------
+    dict
+        ``column``, ``label``, ``unit``, ``log`` (whether its scale is), ``edges`` of at most 60 cells (see
+        :func:`cells`), ``table`` and ``sets`` (a share a cell, the mean over the sets; empty without sets),
+        ``missing`` (the two shares that are missing, or None where none may be).
+    """
+    column = table.schema.columns[name]
+    edges = cells(column)
+    ours, *theirs = [_shares_of(frame, table.schema, name, edges) for frame in (table.frame, *sets)]
+    mean = np.mean(theirs, axis=0) if theirs else np.zeros(0)
+    return {
+        "column": name,
+        "label": column.label or name,
+        "unit": column.unit,
+        "log": column.scale == "log",
+        "edges": edges.tolist(),
+        "table": ours[:-1].tolist(),
+        "sets": mean[:-1].tolist(),
+        "missing": [float(ours[-1]), float(mean[-1]) if theirs else None] if column.missing else None,
+    }
+
+
+def cells(column: Column) -> FloatArray:
+    """Return the edges of at most 60 cells of a numeric column, from the schema alone.
+
+    The schema's bins, neighbours taken together where there are more than 60; without bins 60 cells of equal width
+    (of equal ratio for ``scale="log"``), those of whole numbers moved to whole numbers. They are closed on the left,
+    the last one on both sides; those of an integer column end at ``upper + 1``.
+    """
+    if column.is_binned:
+        edges = column.edges
+        return edges[np.unique(np.linspace(0, len(edges) - 1, MOST_CELLS + 1).round().astype(np.int64))]
+    low, high = float(column.lower or 0), float(column.upper or 0) + column.integer
+    space = np.geomspace if column.scale == "log" else np.linspace
+    edges = space(low, high, MOST_CELLS + 1)
+    edges[0], edges[-1] = low, high
+    return np.unique(np.round(edges) if column.integer else edges)
+
+
+def difference(table: Table, sets: Sequence[pd.DataFrame], schema: Schema, pair: Sequence[str]) -> dict[str, Any]:
+    """Return by how much the shares of the cells of two columns differ.
+
+    Parameters
+    ----------
+    table : Table
+        The confidential table.
+    sets : sequence of DataFrame
+        Synthetic sets, each with records.
+    schema : Schema
+        The table's, with bins for every numeric column.
+    pair : sequence of str
+        Two columns.
+
+    Returns
+    -------
+    dict
+        ``columns`` (the pair), ``labels``, ``levels`` (two lists of at most 14 names; neighbouring bins are taken
+        together, and so are the levels that differ least), ``difference`` (shape (levels, levels): mean share over
+        the sets minus the share in the table, of records or of weights).
+    """
+    columns = {name: schema.columns[name] for name in pair}
+    places, apart = _apart([table.frame, *sets], table.schema, columns)
+    merged = [
+        _merged(column, np.bincount(place, np.abs(apart), minlength=column.n_levels))
+        for column, place in zip(columns.values(), places, strict=True)
+    ]
+    (rows, row_of), (across, column_of) = merged
+    cell = row_of[places[0]] * len(across) + column_of[places[1]]
+    return {
+        "columns": list(pair),
+        "labels": [column.label or name for name, column in columns.items()],
+        "levels": [rows, across],
+        "difference": np.bincount(cell, apart, minlength=len(rows) * len(across)).reshape(len(rows), -1).tolist(),
+    }
+
+
+def _shares_of(frame: pd.DataFrame, schema: Schema, name: str, edges: FloatArray) -> FloatArray:
+    """Return the share of each cell, and last that of the missing ones."""
+    values = numbers(name, frame[name], schema.columns[name])
+    n_cells = len(edges) - 1
+    place = np.clip(np.searchsorted(edges, values, side="right") - 1, 0, n_cells - 1)
+    return _weighed(frame, schema, np.where(np.isnan(values), n_cells, place), n_cells + 1)
+
+
+def _apart(
+    frames: Sequence[pd.DataFrame], schema: Schema, columns: Mapping[str, Column]
+) -> tuple[tuple[IntArray, IntArray], FloatArray]:
+    """Return the levels of the cells that occur, and the mean share of the frames but the first, minus the first's."""
+    width = [*columns.values()][1].n_levels
+    plain = Schema(columns=dict(columns))
+    coded = [[*Table(frame[list(columns)], plain).codes.values()] for frame in frames]
+    ends = np.cumsum([len(frame) for frame in frames])[:-1]
+    cells, place = np.unique(np.concatenate([a * width + b for a, b in coded]), return_inverse=True)
+    ours, *theirs = [
+        _weighed(frame, schema, part, len(cells)) for frame, part in zip(frames, np.split(place, ends), strict=True)
+    ]
+    return (cells // width, cells % width), np.mean(theirs, axis=0) - ours
+
+
+def _weighed(frame: pd.DataFrame, schema: Schema, place: IntArray, n_places: int) -> FloatArray:
+    weights = None if schema.records.weight is None else weights_of(frame, schema)
+    return CodedRecords(place[:, None], weights=weights).shares(place, n_places)
+
+
+def _merged(column: Column, apart: FloatArray) -> tuple[list[str], IntArray]:
+    """Return at most 14 names, and for each level the place of its name."""
+    names, n = column.names(), column.n_values
+    most = MOST_LEVELS - bool(column.missing)
+    last = names[n:]
+    if n <= most:
+        return names, np.arange(len(names))
+    if column.is_categorical:
+        kept = np.sort(np.argsort(-apart[:n], kind="stable")[: most - 1])
+        groups = np.full(n, len(kept))
+        groups[kept] = np.arange(len(kept))
+        found = [*(names[level] for level in kept), f"{n - len(kept)} others"]
+    else:
+        starts = np.linspace(0, n, most + 1).round().astype(np.int64)
+        groups = np.searchsorted(starts, np.arange(n), side="right") - 1
+        found = [_joined(column, int(low), int(high)) for low, high in itertools.pairwise(starts)]
+    if column.missing:
+        groups = np.append(groups, len(found))
+    return [*found, *last], groups
+
+
+def _joined(column: Column, low: int, high: int) -> str:
+    a, b = column.edges[low], column.edges[high]
+    if column.integer:
+        return f"{a:.0f}" if b - a == 1 else f"{a:.0f}-{b - 1:.0f}"
+    return f"{a:g} to {b:g}"

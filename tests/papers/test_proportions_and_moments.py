@@ -1,0 +1,149 @@
+"""Simulations 1 and 2 of paper 003: laws and prices of the rows that no mechanism ships, and small runs of both.
+
+Each check of laws accepts a true one but once in a million (seeds are fixed) and comes with a broken twin.
+"""
+
+import math
+from fractions import Fraction
+
+import numpy as np
+import pandas as pd
+import pytest
+from laws import ACCEPT, REJECT, chi_square
+from tables import bits
+
+from pdips_papers import find as find_study
+from pdips_papers.harness.curves import EPSILONS, batches, epsilons_of, short
+from pdips_papers.harness.study import Options
+from pdips_papers.modips import normal_moments, proportions
+from pdips_papers.modips.normal_moments import PUBLIC_BINS, STEPS, Sample
+from pdips_papers.modips.proportions import N_SETS, repaired_scale
+
+N, ONES, RUNS = 6, 2, 3000
+EPSILON = Fraction(3)
+"""Of one set; the studies get five times as much for their five."""
+
+X = np.array([-2.9, -2.0, -1.1, 0.3, 0.9, 3.9])
+
+
+def sample_of(x=X, n_bins=3):
+    return Sample(np.tile(x, (RUNS, 1)), -3, 4, n_bins)
+
+
+def truncated(ones, n, scale):
+    """The law of discrete Laplace noise drawn again until the count is in [0, n]."""
+    weight = np.exp(-np.abs(np.arange(n + 1) - ones) / float(scale))
+    return weight / weight.sum()
+
+
+def test_redrawn_counts_have_their_exact_law():
+    for method, scale in (
+        ("laplace-redrawn-published", 1 / EPSILON),
+        ("laplace-redrawn", repaired_scale(EPSILON)),
+    ):
+        ones = proportions.METHODS[method](np.full(RUNS, ONES), N, N_SETS * EPSILON, bits(1)).ravel()
+        law, wrong = truncated(ONES, N, scale), truncated(ONES, N, 1.3 * float(scale))
+        padded = [lambda k, law=law: np.where((k >= 0) & (k <= N), law[np.clip(k, 0, N)], 0.0) for law in (law, wrong)]
+        assert chi_square(ones, padded[0]) > ACCEPT
+        assert chi_square(ones, padded[1]) < REJECT
+
+
+@pytest.mark.parametrize("n", [2, 40])
+@pytest.mark.parametrize("epsilon", [Fraction(1, 100), Fraction(1, 5), Fraction(3)])
+def test_redrawing_costs_what_the_page_says(n, epsilon):
+    def loss(scale):
+        logs = np.log([truncated(ones, n, scale) for ones in range(n + 1)])
+        return np.abs(np.diff(logs, axis=0)).max()
+
+    assert loss(repaired_scale(epsilon)) <= epsilon * (1 + 1e-9)
+    bound = float(epsilon) + math.log(2 - math.exp(-epsilon))
+    assert epsilon < loss(1 / epsilon) <= bound * (1 + 1e-9)  # the published scale overspends
+
+
+def test_scotts_bins_differ_with_the_sample_and_public_ones_do_not():
+    rng = np.random.default_rng(0)
+    sample = Sample(np.clip(rng.standard_normal((200, 20)), -3, 4), -3, 4, PUBLIC_BINS[20])
+    bins = {counts.shape[1] for _, counts in normal_moments._by_bins(sample)}
+    assert len(bins) > 2
+    groups = [(chosen, counts) for chosen, counts in normal_moments._by_bins(sample)]
+    assert sorted(np.concatenate([chosen for chosen, _ in groups])) == list(range(200))
+    assert all((counts.sum(axis=1) == 20).all() for _, counts in groups)
+
+
+@pytest.mark.parametrize("n", [2, 5, 20])
+def test_sensitivities_of_the_moments_are_tight(n):
+    # sums of one record at the ends against the other, whatever the rest: corners suffice, as all three are convex
+    half, most = STEPS // 2, np.zeros(3)
+    for n_high in range(n):
+        rest = np.array([half] * n_high + [-half] * (n - 1 - n_high))
+        for a in (-half, 0, half):
+            for b in (-half, 0, half):
+                old, new = (np.append(rest, value).astype(object) for value in (a, b))
+                change = [
+                    abs(new.sum() - old.sum()),
+                    abs((n * (new**2).sum() - new.sum() ** 2) - (n * (old**2).sum() - old.sum() ** 2)),
+                    abs((new**2).sum() - (old**2).sum()),
+                ]
+                most = np.maximum(most, np.array(change, dtype=float))
+    assert most[0] == STEPS
+    assert most[1] == (n - 1) * STEPS**2
+    assert most[2] == half**2
+
+
+def test_noisy_moments_find_the_true_ones_at_a_large_epsilon():
+    rng = np.random.default_rng(0)
+    sample = Sample(np.clip(rng.standard_normal((50, 2000)), -4, 4), -4, 4, 21)
+    for method in ("moments-as-printed", "moments-about-the-middle"):
+        sets = normal_moments.METHODS[method](sample, Fraction(10**6), bits())
+        gap = sets.mean(axis=(1, 2)) - sample.x.mean(axis=1)
+        assert np.abs(gap).max() < 5 / math.sqrt(2000 * N_SETS)
+        ratio = sets.var(axis=2, ddof=1).mean(axis=1) / sample.x.var(axis=1, ddof=1)
+        assert np.abs(ratio - 1).max() < 5 * math.sqrt(2 / (2000 * N_SETS))
+
+
+def test_noise_on_the_moments_has_the_stated_size(monkeypatch):
+    monkeypatch.setattr(normal_moments, "_from_moments", lambda sample, mean, variance, bits: (mean, variance))
+    share = 1 / (2 * N_SETS)
+    for method, spread in (
+        (normal_moments.moments_as_printed, 7**2 / N / share),
+        (normal_moments.moments_about_the_middle, None),
+    ):
+        mean, variance = method(sample_of(), Fraction(1), bits())
+        size = math.sqrt(2) * 7 / N / share
+        assert mean.std() == pytest.approx(size, rel=0.05)
+        if spread is not None:
+            assert variance.std() == pytest.approx(math.sqrt(2) * spread, rel=0.05)
+        # unbiased, to within five standard errors
+        assert abs(variance.mean() - X.var(ddof=1)) < 5 * variance.std() / math.sqrt(variance.size)
+
+
+SMALL = {"proportions": 30, "normal-moments": 5}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_a_small_run_from_end_to_end(name):
+    study, options = find_study(name), Options(replicates=SMALL[name], epsilons=("0.5", "2"))
+    rows = [row for task in study.tasks(options) for row in study.run(task.arguments, 7)]
+    table = study.table(pd.DataFrame(rows))
+    assert set(epsilons_of(table)) == {"0.5", "2"}
+    assert not table.duplicated(["row", "column"]).any()
+    assert table["ours"].notna().all()
+    assert table["row"].str.startswith("modips-posterior").any()
+    assert table["paper"].isna().all()
+    blocks = study.layout(table)
+    assert sum(block.headline for block in blocks) == 2
+    shown = {(row, column) for block in blocks for row in block.rows for column in block.columns}
+    assert shown == set(zip(table["row"], table["column"], strict=True))
+    pictures = study.pictures(pd.DataFrame(rows), table)
+    assert all(len(picture.panels) == 4 for picture in pictures)
+    findings = study.findings(table)
+    assert len(findings) >= 7
+    assert not any("nan" in finding.found for finding in findings)
+
+
+def test_epsilons_are_those_of_the_paper():
+    assert [round(math.log(float(epsilon)), 4) for epsilon in EPSILONS] == list(range(-4, 5))
+    assert short(EPSILONS[0]) == "e⁻⁴"
+    assert short("0.5") == "0.5"
+    assert batches(2500, 1000) == [1000, 1000, 500]
+    assert batches(1000, 1000) == [1000]
