@@ -110,7 +110,7 @@ def rewrite_report(directory: Path) -> Path | None:
     return write_report(confidential, PrivacyDocument.read(home))
 
 
-def render(template: str, *, folder: Path | None = None, **context: Any) -> str:
+def render(template: str, folder: Path | None = None, /, **context: Any) -> str:
     """Fill one of the templates of this room, or of another folder, which may extend them."""
     return _environment(folder).get_template(template).render(context)
 

@@ -261,7 +261,7 @@ def test_noisy_modes_are_those_that_modips_sanitizes():
     data = slomag.simulated(2, np.random.default_rng(12))
     sample = slomag.SlomagSample(data, ())
     parts = {part.name: part for part in slomag.plan_of(Fraction(10**6)).parts}
-    assert {part.share for part in parts.values()} == {Fraction(1, slomag.COMPONENTS)}
+    assert {part.step.price for part in parts.values()} == {Fraction(10**6, slomag.COMPONENTS)}
     fit = parts["fit 0"]
     w = sequential_model.levels(data.cell[:, 0])
     x = sequential_model.design(data.z[0, 0], [column[0] for column in w])[:, :3] * sequential_model.SEQUENCE[0].unit

@@ -63,7 +63,7 @@ def write(
     table.to_csv(out / "table.csv", index=False)
     page = render(
         "study.html.j2",
-        folder=Path(__file__).parents[1] / "texts",
+        Path(__file__).parents[1] / "texts",
         study=study,
         inside=options.data is not None,
         replicates=options.replicates,

@@ -23,8 +23,8 @@ from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.panel import panel_of
 from pdips.registry import find
+from pdips.report.figures import SERIES
 from pdips_papers.harness import curves
-from pdips_papers.harness.curves import SERIES
 from pdips_papers.harness.study import (
     Block,
     Claims,

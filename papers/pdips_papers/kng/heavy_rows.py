@@ -22,8 +22,9 @@ from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.kng import QUANTILES
-from pdips.registry import find, published, variant_class
+from pdips.registry import find, variant_class
 from pdips_papers.kng.as_printed import true_epsilon
+from pdips_papers.kng.pmse_as_printed import published
 from pdips_papers.kng.pmse_mechanism import pmse_mechanism
 
 MEASURES = (

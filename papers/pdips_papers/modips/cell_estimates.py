@@ -9,9 +9,9 @@ import pandas as pd
 from scipy import special
 
 from pdips.arrays import FloatArray
+from pdips.report.figures import INK
 from pdips.report.formats import MINUS
 from pdips_papers.harness.curves import (
-    INK,
     CurveFigures,
     Curves,
     CurveStudy,

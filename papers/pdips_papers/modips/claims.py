@@ -267,7 +267,8 @@ def _errors_of_moments(seen: CurveFigures) -> Said:
     shown, better = [], {}
     for key, label in PARAMETERS.items():
         of = _lower(seen, key)
-        shown.append(f"{label}: {_each(names, lambda name, of=of: seen.mean(name, of, 'rmse', small))}")
+        means = {name: seen.mean(name, of, "rmse", small) for name in names}
+        shown.append(f"{label}: {_each(names, means.__getitem__)}")
         model, histogram = (np.array(seen.over([name], of, "rmse", small)) for name in (names[0], names[2]))
         better[key] = float(np.mean(histogram < model))
     text = (

@@ -152,7 +152,7 @@ def sanitised(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits
         noisy[part.name] = (values + noise) * part.statistic.unit(plan.schema)
     deviation = max(part.standard_deviation * part.statistic.unit(plan.schema) for part in plan.parts[1:3])
     return Statistics(
-        counts=noisy["counts"],
+        counts=np.asarray(noisy["counts"], dtype=np.float64),
         sums=np.stack([noisy["sums 0"], noisy["sums 1"]], axis=-1),
         products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=data.n,
@@ -166,7 +166,7 @@ def observe(data: Records, bounds: Bounds, schema: Schema) -> dict[str, IntArray
     place, size = places(data.cell, bounds.cells), len(cell) * bounds.cells
     apart = (data.z - bounds.middle[data.cell])[:, 0]
     u = [unit_of(schema, f"z{j + 1}").whole(apart[..., j].ravel()) for j in (0, 1)]
-    found = {"counts": np.bincount(place, minlength=size).reshape(-1, bounds.cells)}
+    found: dict[str, IntArray] = {"counts": np.bincount(place, minlength=size).reshape(-1, bounds.cells)}
     for j in (0, 1):
         found[f"sums {j}"] = np.bincount(place, u[j], size).astype(np.int64).reshape(-1, bounds.cells)
     for number, (j, k) in enumerate(PAIRS):

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from pdips.arrays import FloatArray, IntArray
@@ -21,6 +22,7 @@ from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
 from pdips_papers.modips.claims import MODIPS
 
+type Floats = NDArray[np.floating[Any]]
 type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
@@ -324,6 +326,8 @@ def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> Int
     return found.reshape(len(counts), N_SETS)
 
 
-def _beta_binomial(a: FloatArray, b: FloatArray, n: int, n_sets: int, rng: np.random.Generator) -> IntArray:
+def _beta_binomial(
+    a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]], n: int, n_sets: int, rng: np.random.Generator
+) -> IntArray:
     share = rng.beta(np.broadcast_to(a, (len(a), n_sets)), np.broadcast_to(b, (len(b), n_sets)))
     return rng.binomial(n, share).astype(np.int64)

@@ -243,10 +243,11 @@ def plan_of(epsilon: Fraction) -> StatisticPlan:
 
 def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
-    rng, values, noise = bits.generator(), {}, 0.0
+    rng, noise = bits.generator(), 0.0
+    values: dict[str, FloatArray] = {}
     for part in plan_of(epsilon).parts:
         unit, exact = part.statistic.unit(SCHEMA), sample.exact[part.name]
-        values[part.name] = (exact + part.noise(len(exact), bits)) * unit
+        values[part.name] = np.asarray((exact + part.noise(len(exact), bits)) * unit, dtype=np.float64)
         if part.name == "sum 0":
             noise = (part.standard_deviation * unit) ** 2
     noisy = location_model.Statistics(

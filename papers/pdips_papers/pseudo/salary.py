@@ -14,6 +14,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
+from pdips.convergence import converged
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
@@ -22,7 +23,7 @@ from pdips.posterior.columns import record_values
 from pdips.posterior.finished_model import censor
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
-from pdips.posterior.nuts import converged, sample
+from pdips.posterior.nuts import sample
 from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
 from pdips_papers.harness.study import (
