@@ -12,7 +12,7 @@ import numpy as np
 import pymc as pm
 
 from pdips.arrays import FloatArray
-from pdips.posterior.nuts import Convergence, converged
+from pdips.convergence import Convergence, converged
 from pdips.quantile.gradient import KNormGradient
 from pdips.quantile.hit_and_run import HitAndRun
 from pdips.quantile.pymc_step import KNormGradientStep, knorm_gradient

@@ -386,6 +386,6 @@ class PlannedMechanism(ABC):
         )
 
     @final
-    def share(self, rounds: int) -> Fraction:
+    def per_round(self, rounds: int) -> Fraction:
         """Return the epsilon of each of so many rounds."""
         return exact(self.epsilon, "epsilon") / rounds

@@ -166,7 +166,7 @@ class PrivBayes(PlannedMechanism):
         """Return the epsilon of the network, and of the joint tables, of all rounds together, for one person."""
         paid = Families(columns_of(schema), self.degree, networks.MOST_TABLE_CELLS).n_rounds
         share = exact(self.network_share, "network_share") if paid else Fraction(0)
-        return share * self.share(1), (1 - share) * self.share(1)
+        return share * self.per_round(1), (1 - share) * self.per_round(1)
 
     def useful_families(self, plan: Plan, n_records: int) -> Families:
         """Return the families whose joint tables hold enough records, by public facts."""

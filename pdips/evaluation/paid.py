@@ -90,7 +90,7 @@ class PaidEvaluation(PlannedMechanism):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the two steps, one a measure, in parts of 1 / n."""
-        sensitivity, price = Sensitivity.of_record(schema, l1=1), self.share(len(MEASURES))
+        sensitivity, price = Sensitivity.of_record(schema, l1=1), self.per_round(len(MEASURES))
         scale = sensitivity.l1 / price
         if scale > LARGEST_SCALE:
             raise InputError("--paid-epsilon is too small: the noise would be above 2^50 records")

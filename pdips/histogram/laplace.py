@@ -71,7 +71,7 @@ class LaplaceSanitizer(PlannedMechanism):
             name="noisy counts of all cells",
             counts="each cell",
             sensitivity=self.sensitivity(schema),
-            price=self.share(rounds),
+            price=self.per_round(rounds),
         )
         check_noise(schema, self.neighbours, [cells.scale])
         return Plan(

@@ -240,7 +240,7 @@ class Urn(PlannedMechanism):
         draw = Step(
             name=self.question,
             sensitivity=self.sensitivity(schema),
-            price=self.share(self.n_sets),
+            price=self.per_round(self.n_sets),
             law="distribution",
         )
         return Plan(

@@ -148,7 +148,7 @@ class UniversalHistogram(PlannedMechanism):
                 name=f"noisy counts of {name}",
                 counts=counts,
                 sensitivity=self.sensitivity(schema),
-                price=self.share(rounds) / self.paid(schema),
+                price=self.per_round(rounds) / self.paid(schema),
             )
             for name, counts in [*names, ("all cells", "each cell")]
         )

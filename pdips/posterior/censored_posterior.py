@@ -219,7 +219,8 @@ class CensoredPosterior(PlannedMechanism):
             price=self.price.draw,
             law="distribution",
         )
-        steps, rounds = (draw,), self.n_draws
+        steps: tuple[Step, ...] = (draw,)
+        rounds = self.n_draws
         if self.centred_on == "staged":
             first = stages.reference_step(schema, self.price.stage, self.neighbours)
             drawn = replace(draw, price=self.price.draw * self.n_draws, times=self.n_draws)
@@ -400,7 +401,8 @@ def _closer(draws: Any, released: Sequence[Mapping[str, FloatArray]]) -> Closer 
         from pdips.posterior import inspection
 
         if isinstance(draws, GridDraws):
-            return inspection.inspect_grid(draws.target, *draws.records, released, draws.scored)  # type: ignore[misc]
+            values, counts = draws.records
+            return inspection.inspect_grid(draws.target, values, counts, released, draws.scored)
         facts = draws.values, draws.table.counts, released, draws.tree, draws.convergence
         return inspection.inspect_chains(draws.target, *facts)
 

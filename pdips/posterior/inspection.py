@@ -11,13 +11,13 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.convergence import Convergence
 from pdips.data.schema import Column
 from pdips.posterior.bounds import Bounds
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct
 from pdips.posterior.grid import Scored
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import stored_name
-from pdips.posterior.nuts import Convergence
 from pdips.posterior.parameters import unconstrained
 from pdips.posterior.record_likelihood import Points, RecordLikelihood
 from pdips.posterior.stream import Tally, draws_by_name

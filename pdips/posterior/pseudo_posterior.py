@@ -11,6 +11,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
+from pdips.convergence import converged, require
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -20,7 +21,7 @@ from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.grid import NODES, Grid
 from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, Workspace, workspace
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.posterior.nuts import converged, far_apart, flat_draws, require, sample
+from pdips.posterior.nuts import far_apart, flat_draws, sample
 from pdips.posterior.parameters import split, unconstrained
 from pdips.posterior.private_reference import Anchor, zoom
 from pdips.posterior.records import synthetic_sets
@@ -224,7 +225,8 @@ class PseudoDraws:
         """Look closer at the last fit."""
         from pdips.posterior import inspection as look
 
-        fits, held = self._fits, {"likelihood": self.space.likelihood, "blueprint": self.space.blueprint}
+        fits: Any = self._fits
+        held: dict[str, Any] = {"likelihood": self.space.likelihood, "blueprint": self.space.blueprint}
         tree = fits.tree or look.tree_of(fits.several(self._mechanism.n_draws))
         posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.tree is None)
         records = look.Records(values=fits.values, counts=fits.counts, weights=self._weights, **held)
@@ -258,8 +260,8 @@ class GridFit:
 
     def fit(self, weights: FloatArray | None) -> None:
         """Fit with some weights, one a row; without, all are 1."""
-        counted = self.counts * (1.0 if weights is None else weights)
-        low, high = np.quantile(self._space.prior, [0.001, 0.999], axis=0)
+        counted: FloatArray = np.asarray(self.counts * (1.0 if weights is None else weights), dtype=np.float64)
+        low, high = np.asarray(np.quantile(self._space.prior, [0.001, 0.999], axis=0), dtype=np.float64)
         place = zoom(lambda flat: self._log_density(flat, counted), low, high)
         for reach in REACHES:
             self._grid = Grid(self._space.likelihood, Anchor(place, self._axes(place, counted, high - low), reach))

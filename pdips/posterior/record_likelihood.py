@@ -296,7 +296,7 @@ class RecordLikelihood:
         self.model, self._mode = model, mode
         self.columns = inputs_of(model, columns)
         self._term, self._record = alone(record_terms(model), self.columns)
-        self._compiled: dict[str, tuple[Any, Any]] = {}
+        self._compiled: dict[str | None, tuple[Any, Any]] = {}
 
     def graph(self, columns: Mapping[str, Any]) -> Any:
         """Return the log-likelihoods of many records, shape (records,), given each column as a vector variable."""

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pytensor.graph.traversal import graph_inputs
 from pytensor.tensor.variable import TensorConstant
 
+from pdips.convergence import Convergence
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
@@ -21,7 +22,7 @@ from pdips.posterior.closures import check_closed
 from pdips.posterior.model import quiet
 from pdips.posterior.model_checks import check_proper
 from pdips.posterior.model_file import load
-from pdips.posterior.nuts import Convergence, agreeing
+from pdips.posterior.nuts import agreeing
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics

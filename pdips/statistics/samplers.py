@@ -336,7 +336,8 @@ def normal(reading: ModelLaws) -> Sampler | None:
     mean, sd, n = priors["normal"], priors["half-normal"], reading.n
     if mean.shape or sd.shape or n is None or n < 3 or sd.constants[0]:
         return None
-    if not all(len(each.names) == 1 for each in stated) or not _is_normal(reading, *stated, mean, sd):
+    of_sums, of_squares = stated
+    if not all(len(each.names) == 1 for each in stated) or not _is_normal(reading, of_sums, of_squares, mean, sd):
         return None
     sums, squares = (each.names[0] for each in stated)
     centre, width, spread = (float(each) for each in (*mean.constants, sd.constants[1]))
