@@ -9,7 +9,6 @@ from types import ModuleType
 from typing import Any
 
 from pdips.errors import InputError
-from pdips.posterior.closures import source_of
 
 PACKAGE = Path(__file__).parents[1]
 
@@ -116,6 +115,8 @@ def as_source(model: str | Path | BuildModel | Source) -> Source:
         )
     if not isinstance(model, (str, Path)):
         name = getattr(model, "__name__", "model")
+        from pdips.posterior.closures import source_of  # brings numpy along
+
         return Source(model, name, source_of(model, name), **_said(model))
     module, path = load(model)
     if callable(getattr(module, "statistics", None)):

@@ -66,7 +66,7 @@ def test_sets_are_like_the_table(settings):
 def given(measured_of, likelihood="noise-aware", **settings):
     mechanism = Modips(epsilon="1/2", model="multinomial", likelihood=likelihood, **settings)
     return Evidence(
-        mechanism.plan(measured_of.schema).sanitize(measured_of, RandomBits(np.random.default_rng(2))), likelihood
+        mechanism.design(measured_of.schema).sanitize(measured_of, RandomBits(np.random.default_rng(2))), likelihood
     )
 
 
