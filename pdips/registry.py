@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Iterable
+from dataclasses import fields
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -123,7 +124,7 @@ def variant_class(name: str, variant: str) -> tuple[type[Any], dict[str, Any]]:
     if variant == "published" and "published" not in mechanism.variants and (name in forms or not forms):
         return published(name), {}
     choice(variant, variants_of(name), "variant")
-    return mechanism, {"variant": variant} if "variant" in mechanism.__dataclass_fields__ else {}
+    return mechanism, {"variant": variant} if "variant" in {field.name for field in fields(mechanism)} else {}
 
 
 def cases_of(name: str, variant: str = "sound") -> Callable[..., Iterable[Any]]:

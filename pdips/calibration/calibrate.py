@@ -316,7 +316,8 @@ def _checked(mechanism: Mechanism, epsilon: Fraction) -> Mechanism:
 
 def _check_claim(mechanism: Mechanism, schema: Schema) -> None:
     """Refuse a mechanism whose epsilon bounds nothing."""
-    loss = mechanism.privacy_loss(schema)
+    loss = mechanism.privacy_loss()
+    loss = mechanism.privacy_loss(schema) if loss.is_finite else loss
     if not loss.is_finite:
         raise InputError(
             f"the epsilon of {mechanism.name} with these settings bounds nothing (kind {loss.kind}): "

@@ -134,7 +134,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
     plan = plan_of(schema)
     design = getattr(plan, "design", None)
-    if hasattr(design, "parts"):
+    if hasattr(design, "statistics"):
         found, n_averaged = _of_statistics(design, request), plan.repeats
     elif isinstance(design, (TreeDesign, IntervalTree)):
         names = design.domain.names

@@ -233,6 +233,7 @@ class CensoredPosterior(PlannedMechanism):
             n_sets=self.n_sets,
             law=self._sentences(schema),
             kind=self.kind,
+            claim=exact(self.epsilon, "epsilon"),
             delta=exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0),
             sampling="mcmc" if self._sampler(schema) == "nuts" else "exact",
         )

@@ -389,7 +389,7 @@ class RecordLikelihood:
         """Return what depends on records alone, and the log-likelihoods given it, compiled once for each mode."""
         if mode not in self._compiled:
             points = self._batch()
-            columns = {name: v.type.clone(shape=(None,))(name=name) for name, v in self.columns.items()}
+            columns: dict[Any, Any] = {name: v.type.clone(shape=(None,))(name=name) for name, v in self.columns.items()}
             graph = vectorize_graph(self.graph(columns), dict(zip(self.model.value_vars, points, strict=True)))
             graph, front = constant_parts(graph, points)
             held = [each.type() for each in front]

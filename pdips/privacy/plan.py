@@ -199,10 +199,11 @@ class Plan:
             parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho}
         else:
             delta = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
-            parts = {"epsilon": self._sum() if self.claim is None else self.claim, "delta": delta}
+            claimed = self.claim if self.kind in ("none", "asymptotic") else None
+            parts = {"epsilon": claimed or self._sum(), "delta": delta}
         text = self.law
         if self.kind not in ("none", "asymptotic"):
-            asked = parts["epsilon"] if self.claim is None else self.claim
+            asked = max(parts["epsilon"], self.claim or Fraction(0))
             text = statement(self, epsilon=asked, delta=parts["delta"])
         return PrivacyLoss(neighbours=self.neighbours, kind=self.kind, statement=text, sampling=self.sampling, **parts)
 

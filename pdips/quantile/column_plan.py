@@ -88,7 +88,7 @@ class ColumnBudget:
 
     def _step(self, name: str, price: Fraction, sensitivity: Sensitivity, **more: Any) -> Step:
         whole = f"{self.item}: {self.part + ', ' if self.part else ''}{name}"
-        common = {"item": self.item, "branch": self.branch, "strata": self.strata}
+        common: dict[str, Any] = {"item": self.item, "branch": self.branch, "strata": self.strata}
         return Step(name=whole, sensitivity=sensitivity, price=price, **common, **more)
 
 

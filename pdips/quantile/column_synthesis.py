@@ -333,7 +333,9 @@ class TableQuestions:
         if missing:
             return MissingDraw(missing, drawn[None])
         panel = self.plan.panel
-        return PanelDraw(panel, name, drawn) if panel and name in panel.years else drawn[None]
+        if panel is None or name not in panel.years:
+            return drawn[None]
+        return PanelDraw(panel, name, {part: draw for part, draw in drawn.items() if part is not None})
 
     def part(self, name: str, part: NumericPart) -> Draw:
         """Ask about each stratum of a part of a numeric column."""

@@ -299,7 +299,9 @@ def line_steps(plan: QuantilePlan, fitter: Fitter, budget: ColumnBudget, n_predi
     p, epsilon = n_predictors, budget.epsilon
     if plan.scheme in AT_ONCE:
         share = (plan.median_share or MEDIAN) if p else Fraction(0)
-        first = {MEDIAN: fitter.searches(budget, "median line", MEDIAN, p, epsilon * share)} if p else {}
+        first: dict[Fraction | None, tuple[Step, ...]] = (
+            {MEDIAN: fitter.searches(budget, "median line", MEDIAN, p, epsilon * share)} if p else {}
+        )
         return {**first, None: (budget.draw("quantiles", epsilon * (1 - share)),)}
     shares = plan.shares(p)
     wide = plan.scheme == "plain" and (plan.slopes == "varying" or not p)

@@ -137,7 +137,7 @@ def _card(public: Path, release: PrivacyDocument) -> str:
 def _report(confidential: Path, release: PrivacyDocument, tell: Tell | None = None) -> str:
     run = RunDocument.read(confidential)
     paid = PaidDocument.beside(confidential.parent / "public", release)
-    sections = {
+    sections: dict[str, Any] = {
         "price": price.section(release, run, paid),
         "diagnostics": diagnostics.section(confidential, release, run),
         "utility": utility.section(confidential, release, run, paid),

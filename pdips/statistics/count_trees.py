@@ -50,7 +50,8 @@ class NoiseLaw:
     scale: Fraction
 
     def __post_init__(self) -> None:
-        if not isinstance(self.scale, int | Fraction) or isinstance(self.scale, bool) or self.scale <= 0:
+        given: object = self.scale
+        if not isinstance(given, int | Fraction) or isinstance(given, bool) or given <= 0:
             raise InputError(f"the scale of the noise must be a Fraction above 0, got {self.scale!r}")
 
     def log_weights(self, noise: IntArray) -> FloatArray:

@@ -185,16 +185,16 @@ def test_a_person_of_c_records_costs_c_times_in_every_stage(name, relation, sett
 
 
 def test_a_stage_that_forgets_the_cap_is_seen(monkeypatch):
-    whole = PrivBayes._grower
+    whole = PrivBayes.choice_sensitivity
 
-    def forgetful(self, table):
-        grower = whole(self, table)
-        return replace(grower, epsilon=grower.epsilon * table.schema.records.max_per_person)
+    def forgetful(self, schema):
+        found = whole(self, schema)
+        return replace(found, l1=found.l1 / schema.records.max_per_person)
 
     settings = {"degree": 1, "network_share": ALL_BUT, "usefulness": 0}
     charged = lambda records, cap: table_of(records, with_cap(BITS, cap))  # noqa: E731
     assert costs_in_proportion("privbayes", "replace-one", settings, BITS, charged)
-    monkeypatch.setattr(PrivBayes, "_grower", forgetful)
+    monkeypatch.setattr(PrivBayes, "choice_sensitivity", forgetful)
     assert not costs_in_proportion("privbayes", "replace-one", settings, BITS, charged)
 
 

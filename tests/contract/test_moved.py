@@ -70,7 +70,7 @@ pdips.report.posterior: read_tree
 pdips.schema: Column Records Schema
 pdips.studies: find
 pdips.studies.execution: measure
-pdips.studies.framework: Judging Options Study Task
+pdips.studies.framework: Options Study Task
 pdips.studies.heavy_forms: Case FORMS PREDICTOR_CAPS TAUS
 pdips.studies.heavy_tailed: HeavyTailed
 pdips.studies.voter: mechanism paper_figures row_name

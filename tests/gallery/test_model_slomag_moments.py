@@ -124,7 +124,7 @@ def plan(epsilon, neighbours="replace-one"):
 def mode(measured, likelihood):
     """Maximise the density that the model states: means, and logits of the first column with levels."""
     model = MODEL.built(Evidence(measured, likelihood))
-    density = model.logp_dlogp_function(ravel_inputs=True)
+    density = model.logp_dlogp_function(ravel_inputs=True, mode="FAST_COMPILE")
     density.set_extra_values({})
     start = DictToArrayBijection.map(model.initial_point(random_seed=0))
 

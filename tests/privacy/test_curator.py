@@ -119,7 +119,8 @@ def test_prices_add_up_exactly():
     plan = plan_of(A, replace(B, price=Fraction(1, 3)), repeats=3, n_sets=3)
     assert plan.loss.epsilon == 4 == sum(spend.epsilon for spend in plan.spends)
     assert [spend.step for spend in plan.spends][:3] == ["a, set 1", "b, set 1", "a, set 2"]
-    zcdp = replace(plan, kind="zcdp", delta=Fraction(1, 10**6))
+    gauss = tuple(replace(each, law="gaussian") for each in plan.steps)
+    zcdp = replace(plan, steps=gauss, kind="zcdp", delta=Fraction(1, 10**6))
     assert zcdp.loss.rho == 4
     assert sum(spend.epsilon for spend in zcdp.spends) == zcdp.loss.epsilon
 

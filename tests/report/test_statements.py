@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from small_models import ready as find
 from pdips import Schema
 from pdips.convergence import ROUNDS
 from pdips.data.table import Table
+from pdips.errors import InputError
 from pdips.posterior import private_reference as stages
 from pdips.registry import MECHANISMS
 from pdips.release.release import Release
@@ -155,8 +157,9 @@ def test_every_sentence_is_said_by_some_release_or_more():
     for name in sorted(MECHANISMS):
         for settings in settings_of(find(name)):
             for kind in [SCHEMAS["levels"]] if name in SLOW else SCHEMAS.values():
-                loss = find(name)(epsilon=4, **settings).privacy_loss(Schema.model_validate(kind))
-                said |= {words for words in HOLDS_IF if re.search(words, loss.statement)}
+                with suppress(InputError):  # some settings are not for some schemas
+                    loss = find(name)(epsilon=4, **settings).privacy_loss(Schema.model_validate(kind))
+                    said |= {words for words in HOLDS_IF if re.search(words, loss.statement)}
     said.add("SEED")
     wide = Schema.model_validate({"columns": {"y": {"lower": -10, "upper": 10}}})
     text = find("censored-posterior")(epsilon=4, model=normal, sampler="nuts").privacy_loss(wide).statement

@@ -20,13 +20,7 @@ PUBLIC = sorted(
     | {name for page in (ROOT / "docs" / "api").glob("*.md") for name in DESCRIBED.findall(page.read_text("utf-8"))}
 )
 WITHOUT: set[str] = {
-    "pdips.McClureReiter",
     "pdips.Modips",
-    "pdips.MultinomialDirichlet",
-    "pdips.PrivBayes",
-    "pdips.SmoothedHistogram",
-    "pdips.Steps",
-    "pdips.UniversalHistogram",
     "pdips.calibrate",
     "pdips.evaluation.margins.chi_square",
     "pdips.evaluation.regression.normalised_rmse",
@@ -64,11 +58,11 @@ WITHOUT: set[str] = {
     "pdips.statistics.statistic.Scatter",
     "pdips.statistics.statistic.Sums",
     "pdips.suggest_layers",
-    "pdips_papers.harness.execution.measure",
-    "pdips_papers.harness.framework.Judging",
-    "pdips_papers.harness.framework.Options",
-    "pdips_papers.harness.framework.Study",
-    "pdips_papers.harness.framework.Task",
+    "pdips_papers.harness.batch.release_each",
+    "pdips_papers.harness.run.measure",
+    "pdips_papers.harness.study.Options",
+    "pdips_papers.harness.study.Study",
+    "pdips_papers.harness.study.Task",
     "pdips_papers.kng.job_flows.job_flows",
 }
 """Public names that have no example yet. It may only become shorter."""
