@@ -315,6 +315,7 @@ def test_sets_of_a_noise_aware_posterior_are_combined_by_their_rule():
     assert np.isnan(centre[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["glom", "slomag"])
 def test_a_small_run_from_end_to_end(name):
     study, options = find_study(name), Options(replicates=3, epsilons=("60",))
