@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -47,7 +48,8 @@ def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Gener
     stage = made.stage(plan, Drawing(plan, table, RandomBits(rng)), rng)
     if centre == CENTRES[2]:
         stage = replace(stage, simulated={})
-    grid = made.draws_from(made.target(table.schema, stage))(table).scored
+    draws: Any = made.draws_from(made.target(table.schema, stage))(table)
+    grid = draws.scored
     p = np.exp(grid.log_probabilities())
     kept = p > 1e-9 * p.max()
     values = workspace(as_source(shares), SCHEMA).values_of(grid.grid.at(grid.index[kept]))

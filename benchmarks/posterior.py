@@ -12,12 +12,13 @@ import pymc as pm
 import xarray as xr
 
 from pdips.arrays import FloatArray
+from pdips.convergence import converged
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.censoring import Censored
 from pdips.posterior.finished_model import censor
-from pdips.posterior.nuts import converged, sample
+from pdips.posterior.nuts import sample
 
 WINDOW = 2.5
 SMALL, LARGE = 2_000, 1_000_000

@@ -401,7 +401,8 @@ def _closer(draws: Any, released: Sequence[Mapping[str, FloatArray]]) -> Closer 
         from pdips.posterior import inspection
 
         if isinstance(draws, GridDraws):
-            values, counts = draws.records
+            held: Any = draws.records
+            values, counts = held
             return inspection.inspect_grid(draws.target, values, counts, released, draws.scored)
         facts = draws.values, draws.table.counts, released, draws.tree, draws.convergence
         return inspection.inspect_chains(draws.target, *facts)

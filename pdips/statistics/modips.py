@@ -212,7 +212,8 @@ class Modips(PlannedMechanism):
 
     def shown(self) -> dict[str, Any]:
         """Return the budget, delta and the text of the model, which is public, as plain values."""
-        model, budget = self.model, self.budget
+        budget = self.budget
+        model: Any = self.model
         return {
             "budget": {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget,
             "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,

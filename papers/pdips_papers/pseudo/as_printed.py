@@ -44,7 +44,7 @@ class PrintedPosterior(CensoredPosterior):
 
     relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     variant: ClassVar[str] = "published"
-    loss_kind: ClassVar[Kind] = "none"  # type: ignore[misc]
+    loss_kind: ClassVar[Kind] = "none"
     centres: ClassVar[tuple[str, ...]] = ("zero",)
     weightings: ClassVar[tuple[str, ...]] = ("none", "confidential")
 
@@ -97,7 +97,7 @@ class PrintedDraws(GridDraws):
         self._table = table
         return self
 
-    def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:
+    def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:  # type: ignore[override]
         """Return the parameters of independent draws, shape (runs, numbers); weights are made once for all."""
         space, values, rng = self.target.space, record_values(self._table), bits.generator()
         few = has_few(space.blueprint)
