@@ -217,7 +217,7 @@ class CensoredPosterior(PlannedMechanism):
             name="parameters drawn",
             sensitivity=Sensitivity.of_counts(schema, self.neighbours),
             price=self.price.draw,
-            law="distribution",
+            law="bounded-range",
         )
         steps: tuple[Step, ...] = (draw,)
         rounds = self.n_draws

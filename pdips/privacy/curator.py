@@ -165,12 +165,12 @@ class Curator(ABC):
         Parameters
         ----------
         step : Step
-            With law ``"distribution"``.
+            With law ``"bounded-range"`` or ``"distribution"``.
         distribution : callable
-            Takes the table; returns what to draw from. One person moves the logarithm of its density by at most the
-            step's price.
+            Takes the table; returns what to draw from. The log ratio of its densities for neighbouring tables is
+            bounded by the step's price, as the law says.
         """
-        self._take(step, "distribution")
+        self._take(step, "bounded-range", "distribution")
         return self._draw(step, distribution)
 
     def decide(self, noisy: IntArray, rule: Rule) -> NDArray[Any]:

@@ -12,9 +12,10 @@ from pdips.privacy.noise import check_scale, discrete_laplace_variance
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.privacy.statement import statement
 
-AnswerLaw = Literal["laplace", "gaussian", "exponential", "distribution"]
+AnswerLaw = Literal["laplace", "gaussian", "exponential", "bounded-range", "distribution"]
 
 NOISY: tuple[AnswerLaw, ...] = ("laplace", "gaussian")
+RANGES: tuple[AnswerLaw, ...] = ("exponential", "bounded-range")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,9 +39,10 @@ class Step:
         How far one person can move it, in its own whole steps.
     price : Fraction
         Of all its repetitions together: epsilon, or rho for Gaussian noise.
-    law : {"laplace", "gaussian", "exponential", "distribution"}
-        Discrete Laplace or Gaussian noise on each number of a vector; an exponential mechanism over candidates; or a
-        draw from a distribution whose log density any person can move by at most the price.
+    law : {"laplace", "gaussian", "exponential", "bounded-range", "distribution"}
+        Discrete Laplace or Gaussian noise on each number of a vector; an exponential mechanism over candidates; a draw
+        from a distribution whose log ratio between neighbours stays in some interval as long as the price; or from one
+        whose log ratio is at most the price, either way. The last costs four times the rho of a bounded range.
     times : int
         How often it is asked: sequential repetitions, which share the price evenly.
     counts : str
@@ -103,14 +105,13 @@ class Step:
 
     @property
     def rho(self) -> Fraction:
-        """What the step adds to a zero-concentrated loss: epsilon^2 / 2, or an eighth where the range is bounded.
+        """What the step adds to a zero-concentrated loss: epsilon^2 / 2, or an eighth where the price is a range.
 
-        Bun and Steinke (2016), proposition 1.4; Cesar and Rogers (2021) for choices and distributions, whose price is
-        a bounded range.
+        Bun and Steinke (2016), proposition 1.4; Cesar and Rogers (2021) for exponential mechanisms and bounded ranges.
         """
         if self.law == "gaussian":
             return self.price
-        return self.price**2 / (self.times * (2 if self.law == "laplace" else 8))
+        return self.price**2 / (self.times * (8 if self.law in RANGES else 2))
 
     @property
     def standard_deviation(self) -> float:

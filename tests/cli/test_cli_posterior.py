@@ -229,7 +229,7 @@ def test_a_bound_that_cannot_be_worked_out_is_told_and_stops_nothing(pdips, here
     def broken(*_args, **_kwargs):
         raise FloatingPointError("SECRET")
 
-    monkeypatch.setattr(inspection, "stream", broken)
+    monkeypatch.setattr(inspection, "_tallied", broken)
     code, _, err = pdips(*words(here))
     assert (code, err) == (0, "")
     page = (here / "out/confidential/report.html").read_text()

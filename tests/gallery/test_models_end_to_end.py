@@ -68,8 +68,8 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
     """All but the sampler: draws near the private reference stand in for its chains."""
     import arviz as az
 
+    from pdips.convergence import converged
     from pdips.posterior import nuts as chains
-    from pdips.posterior import nuts as sampling
     from pdips.posterior import private_reference as stages
     from pdips.posterior.parameters import constrained
 
@@ -84,6 +84,6 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
 
     monkeypatch.setattr(stages, "SIMULATED", 128)
     monkeypatch.setattr(chains, "sample", near)
-    monkeypatch.setattr(chains, "converged", lambda tree, _: sampling.converged(tree))
+    monkeypatch.setattr(chains, "converged", lambda tree, *_: converged(tree))
     monkeypatch.setattr(chains, "require", lambda _: None)
     check(run(monkeypatch, tmp_path, name, n_records=RECORDS), name)

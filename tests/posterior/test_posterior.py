@@ -394,6 +394,17 @@ def test_a_concentrated_price_is_within_epsilon_at_delta():
     assert sum(spend.epsilon for spend in made.spends(NUMBER)) == loss.epsilon
 
 
+@pytest.mark.parametrize(("cells", "law"), [(4_096, "laplace"), (1, "distribution")])
+def test_a_first_stage_costs_half_its_square(cells, law, monkeypatch):
+    # a table by Steps has no bounded range: an eighth of the square would be a quarter of what it costs
+    monkeypatch.setattr(stages, "MOST_CELLS", cells)
+    made = CensoredPosterior(epsilon=1, model=normal, kind="zcdp", centre="staged")
+    first, draw = made.plan(NUMBER).steps
+    assert (first.law, draw.law) == (law, "bounded-range")
+    assert first.rho == made.price.stage**2 / 2
+    assert made.privacy_loss(NUMBER).rho == made.price.rho
+
+
 def test_nothing_of_a_record_or_a_seed_is_shown(tmp_path):
     table = Table(pd.DataFrame({"y": np.r_[np.zeros(60), SECRET]}), NUMBER)
     made = CensoredPosterior(epsilon=2, model=normal, reference="theta=0")
