@@ -333,7 +333,8 @@ class Calibration(simuk.SBC):
         schema = self.plan.schema
         columns = self.fitted.records(parameters, RecordRequest(self.n), schema, rng)
         frame = pd.DataFrame({name: np.array(schema.columns[name].names())[each] for name, each in columns.items()})
-        return self.plan.exact(Table(frame, schema))
+        table = Table(frame, schema)
+        return {part.name: part.statistic.measure(table).ravel() for part in self.plan.parts}
 
     def _get_posterior_samples(self, replicated):
         values = {name: np.asarray(each) for name, each in replicated.items()}
