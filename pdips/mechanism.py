@@ -2,15 +2,14 @@
 
 import resource
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, Protocol, Self, final
+from typing import Any, ClassVar, Literal, Self, final
 
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, check_representable
 from pdips.errors import InputError
@@ -34,63 +33,6 @@ UNPLANNED = (
 )
 
 
-class Mechanism(Protocol):
-    """A frozen set of public settings that can turn a table into a release.
-
-    Attributes
-    ----------
-    name : str
-        The mechanism's name on the command line.
-    epsilon : Fraction
-        Total over all synthetic sets, in nats, for one person.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        Which tables are to look alike.
-    relations, variants, splits : tuple of str
-        What the mechanism offers: neighbours it has a proof for, accountings, and ways to pay for several sets.
-    most_sets : int
-        The largest number of sets of one release.
-
-    Examples
-    --------
-    >>> Steps(epsilon="1/2").privacy_loss(Schema(columns={"ill": Column(levels=["no", "yes"])})).epsilon
-    Fraction(1, 2)
-    """
-
-    name: ClassVar[str]
-    relations: ClassVar[tuple[Neighbours, ...]]
-    variants: ClassVar[tuple[Variant, ...]]
-    splits: ClassVar[tuple[Split, ...]]
-    most_sets: ClassVar[int]
-
-    @property
-    def epsilon(self) -> Number: ...
-    @property
-    def n_sets(self) -> int: ...
-    @property
-    def neighbours(self) -> Neighbours: ...
-
-    def privacy_loss(self, schema: Schema | None = None) -> PrivacyLoss:
-        """Return the price, which no table can change; with a schema, the statement names what it takes as public."""
-        ...
-
-    def spends(self, schema: Schema) -> tuple[Spend, ...]:
-        """Return the items of the price for tables of this schema."""
-        ...
-
-    def release(
-        self,
-        table: Table,
-        *,
-        rng: np.random.Generator | None = None,
-        ledger: Ledger | None = None,
-        progress: Progress | None = None,
-    ) -> tuple[Release, RunRecord]:
-        """Spend the budget and draw a release."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Drawn:
     """What a mechanism hands over: the sets, the noisy statistics that they were made from, and what stays inside."""
@@ -111,15 +53,7 @@ class Drawn:
         return cls(sets=held, large_sets=[made for made in sets if isinstance(made, LargeSet)], **rest)
 
 
-class Auditable(Mechanism, Protocol):
-    """A mechanism that shows auditors its raw output, since post-processing can hide a loss."""
-
-    def observe(self, table: Table, n_runs: int, bits: RandomBits) -> IntArray | FloatArray:
-        """Return the raw output of independent releases, one a row."""
-        ...
-
-
-def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str = "once") -> Fraction:
+def check_settings(mechanism: "Mechanism", *, variant: str = "sound", split: str = "once") -> Fraction:
     """Check the settings that all mechanisms share and return epsilon as a rational.
 
     Raises
@@ -143,71 +77,8 @@ def check_settings(mechanism: Mechanism, *, variant: str = "sound", split: str =
     return epsilon
 
 
-def takes_counts(mechanism: Mechanism) -> bool:
-    """Whether a mechanism works on distinct records and their counts: it says so by ``weighs_records = True``."""
-    return bool(getattr(mechanism, "weighs_records", False))
-
-
-def run(
-    mechanism: Mechanism,
-    table: Table,
-    draw: Callable[[RandomBits, Clock], Drawn],
-    *,
-    settings: Mapping[str, Any],
-    rng: np.random.Generator | None,
-    ledger: Ledger | None,
-    progress: Progress | None,
-) -> tuple[Release, RunRecord]:
-    """Charge the ledger, then let the mechanism draw, then pack what goes out and what stays.
-
-    The spend is on record before the first random bit is drawn; if the draw fails it stays charged. Where the price was
-    reserved before the table was read (``Ledger.reserve``), the charge takes the place of the reservation.
-    """
-    loss, spends, clock = mechanism.privacy_loss(table.schema), mechanism.spends(table.schema), Clock(progress)
-    check_representable(table.schema)
-    if table.counts is not None and not takes_counts(mechanism):
-        raise InputError(f"{mechanism.name} reads records one by one: read the table with counted=False")
-    receipt = None
-    if ledger is not None:
-        with clock.step("charging the ledger"):
-            receipt = ledger.receipt(
-                ledger.charge(
-                    loss, spends, mechanism=mechanism.name, schema=table.schema, fingerprint=table.fingerprint
-                )
-            )
-    bits = RandomBits(rng)
-    if bits.reproducible:
-        loss = replace(loss, statement=f"{SEEDED} {loss.statement}")
-    drawn = draw(bits, clock)
-    release = Release(
-        mechanism=mechanism.name,
-        settings=settings,
-        schema=table.schema,
-        loss=loss,
-        spends=spends,
-        sets=tuple(drawn.sets),
-        large_sets=tuple(drawn.large_sets),
-        statistics=drawn.statistics,
-        noise=tuple(drawn.noise),
-        margin_errors=tuple(drawn.margin_errors),
-        tables=drawn.tables,
-        reproducible=bits.reproducible,
-        receipt=receipt,
-    )
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return release, RunRecord(
-        seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics, closer=drawn.closer
-    )
-
-
-def statement(mechanism: Mechanism, schema: Schema | None, law: str, *, delta: Fraction = Fraction(0)) -> str:
-    """Return the paragraph for a disclosure board."""
-    epsilon = exact(mechanism.epsilon, "epsilon")
-    return paragraph(mechanism.name, schema, mechanism.neighbours, mechanism.n_sets, law, epsilon=epsilon, delta=delta)
-
-
 @dataclass(frozen=True, kw_only=True)
-class PlannedMechanism(ABC):
+class Mechanism(ABC):
     """Frozen public settings of a mechanism. Two methods are to be written: :meth:`plan` and :meth:`synthesize`.
 
     Parameters
@@ -234,6 +105,11 @@ class PlannedMechanism(ABC):
     ------
     InputError
         If a setting is out of range.
+
+    Examples
+    --------
+    >>> Steps(epsilon="1/2").privacy_loss(Schema(columns={"ill": Column(levels=["no", "yes"])})).epsilon
+    Fraction(1, 2)
     """
 
     name: ClassVar[str]

@@ -13,7 +13,7 @@ from pdips.audit.engines import Bound, counts_bound, density_bound, exact_bound
 from pdips.audit.neighbour_pairs import Case, Engine, Pair, check_relation
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Mechanism, PlannedMechanism
+from pdips.mechanism import Mechanism
 from pdips.privacy.loss import as_float, choice, exact
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import record
@@ -176,7 +176,7 @@ def _settings(mechanism: Mechanism) -> str:
 def _engine(
     mechanism: Mechanism, engine: Engine, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
 ) -> Callable[[Pair], Bound]:
-    planned = isinstance(mechanism, PlannedMechanism)
+    planned = isinstance(mechanism, Mechanism)
     if engine == "exact":
         if not planned and not hasattr(mechanism, "law"):
             raise InputError(f"engine 'exact' needs a mechanism that spells out its law, and {mechanism.name} doesn't")
@@ -184,7 +184,7 @@ def _engine(
             raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
         return partial(exact_bound, mechanism)
     own: Any = partial(synthetic_cells, mechanism)
-    if isinstance(mechanism, PlannedMechanism):
+    if isinstance(mechanism, Mechanism):
         own = partial(record, mechanism)
     observe = getattr(mechanism, "observe", own)
     bound = counts_bound if engine == "counts" else density_bound
@@ -286,4 +286,4 @@ def overspending(mechanism: Mechanism, factor: float | Fraction) -> Mechanism:
     >>> audit(overspending(LaplaceSanitizer(epsilon=1), 2), pair, engine="exact", claim=1).verdict
     'VIOLATION'
     """
-    return replace(mechanism, epsilon=exact(mechanism.epsilon, "epsilon") * Fraction(factor))  # type: ignore[type-var]
+    return replace(mechanism, epsilon=exact(mechanism.epsilon, "epsilon") * Fraction(factor))

@@ -17,7 +17,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.domain import columns_of
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours, Number, choice, exact
 from pdips.privacy.noise import LARGEST_SCALE
@@ -29,7 +29,7 @@ MOST_CANDIDATES = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrivBayes(PlannedMechanism):
+class PrivBayes(Mechanism):
     """A Bayesian network of low degree: columns are synthesized one after the other, each given a few earlier ones.
 
     Parameters

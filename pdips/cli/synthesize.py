@@ -92,7 +92,6 @@ def synthesize(
 
     from pdips.data.schema import Schema
     from pdips.data.table import Table
-    from pdips.mechanism import takes_counts
     from pdips.privacy.curator import Clock
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
@@ -111,7 +110,7 @@ def synthesize(
         reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
         with one_refusal(ledger, explain=explain), reserved:
             with clock.step("reading the table"):
-                checked = Table.read(table, schema, counted=None if takes_counts(mechanism) else False)
+                checked = Table.read(table, schema, counted=None if mechanism.weighs_records else False)
             rng = None if seed is None else np.random.default_rng(seed)
             release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
         published = _goes_out(release, allow)

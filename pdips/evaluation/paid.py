@@ -20,7 +20,7 @@ from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
 from pdips.evaluation.logistic import ridge_logistic
-from pdips.mechanism import LARGEST_EPSILON, Drawn, PlannedMechanism
+from pdips.mechanism import LARGEST_EPSILON, Drawn, Mechanism
 from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import FINITE_KINDS, Neighbours, Number, positive, spell
@@ -47,7 +47,7 @@ MOST_PRODUCT = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaidEvaluation(PlannedMechanism):
+class PaidEvaluation(Mechanism):
     """A private evaluation of a published release: half of epsilon for each of two measures.
 
     Parameters

@@ -11,14 +11,14 @@ from pdips.data.schema import Schema
 from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
 from pdips.margins.tree import NoisyTree, TreeDesign, measure
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaplaceSanitizer(PlannedMechanism):
+class LaplaceSanitizer(Mechanism):
     """Discrete Laplace noise on each cell of the full cross-tabulation.
 
     Parameters

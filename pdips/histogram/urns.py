@@ -24,7 +24,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins import synthesis
 from pdips.margins.domain import Domain, check_domain, domain_of
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.coins import integers_below, smoothing_coins
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
@@ -207,7 +207,7 @@ def check_n_records(n_records: int | None, neighbours: Neighbours) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Urn(PlannedMechanism):
+class Urn(Mechanism):
     """What mechanisms have in common whose synthetic records are drawn from urns: one draw of all urns for each set."""
 
     polya: ClassVar[bool] = False

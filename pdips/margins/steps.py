@@ -33,7 +33,7 @@ from pdips.margins.tree_shape import (
     views_of,
 )
 from pdips.margins.views import View
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, as_float, choice, exact
 from pdips.privacy.plan import Plan, Step
@@ -46,7 +46,7 @@ DEFAULT_ELECTION_SHARE = Fraction(1, 10)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Steps(PlannedMechanism):
+class Steps(Mechanism):
     """STEPS-L: noisy counts on a tree that splits by the more telling columns first, or on margins of all columns.
 
     Without further options the tree has no layers: margins of a few columns each, which together hold every pair of

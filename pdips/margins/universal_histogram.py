@@ -14,7 +14,7 @@ from pdips.margins.domain import Layer, check_domain, check_noise, domain_of
 from pdips.margins.intervals import IntervalTree
 from pdips.margins.tree import Position, TreeDesign
 from pdips.margins.tree_shape import deepest, splittable
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -23,7 +23,7 @@ LARGEST_FAN_OUT = 1_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class UniversalHistogram(PlannedMechanism):
+class UniversalHistogram(Mechanism):
     """Noisy counts on a tree whose shape no record influences: intervals of one column, or columns in random order.
 
     Parameters

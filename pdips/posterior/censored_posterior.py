@@ -15,7 +15,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError, UselessWarning
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior import private_reference as stages
@@ -68,7 +68,7 @@ SAMPLING = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class CensoredPosterior(PlannedMechanism):
+class CensoredPosterior(Mechanism):
     """Records from a PyMC model at a draw from a posterior in which no record counts for more than its share.
 
     Parameters

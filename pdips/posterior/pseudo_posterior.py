@@ -15,7 +15,7 @@ from pdips.convergence import converged, require
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.mechanism import Drawn, PlannedMechanism, Variant
+from pdips.mechanism import Drawn, Mechanism, Variant
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.grid import NODES, Grid
@@ -53,7 +53,7 @@ QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PseudoPosterior(PlannedMechanism):
+class PseudoPosterior(Mechanism):
     """Records drawn from a model whose likelihood counts risky records for less.
 
     Parameters

@@ -19,7 +19,7 @@ from pdips.quantile.conditional import RecordGroups
 from pdips.quantile.panel import PARTS, Panel, Part
 
 MOST_GROUPS = 32
-"""RecordGroups of a column's histogram, in each stratum."""
+"""Groups of a column's histogram, in each stratum."""
 MOST_STRATA = 256
 CUTS = 4
 """Intervals that a numeric column is cut into where it makes groups."""

@@ -16,7 +16,7 @@ from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, PlannedMechanism
+from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, exact, positive
 from pdips.privacy.plan import Plan, Step
@@ -87,7 +87,7 @@ class ColumnTask:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnSynthesis(PlannedMechanism):
+class ColumnSynthesis(Mechanism):
     """Settings that mechanisms share which synthesize tables column by column.
 
     Parameters

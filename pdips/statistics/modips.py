@@ -13,7 +13,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
-from pdips.mechanism import Drawn, PlannedMechanism, Split
+from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
 from pdips.posterior import price as prices
 from pdips.posterior.records import public_columns
@@ -40,7 +40,7 @@ STATISTIC_WORDS = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Modips(PlannedMechanism):
+class Modips(Mechanism):
     """Records from a PyMC model of noisy statistics: model-based synthesis.
 
     Parameters

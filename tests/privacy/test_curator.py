@@ -13,7 +13,7 @@ from tables import all_tables, random_table, schema_of, table_of
 from pdips.data.schema import Schema
 from pdips.errors import InputError, PlanError
 from pdips.histogram.laplace import LaplaceSanitizer
-from pdips.mechanism import Drawn, PlannedMechanism
+from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
@@ -133,7 +133,7 @@ def test_a_plan_without_steps_or_with_two_of_one_name_is_refused():
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chooser(PlannedMechanism):
+class Chooser(Mechanism):
     """Chooses a column, counts it, and asks for more where the first noisy count is above 2."""
 
     name = "chooser"
