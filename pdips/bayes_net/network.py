@@ -207,7 +207,7 @@ def sensitivity(score: Score, n: int, *, binary: bool) -> int:
     return math.floor(nats * STEPS_PER_NAT) + 2
 
 
-class Records:
+class FamilyScores:
     """What the choices of a network read: joint counts and scores, each worked out once. As confidential as the table.
 
     Parameters
@@ -239,7 +239,12 @@ class Records:
 
 
 def choose_network(
-    families: Families, score: Score, step: Step | None, records: Records, curator: Curator, rng: np.random.Generator
+    families: Families,
+    score: Score,
+    step: Step | None,
+    records: FamilyScores,
+    curator: Curator,
+    rng: np.random.Generator,
 ) -> Network:
     """Grow a network greedily, family by family.
 
@@ -251,7 +256,7 @@ def choose_network(
         What tells them apart.
     step : Step, optional
         The choices, which share its price; not needed where the network is public.
-    records : Records
+    records : FamilyScores
         What the choices read.
     curator : Curator
         Answers.

@@ -12,7 +12,7 @@ import pandas as pd
 from pdips.arrays import BoolArray, IntArray
 from pdips.bayes_net import network as networks
 from pdips.bayes_net import sampling
-from pdips.bayes_net.network import Columns, Families, Network, Records, Score
+from pdips.bayes_net.network import Columns, Families, FamilyScores, Network, Score
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
@@ -190,7 +190,7 @@ class PrivBayes(Mechanism):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Choose a network, count its joint tables, and draw records column by column."""
-        families, records = self.useful_families(plan, curator.n_records), Records(plan.design.domain, self.score)
+        families, records = self.useful_families(plan, curator.n_records), FamilyScores(plan.design.domain, self.score)
         sets, statistics, noise = list[pd.DataFrame](), dict[str, pd.DataFrame](), dict[int, Noise]()
         step = plan.steps[0] if len(plan.steps) > 1 else None
         for number in range(1, plan.repeats + 1):
@@ -209,7 +209,7 @@ class PrivBayes(Mechanism):
 
 
 def _joint_tables(
-    network: Network, families: Families, step: Step, records: Records, curator: Curator, units: int | Fraction
+    network: Network, families: Families, step: Step, records: FamilyScores, curator: Curator, units: int | Fraction
 ) -> dict[Columns, IntArray]:
     """Return the noisy joint tables of a network, shape (cells,) each."""
     columns = networks.tables_of(network)

@@ -61,7 +61,7 @@ class Observation:
 
 
 @dataclass(frozen=True)
-class Grid:
+class CellGrid:
     """All cells of a domain as a matrix: rows are the levels of one half of the columns, the public ones first."""
 
     domain: Domain
@@ -117,7 +117,7 @@ class Grid:
 class _Part:
     """One observation on the grid: rows and columns of its own small matrix for each row and column of the grid."""
 
-    def __init__(self, grid: Grid, observed: Observation) -> None:
+    def __init__(self, grid: CellGrid, observed: Observation) -> None:
         order = [j for half in grid.halves for j in half if j in observed.columns]
         sizes = [int(grid.domain.sizes[j]) for j in observed.columns]
         self.n_rows = math.prod(int(grid.domain.sizes[j]) for j in grid.halves[0] if j in observed.columns)
@@ -161,7 +161,7 @@ class _Dual:
 
     def __init__(
         self,
-        grid: Grid,
+        grid: CellGrid,
         views: Sequence[Observation],
         nodes: Sequence[Observation],
         totals: FloatArray,
@@ -210,12 +210,12 @@ class _Dual:
         return np.concatenate(found)
 
 
-def log_independent(grid: Grid, margins: Sequence[FloatArray], spread: Sequence[float]) -> FloatArray:
+def log_independent(grid: CellGrid, margins: Sequence[FloatArray], spread: Sequence[float]) -> FloatArray:
     """Return the logarithm of the table of independent columns, up to a constant; -inf for impossible cells.
 
     Parameters
     ----------
-    grid : Grid
+    grid : CellGrid
         The cells.
     margins : sequence of ndarray
         Noisy one-way margins.
@@ -231,7 +231,7 @@ def log_independent(grid: Grid, margins: Sequence[FloatArray], spread: Sequence[
 
 
 def fit(
-    grid: Grid,
+    grid: CellGrid,
     views: Sequence[Observation],
     nodes: Sequence[Observation],
     *,
@@ -243,7 +243,7 @@ def fit(
 
     Parameters
     ----------
-    grid : Grid
+    grid : CellGrid
         The cells.
     views, nodes : sequence of Observation
         Noisy counts of cross-tabulations, and of other partitions.

@@ -14,7 +14,7 @@ from pdips.data.table import Table, decode
 from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
-from pdips.margins.maximum_entropy import Grid, Observation, fit, log_independent
+from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign, measure, variance_of
 from pdips.margins.views import View, one_way_margins
 from pdips.mechanism import Drawn
@@ -81,7 +81,7 @@ def estimate_on_tree(measured: NoisyTree, *, n_public: bool) -> Estimate:
 
 def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
     domain = measured.domain
-    grid = Grid(domain)
+    grid = CellGrid(domain)
     counts = tuple(view.astype(np.float64) for view in measured.views)
     margins, total = one_way_margins(domain, views_of(tree), counts)
     totals = measured.observed[0].astype(np.float64) if n_public else np.array([max(round(total), 0)])
@@ -100,7 +100,7 @@ def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: boo
     return Estimate(grid, [group], by_public.ravel(), round(float(totals.sum())))
 
 
-def _nodes(measured: NoisyTree, grid: Grid) -> list[Observation]:
+def _nodes(measured: NoisyTree, grid: CellGrid) -> list[Observation]:
     """Return the noisy counts of the layers that were counted, with the node that each cell falls into."""
     found: list[Observation] = []
     domain = measured.domain

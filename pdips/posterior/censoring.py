@@ -120,7 +120,7 @@ def corrected(inside: Any, log_likelihood: Any, centre: Any, factor: Any) -> Any
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Terms:
+class CensoredTerms:
     """What each record adds to the log density: s(alpha (log p(x | theta) - c)), with values in [-window, window].
 
     Parameters

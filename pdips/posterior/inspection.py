@@ -63,7 +63,7 @@ class Posterior:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Records:
+class InspectedRecords:
     """Confidential records, and how they enter the posterior."""
 
     likelihood: RecordLikelihood
@@ -100,11 +100,11 @@ def inspect_grid(target: Target, values: Values, counts: IntArray, released: Seq
     return inspect(censored_records(target, values, counts), posterior)
 
 
-def censored_records(target: Target, values: Values, counts: IntArray) -> Records:
+def censored_records(target: Target, values: Values, counts: IntArray) -> InspectedRecords:
     """Return distinct records with their centres, and weights where some aren't 1, in a censored posterior."""
     centre, weights = target.centres_and_weights(values)
     fine = np.isfinite(centre)
-    return Records(
+    return InspectedRecords(
         likelihood=target.space.likelihood,
         values=values,
         counts=counts,
@@ -121,7 +121,7 @@ def tree_of(draws: Sequence[Draws]) -> xr.DataTree:
     return xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": stacked})["posterior"].to_dataset()})
 
 
-def inspect(records: Records, posterior: Posterior) -> Found:
+def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
     """Return what there is to see, as plain numbers and words for ``run.json``, and as a tree.
 
     That bounds can't be worked out, or no records drawn, is told and stops nothing: the release is paid for.
@@ -149,7 +149,7 @@ def inspect(records: Records, posterior: Posterior) -> Found:
 
 
 def _predicted(
-    blueprint: Blueprint, records: Records, posterior: xr.Dataset
+    blueprint: Blueprint, records: InspectedRecords, posterior: xr.Dataset
 ) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
     try:
         with np.errstate(all="ignore"):
@@ -195,7 +195,7 @@ def _called(array: xr.DataArray, name: str, place: tuple[int, ...]) -> str:
     return f"{name}[{', '.join(labels)}]"
 
 
-def _bounds(records: Records, posterior: Posterior) -> tuple[Bounds, dict[str, Any] | None]:
+def _bounds(records: InspectedRecords, posterior: Posterior) -> tuple[Bounds, dict[str, Any] | None]:
     rows, model = len(records.counts), records.likelihood.model
     all_draws = posterior.tree["posterior"].to_dataset()
     chains, n_draws = all_draws.sizes["chain"], all_draws.sizes["draw"]
@@ -217,7 +217,7 @@ def _bounds(records: Records, posterior: Posterior) -> tuple[Bounds, dict[str, A
     }
 
 
-def _tallied(records: Records, points: Points) -> Tally:
+def _tallied(records: InspectedRecords, points: Points) -> Tally:
     """Return what there is to know of records' terms at some points."""
     rows, n_draws = len(records.counts), len(points[0])
     tally = Tally(rows, n_draws, records.weights, records.centre, records.limit, records.counts)
@@ -227,7 +227,7 @@ def _tallied(records: Records, points: Points) -> Tally:
     return tally
 
 
-def _stored(bounds: Bounds, records: Records) -> xr.Dataset:
+def _stored(bounds: Bounds, records: InspectedRecords) -> xr.Dataset:
     """Return bounds by draw and by record, with the records' values; of many records only some."""
     whole = bounds.to_tree()["pdips"].to_dataset()
     each = np.repeat(np.arange(len(records.counts)), records.counts)

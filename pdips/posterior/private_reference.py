@@ -62,7 +62,7 @@ PROBED = 256
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class ReferenceCells:
     """Counts of cells, with values inside each over which a density is averaged.
 
     Parameters
@@ -136,7 +136,7 @@ class TableDraws:
         raise InputError("a private reference by steps has no law that could be spelt out")
 
 
-def measure(plan: Plan, curator: Curator, decide: Callable[[IntArray], IntArray] | None = None) -> Cells:
+def measure(plan: Plan, curator: Curator, decide: Callable[[IntArray], IntArray] | None = None) -> ReferenceCells:
     """Ask for noisy counts of cells (the Laplace sanitizer's noise), or for a table by ``Steps``.
 
     Parameters
@@ -169,28 +169,28 @@ def counts_of(table: Table) -> IntArray:
     return np.asarray(cut.count(place, int(np.prod(sizes))))
 
 
-def cells_of_counts(schema: Schema, noisy: IntArray, step: Step, n_records: int) -> Cells:
+def cells_of_counts(schema: Schema, noisy: IntArray, step: Step, n_records: int) -> ReferenceCells:
     """Return the cells with their noisy counts, which have the noise of a step."""
     cut = binned(schema)
     sizes = [column.n_levels for column in cut.columns.values()]
     codes = np.unravel_index(np.arange(len(noisy)), sizes)
     values, volumes = _inside(cut, dict(zip(cut.columns, codes, strict=True)), {})
-    return Cells(values, noisy.astype(np.float64), volumes, step.standard_deviation**2, n_records)
+    return ReferenceCells(values, noisy.astype(np.float64), volumes, step.standard_deviation**2, n_records)
 
 
-def no_cells(schema: Schema) -> Cells:
+def no_cells(schema: Schema) -> ReferenceCells:
     """Return a table of no records: one cell that counts nothing, so that the prior is all there is."""
     values = {name: np.repeat(column, WITHIN) for name, column in stand_ins(schema, 1).items()}
-    return Cells(values, np.zeros(1), np.zeros(1), 0.0, 1)
+    return ReferenceCells(values, np.zeros(1), np.zeros(1), 0.0, 1)
 
 
-def cells_of_table(table: Table) -> Cells:
+def cells_of_table(table: Table) -> ReferenceCells:
     """Return the cells that a public or synthetic table has records in."""
     public = {name: values for name, values in record_values(table).items() if table.schema.columns[name].public}
     codes = {name: table.codes[name] for name in table.schema.columns if name not in public}
     taken, counts = distinct({**codes, **public}, table.counts)
     values, volumes = _inside(table.schema, {name: taken[name] for name in codes}, {n: taken[n] for n in public})
-    return Cells(values, counts.astype(np.float64), volumes, 0.0, max(int(counts.sum()), 1))
+    return ReferenceCells(values, counts.astype(np.float64), volumes, 0.0, max(int(counts.sum()), 1))
 
 
 def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[dict[str, NDArray[Any]], FloatArray]:
@@ -266,7 +266,7 @@ def rehearse(space: Workspace) -> None:
         space.tried.once("first stage", go)
 
 
-def after(space: Workspace, cells: Cells, public: Values, *, n: int | None = None) -> Stage:
+def after(space: Workspace, cells: ReferenceCells, public: Values, *, n: int | None = None) -> Stage:
     """Return what follows from the outcome of the first stage: post-processing, with the public columns of n records.
 
     By default ``SIMULATED`` records.
@@ -372,14 +372,14 @@ def unreferenced(space: Workspace, n_records: int) -> Stage:
     return Stage(anchor=anchor_of_prior(space.prior), n_records=n_records)
 
 
-def fit(likelihood: RecordLikelihood, cells: Cells, prior: FloatArray) -> FloatArray:
+def fit(likelihood: RecordLikelihood, cells: ReferenceCells, prior: FloatArray) -> FloatArray:
     """Return the most probable parameters given counts of cells, shape (parameters,), in unconstrained space.
 
     Parameters
     ----------
     likelihood : RecordLikelihood
         The model's.
-    cells : Cells
+    cells : ReferenceCells
         The counts.
     prior : ndarray, shape (draws, parameters)
         Draws from the prior: where to look.
@@ -395,7 +395,7 @@ def fit(likelihood: RecordLikelihood, cells: Cells, prior: FloatArray) -> FloatA
 
 
 def _fitness(
-    likelihood: RecordLikelihood, cells: Cells, distinct_rows: Any, place: Any, flat: FloatArray
+    likelihood: RecordLikelihood, cells: ReferenceCells, distinct_rows: Any, place: Any, flat: FloatArray
 ) -> FloatArray:
     """Return log prior plus log-likelihood of the counts, shape (points,).
 
@@ -438,7 +438,7 @@ def zoom(fitness: Callable[[FloatArray], FloatArray], low: FloatArray, high: Flo
     return np.asarray(middle)
 
 
-def _climb(likelihood: RecordLikelihood, cells: Cells) -> FloatArray:
+def _climb(likelihood: RecordLikelihood, cells: ReferenceCells) -> FloatArray:
     """Climb from the model's own starting point to the most probable parameters given a synthetic table."""
     model = likelihood.model
     columns = likelihood.columns.items()

@@ -229,7 +229,7 @@ class PseudoDraws:
         held: dict[str, Any] = {"likelihood": self.space.likelihood, "blueprint": self.space.blueprint}
         tree = fits.tree or look.tree_of(fits.several(self._mechanism.n_draws))
         posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.tree is None)
-        records = look.Records(values=fits.values, counts=fits.counts, weights=self._weights, **held)
+        records = look.InspectedRecords(values=fits.values, counts=fits.counts, weights=self._weights, **held)
         return look.inspect(records, posterior)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior.censoring import STEPS, Censored, Clip, Terms, censor_records
+from pdips.posterior.censoring import STEPS, Censored, CensoredTerms, Clip, censor_records
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Workspace
 from pdips.posterior.parameters import PUBLIC_SEED, split
@@ -63,9 +63,9 @@ class Target:
         steps = rng.uniform(-WEIGHT_SPREAD, WEIGHT_SPREAD, size=(WEIGHT_DRAWS, len(anchor.place)))
         return split(self.space.model, anchor.place + steps @ anchor.shape.T)
 
-    def terms(self, points: Points) -> Terms:
+    def terms(self, points: Points) -> CensoredTerms:
         """Return what records add to the log density at some points."""
-        return Terms(
+        return CensoredTerms(
             likelihood=self.space.likelihood,
             points=points,
             window=self.window,

@@ -28,12 +28,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "crowded_folders": {
         "pdips/posterior",
     },
-    "ambiguous_classes": {
-        "Cells",
-        "Grid",
-        "Records",
-        "Terms",
-    },
+    "ambiguous_classes": set(),
     "no_nouns": {
         "Drawn",
     },
@@ -44,7 +39,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 }
 """What breaks a rule today, by rule. Whoever mends one takes it out, or the test fails; none is added."""
 
-TOTAL_TODAY: dict[str, int] = {"pdips lines": 43_500, "pdips files": 195, "papers lines": 12_700, "tests lines": 32_500}
+TOTAL_TODAY: dict[str, int] = {"pdips lines": 41_300, "pdips files": 166, "papers lines": 11_900, "tests lines": 32_500}
 """Where a total is still above its limit: what it may be at most. Lowered as the code gets smaller."""
 
 

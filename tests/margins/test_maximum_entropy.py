@@ -8,7 +8,7 @@ from tables import schema_of
 from pdips import Schema
 from pdips.margins import maximum_entropy
 from pdips.margins.domain import domain_of
-from pdips.margins.maximum_entropy import RIDGE, Grid, Observation, _Dual, fit, log_independent
+from pdips.margins.maximum_entropy import RIDGE, CellGrid, Observation, _Dual, fit, log_independent
 
 
 def random_views(domain, groups, rng, n=100.0, variance=9.0):
@@ -24,7 +24,7 @@ def random_views(domain, groups, rng, n=100.0, variance=9.0):
 
 def design(domain, views):
     """Return the matrix that adds up cells, in the order of the grid, into the groups of the views."""
-    grid = Grid(domain)
+    grid = CellGrid(domain)
     rows = []
     for view in views:
         levels = [grid.levels(np.arange(domain.n_cells), j) for j in view.columns]
@@ -38,8 +38,8 @@ def test_the_fit_is_that_of_brute_force():
     rng = np.random.default_rng(0)
     domain = domain_of(schema_of(2, 3, 2))
     views = random_views(domain, [(0, 1), (1, 2), (2,)], rng)
-    base = np.log(rng.dirichlet(np.ones(12))).reshape(len(Grid(domain).side(0, ())), -1)
-    found = fit(Grid(domain), views, [], totals=np.array([100.0]), base=base, ridge=0.5)
+    base = np.log(rng.dirichlet(np.ones(12))).reshape(len(CellGrid(domain).side(0, ())), -1)
+    found = fit(CellGrid(domain), views, [], totals=np.array([100.0]), base=base, ridge=0.5)
     adds, counts = design(domain, views), np.concatenate([view.counts for view in views])
 
     def loss(x):
@@ -65,8 +65,8 @@ def test_the_gradient_is_that_of_the_value():
     domain = domain_of(schema_of(2, 3, 4))
     views = random_views(domain, [(0, 2), (1, 2), (0, 1)], rng)
     node = Observation(np.array([40.0, 60.0]), np.array([4.0, 4.0]), group=(np.arange(24) % 2).astype(np.int32))
-    base = np.zeros((len(Grid(domain).side(0, ())), len(Grid(domain).side(1, ()))))
-    dual = _Dual(Grid(domain), views, [node], np.array([100.0]), base)
+    base = np.zeros((len(CellGrid(domain).side(0, ())), len(CellGrid(domain).side(1, ()))))
+    dual = _Dual(CellGrid(domain), views, [node], np.array([100.0]), base)
     at = rng.normal(0, 0.3, len(dual.counts))
     table, _ = dual.table(at)
     margins = dual.margins(table)
@@ -82,7 +82,7 @@ def test_margins_on_the_grid_are_those_of_numpy():
     rng = np.random.default_rng(2)
     domain = domain_of(schema_of(2, 5, 3, 4))
     views = random_views(domain, [(3, 0), (1, 2, 3), (2,)], rng)
-    grid = Grid(domain)
+    grid = CellGrid(domain)
     dual = _Dual(grid, views, [], np.array([1.0]), np.zeros((len(grid.side(0, ())), len(grid.side(1, ())))))
     cells = rng.random(domain.n_cells)
     table = cells.reshape(dual.base.shape).astype(np.float32)
@@ -94,7 +94,7 @@ def test_structural_zeros_and_public_totals_are_kept():
     schema = Schema.model_validate({"columns": columns, "impossible": [{"a": 1, "b": 2}]})
     domain, rng = domain_of(schema), np.random.default_rng(3)
     views = random_views(domain, [(0, 1), (1, 2)], rng)
-    grid = Grid(domain)
+    grid = CellGrid(domain)
     margins = [np.ones(2), np.array([30.0, -5.0, 75.0]), np.array([50.0, 50.0])]
     base = log_independent(grid, margins, [0.0, 2.0, 2.0])
     found = fit(grid, views, [], totals=np.array([25.0, 75.0]), base=base)
@@ -109,7 +109,7 @@ def test_structural_zeros_and_public_totals_are_kept():
 def test_counts_without_noise_are_matched_and_noise_alone_is_not():
     rng = np.random.default_rng(4)
     domain = domain_of(schema_of(3, 4))
-    grid = Grid(domain)
+    grid = CellGrid(domain)
     cells = rng.dirichlet(np.ones(12)) * 1000
     base = log_independent(grid, [cells.reshape(3, 4).sum(1), cells.reshape(3, 4).sum(0)], [0.0, 0.0])
     close, far = (
@@ -131,7 +131,7 @@ def test_counts_without_noise_are_matched_and_noise_alone_is_not():
 
 def test_counts_that_were_not_taken_have_no_say():
     domain = domain_of(schema_of(2, 2))
-    grid = Grid(domain)
+    grid = CellGrid(domain)
     node = Observation(np.array([1e6, 0.0]), np.array([np.inf, np.inf]), group=np.array([0, 0, 1, 1], np.int32))
     found = fit(grid, [], [node], totals=np.array([8.0]), base=np.zeros((2, 2)))
     np.testing.assert_allclose(found, 2, rtol=1e-5)
@@ -141,13 +141,13 @@ def test_a_column_of_very_many_levels_takes_no_square_of_them(monkeypatch):
     rng = np.random.default_rng(3)
     domain = domain_of(schema_of(5, 3, 4))
     views = random_views(domain, [(0, 1), (1, 2)], rng)
-    grid, totals = Grid(domain), np.array([100.0])
+    grid, totals = CellGrid(domain), np.array([100.0])
     base = np.log(rng.dirichlet(np.ones(60))).reshape(len(grid.side(0, ())), -1)
     dense = fit(grid, views, [], totals=totals, base=base)
     monkeypatch.setattr(maximum_entropy, "MOST_SELECTED", 0)
     assert np.allclose(fit(grid, views, [], totals=totals, base=base), dense, atol=1e-3)
     monkeypatch.undo()
     domain = domain_of(schema_of(200_000, 2))
-    grid, view = Grid(domain), Observation(np.ones(400_000), np.ones(400_000), (0, 1))
+    grid, view = CellGrid(domain), Observation(np.ones(400_000), np.ones(400_000), (0, 1))
     base = np.zeros((len(grid.side(0, ())), 2))
     assert fit(grid, [view], [], totals=np.array([400_000.0]), base=base).sum() == pytest.approx(400_000, rel=1e-4)

@@ -11,7 +11,7 @@ from small_models import WIDE, normal
 
 from pdips.posterior import stream as tally
 from pdips.posterior.bounds import Bounds
-from pdips.posterior.inspection import Posterior, Records, censored_records, inspect, tree_of
+from pdips.posterior.inspection import Posterior, censored_records, inspect, tree_of
 from pdips.posterior.model import Blueprint, Workspace
 from pdips.posterior.model_file import Source
 from pdips.posterior.parameters import split
@@ -83,7 +83,7 @@ def test_r_hat_and_effective_draws_are_those_of_arviz():
     draws = rng.normal(0, 1, (4, 200, 2)) + np.array([0, 0, 0, 1.0])[:, None, None]
     tree = xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": {"b": draws}})["posterior"].to_dataset()})
     likelihood = space_of(normal, WIDE).likelihood
-    records = Records(likelihood=likelihood, values={"y": Y[:1]}, counts=np.ones(1, int))
+    records = InspectedRecords(likelihood=likelihood, values={"y": Y[:1]}, counts=np.ones(1, int))
     posterior = Posterior(tree=tree, released=[{"b": draws[0, 0]}], facts={"sampler": "nuts"}, independent=False)
     found, _ = inspect(records, posterior)
     rows = found["posterior"]["parameters"]

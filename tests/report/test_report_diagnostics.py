@@ -18,7 +18,7 @@ from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior import inspection as predicted_records
 from pdips.posterior.columns import Columns
-from pdips.posterior.inspection import Posterior, Records, bin_edges, check_records, compare, inspect
+from pdips.posterior.inspection import Posterior, bin_edges, check_records, compare, inspect
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source, stored_name
 from pdips.posterior.record_likelihood import RecordLikelihood
@@ -270,7 +270,7 @@ def test_a_check_that_fails_stops_nothing_and_tells_no_value():
 
     blueprint = Blueprint(Source(fragile, "fragile"), WIDE)
     likelihood, counts = RecordLikelihood(blueprint.model), np.ones(7, dtype=np.int64)
-    records = Records(likelihood=likelihood, values={"y": np.zeros(7)}, counts=counts, blueprint=blueprint)
+    records = InspectedRecords(likelihood=likelihood, values={"y": np.zeros(7)}, counts=counts, blueprint=blueprint)
     tree = xr.DataTree.from_dict({"posterior": xr.Dataset({"theta": (("chain", "draw"), np.zeros((1, 30)))})})
     posterior = Posterior(tree=tree, released=[{"theta": np.zeros(())}], facts={"sampler": "grid"}, independent=True)
     facts, _ = inspect(records, posterior)
