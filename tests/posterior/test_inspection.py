@@ -11,7 +11,7 @@ from small_models import WIDE, normal
 
 from pdips.posterior import stream as tally
 from pdips.posterior.bounds import Bounds
-from pdips.posterior.inspection import Posterior, censored_records, inspect, tree_of
+from pdips.posterior.inspection import InspectedRecords, Posterior, censored_records, inspect, tree_of
 from pdips.posterior.model import Blueprint, Workspace
 from pdips.posterior.model_file import Source
 from pdips.posterior.parameters import split

@@ -18,7 +18,7 @@ from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior import inspection as predicted_records
 from pdips.posterior.columns import Columns
-from pdips.posterior.inspection import Posterior, bin_edges, check_records, compare, inspect
+from pdips.posterior.inspection import InspectedRecords, Posterior, bin_edges, check_records, compare, inspect
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source, stored_name
 from pdips.posterior.record_likelihood import RecordLikelihood
