@@ -118,7 +118,9 @@ def _data(schema):
 )
 def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
-    terms = CensoredTerms(likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
+    terms = CensoredTerms(
+        likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])]
+    )
     u = stats.norm.logpdf(y[:, None], points[0], 2) - stats.norm.logpdf(y[:, None], 0.5, 2)
     expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
     assert np.abs(terms.total({"y": y}, counts) - expected).max() <= counts.sum()  # a last bit at a rounding edge
