@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.inference.rules import (
-    ErrorLaw,
+    ONE_STANDARD_DEVIATION,
+    Mixture,
     Rule,
+    Student,
     Wald,
     check_rule,
-    degrees_of,
     f_test,
     law_of,
-    raab_factor,
     rule_for,
-    variance_of,
+    total_variance,
 )
 from pdips.release.release import Release
 
@@ -66,7 +66,7 @@ class Combined:
     level: float
     n_sets: int
     covariance: FloatArray | None = None
-    _law: ErrorLaw = field(repr=False)
+    _law: Student | Mixture = field(repr=False)
     _matrices: tuple[FloatArray, FloatArray] | None = field(default=None, repr=False)
     _ratio: float = field(default=1.0, repr=False)
 
@@ -273,12 +273,13 @@ def _pool(
     off = q - estimate
     between = (off**2).sum(axis=0) / (m - 1) if m > 1 else np.full(estimate.shape, np.nan)
     law = law_of(rule, np.asarray(between), np.asarray(within), m, ratio)
-    half, variance = law.half_width(level), variance_of(law)
+    half, student = law.half_width(level), isinstance(law, Student)
+    variance = law.variance if student else law.half_width(ONE_STANDARD_DEVIATION) ** 2
     matrices = ((off.T @ off) / max(m - 1, 1), v.mean(axis=0)) if v.ndim == 3 else None
     return Combined(
         estimate=estimate,
         variance=variance,
-        degrees_of_freedom=degrees_of(law, estimate.shape),
+        degrees_of_freedom=law.degrees if student else np.full(estimate.shape, np.nan),
         interval=(estimate - half, estimate + half),
         between=between,
         within=within,
@@ -296,16 +297,8 @@ def _pool(
 def _covariance(
     rule: str, between: FloatArray, within: FloatArray, variance: FloatArray, m: int, ratio: float
 ) -> FloatArray:
-    if rule == "raab-nowok-dibben":
-        return within * raab_factor(m, ratio)
-    if rule == "rubin":
-        return within + (1 + 1 / m) * between
-    if rule == "fully-synthetic":
-        return (1 + 1 / m) * between - within
-    return _predictive(between, within, variance, m) if rule == "posterior-predictive" else within + between / m
-
-
-def _predictive(between: FloatArray, within: FloatArray, variance: FloatArray, m: int) -> FloatArray:
+    if rule != "posterior-predictive":
+        return total_variance(rule, between, within, m, ratio)
     known = np.flatnonzero(~np.isnan(np.diagonal(within)) & (np.diagonal(within) > 0))
     total, block = np.full_like(within, np.nan), np.ix_(known, known)
     values, vectors = np.linalg.eigh(within[block])
@@ -324,20 +317,9 @@ Analysis = Callable[[pd.DataFrame], Any]
 
 
 def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
-    """Analyse each set and line up the coefficients.
+    """Analyse each set and line up the coefficients: names, if the analyses have any, estimates and (co)variances.
 
-    Returns
-    -------
-    names : tuple of str, or None
-        All names, in the order in which they first appear; None where the analyses have none.
-    estimates : ndarray of float64, shape (sets,) or (sets, coefficients)
-        NaN where a set lacks a coefficient.
-    variances : ndarray of float64, shape of estimates, or (sets, coefficients, coefficients)
-
-    Raises
-    ------
-    InputError
-        If a result has no estimates and covariances, their shapes don't fit, or results without names differ in length.
+    Names are in the order in which they first appear; an estimate is NaN where a set lacks a coefficient.
     """
     found = [_read(fit(frame)) for frame in frames]
     if not found:
@@ -349,28 +331,30 @@ def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ..
     names = tuple(dict.fromkeys(name for own, _, _ in found for name in own or ()))
     if len({v.ndim for _, _, v in found}) > 1:
         raise InputError("the analysis must give variances for all sets or covariances for all")
-    aligned = [_aligned(names, *one) for one in found]
-    return names, np.stack([q for q, _ in aligned]), np.stack([v for _, v in aligned])
-
-
-def _aligned(
-    names: tuple[str, ...], own: tuple[str, ...] | None, estimate: FloatArray, variance: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    at = [names.index(name) for name in own or ()]
-    q, v = np.full(len(names), np.nan), np.full((len(names),) * variance.ndim, np.nan)
-    q[at], v[np.ix_(*[at] * variance.ndim)] = estimate, variance
-    return q, v
+    estimates = np.full((len(found), len(names)), np.nan)
+    variances = np.full((len(found),) + (len(names),) * found[0][2].ndim, np.nan)
+    for place, (own, estimate, variance) in enumerate(found):
+        at = [names.index(name) for name in own or ()]
+        estimates[place, at] = estimate
+        variances[place][np.ix_(*[at] * variance.ndim)] = variance
+    return names, estimates, variances
 
 
 def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
-    if hasattr(result, "params") and callable(getattr(result, "cov_params", None)):
-        estimate, variance = result.params, result.cov_params()
-        names = _names(estimate) or _names_of_model(result, np.size(estimate))
-    elif isinstance(result, tuple) and len(result) == 2:
-        estimate, variance = result
-        names = _names(estimate)
-    else:
+    fitted = hasattr(result, "params") and callable(getattr(result, "cov_params", None))
+    if not fitted and not (isinstance(result, tuple) and len(result) == 2):
         raise InputError("fit must return a result with params and cov_params(), or a pair (estimate, variance)")
+    estimate, variance = (result.params, result.cov_params()) if fitted else result
+    labels: list[object] | None = None
+    of_model = getattr(getattr(result, "model", None), "exog_names", None) if fitted else None
+    if isinstance(estimate, pd.Series):
+        labels = list(estimate.index)
+    elif isinstance(estimate, pd.DataFrame):
+        labels = [f"{_spell(column)}:{_spell(row)}" for column in estimate.columns for row in estimate.index]
+    elif fitted and len(names := getattr(getattr(result, "model", None), "exog_names", None) or ()) == np.size(
+        estimate
+    ):
+        labels = list(names)
     # an outcome with several levels has a column of coefficients for each, and covariances run column by column
     flat = np.asarray(estimate, dtype=np.float64)
     q, v = flat.ravel(order="F") if flat.ndim == 2 else flat, np.asarray(variance, dtype=np.float64)
@@ -378,23 +362,12 @@ def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
         v = v.ravel(order="F")
     if q.ndim > 1 or v.shape not in {q.shape, q.shape * 2}:
         raise InputError("fit must return one variance for each estimate, or their covariance matrix")
-    if names is not None and len({*names}) < len(names):
+    if labels is None:
+        return None, q, v
+    if len({*map(_spell, labels)}) < len(labels):
         raise InputError("fit must return coefficients with names that differ")
-    return names, q, v
-
-
-def _names(estimate: Any) -> tuple[str, ...] | None:
-    if isinstance(estimate, pd.Series):
-        return tuple(map(_spell, estimate.index))
-    if isinstance(estimate, pd.DataFrame):
-        return tuple(f"{_spell(column)}:{_spell(row)}" for column in estimate.columns for row in estimate.index)
-    return None
+    return tuple(map(_spell, labels)), q, v
 
 
 def _spell(label: object) -> str:
     return ":".join(map(str, label)) if isinstance(label, tuple) else str(label)
-
-
-def _names_of_model(result: Any, size: int) -> tuple[str, ...] | None:
-    names = getattr(getattr(result, "model", None), "exog_names", None)
-    return tuple(map(str, names)) if names is not None and len(names) == size else None

@@ -46,28 +46,20 @@ def mix(posteriors: Sequence[Any]) -> Any:
     items = list(posteriors)
     if len(items) < 2:
         raise InputError("mixing pools the posteriors of at least 2 sets; one set's posterior stays as it is")
-    kinds = {_kind(one) for one in items}
-    if len(kinds) > 1:
+    trees = [hasattr(one, "data_vars") or hasattr(one, "children") for one in items]
+    dicts = [isinstance(one, Mapping) and not tree for one, tree in zip(items, trees, strict=True)]
+    if len({*zip(trees, dicts, strict=True)}) > 1:
         raise InputError("posteriors must all be of one kind: arrays, dicts of arrays, or DataTrees")
-    if kinds == {"tree"}:
+    if all(trees):
         return _trees(items)
-    if kinds == {"dict"}:
-        return _by_name([{name: np.asarray(value) for name, value in one.items()} for one in items])
-    return _pool([np.asarray(one) for one in items], "posteriors")
-
-
-def _kind(one: Any) -> str:
-    if hasattr(one, "data_vars") or hasattr(one, "children"):
-        return "tree"
-    return "dict" if isinstance(one, Mapping) else "array"
-
-
-def _by_name(items: list[dict[str, Draws]]) -> dict[str, Draws]:
-    _same_names([list(one) for one in items])
-    for one in items:
+    if not all(dicts):
+        return _pool([np.asarray(one) for one in items], "posteriors")
+    named = [{name: np.asarray(value) for name, value in one.items()} for one in items]
+    _same_names([list(one) for one in named])
+    for one in named:
         if len({len(value) if value.ndim else -1 for value in one.values()}) != 1:
             raise InputError("all parameters of one posterior need the same number of draws, and at least one")
-    return {name: _pool([one[name] for one in items], name) for name in items[0]}
+    return {name: _pool([one[name] for one in named], name) for name in named[0]}
 
 
 def _same_names(names: list[list[str]]) -> None:
