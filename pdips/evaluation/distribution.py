@@ -46,11 +46,9 @@ def ecdf_distances(table: Table, frame: pd.DataFrame, *, weighted: bool = False)
 
     Notes
     -----
-    Woo, Reiter, Oganian and Karr (2009), *Global measures of data utility for microdata masked for disclosure
-    limitation*, Journal of Privacy and Confidentiality 1, as in section 4.3 of paper 004, which has one such column:
-    differences are taken at every record of both tables. Numbers are compared as they are, levels in the order of the
-    schema (by value if they are numbers), missing after all others. For levels without an order the distance depends on
-    how the schema lists them; it is at most the total variation distance.
+    Woo, Reiter, Oganian and Karr (2009): differences are taken at every record of both tables. Numbers are compared as
+    they are, levels in the order of the schema (by value if they are numbers), missing after all others. For levels
+    without an order the distance depends on how the schema lists them; it is at most the total variation distance.
     """
     if not len(frame):
         raise InputError("a distribution function needs at least one record")
@@ -137,25 +135,10 @@ def wasserstein_randomization(
 
     Notes
     -----
-    Arnold and Neunhoeffer (2020), *Really useful synthetic data*; section 4.2 of paper 002.
-
-    *Pooled.* The authors' code hands whole matrices to ``transport::wasserstein1d``, which takes them for vectors: the
-    entries of all columns are thrown together, in their own units, and so are they for the re-splits, where single
-    entries, not records, change sides. It sees neither which column a number belongs to nor how columns hang together,
-    and the column with the widest spread decides. It is kept for the printed figures (their p counts re-splits strictly
-    farther apart).
-
-    *Columns.* The scale of a numeric column is the mean absolute distance of its pooled values from their median, so
-    that 1 is as far as between the values and their median. For a column of levels the distance is total variation,
-    Wasserstein's for levels that are all 1 apart, over the chance that two pooled records differ. Whole records change
-    sides. Columns that don't vary count as 0.
-
-    *Sliced.* Numeric columns and indicators of levels, centred at the pooled median and divided by the same scale, are
-    projected on directions drawn evenly from the sphere, the same for all re-splits.
-
-    Values are sorted once. The distance of a split is the integral of abs(F_original - F_synthetic), a sum over gaps
-    between sorted values; the difference of the distribution functions runs in whole numbers. Each re-split is evenly
-    distributed over all with the tables' sizes. With 1,000 the ratio has a relative standard error of about 2 %.
+    Arnold and Neunhoeffer (2020); ``docs/utility.md#wasserstein-randomization`` says what each distance sees. A
+    column's scale is the mean absolute distance of its pooled values from their median; for a column of levels it is
+    the chance that two pooled records differ, and the distance total variation. Columns that don't vary count as 0.
+    Whole records change sides, but for ``"pooled"``, where single entries do.
     """
     if distance not in DISTANCES:
         raise InputError(f"distance must be one of {', '.join(DISTANCES)}, not {distance!r}")

@@ -308,15 +308,9 @@ def k_marginal(
 
     Notes
     -----
-    Task, Bhagat and Howarth (2021), as in section 4.2 of paper 002: a numeric column has six bins, (-inf, Min], (Min,
-    Q1], (Q1, Median], (Median, Q3], (Q3, Max] and (Max, inf), with the quantiles of the *original* (R's type 7, the
-    default of numpy and of R), so that only its smallest value falls into the first and nothing of it into the last
-    bin. Bins that coincide, for the column has few values, are empty. A level is a bin of its own, and so is missing.
-    With shares of both tables in all combinations of bins,
-
-        score = 1000 (2 - sum abs(share - share)) / 2.
-
-    The authors' code divides both counts by the size of the original, which is the same for tables of one size.
+    Task, Bhagat and Howarth (2021); ``docs/utility.md#k-marginal-score``. A numeric column has six bins, by the
+    quartiles (R's type 7) of the *original*, open on the left; a level is a bin of its own, and so is missing. The
+    score is 1000 (2 - sum abs(share - share)) / 2 over all combinations of bins.
     """
     pairs = paired(original, synthetic, columns)
     if not 1 <= k <= len(pairs):
@@ -375,13 +369,10 @@ def chi_square(table: Table, sets: Sequence[pd.DataFrame], *, rng: np.random.Gen
 
     Notes
     -----
-    No correction for continuity nor for the number of tests, as in section 4.3 of paper 000 (Bowen, Liu and Su 2021).
-    A test leaves out levels that its own table doesn't have, and its degrees of freedom are those of what is left; with
-    none left (a column with one level only, or no records) the statistic is 0 and the p-value 1.
-
-    :func:`combine_chi_square` wants one number of degrees of freedom: it is the largest among the sets. A set that
-    lacks levels enters with the statistic that has the same p-value at that number (its own statistic, where the
-    p-value is below what a double can hold). With one set the p-value is its own.
+    Bowen, Liu and Su (2021), section 4.3, without corrections: ``docs/utility.md#chi-square-tests-of-association``. A
+    test leaves out levels that its own table doesn't have; with no degrees of freedom left the p-value is 1. A set that
+    lacks levels enters the combination with the statistic that has the same p-value at the largest number of degrees
+    of freedom among the sets.
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     original = table_codes(table)

@@ -101,11 +101,8 @@ def pmse(
 
     Notes
     -----
-    Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
-    181, 663-688; section 4.2 of paper 002. Columns are standardised, products are of standardised columns, and
-    dependent columns are dropped: none of it changes an unpenalised fit.
-    Under separation likelihood has no maximum, but chances converge, to 0 and 1 where the tables are apart: they are
-    used (:func:`pdips.evaluation.logistic.maximum_likelihood`).
+    ``docs/utility.md#pmse``. Columns are standardised, products are of standardised columns, and dependent columns are
+    dropped: none of it changes an unpenalised fit. Under separation chances converge, to 0 and 1, and are used.
     """
     return _Comparison(original, synthetic, interactions, penalty).score(rng)
 
@@ -145,12 +142,7 @@ def standardised_pmse(
 
     Notes
     -----
-    Snoke et al. (2018), section 3: for unpenalised logistic regression with k independent coefficients, the intercept
-    among them, and N records of which a share c is synthetic,
-
-        E(pMSE) = (k - 1) (1 - c)^2 c / N,   sd(pMSE) = sqrt(2 (k - 1)) (1 - c)^2 c / N
-
-    for large N: N pMSE / ((1 - c)^2 c) is chi-square with k - 1 degrees of freedom. It takes columns with moments; with
+    The formula, see :func:`null_moments`, is for large N and columns with moments (``docs/utility.md#pmse``); with
     heavy tails and interactions, the simulated nulls are safer.
     """
     chosen = null or ("formula" if penalty is None else "resample")
@@ -179,8 +171,8 @@ def standardised_pmse(
 def null_moments(n_coefficients: int, n_original: int, n_synthetic: int) -> tuple[float, float]:
     """Return mean and standard deviation of pMSE for a right synthetic set, the original fixed.
 
-    They are ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N``: see :func:`standardised_pmse`. The
-    coefficients are those of an unpenalised logistic regression, the intercept among them.
+    With k coefficients of an unpenalised logistic regression, the intercept among them, and N records of which a share
+    c is synthetic, they are ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N`` (Snoke et al. 2018).
     """
     n = n_original + n_synthetic
     share = n_synthetic / n
@@ -315,15 +307,10 @@ def specks(
 
     Notes
     -----
-    Section 2.4 of Bowen, Liu and Su (2021), *Differentially private data release via statistical election to partition
-    sequentially*: pool table and set, estimate ``e = P(synthetic | record)``, and take the largest distance between
-    the empirical distribution functions of ``e`` in the two. It is computed on groups of equal records, which changes
-    nothing. Scores whose log odds agree to 6 decimals (probabilities to 6 for other classifiers) count as tied.
-
-    The logistic log-likelihood carries a ridge penalty of 0.01 / 2 times the sum of squared coefficients (a normal
-    prior of standard deviation 10; the intercept has none; the commonest level of a column is its reference). So an
-    answer exists and is unique even where levels or combinations occur in one table only, which sends maximum
-    likelihood to infinity.
+    Bowen, Liu and Su (2021), section 2.4; ``docs/utility.md#specks``. Scores whose log odds agree to 6 decimals
+    (probabilities to 6 for other classifiers) count as tied. The logistic log-likelihood carries a ridge penalty of
+    0.01 / 2 times the sum of squared coefficients (the intercept has none; the commonest level of a column is its
+    reference), so that an answer exists and is unique even where levels occur in one table only.
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")

@@ -88,12 +88,11 @@ def fit_logistic(
 
     Notes
     -----
-    Firth (1993), *Bias reduction of maximum likelihood estimates*, Biometrika 80, 27-38; Heinze and Schemper (2002) for
-    logistic regression. Records are grouped, which changes nothing; the package firthmodels fits. Standard errors are
-    from the information augmented by the correction, as there; Wald intervals, for profile ones take a fit for every
-    bound. Records with a missing outcome or numeric predictor are left out. Indicators that depend linearly on those
-    before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are. Under
-    separation plain likelihood has no maximum: what comes out lies far out with a huge standard error.
+    Firth (1993); ``docs/utility.md#logistic-regression``. Records are grouped, which changes nothing; the package
+    firthmodels fits. Standard errors are from the information augmented by the correction, as there. Records with a
+    missing outcome or numeric predictor are left out. Indicators that depend linearly on those before them are dropped,
+    their estimates are NaN; if only one level of the outcome occurs, all are. Under separation plain likelihood has no
+    maximum: what comes out lies far out with a huge standard error.
     """
     _check_names(schema, outcome, predictors, interactions, numeric)
     absent = [name for name in (outcome, *predictors) if len(frame) and name not in frame.columns]
@@ -139,9 +138,8 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
 
     Notes
     -----
-    Karr, Kohnen, Oganian, Reiter and Sanil (2006), *A framework for evaluating the utility of data altered to protect
-    confidentiality*, The American Statistician 60, 224-232. The measure goes negative there for disjoint intervals;
-    paper 000 cuts it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
+    Karr, Kohnen, Oganian, Reiter and Sanil (2006). The measure goes negative there for disjoint intervals; Bowen, Liu
+    and Su (2021) cut it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
     """
     bounds = (np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
     lo, uo, ls, us = np.broadcast_arrays(*bounds)
@@ -382,10 +380,8 @@ def standardised_differences(
 
     Notes
     -----
-    Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
-    181, 663-688, as in section 4.3 of paper 002. SE is that of ordinary least squares, with n - k below. With n records
-    in both tables, differences of a perfect synthesis are about as large as a standard normal number, 0.8 in the mean:
-    so are those of a resample of the original.
+    Snoke, Raab, Nowok, Dibben and Slavkovic (2018); SE is that of ordinary least squares, with n - k below. A resample
+    of the original scores 0.8 in the mean.
     """
     names, (x, y), theirs = _both(original, synthetic, outcome, predictors)
     ours = fit_design(x, y, tuple(names), "linear")
@@ -421,8 +417,8 @@ def normalised_rmse(synthetic: TableLike, holdout: TableLike, outcome: str, pred
 
     Notes
     -----
-    Arnold and Neunhoeffer (2020), *Really useful synthetic data*, as in section 4.3 of paper 002. A predictor that the
-    set can't tell from those before it has coefficient 0, as with R's ``predict``. Compare with the original's.
+    Arnold and Neunhoeffer (2020). A predictor that the set can't tell from those before it has coefficient 0, as with
+    R's ``predict``. Compare with the original's.
     """
     _, theirs, ours = _both(synthetic, holdout, outcome, predictors)
     deviation = float(np.std(ours[1], ddof=1)) if len(ours[1]) > 1 else 0.0

@@ -125,13 +125,11 @@ class Combined:
 
         Notes
         -----
-        F tests that take ``B`` to be a multiple of ``W``, so that few sets will do: Li, Raghunathan and Rubin (1991,
-        Journal of the American Statistical Association 86) for ``"rubin"``; Reiter (2005, Journal of Statistical
-        Planning and Inference 131) for ``"sanitized"`` and ``"fully-synthetic"``. Where k (m - 1) <= 4, the degrees of
-        freedom that Li, Raghunathan and Rubin have for few sets, by analogy for the other two as well.
-        ``"raab-nowok-dibben"`` has a chi-square test.
-        ``"posterior-predictive"`` averages chi-square tails over the multiple; for one coefficient its p-value is that
-        of :meth:`p_value`, and its ``statistic`` divides by the median of the multiple.
+        F tests that take ``B`` to be a multiple of ``W``, so that few sets will do: Li, Raghunathan and Rubin (1991)
+        for ``"rubin"``, Reiter (2005) for ``"sanitized"`` and ``"fully-synthetic"``. Where k (m - 1) <= 4, the degrees
+        of freedom that Li, Raghunathan and Rubin have for few sets, by analogy for the other two as well.
+        ``"raab-nowok-dibben"`` has a chi-square test. ``"posterior-predictive"`` averages chi-square tails over the
+        multiple, and its ``statistic`` divides by the median of the multiple.
         """
         if self._matrices is None:
             raise InputError("a test of several coefficients needs each set's covariance matrix, not variances alone")
@@ -173,22 +171,19 @@ def combine(
 
         ``"sanitized"``, alias ``"partial"``
             Each set has noise of its own (``split="per-set"``). T = W + B/m, t with (m - 1) (1 + m W / B)^2 degrees of
-            freedom. Bowen and Liu (2020), *Comparative study of differentially private data synthesis methods*,
-            Statistical Science 35, (3.5) to (3.7), after Liu (2016); the rule of Reiter (2003) for partial synthesis.
+            freedom.
         ``"posterior-predictive"``
             Sets are independent posterior predictive draws given one noisy release (``modips`` with
-            ``split="once"`` and the noise-aware likelihood). See Notes.
+            ``split="once"`` and the noise-aware likelihood). T = (1 + 1/m) V + W/m with V unknown.
         ``"fully-synthetic"``
             The same without privacy noise, many sets. T = (1 + 1/m) B - W, t with (m - 1) (1 - W / ((1 + 1/m) B))^2
-            degrees of freedom: Raghunathan, Reiter and Rubin (2003), Journal of Official Statistics 19; Reiter (2002),
-            the same 18. Where T <= 0, Reiter's (2002) nonnegative variance ``size_ratio`` W, and the normal law.
+            degrees of freedom. Where T <= 0, Reiter's (2002) nonnegative variance ``size_ratio`` W, the normal law.
         ``"raab-nowok-dibben"``
             Posterior predictive sets without privacy noise, one set or more: T = W (r + (1 + r)/m) with r
-            ``size_ratio``, W (1 + 2/m) for sets as large as the original; normal. Raab, Nowok and Dibben (2017),
-            Journal of Privacy and Confidentiality 7.
+            ``size_ratio``, W (1 + 2/m) for sets as large as the original; normal.
         ``"rubin"``
             Missing values imputed, the rest original. T = W + (1 + 1/m) B, t with
-            (m - 1) (1 + W / ((1 + 1/m) B))^2 degrees of freedom. Rubin (1987). Too wide for synthetic sets as a rule.
+            (m - 1) (1 + W / ((1 + 1/m) B))^2 degrees of freedom. Too wide for synthetic sets as a rule.
     level : float
         Of the interval, between 0 and 1.
     size_ratio : float
@@ -208,18 +203,8 @@ def combine(
 
     Notes
     -----
-    ``B`` is the variance between sets with ``m - 1`` below, ``W`` the mean of the variances.
-
-    ``"posterior-predictive"``: given the release, the estimand has the posterior N(c, V). A set's parameter is drawn
-    from it and its estimate is that parameter plus the error of a sample, so estimates are N(c, V + W). With S = V + W
-    and flat priors on c and log S, S ~ (m - 1) B / chi-square(m - 1), c ~ N(mean, S / m), and the estimand is
-    N(mean, (1 + 1/m) V + W/m): a mixture over S, integrated by quadrature; nothing is drawn. Si and Reiter (2011, *A
-    comparison of posterior simulation and inference by combining rules for multiple imputation*, Journal of
-    Statistical Theory and Practice 5) simulate such a posterior. Privacy noise needs no term of its own: V holds it
-    where the posterior is right about it. V can't be negative: of the probability of S < W, four fifths go to V = 0
-    and the rest to the other S in proportion (all of it at 0 undercovers a little, none of it overcovers a lot for few
-    sets; ``python -m benchmarks.combining`` shows coverage). As V outgrows W the law becomes t with m - 1 degrees of
-    freedom and T = (1 + 1/m) B; with many sets T is that of ``"fully-synthetic"``.
+    ``B`` is the variance between sets with ``m - 1`` below, ``W`` the mean of the variances. Where the rules come from,
+    the mixture of ``"posterior-predictive"`` and its coverage: ``docs/inference.md#which-rule``.
     """
     chosen: str
     if callable(fit):
@@ -351,10 +336,8 @@ def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
         labels = list(estimate.index)
     elif isinstance(estimate, pd.DataFrame):
         labels = [f"{_spell(column)}:{_spell(row)}" for column in estimate.columns for row in estimate.index]
-    elif fitted and len(names := getattr(getattr(result, "model", None), "exog_names", None) or ()) == np.size(
-        estimate
-    ):
-        labels = list(names)
+    elif of_model is not None and len(of_model) == np.size(estimate):
+        labels = list(of_model)
     # an outcome with several levels has a column of coefficients for each, and covariances run column by column
     flat = np.asarray(estimate, dtype=np.float64)
     q, v = flat.ravel(order="F") if flat.ndim == 2 else flat, np.asarray(variance, dtype=np.float64)

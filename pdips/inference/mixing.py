@@ -34,14 +34,11 @@ def mix(posteriors: Sequence[Any]) -> Any:
 
     Notes
     -----
-    Räisä, Jälkö and Honkela (2023), *On consistent Bayesian inference from synthetic data*: if the sets are posterior
-    predictive draws given one release (``modips``, ``split="once"``, noise-aware), the analyst's model agrees with the
-    one that made them, and **each set is much larger than the original**, the mixture tends to the posterior given the
-    release. With sets of finite size it is too wide. In the normal case, where V is the posterior variance given the
-    release and W the sampling variance of a set's estimate: a set's estimate is N(c, V + W), its posterior has variance
-    W, and the mixture has variance V + 2 W, sqrt(1 + 2 W / V) times too wide. Sets as large as the original and little
-    noise have W = V: 1.73 times. Sets r times as large have W = V / r: 5 % too wide at r = 20. Use
-    :func:`combine` with ``"posterior-predictive"`` where sets are as large as the original.
+    Räisä, Jälkö and Honkela (2023): if the sets are posterior predictive draws given one release (``modips``,
+    ``split="once"``, noise-aware), the analyst's model agrees with the one that made them, and **each set is much
+    larger than the original**, the mixture tends to the posterior given the release. Sets as large as the original
+    make it up to 1.73 times too wide (``docs/inference.md#mixing-posteriors``): use :func:`combine` with
+    ``"posterior-predictive"`` there.
     """
     items = list(posteriors)
     if len(items) < 2:
