@@ -44,6 +44,21 @@ MOST_MARGINS = 1_000
 """Sets of columns that are looked at, drawn at random where there are more: the same for every set."""
 WORST = 5
 """Margins furthest apart that are named."""
+READINGS = {
+    "SPECKS": {"SPECKS": "0 can't be told apart, 1 wholly apart"},
+    "pMSE": {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},
+    f"{MARGINAL}-marginals": {f"{MARGINAL}-marginal score": "1000 equal, 0 disjoint"},
+    "ECDF": {"max-ECDF": "0 equal, 1 disjoint", "avg-ECDF": "0 equal, 1 disjoint"},
+    "Wasserstein randomization": {"Wasserstein ratio": "0 equal, about 1 two samples of one population"},
+    **{
+        f"{k}-way margins": {
+            f"TVD of {k}-way margins": "0 equal, 1 disjoint",
+            f"TVD of {k}-way margins, largest": "0 equal",
+        }
+        for k in (1, 2, 3)
+    },
+}
+"""Measures, and what their ends mean, by the group that is worked out together."""
 BEST = {f"{MARGINAL}-marginal score": 1000.0}
 """What equal tables score, where it isn't 0."""
 RESAMPLES = 5
@@ -176,40 +191,18 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
             framed.extend([_plain(frame, table.schema) for frame in (table.frame, *every)])
         return [measure(framed[0], other) for other in framed[1:]], {}
 
-    groups: list[tuple[str, dict[str, str], bool, Callable[[], tuple[Figures, dict[str, Any]]]]] = [
-        ("SPECKS", {"SPECKS": "0 can't be told apart, 1 wholly apart"}, False, lambda: _specks(whole, sets)),
-        (
-            "pMSE",
-            {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},
-            False,
-            lambda: of_pairs(_pmse),
-        ),
-        (
-            f"{MARGINAL}-marginals",
-            {f"{MARGINAL}-marginal score": "1000 equal, 0 disjoint"},
-            False,
-            lambda: of_pairs(_marginal),
-        ),
-        (
-            "ECDF",
-            {"max-ECDF": "0 equal, 1 disjoint", "avg-ECDF": "0 equal, 1 disjoint"},
-            weighted,
-            lambda: _ecdf(table, every, weighted),
-        ),
-        (
-            "Wasserstein randomization",
-            {"Wasserstein ratio": "0 equal, about 1 two samples of one population"},
-            False,
-            lambda: (of_pairs(_wasserstein)[0], {"re-splits": SPLITS}),
-        ),
-    ]
-    for k in (1, 2, 3):
-        readings = {f"TVD of {k}-way margins": "0 equal, 1 disjoint", f"TVD of {k}-way margins, largest": "0 equal"}
-        groups.append((f"{k}-way margins", readings, weighted, partial(_margins, whole, every, k, weighted)))
+    groups: dict[str, Callable[[], tuple[Figures, dict[str, Any]]]] = {
+        "SPECKS": lambda: _specks(whole, sets),
+        "pMSE": lambda: of_pairs(_pmse),
+        f"{MARGINAL}-marginals": lambda: of_pairs(_marginal),
+        "ECDF": lambda: _ecdf(table, every, weighted),
+        "Wasserstein randomization": lambda: (of_pairs(_wasserstein)[0], {"re-splits": SPLITS}),
+        **{f"{k}-way margins": partial(_margins, whole, every, k, weighted) for k in (1, 2, 3)},
+    }
     found = []
-    for name, readings, of_weights, work_out in groups:
+    for name, work_out in groups.items():
         with clock.step(name):
-            found += _measures(readings, of_weights, work_out)
+            found += _measures(READINGS[name], weighted and name.endswith(("ECDF", "way margins")), work_out)
     return found
 
 
