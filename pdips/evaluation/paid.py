@@ -322,8 +322,8 @@ def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScor
     sizes = sizes_of(schema)
     if sum(sizes) > MOST_COEFFICIENTS:
         raise InputError(f"a score needs at most {MOST_COEFFICIENTS:,} levels and bins in all; choose coarser bins")
-    pairs = sum(a * b for a, b in combinations(sizes, 2))
-    interactions = sum(sizes) + pairs <= MOST_COEFFICIENTS
+    with_pairs = sum(sizes) + sum(a * b for a, b in combinations(sizes, 2))
+    interactions = with_pairs <= MOST_COEFFICIENTS
     rng = np.random.default_rng(SEED)
     made = np.vstack([codes_of(frame, schema) for frame in sets])
     if not len(made):
@@ -332,9 +332,8 @@ def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScor
         made = made[rng.choice(len(made), MOST_RECORDS, replace=False)]
     even = np.column_stack([rng.integers(size, size=len(made)) for size in sizes])
     rows, n_even, n_made = grouped(even, made, sizes)
-    n_coefficients = sum(sizes) + (pairs if interactions else 0)
-    features = indicators_at(places_of(rows, sizes, interactions=interactions), n_coefficients)
-    coefficients, _ = ridge_logistic(features, n_even, n_made)
+    places = places_of(rows, sizes, interactions=interactions)
+    coefficients, _ = ridge_logistic(indicators_at(places, with_pairs if interactions else sum(sizes)), n_even, n_made)
     return PublicScore(
         schema=schema, coefficients=np.rint(coefficients * STEPS).astype(np.int64), interactions=interactions
     )

@@ -1,6 +1,6 @@
 """Propensity scores: how well a classifier tells synthetic records from confidential ones. For inside use only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -268,14 +268,6 @@ class Specks:
     scores: tuple[Scores, ...]
 
 
-@dataclass(frozen=True)
-class _Score:
-    """A function of rows and their two counts that gives a score for each row: log odds, or a chance."""
-
-    of: Callable[[IntArray, FloatArray, FloatArray], FloatArray]
-    log_odds: bool = False
-
-
 def specks(
     table: Table,
     sets: Sequence[pd.DataFrame],
@@ -315,9 +307,9 @@ def specks(
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
     schema, original = table.schema, table_codes(table)
-    score = _scorer(classifier, schema)
-    found = [_compared(original, codes_of(frame, schema), schema, score) for frame in sets]
-    reference = _compared(original, resampled(original, rng), schema, score)
+    _check_classifier(classifier, sizes_of(schema))
+    found = [_compared(original, codes_of(frame, schema), schema, classifier) for frame in sets]
+    reference = _compared(original, resampled(original, rng), schema, classifier)
     by_set = tuple(1.0 if one is None else one.distance for one in found)
     return Specks(
         by_set=by_set,
@@ -345,43 +337,43 @@ def _widest_gap(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatAr
     return min(1.0, float(gaps[widest])), float(points[widest])
 
 
-def _compared(original: IntArray, synthetic: IntArray, schema: Schema, score: _Score) -> Scores | None:
+def _check_classifier(classifier: Any, sizes: Sequence[int]) -> None:
+    if not isinstance(classifier, str):
+        if not (hasattr(classifier, "fit") and hasattr(classifier, "predict_proba")):
+            raise InputError("a classifier needs scikit-learn's fit and predict_proba")
+        return
+    if classifier not in CLASSIFIERS:
+        raise InputError(f"classifier must be one of {', '.join(CLASSIFIERS)} or an object, not {classifier!r}")
+    main = [size - 1 for size in sizes]
+    size = sum(main) + (sum(a * b for a, b in combinations(main, 2)) if classifier == "logistic" else 0)
+    if size > MOST_SPECKS_COEFFICIENTS and classifier != "tree":
+        raise InputError(
+            f"this schema makes {size:,} coefficients, above {MOST_SPECKS_COEFFICIENTS:,}; "
+            "choose another classifier or coarser bins"
+        )
+
+
+def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifier: Any) -> Scores | None:
     """Return how the scores of two tables are spread; None if the synthetic one has no records."""
     if not len(synthetic):
         return None
-    rows, n_original, n_synthetic = grouped(original, synthetic, sizes_of(schema))
-    scores = np.round(score.of(rows, n_original, n_synthetic), TIE_DIGITS)
+    sizes = sizes_of(schema)
+    rows, n_original, n_synthetic = grouped(original, synthetic, sizes)
+    if log_odds := isinstance(classifier, str) and classifier != "tree":
+        features = indicator_matrix(rows, sizes, n_original + n_synthetic, interactions=classifier == "logistic")
+        _, scores = ridge_logistic(features, n_original, n_synthetic)
+    else:
+        scores = _classified(classifier, rows, schema, n_original, n_synthetic)
+    scores = np.round(scores, TIE_DIGITS)
     distance, at = _widest_gap(scores, n_original, n_synthetic)
-    chances = expit(scores) if score.log_odds else scores
-    cells = np.clip(np.floor(chances * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
+    cells = np.clip(np.floor((expit(scores) if log_odds else scores) * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
     shares = [np.bincount(cells, n, minlength=N_CELLS) / n.sum() for n in (n_original, n_synthetic)]
     return Scores(
         table=tuple(shares[0].tolist()),
         synthetic=tuple(shares[1].tolist()),
         distance=distance,
-        at=float(expit(at)) if score.log_odds else at,
+        at=float(expit(at)) if log_odds else at,
     )
-
-
-def _scorer(classifier: Any, schema: Schema) -> _Score:
-    sizes = sizes_of(schema)
-    if classifier in ("logistic", "main-effects"):
-        interactions, main = classifier == "logistic", [size - 1 for size in sizes]
-        size = sum(main) + (sum(a * b for a, b in combinations(main, 2)) if interactions else 0)
-        if size > MOST_SPECKS_COEFFICIENTS:
-            raise InputError(
-                f"this schema makes {size:,} coefficients, above {MOST_SPECKS_COEFFICIENTS:,}; "
-                "choose another classifier or coarser bins"
-            )
-        return _Score(
-            lambda rows, a, b: ridge_logistic(indicator_matrix(rows, sizes, a + b, interactions=interactions), a, b)[1],
-            log_odds=True,
-        )
-    if isinstance(classifier, str) and classifier != "tree":
-        raise InputError(f"classifier must be one of {', '.join(CLASSIFIERS)} or an object, not {classifier!r}")
-    if classifier != "tree" and not (hasattr(classifier, "fit") and hasattr(classifier, "predict_proba")):
-        raise InputError("a classifier needs scikit-learn's fit and predict_proba")
-    return _Score(lambda rows, a, b: _classified(classifier, rows, schema, a, b))
 
 
 def indicator_matrix(rows: IntArray, sizes: Sequence[int], weights: FloatArray, *, interactions: bool) -> Any:

@@ -94,7 +94,7 @@ def fit_logistic(
     their estimates are NaN; if only one level of the outcome occurs, all are. Under separation plain likelihood has no
     maximum: what comes out lies far out with a huge standard error.
     """
-    _check_names(schema, outcome, predictors, interactions, numeric)
+    _check_model(schema, outcome, predictors, interactions, numeric)
     absent = [name for name in (outcome, *predictors) if len(frame) and name not in frame.columns]
     if absent:
         raise InputError(f"column {absent[0]!r} of the schema is not in the table")
@@ -203,27 +203,28 @@ def compare_fits(
     )
 
 
-def _check_names(
+def _check_model(
     schema: Schema,
     outcome: str,
     predictors: Sequence[str],
     interactions: Sequence[tuple[str, str]],
     numeric: Sequence[str],
 ) -> None:
+    columns = schema.columns
     for name in (outcome, *predictors):
-        if name not in schema.columns:
+        if name not in columns:
             raise InputError(f"{name!r} is no column of the schema")
-    if schema.columns[outcome].levels is None or len(schema.columns[outcome].levels) != 2:
+    if columns[outcome].levels is None or len(columns[outcome].levels) != 2:
         raise InputError(f"the outcome {outcome!r} must have two levels")
     if outcome in predictors or len({*predictors}) < len(predictors):
         raise InputError("each column may appear once: as the outcome or as a predictor")
     for name in {*numeric, *(name for pair in interactions for name in pair)} - {*predictors}:
         raise InputError(f"{name!r} is named for an interaction or as numeric, but is no predictor")
-    for name in {*predictors} - {*numeric}:
-        if not (schema.columns[name].is_categorical or schema.columns[name].is_binned):
+    for name in predictors:
+        column = columns[name]
+        if name not in numeric and not (column.is_categorical or column.is_binned):
             raise InputError(f"column {name!r} has neither levels nor bins; name it as numeric")
-    for name in numeric:
-        if not all(isinstance(level, (int, float)) for level in schema.columns[name].levels or ()):
+        if name in numeric and not all(isinstance(level, (int, float)) for level in column.levels or ()):
             raise InputError(f"column {name!r} has levels that are no numbers, so it can't be numeric")
 
 
