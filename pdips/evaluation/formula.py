@@ -20,20 +20,15 @@ from pdips.evaluation.regression import FAMILIES, Family, Fit, fit_design
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
 _EXAMPLE = "such as 'voted ~ age + college * prereg'"
-_TERMS = frozenset(
-    re.findall(
-        r"\w+",
-        """C I Q Treatment Poly Sum Helmert Diff bs cc cr cs center scale standardize poly
-        log log2 log10 exp exp2 exp10""",
+_TERMS, _NUMPY = (
+    frozenset(re.findall(r"\w+", names))
+    for names in (
+        "C I Q Treatment Poly Sum Helmert Diff bs cc cr cs center scale standardize poly log log2 log10 exp exp2 exp10",
+        """abs ceil clip cos exp expm1 floor log log10 log1p log2 maximum minimum power round sign sin sqrt square tanh
+        where""",
     )
 )
-_NUMPY = frozenset(
-    re.findall(
-        r"\w+",
-        """abs ceil clip cos exp expm1 floor log log10 log1p log2 maximum minimum power round sign sin sqrt square
-        tanh where""",
-    )
-)
+"""The functions that a term may call: formulaic's, and those of np."""
 _SYNTAX = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Attribute),
     *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
