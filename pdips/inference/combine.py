@@ -50,9 +50,8 @@ class Combined:
         Of the interval.
     n_sets : int
     covariance : ndarray of float64, shape (coefficients, coefficients), or None
-        ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite.
-        By ``"posterior-predictive"`` correlations come from ``(1 + 1/m) V + W/m``, with ``V`` the part of ``B - W``
-        that is positive semidefinite in the metric of ``W``, and variances are those of ``variance``.
+        ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite; by
+        ``"posterior-predictive"`` V is the part of ``B - W`` that is positive semidefinite in the metric of ``W``.
     """
 
     estimate: FloatArray
@@ -216,7 +215,6 @@ def combine(
         if isinstance(synthetic_sets, Release):
             raise InputError("a release needs an analysis: give combine a function of one set first")
         q, v = np.asarray(fit, dtype=np.float64), np.asarray(synthetic_sets, dtype=np.float64)
-    _check(q, v, chosen, level, size_ratio)
     return _pool(q, v, names, chosen, level, size_ratio)
 
 
@@ -230,7 +228,9 @@ def _frames(sets: Any, rule: Rule | None) -> tuple[list[pd.DataFrame], str]:
     return list(sets), rule or "sanitized"
 
 
-def _check(q: FloatArray, v: FloatArray, rule: str, level: float, ratio: float) -> None:
+def _pool(
+    q: FloatArray, v: FloatArray, names: tuple[str, ...] | None, rule: str, level: float, ratio: float
+) -> Combined:
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, not {level}")
     if not 0 < ratio < np.inf:
@@ -241,30 +241,22 @@ def _check(q: FloatArray, v: FloatArray, rule: str, level: float, ratio: float) 
             "covariance matrices, (sets, coefficients, coefficients)"
         )
     check_rule(rule, len(q))
-    if (_diagonal(v) < 0).any():
+    variances = np.diagonal(v, axis1=1, axis2=2) if v.ndim == 3 else v
+    if (variances < 0).any():
         raise InputError("variances must not be negative")
     if v.ndim == 3 and not np.allclose(v, v.swapaxes(1, 2), rtol=1e-6, atol=0, equal_nan=True):
         raise InputError("covariance matrices must be symmetric")
-
-
-def _diagonal(v: FloatArray) -> FloatArray:
-    return np.diagonal(v, axis1=1, axis2=2) if v.ndim == 3 else v
-
-
-def _pool(
-    q: FloatArray, v: FloatArray, names: tuple[str, ...] | None, rule: str, level: float, ratio: float
-) -> Combined:
-    m, estimate, within = len(q), q.mean(axis=0), _diagonal(v).mean(axis=0)
+    m, estimate, within = len(q), q.mean(axis=0), variances.mean(axis=0)
     off = q - estimate
     between = (off**2).sum(axis=0) / (m - 1) if m > 1 else np.full(estimate.shape, np.nan)
     law = law_of(rule, np.asarray(between), np.asarray(within), m, ratio)
-    half, student = law.half_width(level), isinstance(law, Student)
-    variance = law.variance if student else law.half_width(ONE_STANDARD_DEVIATION) ** 2
+    half = law.half_width(level)
+    variance = law.variance if isinstance(law, Student) else law.half_width(ONE_STANDARD_DEVIATION) ** 2
     matrices = ((off.T @ off) / max(m - 1, 1), v.mean(axis=0)) if v.ndim == 3 else None
     return Combined(
         estimate=estimate,
         variance=variance,
-        degrees_of_freedom=law.degrees if student else np.full(estimate.shape, np.nan),
+        degrees_of_freedom=law.degrees if isinstance(law, Student) else np.full(estimate.shape, np.nan),
         interval=(estimate - half, estimate + half),
         between=between,
         within=within,
