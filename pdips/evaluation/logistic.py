@@ -84,13 +84,20 @@ def places_of(codes: IntArray, sizes: Sequence[int], *, interactions: bool) -> I
 
 
 def indicators_at(places: Iterable[IntArray], n_coefficients: int | None = None) -> Any:
-    """Return sparse indicators, a row a record, with a 1 at each of its places."""
+    """Return sparse indicators, a row a record, with a 1 at each of its places.
+
+    Without a number of coefficients those that are 0 throughout are left out.
+    """
     from scipy.sparse import csr_array
 
     at = np.column_stack([*places])
-    row, column = np.nonzero(at >= 0)
-    size = int(at.max(initial=-1)) + 1 if n_coefficients is None else n_coefficients
-    return csr_array((np.ones(len(row)), (row, at[row, column])), shape=(len(at), size))
+    there = at >= 0
+    column = at[there]
+    if n_coefficients is None:
+        used = np.bincount(column, minlength=1) > 0
+        column, n_coefficients = (np.cumsum(used) - 1)[column], int(used.sum())
+    ends = np.cumsum(there.sum(axis=1))
+    return csr_array((np.ones(len(column)), column, np.append(0, ends)), shape=(len(at), n_coefficients))
 
 
 def ridge_logistic(

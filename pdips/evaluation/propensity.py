@@ -382,8 +382,7 @@ def indicator_matrix(rows: IntArray, sizes: Sequence[int], weights: FloatArray, 
     Indicators that are 0 throughout are left out.
     """
     ranks = [_rank(rows[:, j], size, weights) for j, size in enumerate(sizes)]
-    found = indicators_at(places_of(np.column_stack(ranks), [size - 1 for size in sizes], interactions=interactions))
-    return found[:, np.flatnonzero(np.bincount(found.indices, minlength=1))]
+    return indicators_at(places_of(np.column_stack(ranks), [size - 1 for size in sizes], interactions=interactions))
 
 
 def _rank(codes: IntArray, size: int, weights: FloatArray) -> IntArray:
