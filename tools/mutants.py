@@ -243,7 +243,7 @@ MUTANTS = [
         "quantile/column_plan.py",
         "l1=2 * spread if self.moves else spread)",
         "l1=spread)",
-        "tests/prices/test_kng_prices.py -k confidential_strata",
+        "tests/prices/test_kng_proofs.py -k changes_its_confidential",
     ),
     Mutant(
         "levels of a column have the noise of add-remove",
