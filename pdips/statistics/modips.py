@@ -15,8 +15,8 @@ from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
-from pdips.posterior import price as prices
-from pdips.posterior.records import public_columns
+from pdips.posterior.censored_posterior import largest_rho
+from pdips.posterior.columns import public_columns
 from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
@@ -137,7 +137,7 @@ class Modips(Mechanism):
         """The total as a zero-concentrated loss; 0 for a pure one."""
         if self.kind == "pure":
             return Fraction(0)
-        return prices.largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
+        return largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
 
     @property
     def amount(self) -> Fraction:

@@ -16,11 +16,11 @@ from pdips.arrays import FloatArray
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Drawn
+from pdips.posterior.columns import to_frame as to_records
 from pdips.posterior.inspection import MOST_LISTED, Posterior, listed
+from pdips.posterior.model_checks import Tried, check_gradient, check_unused, on_stand_ins
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import SHORTEST_TUNING, available
-from pdips.posterior.records import to_frame as to_records
-from pdips.posterior.rehearsal import Tried, check_gradient, check_unused, on_stand_ins
 from pdips.privacy.curator import Clock
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.model import (
