@@ -61,12 +61,24 @@ def largest(data, b, v):
     return b.max()
 
 
+def anyone(data, b, v):
+    return pt.any(pt.eq(b, 1))
+
+
 def levels_that_occur(data, b, v):
     return sum(pt.any(pt.eq(data["g"], level)).astype("int64") for level in range(3))
 
 
+def mostly(data, b, v):
+    return pt.switch((1 - b).mean() > 0.99, 3.0, 1.0)
+
+
 def where_it_is_rare(data, b, v):
     return pt.switch(data["z"] > 3, data["z"] * v.mean(), 0.0)
+
+
+def ranked(data, b, v):
+    return pt.sort(data["z"])
 
 
 def cumulated(data, b, v):
@@ -75,6 +87,10 @@ def cumulated(data, b, v):
 
 def every_tenth(data, b, v):
     return data["z"][np.arange(data.n_records) // 10]
+
+
+def distinct(data, b, v):
+    return pt.extra_ops.unique(data["z"]).shape[0]
 
 
 def carried_on(data, b, v):
@@ -87,10 +103,14 @@ def by_number(data, b, v):
 
 CROSSING = [
     (largest, "'b'"),
+    (anyone, "'b'"),
     (levels_that_occur, "'g'"),
+    (mostly, "'b'"),
     (where_it_is_rare, "'v'"),
+    (ranked, "'z'"),
     (cumulated, "'v'"),
     (every_tenth, "'z'"),
+    (distinct, "'z'"),
     (carried_on, "'z'"),
     (by_number, "how many records"),
 ]
@@ -166,7 +186,7 @@ def test_not_even_a_model_that_compares_records_lets_one_into_the_term_of_anothe
         built(crossing).check()
 
 
-@pytest.mark.parametrize("crossing", [largest, where_it_is_rare, cumulated], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("crossing", [largest, mostly, where_it_is_rare, ranked, cumulated], ids=lambda f: f.__name__)
 def test_the_graph_of_many_records_lets_them_in(crossing):
     # the broken twin: what was sampled before
     assert moved(as_written(built(crossing)), seeds=20) > 1
