@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -34,6 +33,7 @@ from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, alone, inputs_o
 
 Table = dict[str, NDArray[Any]]
 Pair = tuple[Any, Any]
+Terms = Callable[[Mapping[str, Any], Table], tuple[FloatArray, float]]
 
 TOLERANCE = 1e-8
 
@@ -181,24 +181,11 @@ def check_potentials(model: pm.Model, public: Collection[str], columns: Collecti
             )
 
 
-@dataclass(frozen=True, eq=False)
-class CompiledTerms:
-    """The log-likelihoods of a model's records and its log prior, compiled."""
+def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
+    """Compile the terms of a model as it is written or, with ``single``, of a model of one record repeated for many.
 
-    values: list[str]  # value variables
-    columns: dict[str, Any]  # the number types of the columns that the model reads
-    function: Any  # of both, returning terms, shape (records,), and the log prior
-
-    def __call__(self, point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
-        """Return the log-likelihood of each record, shape (records,), and the log prior."""
-        with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
-            read = (np.asarray(table[name], kind) for name, kind in self.columns.items())
-            found, prior = self.function(*(point[name] for name in self.values), *read)
-        return np.asarray(found, dtype=np.float64), float(prior)
-
-
-def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> CompiledTerms:
-    """Compile the terms of a model as it is written or, with ``single``, of a model of one record repeated for many."""
+    They are a function of a point and a table, which returns the log-likelihood of each record and the log prior.
+    """
     columns = inputs_of(model, names)
     many = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
     with on_stand_ins("the log-likelihood"):
@@ -211,15 +198,18 @@ def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Compil
         graphs = [rewrite_graph(each, include=SIMPLER) for each in (graph, prior)]
         inputs = [*model.value_vars, *many.values()]
         function = pytensor.function(inputs, graphs, mode="FAST_COMPILE", on_unused_input="ignore")
-    kinds = {name: each.dtype for name, each in many.items()}
-    return CompiledTerms([value.name for value in model.value_vars], kinds, function)
+
+    def terms(point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
+        with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
+            read = (np.asarray(table[name], column.dtype) for name, column in many.items())
+            found, prior = function(*(point[value.name] for value in model.value_vars), *read)
+        return np.asarray(found, dtype=np.float64), float(prior)
+
+    return terms
 
 
 def check_company(
-    model: pm.Model,
-    build: Callable[[Table], pm.Model],
-    schema: Schema,
-    points: Sequence[Mapping[str, NDArray[Any]]],
+    model: pm.Model, build: Callable[[Table], pm.Model], schema: Schema, points: Sequence[Mapping[str, NDArray[Any]]]
 ) -> None:
     """Refuse a model that, written for many records, isn't what it says of each record alone; no guarantee rests on it.
 
@@ -229,15 +219,16 @@ def check_company(
     """
     single = terms_of(model, schema.columns, single=True)
     for n in SIZES:
-        many = terms_of(build(stand_ins(schema, n)), schema.columns, single=False)
-        if many.values != single.values:
+        built = build(stand_ins(schema, n))
+        many = terms_of(built, schema.columns, single=False)
+        if [value.name for value in built.value_vars] != [value.name for value in model.value_vars]:
             raise InputError("the model's parameters depend on how many records there are, or on their values")
         tables = list(extreme_tables(schema, n))
         for point in points:
             _compare(single, many, point, tables)
 
 
-def _compare(single: CompiledTerms, many: CompiledTerms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
+def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
     together = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     wanted, prior = single(point, together)
     for table, expected in zip(tables, np.split(wanted, len(tables)), strict=True):
@@ -253,7 +244,7 @@ def _compare(single: CompiledTerms, many: CompiledTerms, point: Mapping[str, Any
             raise InputError(_why(many, point, table))
 
 
-def _why(many: CompiledTerms, point: Mapping[str, Any], table: Table) -> str:
+def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
     """Return which columns of other records move the term of a record."""
     n = len(next(iter(table.values())))
     before, _ = many(point, table)

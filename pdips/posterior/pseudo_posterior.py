@@ -242,16 +242,7 @@ class PseudoDraws:
         self._fits = (GridFit if few else ChainFit)(self.space, values, mechanism.n_draws, bits.generator())
         bounds = self._fits.largest(None)
         self._weights = mechanism.record_weights(bounds)
-        self._describe(bounds, self._fits.largest(self._weights))
-        self.made = self._fits.several(runs)
-        return np.array([np.concatenate([np.ravel(value) for value in draw.values()]) for draw in self.made])
-
-    def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Refuse: the weights leave no law that could be spelt out."""
-        raise InputError("weights from a fit to the table leave no law that could be spelt out")
-
-    def _describe(self, bounds: FloatArray, weighted: FloatArray) -> None:
-        delta = lipschitz_bound(self._weights, weighted)
+        delta = lipschitz_bound(self._weights, self._fits.largest(self._weights))
         alpha = np.repeat(self._weights, self._fits.counts)
         quantiles = np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist()
         self.diagnostics = {
@@ -261,9 +252,15 @@ class PseudoDraws:
             "epsilon_x": 2 * delta,
             "share of weight 0": float((alpha == 0).mean()),
             "weight quantiles": dict(zip(QUANTILES, quantiles, strict=True)),
-            "draws": self._mechanism.n_draws,
+            "draws": mechanism.n_draws,
             "convergence": self._fits.convergence,
         }
+        self.made = self._fits.several(runs)
+        return np.array([np.concatenate([np.ravel(value) for value in draw.values()]) for draw in self.made])
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Refuse: the weights leave no law that could be spelt out."""
+        raise InputError("weights from a fit to the table leave no law that could be spelt out")
 
     def look(self, released: dict[str, NDArray[Any]]) -> Any:
         """Look closer at the last fit."""
