@@ -98,7 +98,7 @@ def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> tuple
         seen[id(value)] = value
         if callable(value) and not isinstance(value, CODE):
             value = inspect.unwrap(value)
-        inner: list[tuple[str, Any]] | None = []
+        inner: list[tuple[str, Any]] = []
         if isinstance(value, functools.partial):
             inner = [(name, each) for each in (value.func, *value.args, *value.keywords.values())]
         elif isinstance(value, MethodType):
@@ -116,16 +116,17 @@ def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> tuple
                     inner.append((f"{name}.{attribute}", code))
         elif not isinstance(value, CODE) and not _is_library_function(value):
             size = 1 if name in written else _size(value)
-            inner = _held_by(name, value) if size is None else None
-            if inner is None and (size is None or size > MOST):
+            held = _held_by(name, value) if size is None else None
+            if held is None and (size is None or size > MOST):
                 raise InputError(
                     f"{what} reads {name!r} from outside of its code: {type(value).__name__} that could hold records, "
                     "which enter a model as data[...] only. If it is public, write it into the function or the model's "
                     f"file as numbers, lists or small arrays (up to {MOST} numbers or words a name)"
                 )
-            if inner is None:
+            if held is None:
                 constants[name] = repr(value)
-        waiting += reversed(inner or [])
+            inner = held or []
+        waiting += reversed(inner)
     return constants, list(functions.values())
 
 

@@ -75,6 +75,7 @@ class InspectedRecords:
 
 def inspect_draws(draws: GridDraws | ChainDraws, released: Sequence[Draws]) -> Found:
     """Look closer at a censored posterior: at its chains, or by draws from its grid that nobody pays for."""
+    values: Values
     if isinstance(draws, ChainDraws):
         values, counts = distinct(draws.values, draws.table.counts)
         facts = {"sampler": "nuts", "convergence": draws.convergence, "passed": draws.convergence.passed}

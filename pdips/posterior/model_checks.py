@@ -375,7 +375,7 @@ def _same_numbers(one: Any, other: Any) -> bool:
                     return False
                 arrays = firsts
         floats = all(each.dtype.kind == "f" for each in arrays)
-        return np.array_equal(*arrays, equal_nan=floats)
+        return np.array_equal(arrays[0], arrays[1], equal_nan=floats)
     except (TypeError, ValueError):
         return False
 
