@@ -66,23 +66,12 @@ def decay(x: FloatArray) -> FloatArray:
 class Logits:
     """The records of a logistic regression with a baseline: level 0 has logit 0, level c has x'b_c.
 
-    Parameters
-    ----------
-    x : ndarray, shape (rows, d)
-        Predictors, the intercept among them; no row longer than 1.
-    level : ndarray of int64, shape (rows,)
-        Outcome of each row, 0 to ``n_levels`` - 1.
-    weight : ndarray of int64, shape (rows,)
-        How many records each row stands for.
-    n_levels : int
-        Levels of the outcome, 2 or more.
-    kappa : Fraction
-        Ridge: the penalty is kappa / 2 times the squared length of all coefficients.
+    The penalty is kappa / 2 times the squared length of all coefficients.
     """
 
-    x: FloatArray
-    level: IntArray
-    weight: IntArray
+    x: FloatArray  # predictors, the intercept among them, shape (rows, d); no row longer than 1
+    level: IntArray  # outcome of each row, 0 to n_levels - 1
+    weight: IntArray  # how many records each row stands for
     n_levels: int
     kappa: Fraction
 
@@ -138,18 +127,10 @@ def _exact_sum(values: IntArray, weight: IntArray) -> int:
 
 @dataclass(frozen=True)
 class Accuracy:
-    """How near to the exact minimum a certified one is, for every table of the universe.
+    """How near to the exact minimum a certified one is, for every table of the universe (theorem 6)."""
 
-    Parameters
-    ----------
-    n_levels, d : int
-        Levels of the outcome; predictors with the intercept.
-    kappa : Fraction
-        The ridge.
-    """
-
-    n_levels: int
-    d: int
+    n_levels: int  # of the outcome
+    d: int  # predictors with the intercept
     kappa: Fraction
 
     @property
@@ -182,11 +163,8 @@ class Accuracy:
 def minimum(logits: Logits, accuracy: Accuracy) -> FloatArray:
     """Return coefficients within ``accuracy.tolerance / kappa`` of those that minimise the objective exactly.
 
-    Newton's method, and where its result isn't certified, gradient descent, which gets there for every table.
-
-    Returns
-    -------
-    ndarray, shape (n_levels - 1, d)
+    Shape (n_levels - 1, d). By Newton's method, and where its result isn't certified, by gradient descent, which gets
+    there for every table.
     """
     found = newton(logits, float(accuracy.tolerance) / 16)
     return found if accuracy.certifies(logits, found) else descend(logits, accuracy)

@@ -30,21 +30,12 @@ LEAST_REST = 2.0**-1014
 class Regression:
     """What a regression's posterior depends on.
 
-    Parameters
-    ----------
-    gram : ndarray, shape (p, p)
-        X'X.
-    covariance : ndarray, shape (p, p)
-        Of least-squares coefficients b about true ones, over the variance of a record.
-    df : float
-        Degrees of freedom of the sum of squared residuals, at least 2.
-    width, spread : float
-        The coefficients are N(centre, width^2), the standard deviation s of a record half-normal with scale ``spread``.
-    centre : float
-        Of the prior of each coefficient.
+    The coefficients are N(centre, width^2), the standard deviation s of a record half-normal with scale ``spread``.
+    Least-squares coefficients b have s^2 times ``covariance`` about true ones, and the sum of squared residuals ``df``
+    degrees of freedom, at least 2.
     """
 
-    gram: FloatArray
+    gram: FloatArray  # X'X, shape (p, p)
     covariance: FloatArray
     df: float
     width: float
@@ -75,22 +66,13 @@ class Regression:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyMoments:
-    """Noisy sums ``loads @ b`` and sum of squares, with the scales of their noise.
+    """Noisy sums, which are ``loads @ b`` exactly, and the noisy sum of squares of the outcome.
 
-    Parameters
-    ----------
-    loads : ndarray, shape (entries, p)
-        Exact sums are ``loads @ b``.
-    sums, scales : ndarray, shape (entries,)
-        Noisy sums, and the scales of the noise on each.
-    squares, scale : float
-        The noisy sum of squares of the outcome, and the scale of its noise.
-    law : {"laplace", "gaussian"}
-        Of the noise; scales are standard deviations where it is normal.
+    Scales are those of the noise; where that is normal, its standard deviations.
     """
 
-    loads: FloatArray
-    sums: FloatArray
+    loads: FloatArray  # shape (entries, p)
+    sums: FloatArray  # shape (entries,)
     scales: FloatArray
     squares: float
     scale: float
@@ -144,23 +126,11 @@ def noise_aware(
 ) -> tuple[FloatArray, FloatArray] | None:
     """Draw coefficients, shape (draws, p), and s given noisy statistics; None where chains hardly move.
 
-    Parameters
-    ----------
-    model : Regression
-        Laws of the exact statistics.
-    noisy : NoisyMoments
-        Noisy statistics.
-    n_draws : int
-        Number of chains, each of which gives its last state.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Notes
-    -----
-    Laplace noise is normal with variances that are exponential (Andrews and Mallows, 1974; Park and Casella, 2008).
-    Given these, b is proposed from the normal law that the noisy sums and a prior leave, the sum of squared residuals
-    from what the noisy squares then leave for it, above 0, and s given that under a flat prior; the Metropolis weight
-    is what proposals leave out. Further moves propose residuals and s from their prior, and b alone.
+    Each of ``n_draws`` chains gives its last state. Laplace noise is normal with variances that are exponential
+    (Andrews and Mallows, 1974; Park and Casella, 2008). Given these, b is proposed from the normal law that the noisy
+    sums and a prior leave, the sum of squared residuals from what the noisy squares then leave for it, above 0, and s
+    given that under a flat prior; the Metropolis weight is what proposals leave out. Further moves propose residuals
+    and s from their prior, and b alone.
     """
     own, basis, middle = model.basis()
     inside, turned = basis.T @ model.gram @ basis, noisy.loads @ basis
@@ -239,23 +209,10 @@ PASSES = 5
 
 @dataclass(frozen=True)
 class Population:
-    """Records that stand for a population: columns as models read them, each row with its weight.
-
-    Parameters
-    ----------
-    values : mapping of str to ndarray, shape (rows,)
-        Numbers and codes of levels.
-    weights : ndarray, shape (rows,)
-        Their sum is 1.
-    """
+    """Records that stand for a population: columns as models read them, shape (rows,); weights add up to 1."""
 
     values: Mapping[str, NDArray[np.float64]]
     weights: FloatArray
-
-    @classmethod
-    def of(cls, names: Sequence[str], numbers: FloatArray) -> "Population":
-        """Return equally weighed rows of numbers, shape (rows, columns)."""
-        return cls(dict(zip(names, numbers.T, strict=True)), np.full(len(numbers), 1 / len(numbers)))
 
     def with_levels(self, name: str, shares: FloatArray) -> "Population":
         """Return each row once for each level of a column, weighed by its probability, shape (rows, levels)."""
@@ -270,16 +227,8 @@ def draw_fits(
 ) -> dict[str, NDArray[Any]]:
     """Return posterior draws with those of the coefficients of ridge fits, each given the population before it.
 
-    Parameters
-    ----------
-    given : Evidence
-        On which the model was built.
-    priors : sequence of (str, float)
-        What the coefficients of each fit are called, and the standard deviation of their normal prior about 0.
-    draws : mapping of str to ndarray, shape (draws, ...)
-        Of everything else; the coefficients among them are from their prior.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
+    ``priors`` are what the coefficients of each fit are called, and the standard deviation of their normal prior about
+    0; ``draws``, shape (draws, ...), are of everything else.
     """
     found = dict(draws)
     if not priors:
@@ -287,7 +236,8 @@ def draw_fits(
     measured, schema, columns = given.measured, given.schema, given.population_columns
     mean, covariance = (found[each].mean(axis=0) for each in given.population_law)
     u = nodes(mean, covariance)
-    rows = Population.of(columns, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(columns)]))
+    values = {name: unit_of(schema, name).back(u[:, place]) for place, name in enumerate(columns)}
+    rows = Population(values, np.full(len(u), 1 / len(u)))
     n_draws = len(next(iter(found.values())))
     for each, (coefficients, size) in zip(given.laws("ridge_fit"), priors, strict=True):
         [fitted] = each.names
@@ -333,39 +283,11 @@ def draw_coefficients(
     n_draws: int,
     rng: np.random.Generator,
 ) -> tuple[FloatArray, FloatArray]:
-    """Draw coefficients given a noisy ridge fit, and say what shares of levels they mean.
+    """Draw coefficients, shape (n_draws, logits, coefficients), given the noisy ridge fit of n records.
 
-    Parameters
-    ----------
-    statistic : Logistic
-        The fit.
-    schema : Schema
-        Of the table.
-    rows : Population
-        The population: numbers, and columns with levels before this one.
-    noisy : ndarray, shape (coefficients,)
-        The noisy fit.
-    scale : float
-        Of its noise; 0 to take it as if exact.
-    gaussian : bool
-        Whether the noise is normal.
-    n : int
-        Number of records.
-    prior_scale : float
-        Standard deviation of the normal prior of each coefficient.
-    n_draws : int
-        Number of draws.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
+    Also returns the shares of levels that they mean, shape (rows, levels), at the mean of the draws; ``rows`` are the
+    population, with columns with levels before this one. ``scale`` is that of the noise, 0 to take the fit as if exact.
 
-    Returns
-    -------
-    draws : ndarray, shape (n_draws, logits, coefficients)
-    shares : ndarray, shape (rows, levels)
-        At the mean of the draws.
-
-    Notes
-    -----
     The fit of many records with coefficients beta is b(beta), where n E[(p(beta) - p(b)) x] = kappa b. To first order
     about beta_0 the fit of n records is normal(b(beta_0) + S I (beta - beta_0), S I S) with I the information at beta_0
     and S the inverse of kappa plus that at b(beta_0); beta_0 is the posterior mean, found in ``PASSES`` rounds.
@@ -387,20 +309,7 @@ def draw_coefficients(
 def population_fit(
     design: FloatArray, shares: FloatArray, weights: FloatArray, n: int, kappa: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the ridge fit of n records that are as the population is, and the inverse of its curvature.
-
-    Parameters
-    ----------
-    design : ndarray, shape (rows, coefficients)
-    shares : ndarray, shape (rows, levels)
-        Probabilities of the outcome's levels.
-    weights : ndarray, shape (rows,)
-        Of the rows; they add up to 1.
-    n : int
-        Number of records.
-    kappa : float
-        Strength of the ridge.
-    """
+    """Return the ridge fit of n records that are as the population is, and the inverse of its curvature."""
     logits, d = shares.shape[1] - 1, design.shape[1]
     fit = np.zeros(logits * d)
     for _ in range(NEWTON):

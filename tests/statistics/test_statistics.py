@@ -10,8 +10,14 @@ from scipy.optimize import minimize
 
 from pdips import InputError, Schema, Table
 from pdips.privacy.noise import RandomBits
-from pdips.statistics.plan import NoisyStatistics, StatisticPlan, to_frame
-from pdips.statistics.post_processing import LEAST_VARIANCE, nearest_positive, nearest_shares, settle
+from pdips.statistics.plan import (
+    LEAST_VARIANCE,
+    NoisyStatistics,
+    StatisticPlan,
+    nearest_positive,
+    settle,
+    to_frame,
+)
 from pdips.statistics.statistic import Counts, Products, Scatter, Sums, total_by
 
 NUMBERS = {"x": {"lower": 0, "upper": 2, "integer": True}, "y": {"lower": -1, "upper": 1, "integer": True}}
@@ -219,20 +225,6 @@ def test_settled_statistics_are_those_of_some_table():
     assert (used["counts"] >= 1).all()
     assert (np.abs(used["sums"]) <= used["counts"] + 1e-12).all()
     assert used["squares"][0] <= 30 * (1 + LEAST_VARIANCE)
-
-
-def test_nearest_shares_against_minimisation():
-    rng = np.random.default_rng(1)
-    for _ in range(5):
-        values = rng.normal(2, 5, 4)
-        found = minimize(
-            lambda x, values=values: ((x - values) ** 2).sum(),
-            np.full(4, 2.5),
-            bounds=[(0, None)] * 4,
-            constraints={"type": "eq", "fun": lambda x: x.sum() - 10},
-            method="SLSQP",
-        )
-        np.testing.assert_allclose(nearest_shares(values, 10.0), found.x, atol=1e-4)
 
 
 def test_nearest_positive_keeps_what_is_positive_and_lifts_the_rest():

@@ -16,8 +16,7 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
 from pdips.report.formats import MINUS
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.plan import LEAST_VARIANCE, StatisticPlan
 from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each
 from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
