@@ -6,7 +6,7 @@ draws.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,7 @@ from pdips.arrays import FloatArray
 from pdips.convergence import ROUNDS, Convergence
 from pdips.errors import InputError
 from pdips.statistics.exact_counts import draw_shares
-from pdips.statistics.general_location import cell_statistics, draw_cells
+from pdips.statistics.general_location import draw_cells
 from pdips.statistics.laws import evenly, factor_of
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.noisy_model import Evidence, StatisticLaw
@@ -392,8 +392,8 @@ def cells(reading: ModelLaws) -> Sampler | None:
     constants = np.array([each for prior in (m, tau, sd) for each in prior.constants])
 
     def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
-        known = cell_statistics(given, counted, sums.names, products.names, float(df), constants)
-        values, found = draw_cells(*known, **asdict(lengths), rng=rng)
+        run = (lengths.draws, lengths.tune, lengths.chains, lengths.rounds)
+        values, found = draw_cells(given, counted, sums.names, products.names, float(df), constants, run, rng)
         return SamplerDraws(values=values, chains=lengths.chains, convergence=found)
 
     exact = {"sums": sums.exact} if counted is None else {"sums": sums.exact, "counts": counted.exact}
