@@ -13,7 +13,7 @@ from scipy import special, stats
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
-from pdips.statistics.logistic import Logistic
+from pdips.statistics.logistic import Logistic, information
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.statistic import unit_of
 
@@ -262,15 +262,6 @@ def level_shares(design: FloatArray, coefficients: FloatArray) -> FloatArray:
     return np.asarray(special.softmax(np.column_stack([np.zeros(len(logits)), logits]), axis=1))
 
 
-def information(design: FloatArray, shares: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the information of one record about the coefficients, logit by logit, shape (p, p)."""
-    inner = shares[:, 1:]
-    spread = np.einsum("ra,ab->rab", inner, np.eye(inner.shape[1])) - inner[:, :, None] * inner[:, None, :]
-    whole = np.einsum("r,rab,ri,rj->aibj", weights, spread, design, design)
-    size = inner.shape[1] * design.shape[1]
-    return np.asarray(whole.reshape(size, size))
-
-
 def draw_coefficients(
     statistic: Logistic,
     schema: Schema,
@@ -297,7 +288,7 @@ def draw_coefficients(
     for last in range(PASSES):
         shares = level_shares(design, centre.reshape(shape))
         fit, shrunk = population_fit(design, shares, rows.weights, n, kappa)
-        whole = n * information(design, shares, rows.weights) + 1e-9 * np.eye(len(noisy))
+        whole = n * information(design, shares.T[1:], rows.weights) + 1e-9 * np.eye(len(noisy))
         matrix = shrunk @ whole
         wanted = n_draws if last == PASSES - 1 else max(n_draws // 4, 100)
         moved = noisy - fit + matrix @ centre
@@ -315,7 +306,7 @@ def population_fit(
     for _ in range(NEWTON):
         now = level_shares(design, fit.reshape(logits, d))
         score = n * ((weights[:, None] * (shares - now)[:, 1:]).T @ design).ravel() - kappa * fit
-        shrunk = np.linalg.inv(n * information(design, now, weights) + kappa * np.eye(logits * d))
+        shrunk = np.linalg.inv(n * information(design, now.T[1:], weights) + kappa * np.eye(logits * d))
         fit = fit + shrunk @ score
     return fit, shrunk
 
