@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema
 from pdips.statistics.logistic import Logistic, information
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.statistic import unit_of
@@ -204,22 +203,7 @@ NODES = 256
 TUNE, THIN = 500, 2
 NEWTON = 12
 PASSES = 5
-"""How often the information is worked out again at the coefficients found."""
-
-
-@dataclass(frozen=True)
-class Population:
-    """Records that stand for a population: columns as models read them, shape (rows,); weights add up to 1."""
-
-    values: Mapping[str, NDArray[np.float64]]
-    weights: FloatArray
-
-    def with_levels(self, name: str, shares: FloatArray) -> "Population":
-        """Return each row once for each level of a column, weighed by its probability, shape (rows, levels)."""
-        rows, levels = shares.shape
-        values = {column: np.repeat(each, levels) for column, each in self.values.items()}
-        values[name] = np.tile(np.arange(levels, dtype=np.float64), rows)
-        return Population(values, np.repeat(self.weights, levels) * shares.ravel())
+"""How often coefficients are drawn about the mean of those before."""
 
 
 def draw_fits(
@@ -236,17 +220,28 @@ def draw_fits(
     measured, schema, columns = given.measured, given.schema, given.population_columns
     mean, covariance = (found[each].mean(axis=0) for each in given.population_law)
     u = nodes(mean, covariance)
-    values = {name: unit_of(schema, name).back(u[:, place]) for place, name in enumerate(columns)}
-    rows = Population(values, np.full(len(u), 1 / len(u)))
-    n_draws = len(next(iter(found.values())))
+    # The population: columns as models read them, and the weight of each row
+    values: dict[str, FloatArray] = {z: unit_of(schema, z).back(u[:, place]) for place, z in enumerate(columns)}
+    weights, n_draws = np.full(len(u), 1 / len(u)), len(next(iter(found.values())))
     for each, (coefficients, size) in zip(given.laws("ridge_fit"), priors, strict=True):
-        [fitted] = each.names
-        part = measured.part(fitted)
-        noise = (measured.scale(fitted), part.law == "gaussian")
+        [name] = each.names
+        part = measured.part(name)
         fit: Logistic = part.statistic  # type: ignore[assignment]
-        law = (given.noisy(fitted), *noise, round(float(given.n)), size, n_draws)
-        found[coefficients], shares = draw_coefficients(fit, schema, rows, *law, rng)
-        rows = rows.with_levels(fit.outcome, shares)
+        shape, design, noisy = fit.shape(schema), fit.design(values, schema), given.noisy(name)
+        noise = (measured.scale(name), part.law == "gaussian")
+        n, kappa, centre = round(float(given.n)), float(fit.kappa), np.zeros(noisy.shape)
+        for number in range(PASSES):
+            wanted = n_draws if number == PASSES - 1 else max(n_draws // 4, 100)
+            matrix, fitted, covariance = linearised(design, weights, centre.reshape(shape), n, kappa)
+            moved = noisy - fitted + matrix @ centre
+            drawn = _gibbs(matrix, covariance, moved, *noise, size, wanted, rng)
+            centre = drawn.mean(axis=0)
+        found[coefficients] = drawn.reshape(-1, *shape)
+        shares = level_shares(design, centre.reshape(shape))
+        rows, levels = shares.shape  # from here on each row stands once for each level of the outcome
+        values = {column: np.repeat(known, levels) for column, known in values.items()}
+        values[fit.outcome] = np.tile(np.arange(levels, dtype=np.float64), rows)
+        weights = np.repeat(weights, levels) * shares.ravel()
     return found
 
 
@@ -262,39 +257,19 @@ def level_shares(design: FloatArray, coefficients: FloatArray) -> FloatArray:
     return np.asarray(special.softmax(np.column_stack([np.zeros(len(logits)), logits]), axis=1))
 
 
-def draw_coefficients(
-    statistic: Logistic,
-    schema: Schema,
-    rows: Population,
-    noisy: FloatArray,
-    scale: float,
-    gaussian: bool,
-    n: int,
-    prior_scale: float,
-    n_draws: int,
-    rng: np.random.Generator,
-) -> tuple[FloatArray, FloatArray]:
-    """Draw coefficients, shape (n_draws, logits, coefficients), given the noisy ridge fit of n records.
-
-    Also returns the shares of levels that they mean, shape (rows, levels), at the mean of the draws; ``rows`` are the
-    population, with columns with levels before this one. ``scale`` is that of the noise, 0 to take the fit as if exact.
+def linearised(
+    design: FloatArray, weights: FloatArray, coefficients: FloatArray, n: int, kappa: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what the ridge fit of n records is near some coefficients: its slope, mean and covariance.
 
     The fit of many records with coefficients beta is b(beta), where n E[(p(beta) - p(b)) x] = kappa b. To first order
     about beta_0 the fit of n records is normal(b(beta_0) + S I (beta - beta_0), S I S) with I the information at beta_0
-    and S the inverse of kappa plus that at b(beta_0); beta_0 is the posterior mean, found in ``PASSES`` rounds.
+    and S the inverse of kappa plus that at b(beta_0).
     """
-    shape, design = statistic.shape(schema), statistic.design(rows.values, schema)
-    kappa, centre = float(statistic.kappa), np.zeros(noisy.shape)
-    for last in range(PASSES):
-        shares = level_shares(design, centre.reshape(shape))
-        fit, shrunk = population_fit(design, shares, rows.weights, n, kappa)
-        whole = n * information(design, shares.T[1:], rows.weights) + 1e-9 * np.eye(len(noisy))
-        matrix = shrunk @ whole
-        wanted = n_draws if last == PASSES - 1 else max(n_draws // 4, 100)
-        moved = noisy - fit + matrix @ centre
-        draws = _gibbs(matrix, matrix @ shrunk, moved, scale, gaussian, prior_scale, wanted, rng)
-        centre = draws.mean(axis=0)
-    return draws.reshape(-1, *shape), level_shares(design, centre.reshape(shape))
+    shares = level_shares(design, coefficients)
+    fit, shrunk = population_fit(design, shares, weights, n, kappa)
+    matrix = shrunk @ (n * information(design, shares.T[1:], weights) + 1e-9 * np.eye(len(fit)))
+    return matrix, fit, matrix @ shrunk
 
 
 def population_fit(
