@@ -402,7 +402,7 @@ def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits:
 
 
 def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
-    """Return sums, and sums of squares about the mean, made possible as ``post_processing.settle`` does."""
+    """Return sums, and sums of squares about the mean, made possible as ``plan.settle`` does."""
     n = noisy.n
     total = np.clip(noisy.values[:, 0], -n, n)
     scatter = np.maximum(np.clip(noisy.values[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
