@@ -17,8 +17,7 @@ from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.plan import Noise, Plan
-from pdips.privacy.statement import SEEDED, paragraph
+from pdips.privacy.plan import SEEDED, Noise, Plan, paragraph
 from pdips.release.large_set import LargeSet
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
@@ -54,14 +53,7 @@ class Drawn:
 
 
 def check_settings(mechanism: "Mechanism", *, variant: str = "sound", split: str = "once") -> Fraction:
-    """Check the settings that all mechanisms share and return epsilon as a rational.
-
-    Raises
-    ------
-    InputError
-        If epsilon is not finite and above 0, ``n_sets`` is below 1 or beyond what the mechanism makes, or a word is
-        none of the choices that it offers.
-    """
+    """Check the settings that all mechanisms share and return epsilon as a rational."""
     epsilon = positive(mechanism.epsilon, "epsilon")
     if epsilon > LARGEST_EPSILON:
         raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {mechanism.epsilon}")

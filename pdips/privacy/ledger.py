@@ -135,19 +135,9 @@ class Ledger:
     def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
         """Reserve a price before the table is read; the release made inside turns it into its charge.
 
-        Parameters
-        ----------
-        mechanism : Mechanism
-            What will be asked of the table.
-        schema : Schema
-            With which the table will be read.
-        explain : bool
-            Record that whoever asked wanted to see the details of a refusal.
-
-        Notes
-        -----
         If the table is refused (``DataError``) or something else fails before the charge, that is recorded and nothing
-        is charged. A process that dies leaves an open reservation: it counts against the total until ``strike``.
+        is charged; ``explain`` records that details of a refusal were asked for. A process that dies leaves an open
+        reservation: it counts against the total until ``strike``.
 
         Raises
         ------
@@ -175,7 +165,7 @@ class Ledger:
     def charge(
         self, loss: PrivacyLoss, spends: Sequence[Spend], *, mechanism: str, schema: "Schema", fingerprint: str
     ) -> int:
-        """Record a spend, durably, before its noise is drawn; or refuse it and record nothing.
+        """Record a spend, durably, before its noise is drawn, and return its number; or refuse it and record nothing.
 
         Parameters
         ----------
@@ -189,11 +179,6 @@ class Ledger:
             Of the table; it says for which unit of privacy the price holds.
         fingerprint : str
             Text that identifies the table; only a salted hash of it is kept. The first charge binds the ledger to it.
-
-        Returns
-        -------
-        int
-            The entry's number; once it is returned, the spend is on disk.
 
         Raises
         ------
@@ -333,13 +318,9 @@ class Ledger:
         finally:
             if self._held is not None:
                 self._held = None
-                self._close(number, outcome)
-
-    def _close(self, number: int, outcome: Outcome) -> None:
-        """Record what came of a reservation, unless that is on record."""
-        with self._transaction() as connection:
-            if number in {row["number"] for row in open_attempts(connection)}:
-                append(connection, "outcomes", now(), number, outcome, None)
+                with self._transaction() as connection:
+                    if number in {row["number"] for row in open_attempts(connection)}:
+                        append(connection, "outcomes", now(), number, outcome, None)
 
     def _attempt(
         self,
@@ -354,7 +335,12 @@ class Ledger:
         account, unit = read_account(connection), Unit.of(schema)
         price: tuple[object, ...] = ("none", account.neighbours, "0", "0", "0", "0", "0")
         if loss is not None:
-            charged = self._convert(loss, account.neighbours)
+            if loss.neighbours == "replace-one" != account.neighbours:
+                raise InputError(
+                    f"ledger {self.path} is kept for add-remove neighbours and can't hold a replace-one loss, which "
+                    "says nothing of the number of records; charge an add-remove loss or name another ledger"
+                )
+            charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
             self._refuse_unit(connection, unit)
             self._refuse_overspending(account, charged)
             numbers = (loss.epsilon, loss.delta, loss.rho, charged.epsilon, charged.delta)
@@ -445,17 +431,6 @@ class Ledger:
         number = append(connection, "fingerprints", now(), digest)
         if known and adopt is not None:
             append(connection, "roles", number, adopt)
-
-    def _convert(self, loss: PrivacyLoss, neighbours: Neighbours) -> PrivacyLoss:
-        """Return the loss in the account's relation of neighbours."""
-        if loss.neighbours == neighbours:
-            return loss
-        if neighbours == "replace-one":
-            return to_replace_one(loss)
-        raise InputError(
-            f"ledger {self.path} is kept for add-remove neighbours and can't hold a replace-one loss, which "
-            "says nothing of the number of records; charge an add-remove loss or name another ledger"
-        )
 
     def _refuse_overspending(self, account: Account, charged: PrivacyLoss) -> None:
         """Raise RefusedError unless the charge fits into what remains."""

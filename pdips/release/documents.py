@@ -51,13 +51,7 @@ class Document(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the file of that name in a folder.
-
-        Raises
-        ------
-        InputError
-            If it can't be read or is damaged.
-        """
+        """Read the file of that name in a folder."""
         path = folder / cls.file
         return check(cls, read_json(path), str(path))
 
@@ -180,13 +174,7 @@ class PaidDocument(Document, Findings):
 
     @classmethod
     def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
-        """Read the paid evaluation that was published beside a release, or return None where there is none.
-
-        Raises
-        ------
-        InputError
-            If the file is damaged, or is one of another release.
-        """
+        """Read the paid evaluation that was published beside a release, or return None where there is none."""
         path = public / cls.file
         if not path.is_file():
             return None

@@ -66,17 +66,7 @@ DEFAULT = "The release lists no noise, so no standard error can be told."
 
 
 def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
-    """Return all that ``card.html.j2`` is filled with.
-
-    Parameters
-    ----------
-    public : path
-        The folder that goes out; of its sets only whether they are called ``.csv`` is looked at.
-    release : PrivacyDocument
-        ``privacy.json``.
-    paid : PaidDocument, optional
-        A paid evaluation of the release.
-    """
+    """Return all that ``card.html.j2`` is filled with."""
     csv, schema, settings = (public / "synthetic_1.csv").exists(), release.table_schema, release.settings
     kept = {name: value for name, value in settings.items() if value is not None}
     return {
@@ -173,30 +163,13 @@ def odds_factor(epsilon: float) -> float:
 
 
 def belief_bound(epsilon: float, before: float) -> float:
-    """Return the largest belief after the release, of an attacker who held ``before``, for delta = 0.
-
-    Parameters
-    ----------
-    epsilon : float
-        Privacy loss, in nats.
-    before : float
-        Probability that the attacker gave to a secret of the person, above 0 and below 1.
-    """
+    """Return the largest belief after the release, of an attacker who held ``before``, for delta = 0."""
     return before / (before + (1 - before) * math.exp(-epsilon))
 
 
 def detection_bound(epsilon: float, delta: float, false_positives: float) -> float:
     """Return the largest power of any test of one neighbouring table against another.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Privacy loss.
-    false_positives : float
-        Level of the test.
-
-    Notes
-    -----
     Power is at most min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - delta - alpha)), and at most 1: both halves of
     the definition, for the event "the test rejects" and for its complement (Kairouz, Oh and Viswanath 2015, theorem
     2.1).
@@ -209,15 +182,6 @@ def detection_bound(epsilon: float, delta: float, false_positives: float) -> flo
 def detection_bound_zcdp(rho: float, false_positives: float) -> float:
     """Return the largest power of any test of one neighbouring table against another, of a rho-zCDP release.
 
-    Parameters
-    ----------
-    rho : float
-        Zero-concentrated loss.
-    false_positives : float
-        Level of the test.
-
-    Notes
-    -----
     The Rényi divergence of order a of two neighbours' releases is at most rho a, either way round, for every a > 1 (Bun
     and Steinke 2016, definition 1.1). What a test says is worked out from the release, so the same holds of its two
     coins, of which one shows "reject" with the power and the other with the level (data processing: van Erven and
@@ -245,20 +209,7 @@ def _coins_allowed(power: float, level: float, rho: float) -> bool:
 def power_bound(
     epsilon: float, delta: float, false_positives: float, *, rho: float = 0.0, replacing: bool = False
 ) -> float:
-    """Return the largest power of a test: by rho where it is known, else by epsilon and delta.
-
-    Parameters
-    ----------
-    epsilon, delta : float
-        Privacy loss.
-    false_positives : float
-        Level of the test.
-    rho : float
-        Zero-concentrated loss, 0 for other kinds.
-    replacing : bool
-        The loss is one of adding or removing, and the test tells two versions of a person's records apart: taking one
-        out and adding one. Epsilon doubles, delta becomes (1 + e^epsilon) delta, rho is taken four times.
-    """
+    """Return the largest power of a test: by rho where it is known, else by epsilon and delta."""
     if replacing:
         epsilon, delta, rho = 2 * epsilon, min(1.0, (1 + odds_factor(epsilon)) * delta) if delta else 0.0, 4 * rho
     known = detection_bound(epsilon, delta, false_positives)
@@ -279,17 +230,7 @@ def round_up(value: float, digits: int = 3) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CombiningAdvice:
-    """What is to be said about combining the sets.
-
-    Attributes
-    ----------
-    rule : str or None
-        The rule that fits; None where none does.
-    warning : str or None
-        Why no rule is right, or why there is none.
-    code : str
-        Three lines that analyse each set and combine the results.
-    """
+    """The rule that combines the sets, or why none is right, and three lines of code that use it."""
 
     rule: str | None
     warning: str | None
@@ -298,9 +239,7 @@ class CombiningAdvice:
 
 def standard_errors(release: PrivacyDocument) -> str:
     """Return why no standard error is known, or what there is beside the noise that the release lists."""
-    if release.noise:
-        return BESIDES.get(release.mechanism, "")
-    return WHY_NONE.get(release.mechanism, DEFAULT)
+    return BESIDES.get(release.mechanism, "") if release.noise else WHY_NONE.get(release.mechanism, DEFAULT)
 
 
 def combining(release: PrivacyDocument) -> CombiningAdvice:
@@ -313,15 +252,16 @@ def combining(release: PrivacyDocument) -> CombiningAdvice:
         f"combine(lambda one: smf.ols({formula(release.table_schema)!r}, one).fit(), sets, "
         'rule=rule_for("privacy.json")).summary()\n'
     )
+    rule, warning = None, None
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rule = rule_for({"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets})
+        if caught:
+            rule, warning = None, str(caught[0].message)
     except InputError as error:
-        return CombiningAdvice(rule=None, warning=str(error), code=code)
-    if caught:
-        return CombiningAdvice(rule=None, warning=str(caught[0].message), code=code)
-    return CombiningAdvice(rule=rule, warning=None, code=code)
+        warning = str(error)
+    return CombiningAdvice(rule=rule, warning=warning, code=code)
 
 
 def formula(schema: Schema) -> str:

@@ -122,19 +122,7 @@ def sheet(width: float, height: float) -> tuple["Figure", "Axes"]:
 
 
 def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str:
-    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off.
-
-    Parameters
-    ----------
-    figure : matplotlib Figure
-        At 72 dots an inch, in the stand-in colours of this module.
-    label : str
-        For those who can't see it.
-    key : str
-        Unlike that of any other figure on the page.
-    clip : bool
-        Cut off what lies beyond the axes: for figures whose limits leave out some of their data.
-    """
+    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off."""
     from matplotlib import rc_context
 
     out = StringIO()
@@ -163,11 +151,11 @@ def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str
 
 @styled
 def one_way(margin: Margin, key: str) -> str:
-    """Draw one column: a bar for the table's share of each level, a dot for the synthetic share.
-
-    Of more than 60 levels the 60 that differ most are drawn.
-    """
-    rows = _rows(margin)
+    """Draw one column: a bar for the table's share of each level, a dot for the sets'; of many levels the furthest."""
+    rows: Sequence[int] = range(len(margin.levels))
+    if len(rows) > MOST_ROWS:
+        other = margin.synthetic or [0.0] * len(rows)
+        rows = sorted(sorted(rows, key=lambda row: -abs(margin.table[row] - other[row]))[:MOST_ROWS])
     step = 20 if len(rows) <= 12 else 15 if len(rows) <= 20 else 11
     size = 11 if step > 11 else 8.5
     names = [fit(margin.levels[row], 20) for row in rows]
@@ -182,7 +170,15 @@ def one_way(margin: Margin, key: str) -> str:
     axes.set(xlim=(0, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks([0, limit / 2, limit], [percent(share, short=True) for share in (0, limit / 2, limit)])
     _name_rows(axes, names, size)
-    return as_svg(figure, _describe_margin(margin), key)
+    label = f"{margin.title}: shares of {len(margin.levels)} levels in the table"
+    if margin.furthest is None:
+        return as_svg(figure, f"{label}; no synthetic set has records", key)
+    ours, theirs = percent(margin.table[margin.furthest]), percent(margin.synthetic[margin.furthest])
+    label += (
+        f" and in the synthetic sets; total variation distance {number(margin.distance)}; furthest apart: "
+        f"{margin.levels[margin.furthest]}, {ours} in the table, {theirs} synthetic"
+    )
+    return as_svg(figure, label, key)
 
 
 @styled
@@ -210,41 +206,12 @@ def two_way(pairs: TwoWay, key: str) -> str:
     return as_svg(figure, label, key)
 
 
-def _rows(margin: Margin) -> Sequence[int]:
-    rows: Sequence[int] = range(len(margin.levels))
-    if len(rows) <= MOST_ROWS:
-        return rows
-    other = margin.synthetic or [0.0] * len(rows)
-    return sorted(sorted(rows, key=lambda row: -abs(margin.table[row] - other[row]))[:MOST_ROWS])
-
-
-def _describe_margin(margin: Margin) -> str:
-    text = f"{margin.title}: shares of {len(margin.levels)} levels in the table"
-    if margin.furthest is None:
-        return f"{text}; no synthetic set has records"
-    ours, theirs = percent(margin.table[margin.furthest]), percent(margin.synthetic[margin.furthest])
-    return (
-        f"{text} and in the synthetic sets; total variation distance {number(margin.distance)}; "
-        f"furthest apart: {margin.levels[margin.furthest]}, {ours} in the table, {theirs} synthetic"
-    )
-
-
 # ---- the guarantee ----
 
 
 @styled
 def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: str) -> str:
-    """Draw the largest power of a test against its level, with blind guessing as the diagonal.
-
-    Parameters
-    ----------
-    power : callable
-        Takes a level in [0, 1], returns the bound on the power there.
-    marked : sequence of float
-        Levels at which to set a dot.
-    label : str
-        For those who can't see the figure.
-    """
+    """Draw the largest power of a test against its level, with blind guessing as the diagonal."""
     levels = np.unique([*marked, *np.linspace(0, 1, 101), *np.geomspace(1e-4, 0.1, 25)])
     bound = [min(1.0, power(float(level))) for level in levels]
     figure, axes = panel("false positives", "true positives, at most", width=300, height=278, margins=(46, 24, 40, 8))
@@ -377,17 +344,25 @@ def forest(found: AnalysisComparison, key: str) -> str:
             axes.vlines(0, table - 0.15, table + 0.15, color=INK, linewidth=1.5)
         if "sets" in one:
             _interval(axes, one["sets"], sets, limit, color=ACCENT, linewidth=1.5)
-        for value in one.get("at", ()):
-            if abs(value) <= limit:
-                axes.plot(value, sets, "o", color=ACCENT, markersize=6)
-        for value in one.get("zero", ()):
-            if abs(value) <= limit:
-                axes.text(value, table, "0", ha="center", va="center_baseline", fontsize=9)
+        if "at" in one and abs(one["at"][0]) <= limit:
+            axes.plot(one["at"], sets, "o", color=ACCENT, markersize=6)
+        if "zero" in one and abs(one["zero"][0]) <= limit:
+            axes.text(one["zero"][0], table, "0", ha="center", va="center_baseline", fontsize=9)
     ticks = (-limit, 0, limit)
     axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks(ticks, [_signed(value, 0) for value in ticks])
     _name_rows(axes, names, 10)
-    return as_svg(figure, _describe_analysis(found), key)
+    told = found.told
+    label = (
+        f"Coefficients of {found.formula}: for {sum(one.covered for one in told)} of {len(told)} the table's estimate "
+        "lies inside the interval of the sets"
+    )
+    known = [one for one in told if one.standardized_difference is not None]
+    if known:
+        worst = max(known, key=lambda one: abs(one.standardized_difference or 0))
+        ours, theirs = number(worst.original), number(worst.combined)
+        label += f"; furthest apart: {worst.coefficient}, {ours} from the table, {theirs} from the sets"
+    return as_svg(figure, label, key)
 
 
 def coefficients(found: AnalysisComparison) -> list[Coefficient]:
@@ -430,22 +405,6 @@ def _interval(axes: "Axes", ends: Sequence[float], y: float, limit: float, **sty
             axes.text(sign * beyond, y, mark, ha="center", va="center_baseline", fontsize=9)
 
 
-def _describe_analysis(found: AnalysisComparison) -> str:
-    told = found.told
-    label = (
-        f"Coefficients of {found.formula}: for {sum(one.covered for one in told)} of {len(told)} the table's estimate "
-        "lies inside the interval of the sets"
-    )
-    known = [one for one in told if one.standardized_difference is not None]
-    if not known:
-        return label
-    worst = max(known, key=lambda one: abs(one.standardized_difference or 0))
-    return (
-        f"{label}; furthest apart: {worst.coefficient}, {number(worst.original)} from the table, "
-        f"{number(worst.combined)} from the sets"
-    )
-
-
 def _name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
     """Write a name beside each row, and lines up from the ticks in place of a frame."""
     axes.set_yticks(range(len(names)), names)
@@ -458,10 +417,8 @@ def _name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
 
 def _signed(value: float, digits: int) -> str:
     """Return a number with its sign; one that rounds to 0 has none."""
-    spelt = f"{abs(value):.{digits}f}"
-    if not float(spelt):
-        return "0"
-    return f"{'+' if value > 0 else MINUS}{spelt}"
+    spelt = f"{value:+.{digits}f}".replace("-", MINUS)
+    return spelt if spelt.strip(f"+{MINUS}0.") else "0"
 
 
 def fit(text: str, most: int) -> str:

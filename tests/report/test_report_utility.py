@@ -23,7 +23,7 @@ from pdips.evaluation.document import (
     PairDifference,
     PropensitySpread,
 )
-from pdips.evaluation.evaluate import evaluate, general_utility
+from pdips.evaluation.evaluate import general_utility
 from pdips.evaluation.pictures import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictures
 from pdips.evaluation.propensity import N_CELLS, specks
 from pdips.release.documents import check, write_json
@@ -128,13 +128,6 @@ def test_scores_are_spread_and_marked_where_the_distance_is():
     assert one.distance == 0.5
     assert one.at == pytest.approx(0.25, abs=0.01)
     assert len(one.table) == N_CELLS
-
-
-def test_scores_of_tables_wholly_apart_lie_at_the_ends():
-    schema = Schema.from_toml('[columns.a]\nlevels = ["x", "y"]')
-    found = specks(Table(pd.DataFrame({"a": ["x"] * 40}), schema), [pd.DataFrame({"a": ["y"] * 40})])
-    assert found.by_set == (1.0,)
-    assert np.flatnonzero(found.scores[0].table).max() < N_CELLS / 2 < np.flatnonzero(found.scores[0].synthetic).min()
 
 
 def test_cells_come_from_the_schema_and_are_few():
@@ -258,12 +251,6 @@ def test_no_evaluation_is_open_and_the_line_names_what_is_off():
     line = verdict(found_of([measure(PAIRS, 0.2, 0.01), NEAR[1]], analysed(0.5, 0.9))).line
     assert line.startswith("Two-way margins are far off (0.200, a resample 0.0100); SPECKS is near (0.100")
     assert "the analysis is near (estimates 0.500 standard errors off on average, 90.0" in line
-
-
-def test_times_as_far_counts_from_what_equal_tables_score():
-    score, other = {**measure("3-marginal score", 982, 994), "best": 1000.0}, measure(PAIRS, 0.03, 0.01)
-    found = found_of([score, other, measure(SPECKS, 0.1, 0.0), measure("x", None, None)])
-    assert [one.times for one in found.general] == [pytest.approx(3), pytest.approx(3), None, None]
 
 
 # ---- pictures ----
@@ -487,13 +474,6 @@ def test_an_evaluation_of_another_release_is_marked_and_not_shown(here, changes,
     assert "Coefficients of" not in report
 
 
-def test_overwriting_a_release_takes_its_evaluation_away(here, pdips):
-    words = ["--schema", here / "s.toml", "--mechanism", "laplace-sanitizer", "--epsilon", "3", "--overwrite"]
-    assert pdips("synthesize", here / "t.parquet", *words, "--out", here / "out")[0] == 0
-    assert not (here / "out" / "confidential" / "evaluation.json").exists()
-    assert "No evaluation was made" in (here / "out" / "confidential" / "report.html").read_text()
-
-
 def test_an_evaluation_of_an_earlier_version_is_shown_without_pictures(here):
     found = stored(here)
     del found["pictures"]
@@ -543,19 +523,6 @@ def test_hostile_names_and_many_columns_stay_escaped_and_bounded(here):
     assert report.count("</svg>") == report.count("<svg")
 
 
-def test_a_set_without_records_has_no_propensity_scores(here):
-    for number in (1, 2):
-        path = here / "out" / "public" / f"synthetic_{number}.parquet"
-        pd.read_parquet(path).iloc[:0].to_parquet(path)
-    found = evaluate(here / "t.parquet", here / "out")
-    assert found.pictures.propensity is None
-    assert found.pictures.pairs == []
-    found.write(here / "out" / "confidential")
-    report = rewrite(here / "out")[1].read_text()
-    assert "no synthetic set has records" in report
-    assert "not worked out: a set has no records" in report
-
-
 def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
     rows = [row("a", 1.0, 1.5), row("b", 2.0, 0.0)]  # intervals of half-width 1 at 95 %: a standard error is 1 / 1.96
     drawn = drawing.forest(check(AnalysisComparison, {**analysed(1, 1), "coefficients": rows}, "x"), "x")
@@ -567,3 +534,29 @@ def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
     half = (high - low) / 2
     assert (first - low, last - high) == (pytest.approx(half / 2), pytest.approx(half / 2))
     assert (down - low, up - high) == (pytest.approx(-2 * half), pytest.approx(-2 * half))
+
+
+def test_times_as_far_counts_from_what_equal_tables_score():
+    score, other = {**measure("3-marginal score", 982, 994), "best": 1000.0}, measure(PAIRS, 0.03, 0.01)
+    found = found_of([score, other, measure(SPECKS, 0.1, 0.0), measure("x", None, None)])
+    assert [one.times for one in found.general] == [pytest.approx(3), pytest.approx(3), None, None]
+
+
+def test_overwriting_a_release_takes_its_evaluation_away(here, pdips):
+    words = ["--schema", here / "s.toml", "--mechanism", "laplace-sanitizer", "--epsilon", "3", "--overwrite"]
+    assert pdips("synthesize", here / "t.parquet", *words, "--out", here / "out")[0] == 0
+    assert not (here / "out" / "confidential" / "evaluation.json").exists()
+    assert "No evaluation was made" in (here / "out" / "confidential" / "report.html").read_text()
+
+
+def test_a_set_without_records_has_no_propensity_scores(here):
+    for number in (1, 2):
+        path = here / "out" / "public" / f"synthetic_{number}.parquet"
+        pd.read_parquet(path).iloc[:0].to_parquet(path)
+    found = evaluate(here / "t.parquet", here / "out")
+    assert found.pictures.propensity is None
+    assert found.pictures.pairs == []
+    found.write(here / "out" / "confidential")
+    report = rewrite(here / "out")[1].read_text()
+    assert "no synthetic set has records" in report
+    assert "not worked out: a set has no records" in report
