@@ -23,7 +23,7 @@ from pdips.evaluation.document import (
     PairDifference,
     PropensitySpread,
 )
-from pdips.evaluation.evaluate import general_utility
+from pdips.evaluation.evaluate import evaluate, general_utility
 from pdips.evaluation.pictures import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictures
 from pdips.evaluation.propensity import N_CELLS, specks
 from pdips.release.documents import check, write_json
