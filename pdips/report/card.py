@@ -3,6 +3,7 @@
 import keyword
 import math
 import re
+import tomllib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,42 +28,10 @@ ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
 """Of the Rényi divergences that bound a test of a zero-concentrated release."""
 HALVINGS = 50
 
-_DRAWN = (
-    "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far "
-    "a share is off depends on the confidential share itself, so a standard error would have to be paid for."
-)
-_POSTERIOR = (
-    "The sets show a model at released values of its parameters. How wide the posterior of these is was read from "
-    "confidential records and not paid for, so no standard error is published."
-)
-_LINES = (
-    "Lines through the data were drawn, with a law that prefers those near the confidential quantiles. How far off "
-    "they are depends on how many records lie near each, which is confidential: a standard error would have "
-    "to be paid for."
-)
-WHY_NONE = {
-    "censored-posterior": _POSTERIOR,
-    "kng": _LINES,
-    "kng-residual": _LINES,
-    "mcclure-reiter": _DRAWN,
-    "multinomial-dirichlet": _DRAWN,
-    "pseudo-posterior": _POSTERIOR,
-    "smoothed-histogram": _DRAWN,
-}
-"""Why the card of a mechanism gives no standard errors."""
-
-BESIDES = {
-    "perturbed-histogram": "Records were then drawn one by one from the noisy shares, which adds the error of a "
-    "sample: for a share p of N synthetic records, the square root of p (1 - p) / N.",
-    "privbayes": "This is the noise on the tables that the network is made of. Combinations of columns that no table "
-    "holds follow from the independence that the network assumes; how far off that is was not measured, for a "
-    "measurement would have to be paid for.",
-    "universal-histogram": "Counts of all layers were put together, which makes ranges more exact than the sum of "
-    "their levels; the standard deviation above is that of each count before.",
-}
-"""What there is beside the noise in the estimates of a mechanism."""
-
-DEFAULT = "The release lists no noise, so no standard error can be told."
+with Path(__file__).with_suffix(".toml").open("rb") as _file:
+    _TEXTS = tomllib.load(_file)
+DEFAULT, WHY_NONE, BESIDES = _TEXTS["default"], _TEXTS["why_none"], _TEXTS["besides"]
+"""What is said of standard errors: without a reason, why there are none, and what there is beside them."""
 
 
 def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
@@ -239,7 +208,8 @@ class CombiningAdvice:
 
 def standard_errors(release: PrivacyDocument) -> str:
     """Return why no standard error is known, or what there is beside the noise that the release lists."""
-    return BESIDES.get(release.mechanism, "") if release.noise else WHY_NONE.get(release.mechanism, DEFAULT)
+    found: str = (BESIDES if release.noise else WHY_NONE).get(release.mechanism, "" if release.noise else DEFAULT)
+    return found
 
 
 def combining(release: PrivacyDocument) -> CombiningAdvice:

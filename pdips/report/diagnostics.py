@@ -46,21 +46,21 @@ HALF_NORMAL = math.sqrt(2 / math.pi)
 def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
     """Return what the section shows; ``verdict`` opens it."""
     public = confidential.parent / "public"
-    figures = posterior_figures(confidential / "diagnostics", run.diagnostics.posterior, release.table_schema)
+    figures, bfmi = posterior_figures(confidential / "diagnostics", run.diagnostics.posterior, release.table_schema)
     errors = margin_errors(public if run.published and public.is_dir() else confidential, release, run)
-    verdict, checks = judge(release, run, figures.bfmi, errors)
+    verdict, checks = judge(release, run, bfmi, errors)
     return {
         "verdict": verdict,
         "checks": checks,
         "posterior": run.diagnostics.posterior,
-        "stored": figures.stored,
-        "bfmi": figures.bfmi,
+        "stored": bool(figures),
+        "bfmi": bfmi,
         "edge": EDGE,
         "band": BAND,
         "most_dots": MOST_DOTS,
         "noise": errors,
         "noisy": release.noise,
-        "pictures": {kind: [(title, Markup(drawn)) for title, drawn in getattr(figures, kind)] for kind in FIGURES},
+        "pictures": {kind: [(title, Markup(drawn)) for title, drawn in figures.get(kind, ())] for kind in FIGURES},
     }
 
 

@@ -6,7 +6,6 @@ for chains only.
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
@@ -83,50 +82,31 @@ def _renamed(dataset: "xr.Dataset", spell: Callable[[str], str]) -> "xr.Dataset"
     return dataset.rename({name: spell(name) for name in sorted(names)}) if names else dataset
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PosteriorFigures:
-    """What the report shows of a stored posterior: figures by kind, and each chain's BFMI if energies were kept."""
+def posterior_figures(
+    path: Path, posterior: PosteriorSummary | None, schema: Schema
+) -> tuple[dict[str, Figures], list[float]]:
+    """Read a folder ``diagnostics`` and draw what is in it, by kind, and each chain's BFMI, if energies were kept.
 
-    stored: bool = False
-    parameters: Figures = field(default_factory=list)
-    ranks: Figures = field(default_factory=list)
-    energy: Figures = field(default_factory=list)
-    predicted: Figures = field(default_factory=list)
-    bounds: Figures = field(default_factory=list)
-    bfmi: list[float] = field(default_factory=list)
-
-
-def posterior_figures(path: Path, posterior: PosteriorSummary | None, schema: Schema) -> PosteriorFigures:
-    """Read a folder ``diagnostics`` and draw what is in it; folders of earlier versions lack some groups.
-
-    Columns that the model describes come before public ones.
+    Columns that the model describes come before public ones. Folders of earlier versions lack some groups.
     """
     if posterior is None or not path.is_dir():
-        return PosteriorFigures()
+        return {}, []
     try:
         tree = read_tree(path)
         draws = _draws(tree, posterior)
         energy = energies(tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else None)
-        return PosteriorFigures(
-            stored=True,
-            parameters=[
-                (
-                    parameter.name,
-                    draws_of_parameter(
-                        each,
-                        [value for value in parameter.released if value is not None],
-                        parameter.name,
-                        f"parameter {place}",
-                    ),
-                )
-                for place, (each, parameter) in enumerate(zip(draws, posterior.parameters, strict=False))
-            ],
-            ranks=_ranks(draws, posterior),
-            energy=[] if energy is None else [("energy", energy_figure(energy, "energy"))],
-            predicted=_predicted(tree, posterior, schema),
-            bounds=list(_bounds(tree["pdips"].to_dataset(), schema)) if "pdips" in tree.children else [],
-            bfmi=[] if energy is None else bfmi(energy),
-        )
+        parameters = []
+        for place, (each, parameter) in enumerate(zip(draws, posterior.parameters, strict=False)):
+            released = [value for value in parameter.released if value is not None]
+            figure = draws_of_parameter(each, released, parameter.name, f"parameter {place}")
+            parameters.append((parameter.name, figure))
+        return {
+            "parameters": parameters,
+            "ranks": _ranks(draws, posterior),
+            "energy": [] if energy is None else [("energy", energy_figure(energy, "energy"))],
+            "predicted": _predicted(tree, posterior, schema),
+            "bounds": list(_bounds(tree["pdips"].to_dataset(), schema)) if "pdips" in tree.children else [],
+        }, ([] if energy is None else bfmi(energy))
     except (OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError, StopIteration):
         raise InputError(f"{path} is damaged") from None
 

@@ -185,9 +185,13 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
     assert "asymptotic" in err
 
 
-@pytest.mark.parametrize("what", ["pdips.evaluation.margins.compare", "pdips.report.pages.write_report"])
 @pytest.mark.parametrize(
-    ("error", "code"), [(RuntimeError("SECRET"), 1), (OSError("SECRET"), 1), (KeyboardInterrupt(), 130)]
+    ("what", "error", "code"),
+    [
+        ("pdips.evaluation.margins.compare", RuntimeError("SECRET"), 1),
+        ("pdips.report.pages.write_report", OSError("SECRET"), 1),
+        ("pdips.report.pages.write_report", KeyboardInterrupt(), 130),
+    ],
 )
 def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what, error, code):
     def broken(*_args, **_kwargs):
