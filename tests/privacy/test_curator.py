@@ -168,7 +168,7 @@ def releases(mechanism, n: int) -> list[list[np.ndarray]]:
 def test_recorded_runs_have_the_law_of_releases(steers):
     made = Chooser(epsilon=1, steers=steers)
     blocks = record(made, TABLE, N_RUNS, bits())
-    one_by_one = releases(made, 2_000)
+    one_by_one = releases(made, 1_000)
     for number, block in enumerate(blocks):
         seen = np.array([answers[number][0] for answers in one_by_one])
         both = np.concatenate([block[:, 0], seen])

@@ -454,8 +454,7 @@ def test_locked_by_another(path: Path) -> None:
                 call(Ledger(path, timeout=0.1))
             assert 0.1 <= time.monotonic() - start < 5
             message(error, path)
-    for call in CALLS:
-        call(Ledger(path))
+    assert charge(Ledger(path), pure("1")) == 2
 
 
 def test_commit_that_a_reader_holds_up_records_nothing(path: Path) -> None:
@@ -624,9 +623,9 @@ def run_until_killed(script: str, path: Path, delay: float) -> list[int]:
 
 
 def forgotten(script: str, path: Path) -> Counter[int]:
-    """Return the numbers that were printed before ten kills but aren't in the ledger, or were given out twice."""
+    """Return the numbers that were printed before six kills but aren't in the ledger, or were given out twice."""
     Ledger(path).set_total(10**6)
-    delays = [0.004 * k + 0.0007 * k * k for k in range(10)]
+    delays = [0.004 * k + 0.0007 * k * k for k in range(0, 12, 2)]
     printed = [number for delay in delays for number in run_until_killed(script, path, delay)]
     assert len(printed) >= len(delays)
     entries = Ledger(path).entries()
