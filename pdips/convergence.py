@@ -37,7 +37,11 @@ Extended = Annotated[float, BeforeValidator(lambda value: np.inf if value is Non
 
 @dataclass(frozen=True)
 class Convergence:
-    """How well chains agree, in numbers. All of it is a function of the records, so it stays inside."""
+    """How well chains agree, in numbers. All of it is a function of the records, so it stays inside.
+
+    By variable: R-hat, the largest over its elements, and effective draws for the centre and the tails, the smallest.
+    ``rounds`` says how often chains were run until they agreed like this, each time longer than the time before.
+    """
 
     rhat: Mapping[str, Extended]
     ess_bulk: Mapping[str, Extended]
@@ -68,7 +72,7 @@ class Convergence:
 
 
 def converged(tree: "xr.DataTree", watch: Sequence[str] = ()) -> Convergence:
-    """Return how well the chains of a posterior agree."""
+    """Return how well the chains of a posterior agree, in the variables to ``watch`` or in all."""
     az: Any = import_module("arviz_stats")
     posterior = tree["posterior"].to_dataset()
     for name in watch:

@@ -178,7 +178,10 @@ def _coins_allowed(power: float, level: float, rho: float) -> bool:
 def power_bound(
     epsilon: float, delta: float, false_positives: float, *, rho: float = 0.0, replacing: bool = False
 ) -> float:
-    """Return the largest power of a test: by rho where it is known, else by epsilon and delta."""
+    """Return the largest power of a test: by rho where it is known, else by epsilon and delta.
+
+    ``replacing``: the loss is one of adding or removing, and the test tells two versions of a person's records apart.
+    """
     if replacing:
         epsilon, delta, rho = 2 * epsilon, min(1.0, (1 + odds_factor(epsilon)) * delta) if delta else 0.0, 4 * rho
     known = detection_bound(epsilon, delta, false_positives)
