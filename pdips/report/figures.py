@@ -9,7 +9,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from io import StringIO
 from statistics import NormalDist
@@ -219,8 +219,8 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
     axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--")
     axes.plot(levels, bound, color=ACCENT, linewidth=2)
     axes.plot(marked, [power(level) for level in marked], "o", color=ACCENT, markersize=7)
-    ticks, names = (0, 0.25, 0.5, 0.75, 1), [percent(share, short=True) for share in (0, 0.5, 1)]
-    spelt = [names[0], "", names[1], "", names[2]]
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    spelt = [percent(share, short=True) if share in (0, 0.5, 1) else "" for share in ticks]
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=ticks, yticks=ticks, xticklabels=spelt, yticklabels=spelt)
     axes.tick_params(labelsize=11)
     axes.grid(axis="both")
@@ -246,9 +246,9 @@ def density(found: ColumnDensity, key: str) -> str:
             f"{number(found.edges[place + 1])}, {percent(found.table[place])} in the table, "
             f"{percent(found.sets[place])} synthetic"
         )
-    figure, axes = _steps(np.log(edges) if found.log else edges, found.table, found.sets)
-    ticks = (low, middle, high)
-    _name_ends(axes, [math.log(value) for value in ticks] if found.log else ticks, [number(value) for value in ticks])
+    ends = (low, middle, high)
+    ticks = {math.log(value) if found.log else value: number(value) for value in ends}
+    figure, _ = _steps(np.log(edges) if found.log else edges, found.table, found.sets, ticks)
     return as_svg(figure, label, key)
 
 
@@ -259,10 +259,9 @@ def propensity(found: PropensitySpread, key: str) -> str:
     filled = [at for at in range(n) if found.table[at] or found.sets[at]] or [0, n - 1]
     first = min(max(0, filled[0] - 1), *(int(at * n) for at in found.at))
     last = max(min(n, filled[-1] + 2), *(math.ceil(at * n) for at in found.at))
-    figure, axes = _steps(np.arange(first, last + 1) / n, found.table[first:last], found.sets[first:last])
+    ticks = {at / n: f"{at / n:.2f}" for at in (first, (first + last) / 2, last)}
+    figure, axes = _steps(np.arange(first, last + 1) / n, found.table[first:last], found.sets[first:last], ticks)
     axes.vlines(found.at[:MOST_MARKS], 0, axes.get_ylim()[1], color=INK, linewidth=0.9, linestyle="--")
-    ticks = [at / n for at in (first, (first + last) / 2, last)]
-    _name_ends(axes, ticks, [f"{score:.2f}" for score in ticks])
     low, high = f"{min(found.at):.2f}", f"{max(found.at):.2f}"
     label = (
         "Propensity scores of the table and of the synthetic sets: their distribution functions are "
@@ -272,8 +271,10 @@ def propensity(found: PropensitySpread, key: str) -> str:
     return as_svg(figure, label, key)
 
 
-def _steps(edges: Any, ours: Sequence[float], theirs: Sequence[float]) -> tuple["Figure", "Axes"]:
-    """Draw shares of cells by their areas: ours filled, theirs as an outline."""
+def _steps(
+    edges: Any, ours: Sequence[float], theirs: Sequence[float], ticks: Mapping[float, str]
+) -> tuple["Figure", "Axes"]:
+    """Draw shares of cells by their areas, ours filled, theirs as an outline, with names at both ends and between."""
     figure, axes = panel(height=116, margins=(8, 8, 20, 6))
     widths = np.diff(edges)
     axes.stairs(ours / widths, edges, fill=True, color=BAR)
@@ -282,14 +283,11 @@ def _steps(edges: Any, ours: Sequence[float], theirs: Sequence[float]) -> tuple[
     top = max([*(ours / widths), *(theirs / widths if theirs else ())]) or 1.0
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0, top), yticks=[])
     axes.spines["left"].set_visible(False)
-    return figure, axes
-
-
-def _name_ends(axes: "Axes", places: Sequence[float], names: Sequence[str]) -> None:
-    axes.set_xticks(places, names)
+    axes.set_xticks(list(ticks), list(ticks.values()))
     sides: tuple[Any, ...] = ("left", "center", "right")
     for label, side in zip(axes.get_xticklabels(), sides, strict=True):
         label.set_horizontalalignment(side)
+    return figure, axes
 
 
 @styled

@@ -26,7 +26,7 @@ from pdips.evaluation.document import (
 from pdips.evaluation.evaluate import evaluate, general_utility
 from pdips.evaluation.pictures import MOST_CELLS, MOST_LEVELS, cells, density, difference, pictures
 from pdips.evaluation.propensity import N_CELLS, specks
-from pdips.release.documents import check, write_json
+from pdips.release.documents import PrivacyDocument, check, write_json
 from pdips.report import figures as drawing
 from pdips.report.formats import MINUS
 from pdips.report.pages import rewrite, rewrite_report
@@ -374,21 +374,18 @@ def test_evaluate_names_the_report_and_leaves_the_public_part_alone(here, pdips)
     def public() -> dict[str, bytes]:
         return {path.name: path.read_bytes() for path in (here / "out" / "public").iterdir()}
 
-    before = public()
-    (here / "out" / "confidential" / "report.html").unlink()
+    before, inside = public(), here / "out" / "confidential"
+    (inside / "report.html").unlink()
     code, out, err = pdips("evaluate", here / "t.parquet", here / "out")
     assert (code, err) == (0, "")
     assert out.splitlines()[-1].endswith("report.html")
-    assert (here / "out" / "confidential" / "report.html").is_file()
+    assert (inside / "report.html").is_file()
     assert public() == before
-
-
-def test_a_folder_with_its_public_part_alone_gets_no_report(here, pdips):
-    shutil.rmtree(here / "out" / "confidential")
+    shutil.rmtree(inside)  # the public part alone gets no report
     code, out, _ = pdips("evaluate", here / "t.parquet", here / "out")
     assert code == 0
     assert "report.html" not in out
-    assert [path.name for path in (here / "out" / "confidential").iterdir()] == ["evaluation.json"]
+    assert [path.name for path in inside.iterdir()] == ["evaluation.json"]
     assert rewrite(here / "out") == [here / "out" / "public" / "card.html"]
     assert rewrite_report(here / "out") is None
 
@@ -454,36 +451,24 @@ def test_an_evaluation_that_is_no_json(here, text):
         rewrite_report(here / "out")
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"mechanism": "privbayes"}, "its mechanism differs"),
-        ({"epsilon": 2.0, "n_sets": 3}, "its epsilon and n_sets differ"),
-        ({"kind": "none"}, "its kind differs"),
-    ],
-)
-def test_an_evaluation_of_another_release_is_marked_and_not_shown(here, changes, words):
-    found = stored(here)
-    found["release"].update(changes)
+def test_an_evaluation_of_another_release_is_marked_and_not_shown(here):
+    found, release = stored(here), PrivacyDocument.read(here / "out" / "public")
+    other = {"mechanism": ["mechanism"], "kind": ["kind"], "epsilon": ["epsilon", "n_sets"]}
+    changed = {
+        "mechanism": {"mechanism": "privbayes"},
+        "kind": {"kind": "none"},
+        "epsilon": {"epsilon": 2, "n_sets": 3},
+    }
+    for what, names in other.items():
+        store(here, found | {"release": found["release"] | changed[what]})
+        assert EvaluationDocument.inside(here / "out" / "confidential").release.differs(release) == names
     found["general"][0]["mean"] = 0.74123
-    store(here, found)
+    store(here, found | {"release": found["release"] | changed["epsilon"]})
     report = rewrite(here / "out")[1].read_text()
-    assert f"evaluation.json is of another release ({words})" in report
+    assert "evaluation.json is of another release (its epsilon and n_sets differ)" in report
     assert "Nothing of it is shown" in report
     assert "0.741" not in report
     assert "Coefficients of" not in report
-
-
-def test_an_evaluation_of_an_earlier_version_is_shown_without_pictures(here):
-    found = stored(here)
-    del found["pictures"]
-    for measured in found["general"]:
-        del measured["best"]
-    store(here, found)
-    report = rewrite(here / "out")[1].read_text()
-    assert "evaluate again to see them" in report
-    assert "3-marginal score" in report
-    assert "Propensity scores of the table" not in report
 
 
 def test_the_paid_evaluation_is_on_the_report(here, pdips):
@@ -506,7 +491,7 @@ def test_the_paid_evaluation_is_on_the_report(here, pdips):
         rewrite_report(here / "out")
 
 
-def test_hostile_names_and_many_columns_stay_escaped_and_bounded(here):
+def test_hostile_names_many_columns_and_an_earlier_version(here):
     found = stored(here)
     nasty = "<i>&\"'</svg>"
     found["general"][0].update(name=nasty, reading=nasty)
@@ -521,6 +506,14 @@ def test_hostile_names_and_many_columns_stay_escaped_and_bounded(here):
     assert "<i>&" not in report
     assert "The 24 of 80 numeric columns that are furthest apart." in report
     assert report.count("</svg>") == report.count("<svg")
+    del found["pictures"]  # as an earlier version has it
+    for measured in found["general"]:
+        del measured["best"]
+    store(here, found)
+    report = rewrite(here / "out")[1].read_text()
+    assert "evaluate again to see them" in report
+    assert "3-marginal score" in report
+    assert "Propensity scores of the table" not in report
 
 
 def test_the_forest_measures_from_the_tables_estimate_in_its_standard_errors():
