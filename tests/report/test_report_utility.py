@@ -453,17 +453,11 @@ def test_an_evaluation_that_is_no_json(here, text):
 
 def test_an_evaluation_of_another_release_is_marked_and_not_shown(here):
     found, release = stored(here), PrivacyDocument.read(here / "out" / "public")
-    other = {"mechanism": ["mechanism"], "kind": ["kind"], "epsilon": ["epsilon", "n_sets"]}
-    changed = {
-        "mechanism": {"mechanism": "privbayes"},
-        "kind": {"kind": "none"},
-        "epsilon": {"epsilon": 2, "n_sets": 3},
-    }
-    for what, names in other.items():
-        store(here, found | {"release": found["release"] | changed[what]})
-        assert EvaluationDocument.inside(here / "out" / "confidential").release.differs(release) == names
+    for changed in ({"mechanism": "privbayes"}, {"kind": "none"}, {"epsilon": 2.0, "n_sets": 3}):
+        store(here, found | {"release": found["release"] | changed})
+        assert EvaluationDocument.inside(here / "out" / "confidential").release.differs(release) == [*changed]
     found["general"][0]["mean"] = 0.74123
-    store(here, found | {"release": found["release"] | changed["epsilon"]})
+    store(here, found | {"release": found["release"] | changed})
     report = rewrite(here / "out")[1].read_text()
     assert "evaluation.json is of another release (its epsilon and n_sets differ)" in report
     assert "Nothing of it is shown" in report
