@@ -52,23 +52,6 @@ class Drawn:
         return cls(sets=held, large_sets=[made for made in sets if isinstance(made, LargeSet)], **rest)
 
 
-def check_settings(mechanism: "Mechanism", *, variant: str = "sound", split: str = "once") -> Fraction:
-    """Check the settings that all mechanisms share and return epsilon as a rational."""
-    epsilon = positive(mechanism.epsilon, "epsilon")
-    if epsilon > LARGEST_EPSILON:
-        raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {mechanism.epsilon}")
-    if isinstance(mechanism.n_sets, bool) or not isinstance(mechanism.n_sets, int) or mechanism.n_sets < 1:
-        raise InputError(f"n_sets must be a whole number of at least 1, got {mechanism.n_sets}")
-    if mechanism.n_sets > mechanism.most_sets:
-        raise InputError(f"n_sets must be at most {mechanism.most_sets:,}, got {mechanism.n_sets:,}")
-    choice(mechanism.neighbours, mechanism.relations, "neighbours")
-    choice(variant, mechanism.variants, "variant")
-    choice(split, mechanism.splits, "split")
-    if variant == "published" and mechanism.neighbours != "replace-one":
-        raise InputError("variant 'published' follows the papers, where the number of records is public: replace-one")
-    return epsilon
-
-
 @dataclass(frozen=True, kw_only=True)
 class Mechanism(ABC):
     """Frozen public settings of a mechanism. Two methods are to be written: :meth:`plan` and :meth:`synthesize`.
@@ -117,7 +100,19 @@ class Mechanism(ABC):
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variants[0], split=getattr(self, "split", self.splits[0]))
+        epsilon = positive(self.epsilon, "epsilon")
+        if epsilon > LARGEST_EPSILON:
+            raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {self.epsilon}")
+        if isinstance(self.n_sets, bool) or not isinstance(self.n_sets, int) or self.n_sets < 1:
+            raise InputError(f"n_sets must be a whole number of at least 1, got {self.n_sets}")
+        if self.n_sets > self.most_sets:
+            raise InputError(f"n_sets must be at most {self.most_sets:,}, got {self.n_sets:,}")
+        choice(self.neighbours, self.relations, "neighbours")
+        choice(getattr(self, "split", self.splits[0]), self.splits, "split")
+        if self.variants[0] == "published" and self.neighbours != "replace-one":
+            raise InputError(
+                "variant 'published' follows the papers, where the number of records is public: replace-one"
+            )
 
     @abstractmethod
     def plan(self, schema: Schema) -> Plan:
