@@ -62,16 +62,6 @@ def test_codes():
     }
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_both_kinds_of_file_give_the_same_codes(tmp_path, suffix):
-    path = tmp_path / f"t.{suffix}"
-    frame = pd.DataFrame(GOOD)
-    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    read = Table.read(path, SCHEMA)
-    for name, values in table_with().codes.items():
-        assert read.codes[name].tolist() == values.tolist()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -102,11 +92,6 @@ def test_a_bad_value_is_refused_without_showing_it(changes, message):
 def test_types_that_are_no_records(values):
     with pytest.raises(InputError, match=r"column 'wage' (is of a type|holds lists)"):
         table_with(wage=values)
-
-
-def test_large_whole_levels_keep_apart():
-    schema = Schema.from_toml("[columns.x]\nlevels = [9007199254740990, 9007199254740991]")
-    assert Table(pd.DataFrame({"x": ["9007199254740991"]}), schema).codes["x"].tolist() == [1]
 
 
 def test_a_missing_column_is_named():
@@ -212,10 +197,3 @@ def test_missing_values_come_back_as_they_were(levels, missing, dtype):
     frame = decode(schema, {"x": np.arange(column.n_levels)}, np.random.default_rng(0))
     assert str(frame["x"].dtype) == dtype
     assert Table(frame, schema).codes["x"].tolist() == list(range(column.n_levels))
-
-
-def test_the_person_key_is_compared_as_it_is_spelt():
-    frame = pd.DataFrame({"x": [0, 1, 0, 1], "id": pd.Series([1, "1", 1.0, None], dtype=object)})
-    with pytest.raises(InputError, match="more records than"):
-        Table(frame, PERSONS)
-    assert Table(frame.drop(index=0), PERSONS).n_records == 3
