@@ -303,7 +303,6 @@ def test_options_that_make_no_sense(pdips, here, more, message):
     ("error", "message", "code"),
     [
         (RuntimeError("SECRET"), "a bug: RuntimeError", 1),
-        (KeyboardInterrupt(), "interrupted; a spend that is on record stays charged", 130),
         (OSError(28, "No space left on device"), "No space left on device; nothing was released, a spend on record", 2),
     ],
 )
@@ -313,6 +312,16 @@ def test_what_goes_wrong_says_that_spends_stay_and_shows_no_value(pdips, here, m
 
     monkeypatch.setattr(Steps, "release", broken)
     complains(pdips, here, message, *words(here), code=code)
+
+
+def test_an_interrupt_says_that_spends_stay(pdips, here, monkeypatch):
+    def interrupted(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Steps, "release", interrupted)
+    code, out, err = pdips(*words(here))
+    assert (code, out, err.strip()) == (130, "", "pdips: interrupted; a spend that is on record stays charged")
+    assert left_behind(here) == set()
 
 
 def test_a_terminated_run_leaves_nothing_behind(here):
