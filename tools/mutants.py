@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         "the statement says nothing of records without a person",
-        "privacy/statement.py",
+        "privacy/plan.py",
         "    elif records:",
         "    elif public and not records:",
         f"{CONTRACT} -k statement",

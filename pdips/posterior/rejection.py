@@ -25,8 +25,7 @@ from pdips.posterior.parameters import join, transformed
 from pdips.posterior.record_likelihood import inputs_of
 from pdips.posterior.rehearsal import on_stand_ins
 from pdips.posterior.target import JointDraws, Parameters, Target
-from pdips.privacy.coins import decay_coins
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.noise import RandomBits, decay_coins
 
 Points = list[NDArray[Any]]
 Prior = Callable[[int, np.random.Generator], Points]

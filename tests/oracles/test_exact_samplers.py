@@ -16,7 +16,7 @@ from tables import bits
 
 from pdips.errors import InputError, RefusedError
 from pdips.posterior.rejection import check_proposals, expected_proposals, prior_of, reject
-from pdips.privacy import coins
+from pdips.privacy import noise as coins
 
 WINDOW, STEPS = Fraction(1, 2), 64
 UNIT = WINDOW / STEPS
