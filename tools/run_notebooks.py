@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Run the notebooks in a scratch folder.")
     parser.add_argument("names", nargs="*", help="names without .ipynb, or paths; all notebooks if left out")
     parser.add_argument("--write", action="store_true", help="store the outputs in the notebooks")
-    parser.add_argument("--timeout", type=int, default=300, help="most seconds a cell may take (300)")
+    parser.add_argument("--timeout", type=int, default=600, help="most seconds a cell may take (600)")
     asked = parser.parse_args(arguments)
     paths = [find(name) for name in asked.names] or sorted(NOTEBOOKS.glob("*.ipynb"))
     if not paths:

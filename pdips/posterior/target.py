@@ -26,8 +26,7 @@ from pdips.posterior.columns import Values, distinct, record_values
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, join, split, transformed
 from pdips.posterior.private_reference import IMPOSSIBLE, Anchor, Stage
 from pdips.posterior.record_likelihood import Points, RecordLikelihood, inputs_of
-from pdips.privacy.coins import decay_coins
-from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
+from pdips.privacy.noise import RandomBits, choice_log_probabilities, decay_coins, exponential_mechanism
 
 Parameters = dict[str, NDArray[Any]]
 

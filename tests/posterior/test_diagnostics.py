@@ -356,14 +356,14 @@ def test_reprs_show_nothing(normal_terms):
 def test_pictures_have_their_marks(normal_terms):
     found = from_log_likelihood(foreign(normal_terms), limit=3)
     values = np.linspace(0, 9, 30)
-    first = bound_against_value(found, values, "pay in $ or $", "a")
+    first = bound_against_value(found.largest, values, found.limit, "pay in $ or $", "a")
     assert first.count("<use ") >= 30
     assert "stroke-dasharray" in first
     assert "pay in $ or $" in first
-    free = bound_against_value(from_log_likelihood(foreign(normal_terms)), values, "pay", "a")
+    free = bound_against_value(found.largest, values, None, "pay", "a")
     assert "stroke-dasharray" not in free
     assert weights_against_value(np.linspace(0, 1, 30), values, "pay", "b").count("<use ") >= 30
-    by_draw = censored_by_draw(found, "c")
+    by_draw = censored_by_draw(found.share_by_draw, "c")
     assert "var(--series-1)" in by_draw
     assert "var(--series-2)" in by_draw
     assert "var(--series-3)" not in by_draw
