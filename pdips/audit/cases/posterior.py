@@ -91,8 +91,8 @@ class Staged(CensoredPosterior):
 
     noisy: tuple[int, ...]
 
-    def _followed(self, curator: Curator) -> Callable[[IntArray], IntArray]:
-        return lambda _: np.array(self.noisy)
+    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
+        return np.array(self.noisy)
 
 
 def censored(build: Build) -> Iterator[Case]:
