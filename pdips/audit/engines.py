@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.audit.neighbour_pairs import Event, Pair
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
@@ -35,6 +36,22 @@ def law_of(mechanism: Any, table: Table) -> ExactLaw:
     """Return the exact law of a mechanism on a tiny table."""
     found: ExactLaw = mechanism.law(table) if hasattr(mechanism, "law") else exact_law(mechanism, table)
     return found
+
+
+def released_codes(mechanism: Any, table: Table, rng: np.random.Generator) -> list[IntArray]:
+    """Return the levels of the records of each set of a release, shape (records, columns)."""
+    release, _ = mechanism.release(table, rng=rng)
+    schema, found = table.schema.without_person(), list[IntArray]()
+    for frame in release.sets:
+        codes = Table(frame, schema).codes if len(frame) else {}
+        found.append(np.column_stack([codes.get(name, np.zeros(0, dtype=np.int64)) for name in schema.columns]))
+    return found
+
+
+def cells_of(codes: IntArray, schema: Schema) -> IntArray:
+    """Return how many records are in each cell of the cross-tabulation of all columns."""
+    sizes = [column.n_levels for column in schema.columns.values()]
+    return np.bincount(np.ravel_multi_index(tuple(codes.T), sizes), minlength=math.prod(sizes))
 
 
 def exact_bound(mechanism: Any, pair: Pair) -> Bound:
@@ -104,13 +121,7 @@ def counts_bound(
 
 
 def read(observe: Observe, pair: Pair, n_runs: int, rng: np.random.Generator | None) -> tuple[Rows, Rows]:
-    """Run a mechanism on both tables and check that it gives what an engine can read.
-
-    Raises
-    ------
-    InputError
-        If the output isn't ``n_runs`` rows of as many numbers for both tables.
-    """
+    """Run a mechanism on both tables and check that it gives ``n_runs`` rows of as many numbers for both."""
     bits = RandomBits(rng)
     found = []
     seen: list[Any] = [observe(table, n_runs, bits) for table in (pair.first, pair.second)]
@@ -168,11 +179,6 @@ def density_bound(
 
     Bins of about equal frequency are laid on half the runs; on the other half every bin and both directions are judged
     at ``alpha`` divided by their number, so the largest bound is wrong with probability ``alpha`` at most.
-
-    Raises
-    ------
-    InputError
-        If the output isn't one number a run.
     """
     first, second = read(observe, pair, n_runs, rng)
     if first.shape[1] != 1:

@@ -59,9 +59,9 @@ def average_range_variance(n_levels: int, fan_out: int, n_below: int = 1, *, n_p
     """Return the variance of the count of a range of levels, averaged over all ranges, after least squares.
 
     In units of the variance of the noise that a single layer with the whole budget would have; with N layers it is N^2.
-    The variance of a sum with weights w over the levels is V_root m_root^2 + sum over nodes (sum_c s_c m_c^2 - S m^2),
-    m the weighted mean of w below a node (``docs/planning.md``). For a random range the mean of m_c m_d of two siblings
-    is a product of their mean distances from the two ends, so one pass over the tree gives all expectations.
+    That of a sum with weights w over the levels is V_root m_root^2 + sum over nodes (sum_c s_c m_c^2 - S m^2), m the
+    weighted mean of w below a node (``docs/planning.md``). For a random range the mean of m_c m_d of two siblings is a
+    product of their mean distances from the two ends, so one pass over the tree gives all expectations.
     """
     counts = interval_counts(n_levels, fan_out)
     noise = float(len(counts) + (n_below > 1)) ** 2

@@ -301,8 +301,8 @@ def suggest_layers(
     InputError
         If a setting is out of range or doesn't fit the schema.
     """
-    order, total = checked_order(schema, order), positive(epsilon, "epsilon")
-    each = total / _whole(n_sets, "n_sets")
+    order = checked_order(schema, order)
+    each = positive(epsilon, "epsilon") / _whole(n_sets, "n_sets")
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
     rows = [_margins(schema, _whole(n, "n"), each, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
     margins, n_free = small_margins(len(schema.columns)), len(splittable(schema))

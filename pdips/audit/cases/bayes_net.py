@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pdips.audit.cases.margins import TINY, toward
+from pdips.audit.cases.margins import TINY, by_both, exactly
 from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
 
@@ -19,23 +19,17 @@ CROWD = 60
 def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
     """Yield the cases of PrivBayes: one joint table of all columns, networks with tables, networks by themselves."""
     pairs = worst_pairs(TINY, build().neighbours)
-    flat: Any = where_allowed(build, degree=2)
-    if flat is not None:
-        for pair in pairs:
-            yield Case(flat, pair, "exact")
-            yield Case(flat, toward(flat, pair) if flat.split == "once" else pair)
+    yield from by_both(where_allowed(build, degree=2), pairs)
     tables = where_allowed(build, degree=1, usefulness=0, network_share="0.001")
-    if tables is not None:
-        yield from (Case(tables, pair, "exact") for pair in pairs)
-        yield Case(tables, pairs[0])
+    for made in (tables, build()):
+        yield from exactly(made, pairs)
+        if made is not None:
+            yield Case(made, pairs[0])
     for score in ("r", "mi"):
         choices = where_allowed(build, degree=1, usefulness=0, network_share="0.999", score=score)
         if choices is not None:
-            yield from (Case(choices, pair, "exact") for pair in small_pairs(BITS, choices.neighbours, 2))
+            yield from exactly(choices, list(small_pairs(BITS, choices.neighbours, 2)))
             yield from (Case(choices, _turning_pair(), engine) for engine in ("exact", "counts"))
-    asked = build()
-    yield from (Case(asked, pair, "exact") for pair in pairs)
-    yield Case(asked, pairs[0])
 
 
 def _turning_pair() -> Pair:

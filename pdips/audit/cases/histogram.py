@@ -1,12 +1,11 @@
-"""The pairs and events on which perturbed histograms and urns are audited."""
+"""The pairs and events on which urns are audited."""
 
 from collections.abc import Callable, Iterator
 
-from pdips.audit.cases.margins import TINY, sanitizer
+from pdips.audit.cases.margins import TINY, exactly
 from pdips.audit.neighbour_pairs import Case, Pair, small_pairs, table_of, with_event, worst_pairs
 from pdips.data.schema import Schema
-from pdips.histogram.laplace import PerturbedHistogram
-from pdips.histogram.urns import McClureReiter, MultinomialDirichlet, SmoothedHistogram
+from pdips.histogram.urns import Urn
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Neighbours
 
@@ -15,45 +14,23 @@ THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green"
 CROWD = 5
 
 
-def perturbed(build: Callable[..., PerturbedHistogram]) -> Iterator[Case]:
-    """Yield the cases of the perturbed histogram: its raw output is that of the Laplace sanitizer."""
-    yield from sanitizer(build)
-
-
-def smoothed(build: Callable[..., SmoothedHistogram]) -> Iterator[Case]:
-    """Yield the cases of the smoothed histogram."""
-    yield from _urns(build)
-
-
-def multinomial_dirichlet(build: Callable[..., MultinomialDirichlet]) -> Iterator[Case]:
-    """Yield the cases of the Multinomial-Dirichlet synthesizer."""
-    yield from _urns(build)
-
-
-def mcclure_reiter(build: Callable[..., McClureReiter]) -> Iterator[Case]:
-    """Yield the cases of the McClure-Reiter synthesizer."""
-    yield from _replacing(build())
-
-
-def _urns(build: Callable[..., Mechanism]) -> Iterator[Case]:
+def sized_urn(build: Callable[..., Urn]) -> Iterator[Case]:
     """Yield the cases of an urn whose number of draws can be given: one draw, three, and as many as records."""
     one, three = build(n_records=1), build(n_records=3)
     yield Case(one, alone(one.neighbours))
     yield Case(one, alone(one.neighbours), "exact")
-    for pair in small_pairs(THREE, one.neighbours, 3):
-        yield Case(three, pair, "exact")
+    yield from exactly(three, list(small_pairs(THREE, one.neighbours, 3)))
     if one.neighbours == "replace-one":
-        yield from _replacing(build())
+        yield from urn(build)
 
 
-def _replacing(mechanism: Mechanism) -> Iterator[Case]:
+def urn(build: Callable[..., Urn]) -> Iterator[Case]:
     """Yield the cases of an urn with as many draws as records."""
+    mechanism: Mechanism = build()
+    pairs = worst_pairs(TINY, mechanism.neighbours)
     yield Case(mechanism, alone(mechanism.neighbours))
-    for pair in worst_pairs(TINY, mechanism.neighbours):
-        yield Case(mechanism, pair, "exact")
-    for pair in small_pairs(THREE, mechanism.neighbours, 3):
-        yield Case(mechanism, pair, "exact")
-    yield Case(mechanism, worst_pairs(TINY, mechanism.neighbours)[0])
+    yield from exactly(mechanism, [*pairs, *small_pairs(THREE, mechanism.neighbours, 3)])
+    yield Case(mechanism, pairs[0])
 
 
 def alone(neighbours: Neighbours) -> Pair:
