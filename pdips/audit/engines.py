@@ -66,19 +66,13 @@ def exact_bound(mechanism: Any, pair: Pair) -> Bound:
         if key not in sides[0] or key not in sides[1]:
             return Bound(math.inf, f"outcome {key}, which only one of the tables can give")
         a, b = sides[0][key], sides[1][key]
-        differences = zip(a.statistics, b.statistics, a.scales, strict=True)
-        lost = sum(_lost(abs(x - y), float(scale)) for x, y, scale in differences)
+        numbers = zip(a.statistics, b.statistics, a.scales, strict=True)
+        lost = sum(abs(x - y) / float(scale) if scale else math.inf for x, y, scale in numbers if x != y)
         total = laws[0].repeats * (abs(a.log_probability - b.log_probability) + lost)
         if total > worst.epsilon:
             choices = f"choices {key} and noisy counts beyond both tables' own" if key else "noisy counts"
             worst = Bound(total, choices if a.statistics else f"outcome {key}")
     return worst
-
-
-def _lost(difference: float, scale: float) -> float:
-    if not difference:
-        return 0.0
-    return difference / scale if scale else math.inf
 
 
 def clopper_pearson(hits: Any, n_runs: int, alpha: float) -> tuple[Any, Any]:

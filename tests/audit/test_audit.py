@@ -1,4 +1,4 @@
-"""Audits accuse whom they should and nobody else. Counts engines run 40,000 times here, as on the build server.
+"""Audits accuse whom they should and nobody else. Counts engines run 40,000 times where they must find something.
 
 Confidence 1 - 1e-6 for all bounds of a call together, seeds fixed: a sound mechanism is accused with probability 1e-6
 at most. Power: the twin of every mechanism that spends 25 % more than it claims must be caught at the same run count.

@@ -151,17 +151,21 @@ def test_a_regression_with_more_effects_than_records_is_refused():
         Modips(epsilon=1, model="linear_regression").release(table)
 
 
-def test_impossible_combinations_are_refused():
-    columns = COIN | {"b": {"levels": ["x", "y"]}}
-    schema = schema_of(columns, impossible=[{"a": ["heads"], "b": ["x"]}])
-    with pytest.raises(InputError, match=r"\[\[impossible\]\]"):
-        Modips(epsilon=1, model="multinomial").spends(schema)
-
-
-def test_a_number_that_may_be_missing_is_refused():
-    schema = schema_of({"y": NUMBERS["y"] | {"missing": True}})
-    with pytest.raises(InputError, match="'y'"):
-        Modips(epsilon=1, model="normal_moments").spends(schema)
+@pytest.mark.parametrize(
+    ("model", "columns", "rest", "message"),
+    [
+        (
+            "multinomial",
+            COIN | {"b": {"levels": ["x", "y"]}},
+            {"impossible": [{"a": ["heads"], "b": ["x"]}]},
+            r"\[\[impossible\]\]",
+        ),
+        ("normal_moments", {"y": NUMBERS["y"] | {"missing": True}}, {}, "'y'"),
+    ],
+)
+def test_schemas_that_no_model_describes_are_refused(model, columns, rest, message):
+    with pytest.raises(InputError, match=message):
+        Modips(epsilon=1, model=model).spends(schema_of(columns, **rest))
 
 
 def test_records_outside_the_bounds_are_no_table():
