@@ -279,7 +279,7 @@ def people(n: int = 3001) -> Table:
     return Table(pd.DataFrame({"region": region, "age": age, "works": works, "wage": wage}), ALL_SORTS)
 
 
-@pytest.mark.parametrize("options", [{}, {"layers": 2, "below": "margins"}, {"elect": "groups"}, {"elect": "layer"}])
+@pytest.mark.parametrize("options", [{}, {"layers": 2, "below": "margins"}, {"elect": "groups"}])
 def test_public_columns_zeros_missing_values_and_bins(options):
     table = people()
     made = released(Steps(epsilon=5000, n_sets=2, **options), table)

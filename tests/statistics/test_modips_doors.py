@@ -1,7 +1,7 @@
 """What a model file of noisy statistics can't declare, and what is found out on stand-ins before anything is spent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
