@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.intervals import IntervalTree
 from pdips.margins.margin_error import ColumnTree, view_error
 from pdips.margins.tree import GivenColumns, TreeDesign
+from pdips.margins.universal_histogram import IntervalTree
 from pdips.mechanism import Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
@@ -137,9 +137,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     if hasattr(design, "statistics"):
         found, n_averaged = _of_statistics(design, request), plan.repeats
     elif isinstance(design, (TreeDesign, IntervalTree)):
-        names, n_public = design.domain.names, plan.n_public
-        is_tree = isinstance(design, TreeDesign)
-        form = _counts(design, n_public) if is_tree else partial(design.margin, n_public=n_public)
+        names, form = design.domain.names, _form(design, plan.n_public)
         found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
         n_averaged = plan.repeats
     else:
@@ -147,7 +145,9 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     return found if n_averaged == 1 else {name: each.averaged(n_averaged) for name, each in found.items()}
 
 
-def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+def _form(tree: TreeDesign | IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    if isinstance(tree, IntervalTree):
+        return partial(tree.margin, n_public=n_public)
     if tree.views:
         return lambda columns: _on_views(tree, columns)
     if tree.groups is not None or not isinstance(tree.splitter, GivenColumns):

@@ -23,7 +23,7 @@ def consistent(
     variances this is Hay, Rastogi, Miklau and Suciu (2010), theorem 3.
     """
     z, s = ([np.array(each, dtype=np.float64) for each in both] for both in (observed, variances))
-    sums, sum_variances = [], []
+    sums, sum_variances = list[FloatArray](), list[FloatArray]()
     for layer in range(len(parents) - 1, -1, -1):
         n_above = len(z[layer])
         total = np.bincount(parents[layer], weights=z[layer + 1], minlength=n_above)

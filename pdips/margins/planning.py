@@ -295,11 +295,6 @@ def suggest_layers(
         ``two_way_worst`` (standard errors of a cell's count in percentage points of ``n``; margins of public columns
         alone, which are exact, left out), ``usable``, how many of these margins are within one point, ``cells`` of the
         last layer, and ``epsilons`` by layer, to be given on.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range or doesn't fit the schema.
     """
     order = checked_order(schema, order)
     each = positive(epsilon, "epsilon") / _whole(n_sets, "n_sets")

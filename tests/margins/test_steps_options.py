@@ -72,7 +72,7 @@ def test_stopping_reads_noisy_counts_alone(monkeypatch):
     shown = []
     for table in (skewed(), random_table(SCHEMA, 3000, 1)):
         measured = grown(plan, table)
-        statistics = plan.design.statistics(measured, "")
+        statistics = plan.design.noisy_statistics(measured, "")
         estimate = synthesis.estimate(measured, plan.design, n_public=True).values
         shown.append(([frame.to_numpy().tolist() for frame in statistics.values()], estimate.tolist()))
         stopped = measured.layers[2].stopped

@@ -14,8 +14,13 @@ from tables import grown, random_table, scales_of, schema_of, worst_loss
 
 from pdips import InputError, Schema, Table, UniversalHistogram
 from pdips.margins.domain import domain_of, root, split_by
-from pdips.margins.intervals import average_range_variance, best_fan_out, interval_counts, interval_parents
-from pdips.margins.universal_histogram import ShuffledColumns
+from pdips.margins.universal_histogram import (
+    ShuffledColumns,
+    average_range_variance,
+    best_fan_out,
+    interval_counts,
+    interval_parents,
+)
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
 
@@ -86,7 +91,7 @@ def test_counts_are_those_of_ranges():
     measured = grown(plan, table)
     assert [len(counts) for counts in measured.observed] == [1, 2, 4, 7, 42]
     frame = pd.DataFrame(table.codes)
-    frames = plan.design.statistics(measured, "")
+    frames = plan.design.noisy_statistics(measured, "")
     assert list(frames) == ["layer 1", "layer 2", "layer 3", "cells"]
     for number in (1, 2, 3):
         for row in frames[f"layer {number}"].itertuples(index=False):

@@ -1,6 +1,7 @@
-"""The pairs and events on which the Laplace sanitizer, STEPS and the universal histogram are audited."""
+"""The pairs and events on which mechanisms of counts are audited: histograms, urns, trees, margins, networks."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pdips.audit.engines import law_of
 from pdips.audit.neighbour_pairs import (
@@ -16,9 +17,11 @@ from pdips.audit.neighbour_pairs import (
 )
 from pdips.data.schema import Schema
 from pdips.histogram.laplace import LaplaceSanitizer
+from pdips.histogram.urns import Urn
 from pdips.margins.steps import Steps
 from pdips.margins.universal_histogram import UniversalHistogram
 from pdips.mechanism import Mechanism
+from pdips.privacy.loss import Neighbours
 
 SIZE = {"lower": 0, "upper": 10, "bins": 2}
 COLUMNS = {"colour": {"levels": ["blue", "green", "red"]}, "size": SIZE, "ill": {"levels": [False, True]}}
@@ -35,6 +38,14 @@ ALONE = Schema.model_validate({"columns": {"age": AGE}})
 
 WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for name in "abc"}})
 """Too many cells for one view: the margins of a release overlap."""
+
+
+TWO = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
+
+BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
+TIED = Schema.model_validate({"columns": {name: {"levels": [0, 1], "public": name == "a"} for name in "abc"}})
+"""The network starts with a, which is public: which of the others comes next is a choice."""
 
 
 def toward(mechanism: Mechanism, pair: Pair) -> Pair:
@@ -125,3 +136,59 @@ def universal(build: Callable[..., UniversalHistogram]) -> Iterator[Case]:
         yield Case(cut, ordered[0])
     if shuffled is None and cut is None:
         yield Case(build(), pairs[1], "exact")
+
+
+def sized_urn(build: Callable[..., Urn]) -> Iterator[Case]:
+    """Yield the cases of an urn whose number of draws can be given: one draw, three, and as many as records."""
+    one, three = build(n_records=1), build(n_records=3)
+    yield Case(one, alone(one.neighbours))
+    yield Case(one, alone(one.neighbours), "exact")
+    yield from exactly(three, list(small_pairs(THREE, one.neighbours, 3)))
+    if one.neighbours == "replace-one":
+        yield from urn(build)
+
+
+def urn(build: Callable[..., Urn]) -> Iterator[Case]:
+    """Yield the cases of an urn with as many draws as records."""
+    mechanism: Mechanism = build()
+    pairs = worst_pairs(TINY, mechanism.neighbours)
+    yield Case(mechanism, alone(mechanism.neighbours))
+    yield from exactly(mechanism, [*pairs, *small_pairs(THREE, mechanism.neighbours, 3)])
+    yield Case(mechanism, pairs[0])
+
+
+def alone(neighbours: Neighbours) -> Pair:
+    """Return the pair of which one table has a record in a cell that is empty in the other, with the worst event.
+
+    Under add-remove a crowd is in the other cell: the larger it is, the closer the loss comes to epsilon, and the rarer
+    the event becomes.
+    """
+    crowd = [(0,)] * 5
+    first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
+    name = "empty cell: a record alone in its cell moves or leaves"
+    pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
+    return with_event(pair, lambda rows: (rows == 1).all(axis=1), "all synthetic records are in that cell")
+
+
+def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
+    """Yield the cases of PrivBayes: one joint table of all columns, networks with tables, networks by themselves."""
+    pairs = worst_pairs(TINY, build().neighbours)
+    yield from by_both(where_allowed(build, degree=2), pairs)
+    tables = where_allowed(build, degree=1, usefulness=0, network_share="0.001")
+    for made in (tables, build()):
+        yield from exactly(made, pairs)
+        if made is not None:
+            yield Case(made, pairs[0])
+    for score in ("r", "mi"):
+        choices = where_allowed(build, degree=1, usefulness=0, network_share="0.999", score=score)
+        if choices is not None:
+            yield from exactly(choices, list(small_pairs(BITS, choices.neighbours, 2)))
+            yield from (Case(choices, _turning_pair(), engine) for engine in ("exact", "counts"))
+
+
+def _turning_pair() -> Pair:
+    """Return the pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c."""
+    crowd = [(1, 1, 1)] * 60
+    first, second = (table_of([*crowd, odd], TIED) for odd in ((0, 0, 1), (0, 1, 0)))
+    pair = Pair("turning: the odd record ties the first column to another one", first, second, "replace-one")
+    return with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")
