@@ -93,11 +93,6 @@ def published(name: str) -> type[Any]:
 
     These forms are in the distribution ``pdips-papers``, and are found by its entry points of the group
     ``pdips.published``.
-
-    Raises
-    ------
-    InputError
-        If the mechanism has no such form, or ``pdips-papers`` isn't installed.
     """
     forms = _published_forms()
     if not forms:
@@ -113,13 +108,7 @@ def variants_of(name: str) -> tuple[str, ...]:
 
 
 def variant_class(name: str, variant: str) -> tuple[type[Any], dict[str, Any]]:
-    """Return the class of a mechanism in a variant, and the settings that choose the variant within that class.
-
-    Raises
-    ------
-    InputError
-        If there is no such mechanism or variant.
-    """
+    """Return the class of a mechanism in a variant, and the settings that choose the variant within that class."""
     mechanism, forms = find(name), _published_forms()
     if variant == "published" and "published" not in mechanism.variants and (name in forms or not forms):
         return published(name), {}

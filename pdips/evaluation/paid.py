@@ -281,8 +281,8 @@ def _document(
             ],
             "references": "what a resample of the first synthetic set scores against it; they cost nothing",
             "score": score.describe(),
-            "privacy": StatedLoss.of(figures.loss),
-            "spends": [StatedSpend.of(spend) for spend in figures.spends],
+            "privacy": StatedLoss.model_validate(figures.loss),
+            "spends": [StatedSpend.model_validate(spend) for spend in figures.spends],
             "software": software(),
             "receipt": None if figures.receipt is None else asdict(figures.receipt),
         }

@@ -25,7 +25,7 @@ from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.bayes_net.privbayes import PrivBayes
 from pdips.margins import elections
 from pdips.margins.elections import STEPS_PER_UNIT, group_width, node_width
-from pdips.posterior import price as prices
+from pdips.posterior import censored_posterior as prices
 from pdips.privacy.loss import zcdp
 from pdips.registry import AUDITS, MECHANISMS
 from pdips.statistics.model import StatisticModel

@@ -88,8 +88,8 @@ class Staged(CensoredPosterior):
     noisy: tuple[int, ...]
     """That outcome: the noisy count of each cell. The noisy counts that are asked for are what they are."""
 
-    def _followed(self, curator: Curator) -> Callable[[IntArray], IntArray]:
-        return lambda _: np.array(self.noisy)
+    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
+        return np.array(self.noisy)
 
 
 def censored(build: Build) -> Iterator[Case]:
