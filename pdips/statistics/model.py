@@ -20,10 +20,9 @@ from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
 from pdips.posterior.closures import check_closed
 from pdips.posterior.model import quiet
-from pdips.posterior.model_checks import check_proper
+from pdips.posterior.model_checks import check_gradient, check_proper, check_unused
 from pdips.posterior.model_file import load
 from pdips.posterior.nuts import SHORTEST_TUNING, agreeing, available
-from pdips.posterior.rehearsal import check_gradient, check_unused
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics

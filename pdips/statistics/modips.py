@@ -20,12 +20,12 @@ from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
-from pdips.posterior import price as prices
+from pdips.posterior.censored_posterior import largest_rho
+from pdips.posterior.columns import public_columns
+from pdips.posterior.columns import to_frame as to_records
 from pdips.posterior.inspection import MOST_LISTED, Posterior, listed
+from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.posterior.model_file import stored_name
-from pdips.posterior.records import public_columns
-from pdips.posterior.records import to_frame as to_records
-from pdips.posterior.rehearsal import Tried, on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
@@ -151,7 +151,7 @@ class Modips(Mechanism):
         """The total as a zero-concentrated loss; 0 for a pure one."""
         if self.kind == "pure":
             return Fraction(0)
-        return prices.largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
+        return largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
 
     @property
     def _rounds(self) -> int:

@@ -19,9 +19,8 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.consistency import simplex_projection
-from pdips.posterior.columns import stand_ins
-from pdips.posterior.records import public_columns
-from pdips.posterior.records import to_frame as to_records
+from pdips.posterior.columns import public_columns, stand_ins
+from pdips.posterior.columns import to_frame as to_records
 from pdips.privacy.curator import Curator, Drawing, noisy_counts
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import RandomBits
