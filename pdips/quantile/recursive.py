@@ -4,7 +4,7 @@ Kaplan, Schnapp and Stemmer (2022), *Differentially private approximate quantile
 exact rational targets and weak order. Proofs: ``docs/proofs/kng.md``.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -23,17 +23,9 @@ CELLS_AT_ONCE = 2**20
 
 @dataclass(frozen=True)
 class QuantileSplit:
-    """One choice: a quantile between two that are already there, or the ends.
+    """One choice: a quantile between two that are already there, or the ends (-1, and the number of quantiles).
 
-    Parameters
-    ----------
-    quantile, lower, upper : int
-        Positions in the list of quantiles; ``lower`` is -1 at the lower end, ``upper`` the number of quantiles at the
-        upper one.
-    share : Fraction
-        The part of the records between the two that should lie at or below the quantile.
-    unit : Fraction
-        Nats for one record of misfit.
+    ``share`` of the records between the two should lie at or below it; ``unit`` is nats for one record of misfit.
     """
 
     quantile: int
@@ -42,28 +34,20 @@ class QuantileSplit:
     share: Fraction
     unit: Fraction
 
-    @property
-    def reach(self) -> Fraction:
-        """How far one record that comes or goes can move the misfit."""
-        return max(self.share, 1 - self.share)
-
 
 @dataclass(frozen=True, kw_only=True)
 class RecursiveQuantiles(GridQuantiles):
-    """All quantiles of one column, level by level; the parameters are those of :class:`GridQuantiles`.
+    """All quantiles of one column, level by level.
 
-    Take 16 parts or more where many records may share a value: it costs next to nothing.
-
-    Notes
-    -----
     A split between grid points lo <= hi chooses among lo, ..., hi with the misfit abs(N(lo, b] - share * N(lo, hi]):
     the records in (lo, hi] alone. There always is a candidate, and a split without records is drawn like any other.
+    Take 16 parts or more where many records may share a value: it costs next to nothing.
     """
 
     parts: int = 16
 
     @cached_property
-    def splits(self) -> list["QuantileSplit"]:
+    def splits(self) -> list[QuantileSplit]:
         """The choices, those of the first level first."""
         return [split for level in recursive_splits(self.taus, self.epsilon, self.neighbours) for split in level]
 
@@ -91,7 +75,7 @@ class RecursiveQuantiles(GridQuantiles):
             positions[:, split.quantile] = first + columns
         return positions, logs
 
-    def _scores(self, split: "QuantileSplit", drawn: IntArray) -> tuple[IntArray, int, Fraction]:
+    def _scores(self, split: QuantileSplit, drawn: IntArray) -> tuple[IntArray, int, Fraction]:
         """Return whole scores, a row for each row of earlier choices, the position of their first column, and nats.
 
         The misfit is counted in steps of 1 / (parts * q) record, q the denominator of the split's share.
@@ -111,14 +95,16 @@ class RecursiveQuantiles(GridQuantiles):
 def recursive_splits(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours) -> list[list[QuantileSplit]]:
     """Return the splits of each level, with units that spend exactly the level's equal part; all of it is public.
 
-    Under add-remove a record is in one split of a level, which costs 2 * unit * reach. Under replace-one it may leave
-    one and enter another, so each may cost half of the level's part; where a level has one split, a record replaced
-    within it costs 2 * unit.
+    Under add-remove a record is in one split of a level, which costs 2 * unit * max(share, 1 - share). Under
+    replace-one it may leave one and enter another, so each may cost half of the level's part; where a level has one
+    split, a record replaced within it costs 2 * unit.
     """
-    bounds = [Fraction(0), *taus, Fraction(1)]
-    halves = list(_halves(len(taus)))
-    part = Fraction(epsilon, len(halves))
-    levels = []
+    open_, halves = [(-1, len(taus))], list[list[tuple[int, int, int]]]()
+    while open_:
+        halves.append([(low, (low + high) // 2, high) for low, high in open_])
+        sides = [half for low, middle, high in halves[-1] for half in ((low, middle), (middle, high))]
+        open_ = [(low, high) for low, high in sides if high - low > 1]
+    bounds, levels = [Fraction(0), *taus, Fraction(1)], []
     for level in halves:
         splits = []
         for lower, middle, upper in level:
@@ -127,16 +113,6 @@ def recursive_splits(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Ne
             cost = 2 * max(share, 1 - share)
             if neighbours == "replace-one":
                 cost = Fraction(2) if len(level) == 1 else 2 * cost
-            splits.append(QuantileSplit(middle, lower, upper, share, part / cost))
+            splits.append(QuantileSplit(middle, lower, upper, share, Fraction(epsilon, len(halves)) / cost))
         levels.append(splits)
     return levels
-
-
-def _halves(n_quantiles: int) -> Iterator[list[tuple[int, int, int]]]:
-    """Yield the (lower, middle, upper) positions of each level."""
-    open_ = [(-1, n_quantiles)]
-    while open_:
-        level = [(low, (low + high) // 2, high) for low, high in open_]
-        yield level
-        halves = [half for low, middle, high in level for half in ((low, middle), (middle, high))]
-        open_ = [(low, high) for low, high in halves if high - low > 1]

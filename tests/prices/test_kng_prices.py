@@ -19,8 +19,8 @@ from pdips.privacy.noise import choice_log_probabilities
 from pdips.privacy.replay import exact_law
 from pdips.quantile.column_plan import ColumnPlan
 from pdips.quantile.gradient import Gradient
-from pdips.quantile.kng import QuantilePlan
 from pdips.quantile.line_search import Fitter
+from pdips.quantile.quantile_plan import QuantilePlan
 
 EPSILON = Fraction(3, 2)
 ROUNDING = 1e-9

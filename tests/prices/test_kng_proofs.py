@@ -3,6 +3,7 @@
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
+from typing import get_args
 
 import numpy as np
 import pandas as pd
@@ -21,12 +22,14 @@ from pdips.quantile import column_synthesis
 from pdips.quantile import line_search as lines
 from pdips.quantile.column_plan import ColumnPlan, NumericPart
 from pdips.quantile.column_synthesis import ColumnTask
-from pdips.quantile.gradient import NORMS, Gradient
-from pdips.quantile.kng import KNG, WIDE, QuantilePlan
+from pdips.quantile.gradient import Gradient, Norm
+from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual, instrumented, rotated
 from pdips.quantile.line_search import Fitter
+from pdips.quantile.quantile_plan import WIDE, QuantilePlan
 from pdips_papers.kng.as_printed import PrintedKNG, true_epsilon
 
+NORMS = get_args(Norm)
 TAUS = [Fraction(1, 2), Fraction(1, 100), Fraction(3, 4), Fraction(99, 100), Fraction(2, 3)]
 
 
@@ -112,7 +115,7 @@ def test_a_step_has_no_more_candidates_than_the_exact_draw_is_proved_for(p):
         together = lines.rounds(p) if p <= fitter.at_once else ()  # more slopes are searched for one by one
         each = [fitter.around(records, records.start(), one) for one in {*together, WIDE}]
         for found in (*each, fitter.beside(records, records.start(), slopes=True)):
-            assert 1 < len(found.slopes) * len(found.intercepts.offsets) <= 2**22
+            assert 1 < len(found.slopes) * len(found.intercepts) <= 2**22
 
 
 def test_base_weights_never_leave_the_range_of_scores():
@@ -143,14 +146,11 @@ def test_a_record_has_the_same_bits_whatever_records_are_beside_it(p):
     box = Box(schema, names, {})
     task = ColumnTask(
         part=NumericPart(budget=budget_of(1), box=box),
-        schema=schema,
-        name=f"x{p}",
+        column=schema.columns[f"x{p}"],
         regression=None,
         pilot=pilot,
         n_public=None,
         steers=False,
-        keep=1.0,
-        rng=rng,
     )
 
     def records(rows):

@@ -2,15 +2,17 @@
 
 from fractions import Fraction
 from itertools import product
+from typing import get_args
 
 import numpy as np
 import pytest
 from quantile_tables import budget_of
 
 from pdips.data.encoding import UNITS
-from pdips.quantile.gradient import NORMS, Gradient
+from pdips.quantile.gradient import Gradient, Norm
 from pdips.quantile.line_search import Fitter
 
+NORMS = get_args(Norm)
 TAUS = [Fraction(1, 2), Fraction(1, 10), Fraction(3, 4), Fraction(99, 100)]
 FAR = 1000 * UNITS
 

@@ -15,10 +15,10 @@ from pdips.data.table import Table
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
-from pdips.quantile.conditional import LineDraw
+from pdips.quantile.conditional import line_draw
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
-from pdips.quantile.line_search import Candidates, Fitter, Spread
+from pdips.quantile.line_search import Candidates, Fitter, spread
 from pdips.quantile.panel import Panel
 
 PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
@@ -53,10 +53,7 @@ def spied(mechanism, table):
     class Spy(type(mechanism)):
         def fit(self, task, curator):
             tasks.append(task)
-            return self
-
-        def draw(self, given, n, rng):
-            return np.full(n, 50.0)
+            return lambda given, n, rng: np.full(n, 50.0)
 
     plan, rng = mechanism.plan(table.schema), np.random.default_rng(1)
     Spy(**vars(mechanism)).synthesize(plan, Drawing(plan, table, RandomBits(rng)), rng)
@@ -141,11 +138,11 @@ def test_chosen_lines_stay_within_the_price():
         def fit(self, task, curator):
             regression = task.regression
             slopes = np.array([[0.0], [regression.span / 2]])[: 1 + task.box.n_predictors, : task.box.n_predictors]
-            spread = Spread.of(regression.span, regression.span / 3, 2, regression.step, upwards=True)
-            around = Candidates(around=regression.start(), slopes=slopes, intercepts=spread)
+            offsets = spread(regression.span, regression.span / 3, 2, regression.step, upwards=True)
+            around = Candidates(around=regression.start(), slopes=slopes, intercepts=offsets)
             (step,) = self.steps(task.part)
             line = Fitter(slack=10.0).choose(regression, around, Fraction(3, 4), step, curator)
-            return LineDraw(task.column, task.box, np.array([0.75]), line[None], "quantile")
+            return line_draw(task.column, task.box, np.array([0.75]), line[None], "quantile")
 
     found = worst_losses(OneLine(epsilon=3, **PANEL), schema_of((1976, 1977)), values=(2.0, 900.0))
     assert max(found) <= 3 + 1e-9

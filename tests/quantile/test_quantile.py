@@ -41,7 +41,7 @@ VALUES = (3.0, 40.0, 40.0, 700.0, 950.0)
 
 def grid_of(n: int) -> np.ndarray:
     records = regression_of(np.zeros(0), np.zeros((0, 0)), 0.0, 1000.0)
-    return Fitter(n_intercepts=n).beside(records, records.start(), upwards=True).intercepts.offsets
+    return Fitter(n_intercepts=n).beside(records, records.start(), upwards=True).intercepts
 
 
 def law_of(made, table) -> np.ndarray:
@@ -176,7 +176,7 @@ def test_a_stratum_without_records_costs_and_releases_like_any_other(made, by):
     assert made.spends(MIXED) == made.__class__(**made.__dict__).spends(empty.schema)
     draws = draws_of(made, empty)
     values = {"region": np.ones(50), "sector": np.ones(50), "size": np.full(50, 7.0)}
-    drawn = draws["pay"].draw(values, 50, np.random.default_rng(0))
+    drawn = draws["pay"](values, 50, np.random.default_rng(0))
     assert ((drawn >= 0) & (drawn <= 100) | np.isnan(drawn)).all()
     released, _ = made.release(empty, rng=np.random.default_rng(7))
     assert len(released.sets[0]) == 120
