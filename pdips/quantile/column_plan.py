@@ -208,64 +208,11 @@ class ColumnPlan:
                 )
 
 
-def column_plan(
-    schema: Schema,
-    *,
-    epsilon: Fraction,
-    neighbours: Neighbours,
-    order: Sequence[str] | None,
-    predictors: Mapping[str, Sequence[str]],
-    caps: Mapping[str, float],
-    budget: Mapping[str, Fraction],
-    by: Sequence[str],
-    panel: Panel | None,
-) -> ColumnPlan:
-    """Check settings by column against a schema and return the plan; an empty budget stands for the usual shares."""
-    _check_columns(schema, order, by, (*predictors, *caps, *budget))
-    for name, value in caps.items():
-        column = schema.columns[name]
-        if column.lower is None or column.upper is None:
-            raise InputError(f"caps: column {name!r} has levels, not bounds")
-        if not column.lower < value <= column.upper:
-            raise InputError(
-                f"caps: that of {name!r} must be above its lower bound {column.lower:g} and at most its upper bound "
-                f"{column.upper:g}, got {value:g}: predictors need a range of some width"
-            )
-    public, years = schema.public_columns, panel.years if panel else {}
-    free = [name for name in (order or schema.columns) if name not in public]
-    strata = [name for name in by if name in free]
-    ordered = (*strata, *(name for name in free if name not in strata))
-    given: dict[str, tuple[str, ...]] = {}
-    for place, name in enumerate(ordered):
-        before = (*public, *ordered[:place])
-        wanted = panel.given(name, predictors.get(name)) if panel and name in years else predictors.get(name, before)
-        for other in wanted:
-            if other not in before:
-                raise InputError(f"predictors: {other!r} doesn't come before {name!r}; change order")
-        if budget and name not in budget:
-            raise InputError(f"budget needs a share above 0 for {name!r}, as for every column that isn't public")
-        given[name] = tuple(wanted)
-    # usually twice as much for a column that depends on others or is a year's
-    weights = {name: budget.get(name, Fraction(2 if given[name] or name in years else 1)) for name in ordered}
-    total = sum(weights.values(), Fraction(0))
-    found = ColumnPlan(
-        schema=schema,
-        order=ordered,
-        given=given,
-        caps=caps,
-        shares={name: weight / total for name, weight in weights.items()},
-        by=tuple(by),
-        epsilon=epsilon,
-        neighbours=neighbours,
-        panel=panel,
-    )
-    if found.strata.n > MOST_STRATA:
-        raise InputError(f"by makes {found.strata.n:,} strata; at most {MOST_STRATA} are synthesized separately")
-    return found
-
-
-def _check_columns(schema: Schema, order: Sequence[str] | None, by: Sequence[str], others: Sequence[str]) -> None:
-    for name in (*(order or ()), *by, *others):
+def check_columns(
+    schema: Schema, order: Sequence[str] | None, by: Sequence[str], caps: Mapping[str, float], others: Sequence[str]
+) -> None:
+    """Refuse settings by column that name what isn't there or doesn't fit."""
+    for name in (*(order or ()), *by, *caps, *others):
         if name not in schema.columns:
             raise InputError(f"{name!r} is no column of the schema; it has {', '.join(schema.columns)}")
     if schema.impossible:
@@ -285,3 +232,12 @@ def _check_columns(schema: Schema, order: Sequence[str] | None, by: Sequence[str
         low, high = (0.0, 1.0) if column.is_categorical else Scale(column).bounds
         if not high - low > LEAST_WIDTH:
             raise InputError(f"column {name!r}: its bounds are one and the same number to a double on its scale")
+    for name, value in caps.items():
+        column = schema.columns[name]
+        if column.lower is None or column.upper is None:
+            raise InputError(f"caps: column {name!r} has levels, not bounds")
+        if not column.lower < value <= column.upper:
+            raise InputError(
+                f"caps: that of {name!r} must be above its lower bound {column.lower:g} and at most its upper bound "
+                f"{column.upper:g}, got {value:g}: predictors need a range of some width"
+            )

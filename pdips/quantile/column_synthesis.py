@@ -20,7 +20,7 @@ from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, exact, positive
 from pdips.privacy.plan import Plan, Step
-from pdips.quantile.column_plan import ColumnPlan, NumericPart, column_plan
+from pdips.quantile.column_plan import MOST_STRATA, ColumnPlan, NumericPart, check_columns
 from pdips.quantile.conditional import Draw, level_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import MOST_RECORDS
@@ -143,22 +143,43 @@ class ColumnSynthesis(Mechanism):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        predictors, caps = named(self.predictors, "predictors"), named(self.caps, "caps")
-        return column_plan(
-            schema,
+        split = {name: text.split("+") for name, text in named(self.predictors, "predictors").items()}
+        predictors = {name: [each.strip() for each in texts if each.strip()] for name, texts in split.items()}
+        caps = {name: float(exact(value, f"caps of {name!r}")) for name, value in named(self.caps, "caps").items()}
+        budget = {name: positive(value, f"budget of {name!r}") for name, value in named(self.budget, "budget").items()}
+        panel = panel_of(schema, self.panel, self.panel_columns, self.births_share)
+        check_columns(schema, self.order, self.by, caps, (*predictors, *budget))
+        public, years = schema.public_columns, panel.years if panel else {}
+        free = [name for name in (self.order or schema.columns) if name not in public]
+        strata = [name for name in self.by if name in free]
+        ordered = (*strata, *(name for name in free if name not in strata))
+        given: dict[str, tuple[str, ...]] = {}
+        for place, name in enumerate(ordered):
+            before, wanted = (*public, *ordered[:place]), predictors.get(name)
+            if panel and name in years:
+                wanted = panel.given(name, wanted)
+            given[name] = before if wanted is None else tuple(wanted)
+            for other in given[name]:
+                if other not in before:
+                    raise InputError(f"predictors: {other!r} doesn't come before {name!r}; change order")
+            if budget and name not in budget:
+                raise InputError(f"budget needs a share above 0 for {name!r}, as for every column that isn't public")
+        # usually twice as much for a column that depends on others or is a year's
+        weights = {name: budget.get(name, Fraction(2 if given[name] or name in years else 1)) for name in ordered}
+        found = ColumnPlan(
+            schema=schema,
+            order=ordered,
+            given=given,
+            caps=caps,
+            shares={name: weight / sum(weights.values()) for name, weight in weights.items()},
+            by=tuple(self.by),
             epsilon=exact(self.epsilon, "epsilon"),
             neighbours=self.neighbours,
-            order=self.order,
-            predictors={
-                name: [each.strip() for each in text.split("+") if each.strip()] for name, text in predictors.items()
-            },
-            caps={name: float(exact(value, f"caps of {name!r}")) for name, value in caps.items()},
-            budget={
-                name: positive(value, f"budget of {name!r}") for name, value in named(self.budget, "budget").items()
-            },
-            by=self.by,
-            panel=panel_of(schema, self.panel, self.panel_columns, self.births_share),
+            panel=panel,
         )
+        if found.strata.n > MOST_STRATA:
+            raise InputError(f"by makes {found.strata.n:,} strata; at most {MOST_STRATA} are synthesized separately")
+        return found
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: for each column counts of its levels, or the answers that its numbers are drawn from."""

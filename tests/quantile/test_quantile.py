@@ -1,6 +1,5 @@
 """Quantile lines and residuals as releases: the law of a draw, tables of all kinds, and input that is refused."""
 
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -15,7 +14,6 @@ from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
 from pdips.quantile.column_synthesis import TableQuestions
-from pdips.quantile.kng_residual import instrumented
 from pdips.quantile.line_search import Fitter
 
 WAGE = Schema.from_toml("[columns.wage]\nlower = 0\nupper = 1000\n")
@@ -293,27 +291,6 @@ def test_shares_of_the_budget_are_as_asked_for():
     schema = MIXED
     spent = KNGResidual(epsilon=1, budget={"sector": 1, "size": 2, "pay": 5}).spends(schema)
     assert [item.epsilon for item in spent] == [Fraction(1, 8), Fraction(2, 8), Fraction(5, 8)]
-
-
-def test_a_record_more_changes_nothing_of_what_the_others_add():
-    # centred predictors are worked out record by record: a library's matrix product may round by place and number
-    class Noting(KNGResidual):
-        def fit(self, task, curator):
-            seen.append(task)
-            return super().fit(task, curator)
-
-    seen, table = [], mixed_table(301)
-    draws_of(Noting(epsilon=1), table)
-    task = seen[-1]
-    regression, _ = instrumented(task.regression, task)
-    whole = regression.read(table)
-    records = task.regression.read(table)
-    for gone in (0, 1, 7, 100):
-        kept = np.arange(len(records.outcome)) != gone
-        part, _ = instrumented(replace(task.regression, read=lambda _, kept=kept: records.some(kept)), task)
-        found = part.read(table)
-        assert (found.predictors == np.delete(whole.predictors, gone, axis=0)).all()
-        assert (found.instruments == np.delete(whole.instruments, gone, axis=0)).all()
 
 
 def test_a_column_by_itself_has_the_bins_of_the_schema():
