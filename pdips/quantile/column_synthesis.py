@@ -155,7 +155,8 @@ class ColumnSynthesis(Mechanism):
         ordered = (*strata, *(name for name in free if name not in strata))
         given: dict[str, tuple[str, ...]] = {}
         for place, name in enumerate(ordered):
-            before, wanted = (*public, *ordered[:place]), predictors.get(name)
+            before = (*public, *ordered[:place])
+            wanted: Sequence[str] | None = predictors.get(name)
             if panel and name in years:
                 wanted = panel.given(name, wanted)
             given[name] = before if wanted is None else tuple(wanted)

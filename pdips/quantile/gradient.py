@@ -15,7 +15,7 @@ from typing import Any, Literal, Self, get_args
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS, in_units
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -51,11 +51,6 @@ class RegressionRecords:
     def total(self) -> IntArray:
         """Sums of (1, z), z the instruments, over all records, in units."""
         return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
-
-    def some(self, kept: BoolArray) -> Self:
-        """Return those records of which ``kept`` says so."""
-        predictors, instruments = self.predictors[kept], self.instruments[kept]
-        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
 
     def residuals(self, line: FloatArray) -> FloatArray:
         """Return the distance of each outcome above a line."""
@@ -103,7 +98,9 @@ class LineRegression:
 
         def read(table: Table) -> RegressionRecords:
             records = self.read(table)
-            return records.some(rng.random(len(records.outcome)) < self.keep)
+            kept = rng.random(len(records.outcome)) < self.keep
+            predictors, instruments = records.predictors[kept], records.instruments[kept]
+            return replace(records, outcome=records.outcome[kept], predictors=predictors, instruments=instruments)
 
         return replace(self, read=once(read))
 

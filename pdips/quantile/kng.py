@@ -1,6 +1,7 @@
 """kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import ClassVar, Literal, get_args
 
 import numpy as np
@@ -116,7 +117,7 @@ class KNG(ColumnSynthesis):
     @property
     def quantile_plan(self) -> QuantilePlan:
         """Which quantiles, in which order."""
-        taus, shares = quantiles_of(self.quantiles), {}
+        taus, shares = quantiles_of(self.quantiles), dict[str, Fraction | None]()
         for name, share in (("median_share", self.median_share), ("main_share", self.main_share)):
             shares[name] = None if share is None else exact(share, name)
         main = tuple(tau for tau in quantiles_of(self.main) if tau in taus)

@@ -98,7 +98,7 @@ class KNGResidual(ColumnSynthesis):
 
     def steps(self, part: NumericPart) -> tuple[Step, ...]:
         """Return what is asked of each stratum: a line, where there is anything to predict by, and a histogram."""
-        share = exact(self.line_share, "line_share") if self._has_line(part) else Fraction(0)
+        share = exact(self.line_share, "line_share") if self.reads_pilot(part) else Fraction(0)
         if part.budget.per_record * (1 - share) < SMALLEST_EPSILON:
             raise InputError(
                 f"line_share leaves the histogram of {part.budget.item} less than 1e-9 for each record: take a larger "
@@ -110,10 +110,7 @@ class KNGResidual(ColumnSynthesis):
         return *line, part.budget.histogram(name, epsilon * (1 - share), f"{name} of {part.budget.item}")
 
     def reads_pilot(self, part: NumericPart) -> bool:
-        """Whether what is asked depends on records that are drawn on the way: instruments are centred by them."""
-        return self._has_line(part)
-
-    def _has_line(self, part: NumericPart) -> bool:
+        """Whether a line is chosen: its instruments are centred by records that are drawn on the way."""
         return part.box.n_predictors > 0 and (part.unchanged is None or self.continuers == "line")
 
     def fitter(self, part: NumericPart) -> Fitter:
@@ -124,20 +121,20 @@ class KNGResidual(ColumnSynthesis):
         """Choose the median line, then count residuals on public bins, narrow about 0 and wider away from it."""
         regression, frame, part, bins = task.regression, np.eye(1 + task.box.n_predictors), task.part, self.bins
         *steps, histogram = self.steps(part)
-        line, upwards, edges = regression.start(), False, None
-        if self._has_line(part):
+        line, upwards, given = regression.start(), False, np.zeros(0)
+        if self.reads_pilot(part):
             regression, frame = instrumented(regression, task)
             line = self.fitter(part).search(regression, MEDIAN, steps, curator)
         elif part.unchanged is not None:
             line, bins = part.unchanged, few(task, histogram, 8, self.bins // 2)
         elif task.column.is_binned:
-            edges = Scale(task.column).there(task.column.edges) - line[0]
+            given = Scale(task.column).there(task.column.edges) - line[0]
         elif task.column.scale == "log":
-            edges = np.linspace(0, regression.span, few(task, histogram, 6, self.bins) + 1)
+            given = np.linspace(0, regression.span, few(task, histogram, 6, self.bins) + 1)
         else:
             upwards = True
-        if edges is None:
-            edges = spread(regression.span, regression.span * 5e-4, bins, regression.step, upwards=upwards)
+        usual = spread(regression.span, regression.span * 5e-4, bins, regression.step, upwards=upwards)
+        edges = given if len(given) else usual
 
         def counts(table: Table) -> IntArray:
             residuals = regression.read(table).residuals(line)

@@ -167,7 +167,7 @@ class QuantilePlan:
                 neighbours=fitter.neighbours,
             )
 
-        return line[0] + grid.intercepts[open_[curator.draw(step, distribution)]]
+        return np.asarray(line[0] + grid.intercepts[open_[curator.draw(step, distribution)]])
 
 
 def quantiles_of(given: int | Sequence[Number]) -> tuple[Fraction, ...]:

@@ -111,7 +111,7 @@ def test_sums_below_are_those_of_a_direct_count_also_where_records_lie_on_a_line
         assert ties > 5
 
 
-def test_sums_below_of_nobody_are_zero():
+def test_sums_below_without_records_are_zero():
     records = made_up(0, 2, np.random.default_rng(0))
     fitter = Fitter(n_intercepts=16)
     assert not below(records, fitter.around(records, records.start(), rounds(2)[0])).any()

@@ -1,4 +1,4 @@
-"""Panels: who is in which part, what that costs, and that synthetic records exist in the years of their public ones."""
+"""Panels: births and continuers, what they cost, and the years in which synthetic records have values."""
 
 import itertools
 import math
@@ -150,7 +150,7 @@ def test_chosen_lines_stay_within_the_price():
     assert min(found) > 0.2  # something is read of each
 
 
-# Who is where
+# Parts
 
 
 def test_births_are_never_among_the_continuers():
@@ -199,7 +199,7 @@ def test_years_share_the_budget_equally_and_it_adds_up():
     ],
 )
 def test_synthetic_firms_exist_in_the_years_of_the_public_ones(mechanism, levels):
-    years = (1976, 1977, 1980)  # a year that nobody asked for lies between
+    years = (1976, 1977, 1980)  # 1978 and 1979 have no column
     table = Table(firms(60, years), schema_of(years, levels=levels))
     release, _ = mechanism.release(table, rng=np.random.default_rng(2))
     for made in release.sets:
@@ -236,8 +236,8 @@ def test_much_budget_gives_the_panel_back():
 
 def test_one_synthesis_for_each_public_industry():
     frame = firms(industries=2)
-    frame = frame[~((frame["industry"] == "b") & (frame["entry"] == 1977))]  # publicly no births there in that year
-    table = Table(frame.reset_index(drop=True), schema_of(industries=3))  # and nobody at all in the third
+    frame = frame[~((frame["industry"] == "b") & (frame["entry"] == 1977))]  # no births in "b" in 1977
+    table = Table(frame.reset_index(drop=True), schema_of(industries=3))  # no records in "c"
     tasks = spied(KNGResidual(epsilon=3, by=("industry",), births_share="1/4", **PANEL), table)
     shares = [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
     assert [epsilon_of(task) for task in tasks] == [share for share in shares for _ in range(3)]
@@ -254,7 +254,7 @@ def test_confidential_industries_halve_the_budget():
     table = Table(firms(industries=2), schema_of(industries=3, public=False))
     mechanism = KNGResidual(epsilon=8, by=("industry",), **PANEL)
     tasks = spied(mechanism, table)
-    assert len(tasks) == 3 + 2 * 3 * 2  # a stratum that nobody is in costs and counts as every other
+    assert len(tasks) == 3 + 2 * 3 * 2  # a stratum without records costs and counts as every other
     assert {epsilon_of(task) for task in tasks} == {1}  # 2 of 8 for each of four columns, at half for each stratum
     assert {(task.part.budget.in_stratum, task.n_public) for task in tasks} == {("add-remove", None)}
     made = mechanism.release(table, rng=np.random.default_rng(6))[0].sets[0]
