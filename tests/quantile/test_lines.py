@@ -41,17 +41,15 @@ def release(scheme: str, slopes: str, p: int, rng, n_candidates: int = 24) -> np
     return lines.lines(made_up(3, p, rng, lower, lower + span), Anything(rng))
 
 
-RELEASES = 1_000
-"""In all ways together; each with four pairs of neighbouring lines."""
-
 WAYS = [(scheme, slopes) for scheme in ("stepwise", "sandwich") for slopes in ("fixed", "varying")]
 
 
 @pytest.mark.parametrize(("scheme", "slopes"), [*WAYS, ("joint", "fixed")])
 def test_lines_never_cross_in_the_public_box(scheme, slopes):
-    # at all corners of the box, where an affine function has its least value
+    # at all corners of the box, where an affine function has its least value; a fault that shows in one release of ten
+    # escapes 45 releases with probability 0.01, and lines that nothing keeps apart cross in nearly every release
     rng = np.random.default_rng(3)
-    assert sum(crossings(release(scheme, slopes, p, rng, 8)) for p in (1, 1, 2, 3) for _ in range(RELEASES // 20)) == 0
+    assert sum(crossings(release(scheme, slopes, p, rng, 8)) for p in (1, 2, 3) for _ in range(15)) == 0
 
 
 @pytest.mark.long
