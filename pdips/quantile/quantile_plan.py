@@ -19,8 +19,7 @@ from pdips.quantile.column_plan import ColumnBudget
 from pdips.quantile.gradient import LineRegression, once
 from pdips.quantile.joint import JointQuantiles, rounding_price
 from pdips.quantile.line_search import Fitter, SearchRound, sums
-from pdips.quantile.quantile_grid import GridQuantiles, check_quantiles
-from pdips.quantile.recursive import RecursiveQuantiles
+from pdips.quantile.quantile_grid import GridQuantiles, RecursiveQuantiles, check_quantiles
 
 Scheme = Literal["plain", "stepwise", "sandwich", "joint", "recursive"]
 SCHEMES: tuple[Scheme, ...] = get_args(Scheme)

@@ -19,11 +19,10 @@ from tables import RELATIONS
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
 from pdips.quantile import extended_float as wide_numbers
-from pdips.quantile import recursive
+from pdips.quantile import quantile_grid
 from pdips.quantile.extended_float import Powers, choose, plus, times, wide
 from pdips.quantile.joint import JointQuantiles, joint_unit, rounding_price
-from pdips.quantile.quantile_grid import check_quantiles
-from pdips.quantile.recursive import RecursiveQuantiles, recursive_splits
+from pdips.quantile.quantile_grid import RecursiveQuantiles, check_quantiles, recursive_splits
 
 MEDIAN = [Fraction(1, 2)]
 QUARTERS = [Fraction(1, 4), Fraction(1, 2), Fraction(3, 4)]
@@ -294,7 +293,7 @@ def test_joint_draws_have_their_law_and_a_forgotten_gap_is_caught(certain, monke
 
 @pytest.mark.parametrize("chunk", [2**20, 64])
 def test_draws_by_halving_have_their_law_and_a_shifted_one_is_caught(chunk, monkeypatch):
-    monkeypatch.setattr(recursive, "CELLS_AT_ONCE", chunk)
+    monkeypatch.setattr(quantile_grid, "CELLS_AT_ONCE", chunk)
     made, other = (halving(COUNTS, 7, QUARTERS, epsilon, "add-remove", 2) for epsilon in (3, Fraction(33, 10)))
     drawn = made.draw(seeded(), 50_000 if chunk > 64 else 4_000)
     assert fits(drawn, made.log_probabilities()) > ACCEPT
