@@ -162,7 +162,7 @@ MUTANTS = [
     ),
     Mutant(
         "the statement says nothing of records without a person",
-        "privacy/statement.py",
+        "privacy/plan.py",
         "    elif records:",
         "    elif public and not records:",
         f"{CONTRACT} -k statement",
@@ -194,7 +194,7 @@ MUTANTS = [
         "margins/steps.py",
         "l1=width * STEPS_PER_UNIT)",
         "l1=width * STEPS_PER_UNIT / 2)",
-        f"{CONTRACT} -k steps",
+        f"{CONTRACT} -k elections_spend",
     ),
     Mutant(
         "counts of a tree have the noise of add-remove",
@@ -222,7 +222,7 @@ MUTANTS = [
         "bayes_net/privbayes.py",
         "return Sensitivity.of_record(schema, l1=2)",
         "return Sensitivity.of_record(schema, l1=1)",
-        f"{CONTRACT} -k privbayes",
+        f"{CONTRACT} -k rounds_of_a_network",
     ),
     Mutant(
         "choices of a network don't know how far scores move",
@@ -243,7 +243,7 @@ MUTANTS = [
         "quantile/column_plan.py",
         "l1=2 * spread if self.moves else spread)",
         "l1=spread)",
-        "tests/quantile/test_panel.py -k confidential tests/contract/test_contract.py",
+        "tests/prices/test_kng_proofs.py -k changes_its_confidential",
     ),
     Mutant(
         "levels of a column have the noise of add-remove",
@@ -268,14 +268,14 @@ MUTANTS = [
     ),
     Mutant(
         "a record's window is twice what it pays for",
-        "posterior/price.py",
+        "posterior/censored_posterior.py",
         "return self.draw / (2 * sensitivity.l1)",
         "return self.draw / sensitivity.l1",
         f"{CONTRACT} tests/posterior/test_posterior.py -k 'censored or concentrated'",
     ),
     Mutant(
         "square roots of a price are rounded up",
-        "posterior/price.py",
+        "posterior/censored_posterior.py",
         "return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)",
         "return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator) + 1, DIGITS)",
         "tests/posterior/test_censored_parts.py -k concentrated",

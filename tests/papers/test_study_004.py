@@ -12,8 +12,7 @@ from pdips import InputError, RefusedError, Schema, Table
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
-from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.weights import linear_weights
+from pdips.posterior.pseudo_posterior import PseudoPosterior, linear_weights
 from pdips.registry import MECHANISMS
 from pdips_papers import find
 from pdips_papers.harness.page import write

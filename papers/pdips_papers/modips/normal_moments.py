@@ -16,8 +16,7 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
 from pdips.report.formats import MINUS
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.plan import LEAST_VARIANCE, StatisticPlan
 from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each
 from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
@@ -403,7 +402,7 @@ def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits:
 
 
 def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
-    """Return sums, and sums of squares about the mean, made possible as ``post_processing.settle`` does."""
+    """Return sums, and sums of squares about the mean, made possible as ``plan.settle`` does."""
     n = noisy.n
     total = np.clip(noisy.values[:, 0], -n, n)
     scatter = np.maximum(np.clip(noisy.values[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)

@@ -19,10 +19,8 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior, Centre, Draws
 from pdips.posterior.columns import Columns, record_values
-from pdips.posterior.grid import GridDraws
-from pdips.posterior.pseudo_posterior import ChainFit, has_few
-from pdips.posterior.target import Target
-from pdips.posterior.weights import linear_weights
+from pdips.posterior.pseudo_posterior import ChainFit, has_few, linear_weights
+from pdips.posterior.target import GridDraws, Target
 from pdips.privacy.loss import Kind, Neighbours, exact, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
@@ -100,7 +98,7 @@ class PrintedDraws(GridDraws):
     def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:  # type: ignore[override]
         """Return the parameters of independent draws, shape (runs, numbers); weights are made once for all."""
         space, values, rng = self.target.space, record_values(self._table), bits.generator()
-        few = has_few(space.blueprint)
+        few = has_few(space)
         if runs > 1 and not few:
             raise InputError("the published form is audited with models of one to three continuous parameters only")
         fits = (ByLattice if few else ChainFit)(space, values, N_DRAWS, rng)

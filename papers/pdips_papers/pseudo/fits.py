@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
 from pdips.posterior.columns import Values, distinct
-from pdips.posterior.model import Workspace
+from pdips.posterior.model import Blueprint
 from pdips_papers.pseudo.quadrature import Quadrature
 
 COMPILED = 200_000
@@ -20,7 +20,7 @@ class ByLattice:
     name = "quadrature"
     independent = True
 
-    def __init__(self, space: Workspace, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+    def __init__(self, space: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         rows, self.counts = distinct(values, None)
         self.values: Values = rows
         mode = "NUMBA" if len(self.counts) > COMPILED else "FAST_COMPILE"
