@@ -136,7 +136,7 @@ def test_a_simulation_meets_its_target_with_room_for_its_own_error():
 
 
 def test_simulated_widths_and_measures():
-    asked: dict[str, Any] = {"n_records": 300, "replicates": 20, "largest_epsilon": 20}
+    asked: dict[str, Any] = {"n_records": 300, "replicates": 8, "largest_epsilon": 20}
     wide = calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=60, of="b", level=0.8, **asked)
     narrow = calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=60, of="b", **asked)
     assert wide.epsilon > narrow.epsilon
