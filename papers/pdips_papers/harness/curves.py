@@ -28,19 +28,7 @@ EPSILONS = tuple(f"{math.exp(power):.6g}" for power in range(-4, 5))
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a panel.
-
-    Parameters
-    ----------
-    y : sequence of float
-        One value for each place on the axis; NaN for none.
-    colour : int
-        Number of the series colour, from 1.
-    paper : bool
-        Dashed and faint: the paper's figures.
-    thin : bool
-        One of many.
-    """
+    """A line of a panel in a series colour, from 1; the paper's are dashed and faint, one of many is thin."""
 
     y: Sequence[float]
     colour: int
@@ -129,17 +117,7 @@ def boxes(
 
 @dataclass(frozen=True)
 class Violin:
-    """A violin of a panel.
-
-    Parameters
-    ----------
-    label : str
-        Written at its left.
-    values : array-like
-        What its width shows the density of; a dot marks the mean.
-    colour : int
-        Number of the series colour, from 1.
-    """
+    """A violin of a panel: the label at its left, the values whose density it shows, and a series colour from 1."""
 
     label: str
     values: ArrayLike
@@ -207,17 +185,7 @@ def _dress(axes: "Axes", along: Any) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A line of the pictures and a row of the tables.
-
-    Parameters
-    ----------
-    label : str
-        In tables and keys.
-    colour : int
-        Number of the series, from 1.
-    dashed : bool
-        For what is printed in a paper and has no such guarantee.
-    """
+    """A line of the pictures and a row of the tables; dashed for what a paper prints without such a guarantee."""
 
     label: str
     colour: int
@@ -226,19 +194,7 @@ class Method:
 
 @dataclass(frozen=True, kw_only=True)
 class Curves:
-    """The cases and methods of a study that draws curves over epsilon.
-
-    Parameters
-    ----------
-    cases : mapping of str to str
-        End of the name of a row, and how to print it.
-    methods : mapping of str to Method
-        By the beginning of the name of a row.
-    headlines : sequence of str
-        The cases that the terminal shows, at the middle epsilon.
-    groups : mapping of str to sequence of str, optional
-        Titles, and the methods that share a picture; one picture of all methods unless given.
-    """
+    """The cases and methods of a study that draws curves over epsilon."""
 
     cases: Mapping[str, str]
     methods: Mapping[str, Method]
@@ -357,15 +313,7 @@ def batches(replicates: int, size: int) -> list[int]:
 
 
 class CurveFigures(Figures):
-    """Looks up figures of ours by method, case, measure and epsilon.
-
-    Parameters
-    ----------
-    table : DataFrame
-        As :meth:`Curves.table` returns it.
-    curves : Curves
-        Whose cases they are.
-    """
+    """Looks up figures of ours by method, case, measure and epsilon."""
 
     def __init__(self, table: pd.DataFrame, curves: Curves) -> None:
         super().__init__(table)

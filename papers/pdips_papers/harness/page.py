@@ -35,30 +35,7 @@ def write(
     seconds: float,
     command: str,
 ) -> pd.DataFrame:
-    """Write the table and the page of a study.
-
-    Parameters
-    ----------
-    study : Study
-        Whose.
-    options : Options
-        What was asked for.
-    measurements : DataFrame
-        As :func:`pdips_papers.harness.run.measure` returns them.
-    out : path
-        The study's folder.
-    seed : int
-        The seed option.
-    seconds : float
-        Computing time, for the page.
-    command : str
-        What was typed, for the page.
-
-    Returns
-    -------
-    DataFrame
-        The table, as it stands in ``table.csv``.
-    """
+    """Write the table and the page of a study."""
     table = study.table(measurements)[list(COLUMNS)]
     table.to_csv(out / "table.csv", index=False)
     page = render(

@@ -65,21 +65,6 @@ def published(
 ) -> FloatArray:
     """Draw parameters from the printed density; privacy guarantee: none.
 
-    Parameters
-    ----------
-    records : ndarray, shape (n, 3)
-    epsilon : Fraction
-        As in the exponent.
-    n_candidates, stages : int
-        Of the unpaid search; at most :data:`MOST_TREES` candidates get a tree.
-    bits : RandomBits
-
-    Returns
-    -------
-    ndarray, shape (8,)
-
-    Notes
-    -----
     Different from the paper's code: one synthetic table of even spread for each candidate, not the mean of 25 random
     ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates is drawn by exact
     weights, not the end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so few
@@ -122,17 +107,7 @@ def binned(records: FloatArray, edges: FloatArray) -> NDArray[np.float32]:
 def tree_pmse(
     real: NDArray[np.float32], made: NDArray[np.float32], depth: int = DEPTH, least_gain: float = LEAST_GAIN
 ) -> float:
-    """Return the pMSE of a tree that tells confidential from synthetic records, pruned as CART does.
-
-    Parameters
-    ----------
-    real, made : ndarray, shapes (n, 3) and (m, 3)
-        Bins of the confidential and of the synthetic records.
-    depth : int
-        Most splits on the way to a leaf.
-    least_gain : float
-        Misclassified records that a split must save, as a share of the root's, for each split below it.
-    """
+    """Return the pMSE of a tree that tells confidential from synthetic records, pruned as CART does."""
     n, m = len(real), len(made)
     smallest = least_gain * min(n, m)
     grown = DecisionTreeClassifier(max_depth=depth, random_state=0)

@@ -93,13 +93,7 @@ def fertility_schema() -> Schema:
 
 @lru_cache(maxsize=2)
 def read_fertility(path: str) -> Table:
-    """Read the table from a ``.csv`` or ``.parquet`` file, with the columns of ``ORDER``; others are left out.
-
-    Raises
-    ------
-    InputError
-        If a column is missing or holds something else, or there are too few records of either diagnosis to split.
-    """
+    """Read the table from a ``.csv`` or ``.parquet`` file, with the columns of ``ORDER``; others are left out."""
     frame = read_frame(Path(path))
     missing = [name for name in ORDER if name not in frame.columns]
     if missing:

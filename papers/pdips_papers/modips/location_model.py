@@ -35,14 +35,7 @@ ONE_IN = 100
 
 @dataclass(frozen=True)
 class Records:
-    """Data sets, or synthetic sets, of a coded cell and two numbers.
-
-    Parameters
-    ----------
-    cell : ndarray of int64, shape (replicates, sets, n)
-        Cell of the categorical variables; one set for data.
-    z : ndarray, shape (replicates, sets, n, 2)
-    """
+    """Data sets (one a replicate) or synthetic sets: ``cell``, shape (replicates, sets, n), and ``z``, (..., n, 2)."""
 
     cell: IntArray
     z: FloatArray
@@ -55,13 +48,9 @@ class Records:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Public bounds of z in each cell: the midpoint give or take half a range.
+    """Public bounds of z: ``middle``, shape (cells, 2), give or take ``half``, shape (2,), the same in all cells.
 
-    Parameters
-    ----------
-    middle : ndarray, shape (cells, 2)
-    half : ndarray, shape (2,)
-        The same in all cells, so that a record that changes cell changes sums of z - middle as if bounds were common.
+    So a record that changes its cell changes sums of z - middle as if bounds were common.
     """
 
     middle: FloatArray
@@ -85,17 +74,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Draws of the parameters of a general location model.
-
-    Parameters
-    ----------
-    shares : ndarray, shape (replicates, sets, cells)
-        Probabilities of the cells.
-    means : ndarray, shape (replicates, sets, cells, 2)
-        Means of z in each cell.
-    covariance : ndarray, shape (replicates, sets, 2, 2)
-        Of z about these means, common to all cells.
-    """
+    """Draws of shares (replicates, sets, cells), means (..., cells, 2) and the common covariance (..., 2, 2)."""
 
     shares: FloatArray
     means: FloatArray
@@ -104,21 +83,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of data sets, exact or with noise; u is z - middle in units of half the range.
-
-    Parameters
-    ----------
-    counts : ndarray, shape (replicates, cells)
-        Records in each cell.
-    sums : ndarray, shape (replicates, cells, 2)
-        Of u in each cell.
-    products : ndarray, shape (replicates, 3)
-        Sums of u_1^2, u_2^2 and u_1 u_2 over all cells.
-    n : int
-        Number of records: public.
-    noise : float
-        Variance of the noise on each sum.
-    """
+    """Statistics of data sets, exact or with noise; u is z - middle in units of half the range."""
 
     counts: FloatArray
     sums: FloatArray
@@ -203,19 +168,6 @@ def conjugate(
 ) -> Parameters:
     """Draw from the posterior of section 4.3.1, given counts, cell means and the covariance matrix with divisor n.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (replicates, cells) or (replicates, sets, cells)
-        At least 1 where they divide; the second shape has a sanitisation of its own for each set.
-    means : ndarray, shape (..., cells, 2)
-    spread : ndarray, shape (..., 2, 2)
-    n, n_sets : int
-        Number of records, and of draws.
-    rng : Generator
-        Source of randomness.
-
-    Notes
-    -----
     Dirichlet(counts + 1/2); inverse Wishart on n - K degrees, whose scale is n times the matrix (the paper prints the
     matrix itself, which can't be meant: its draws would be n times too small); N(mean, covariance / count).
     """
@@ -275,14 +227,7 @@ def noisy_covariance(spread: FloatArray, bounds: Bounds, factor: float, bits: Ra
 
 
 def cell_moments(records: Records, cells: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return counts and means by cell (0 in empty ones), and the covariance matrix about them with divisor n.
-
-    Returns
-    -------
-    counts : ndarray of int64, shape (replicates, sets, cells)
-    means : ndarray, shape (replicates, sets, cells, 2)
-    spread : ndarray, shape (replicates, sets, 2, 2)
-    """
+    """Return counts and means by cell (0 in empty ones), and the covariance matrix about them with divisor n."""
     shape = (*records.cell.shape[:2], cells)
     place, size = places(records.cell, cells), math.prod(shape)
     counts = np.bincount(place, minlength=size)

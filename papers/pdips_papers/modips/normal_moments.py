@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
@@ -21,7 +22,7 @@ from pdips.statistics.post_processing import LEAST_VARIANCE
 from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each
 from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
-from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
+from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims, normal_posteriors
 from pdips_papers.modips.claims import MODIPS, PARAMETERS
@@ -46,7 +47,6 @@ PRIORS = np.array([0.5, 0.5])
 PROPOSALS, LEAST_WORTH = 4 * DRAWS, 400.0
 
 type Estimates = Mapping[str, tuple[FloatArray, FloatArray]]
-type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 CURVES = Curves(
     cases={
@@ -94,17 +94,7 @@ SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """Samples within public bounds.
-
-    Parameters
-    ----------
-    x : ndarray, shape (replicates, n)
-        In units of the true standard deviation, with true mean 0.
-    lower, upper : float
-        Public bounds.
-    n_bins : int
-        Public number of bins.
-    """
+    """Samples ``x``, shape (replicates, n), within public bounds; their true mean is 0, their true variance 1."""
 
     x: FloatArray
     lower: float
@@ -124,19 +114,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Noisy:
-    """Noisy sums of u and u^2, u = (x - middle) / half in [-1, 1].
-
-    Parameters
-    ----------
-    values : ndarray, shape (replicates, 2)
-        As they are published.
-    scales : ndarray, shape (2,)
-        Of their Laplace noise.
-    n : int
-        Public number of records.
-    unit : ColumnUnit
-        Middle and half of the public bounds.
-    """
+    """Noisy sums of u and u^2, u = (x - middle) / half in [-1, 1]."""
 
     values: FloatArray
     scales: FloatArray
@@ -146,17 +124,7 @@ class Noisy:
 
 @dataclass(frozen=True)
 class Moments:
-    """Means and variances of the normal laws that sets are drawn from, and the bounds.
-
-    Parameters
-    ----------
-    mean, variance : ndarray, shape (replicates, sets)
-        In units of the data.
-    lower, upper : float
-        Bounds.
-    n : int
-        Records of a set.
-    """
+    """Means and variances, shape (replicates, sets), of the normal laws that sets of n records are drawn from."""
 
     mean: FloatArray
     variance: FloatArray
@@ -208,12 +176,14 @@ def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") ->
     return _combined(method, sample, estimates(mean, second, fourth, sample.n), suffix)
 
 
-def _combined(method: str, sample: Sample, found: Estimates, suffix: str, rule: Rule = combine) -> list[dict[str, Any]]:
+def _combined(
+    method: str, sample: Sample, found: Estimates, suffix: str, rule: Rule = "sanitized"
+) -> list[dict[str, Any]]:
     case = f"n={sample.n}, lower={sample.lower}"
     return [
         row
         for name, truth in TRUTH.items()
-        for row in summary(f"{method}, {name}, {case}", suffix, rule(*found[name]), truth)
+        for row in summary(f"{method}, {name}, {case}", suffix, combine(*found[name], rule), truth)
     ]
 
 
@@ -223,10 +193,10 @@ def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str
     noisy = sanitize(sample.x, sample.lower, sample.upper, epsilon, bits)
     draws, _ = noise_aware(noisy, rng)
     made: dict[str, tuple[Moments, Rule]] = {
-        "modips-published": (_published(sample, epsilon, bits), combine),
-        "modips-plug-in": (moments(noisy, plug_in(noisy, N_SETS, rng)), combine),
-        "modips-aware": (moments(noisy, draws[:, :N_SETS]), combine_predictive),
-        "modips-aware-many": (moments(noisy, draws[:, :MANY_SETS]), combine_predictive),
+        "modips-published": (_published(sample, epsilon, bits), "sanitized"),
+        "modips-plug-in": (moments(noisy, plug_in(noisy, N_SETS, rng)), "sanitized"),
+        "modips-aware": (moments(noisy, draws[:, :N_SETS]), "posterior-predictive"),
+        "modips-aware-many": (moments(noisy, draws[:, :MANY_SETS]), "posterior-predictive"),
     }
     rows = []
     for method, (found, rule) in made.items():
@@ -441,15 +411,7 @@ def estimates_of_sets(found: Moments, rng: np.random.Generator) -> Mapping[str, 
 
 
 def estimates(first: Any, second: Any, fourth: Any, n: int) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return estimates of mean and variance with their squared standard errors, as in section 4.2.
-
-    Parameters
-    ----------
-    first, second, fourth : ndarray
-        Means of sets, and moments about them, divisor n.
-    n : int
-        Records of a set.
-    """
+    """Return estimates of mean and variance with their squared standard errors, as in section 4.2."""
     variance = second * n / (n - 1)
     kurtosis = np.divide(fourth, second**2, out=np.full(first.shape, 3.0), where=second > 0) - 3
     spread = variance**2 * np.maximum(2 / (n - 1) + kurtosis / n, 0)

@@ -12,18 +12,18 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
 from pdips_papers.harness.batch import release_each
 from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
-from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
+from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
 from pdips_papers.modips.claims import MODIPS
 
 type Floats = NDArray[np.floating[Any]]
-type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
 RECORDS_A_BATCH, MOST_REPLICATES = 200_000, 1000
@@ -105,11 +105,11 @@ class Proportions(CurveStudy):
 
 
 def measured(
-    method: str, ones: IntArray, n: int, pi: float, suffix: str = "", *, rule: Rule = combine
+    method: str, ones: IntArray, n: int, pi: float, suffix: str = "", *, rule: Rule = "sanitized"
 ) -> list[dict[str, Any]]:
     """Estimate the proportion from the ones in synthetic sets, shape (replicates, sets), as section 4.1 does."""
     share = ones / n
-    return summary(f"{method}, n={n}, pi={pi:g}", suffix, rule(share, share * (1 - share) / n), pi)
+    return summary(f"{method}, n={n}, pi={pi:g}", suffix, combine(share, share * (1 - share) / n, rule), pi)
 
 
 def shipped(method: str, counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -128,7 +128,7 @@ def noise_aware(
     rows = []
     for name, n_sets in (("modips-aware", N_SETS), ("modips-aware-many", MANY_SETS)):
         sets = aware_sets(posteriors, noisy, n_sets, rng)
-        rows += measured(name, sets, n, pi, suffix, rule=combine_predictive)
+        rows += measured(name, sets, n, pi, suffix, rule="posterior-predictive")
     intervals = {"modips-posterior": posteriors.interval(noisy), "modips-test": inverted(noisy, n, epsilon)}
     for name, found in intervals.items():
         rows += interval_summary(f"{name}, n={n}, pi={pi:g}", suffix, found, pi)
@@ -136,12 +136,7 @@ def noise_aware(
 
 
 def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
-    """Draw counts of ones in each set from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy.
-
-    Returns
-    -------
-    ndarray of int64, shape (replicates, sets)
-    """
+    """Draw counts of ones in each set from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy."""
     return _beta_binomial(counts[:, None] + PRIOR, n - counts[:, None] + PRIOR, n, N_SETS, bits.generator())
 
 
@@ -181,13 +176,7 @@ def repaired_scale(epsilon: Fraction) -> Fraction:
 
 
 def published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw each set from the posterior given a noisy count of its own, of scale m / epsilon and clamped, as if exact.
-
-    Returns
-    -------
-    ndarray of int64, shape (replicates, sets)
-        Ones in each set.
-    """
+    """Draw each set from the posterior given a noisy count of its own (scale m / epsilon, clamped), as if exact."""
     noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
     return _sets(np.clip(counts[:, None] + noise, 0, n), n, N_SETS, bits)
 
@@ -218,13 +207,6 @@ class Posteriors:
 
     The true count k of n has the law BetaBinomial(n, 1/3, 1/3) times exp(-epsilon abs(noisy - k)); given it, the
     proportion is Beta(k + 1/3, n - k + 1/3). Noisy counts beyond 0 or n say the same as those bounds.
-
-    Parameters
-    ----------
-    n : int
-        Records.
-    epsilon : Fraction
-        Of the one sanitization.
     """
 
     def __init__(self, n: int, epsilon: Fraction) -> None:
@@ -264,15 +246,6 @@ def inverted(
 
     The noisy count is binomial plus discrete Laplace noise; a proportion is rejected where the probability of less than
     the noisy count plus half of that of the same (mid-p) is in a tail.
-
-    Parameters
-    ----------
-    noisy : ndarray, shape (replicates,)
-        Noisy counts.
-    n, epsilon
-        Records, and the loss of the one sanitization.
-    level : float
-        Of the interval.
     """
     shares, laws = _binomials(n)
     value, place = np.unique(noisy, return_inverse=True)

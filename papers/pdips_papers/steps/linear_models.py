@@ -29,19 +29,7 @@ REACH = 4.0
 
 @dataclass(frozen=True)
 class Model:
-    """A linear model on the 120 combinations of x1 to x4, with noise of variance 1.
-
-    Parameters
-    ----------
-    design : ndarray, shape (120, coefficients)
-        Regressors of each combination.
-    beta : ndarray, shape (coefficients,)
-        True coefficients.
-    names : tuple of str
-        What to call them.
-    penalty : float
-        Of the ridge regression; 0 for least squares.
-    """
+    """A linear model on the 120 combinations of x1 to x4, with noise of variance 1."""
 
     design: FloatArray
     beta: FloatArray
