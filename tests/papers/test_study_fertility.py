@@ -14,7 +14,7 @@ from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options
-from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, Fertility, row_name
+from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, row_name
 from pdips_papers.modips.fertility_rows import (
     AMONG_ALTERED,
     BALANCED,
@@ -31,14 +31,11 @@ from pdips_papers.modips.fertility_rows import (
     SVMS,
     TARGET,
     TVD,
-    cell_counts,
     confusion,
     distances,
     even,
     features,
-    fertility_schema,
     read_fertility,
-    records,
     split,
 )
 from pdips_papers.modips.private_svm import (
@@ -46,8 +43,6 @@ from pdips_papers.modips.private_svm import (
     GRID,
     PAPER_SENSITIVITY,
     minimiser,
-    predict,
-    printed,
     sound,
     steps_sensitivity,
     theorem_sensitivity,
@@ -85,14 +80,6 @@ def test_the_table_and_its_split(path):
     assert set(y) == {-1.0, 1.0}
     again, _ = split(table, np.random.default_rng(1))
     assert not again.frame.equals(train.frame)
-
-
-def test_cells_and_records_are_inverse(path):
-    table = read_fertility(str(path))
-    counts = cell_counts(table)
-    assert len(counts) == 46_080
-    made = Table(records(counts, table.schema, np.random.default_rng(0)), table.schema)
-    assert (cell_counts(made) == counts).all()
 
 
 def test_bad_tables_are_refused(tmp_path):
@@ -198,15 +185,6 @@ def test_noise_of_the_sound_form():
             sound(*arguments, 1, 1, bits)
 
 
-def test_printed_and_predict():
-    rng = np.random.default_rng(5)
-    x, y = rng.uniform(-1, 1, size=(30, 2)), np.ones(30)
-    assert printed(x, y, 1, RandomBits(rng))[-1] == 1  # one class
-    y[x[:, 0] < 0] = -1
-    assert (predict(printed(x, y, "1000", RandomBits(rng)), x) == y).mean() > 0.9
-    assert (predict(sound(x, y, 1, "1000", RandomBits(rng)), x) == y).mean() > 0.9
-
-
 def test_a_tiny_run(path, tmp_path):
     study, options = find("fertility"), Options(replicates=2, data=path)
     measurements = measure(study, options, tmp_path, seed=1, workers=0)
@@ -234,18 +212,3 @@ def test_a_tiny_run(path, tmp_path):
     assert "Impossible" in found[5].found
     pictures = study.pictures(measurements, table)
     assert [len(picture.panels) for picture in pictures] == [2, 1]
-
-
-def test_other_epsilons(path):
-    options = Options(replicates=1, data=path, epsilons=("20",))
-    (task,) = Fertility().tasks(options)
-    measurements = pd.DataFrame(Fertility().run(task.arguments, seed=3)).assign(task=task.key)
-    table = Fertility().table(measurements)
-    rows = set(table["row"])
-    assert "epsilon = 20: privbayes" in rows
-    assert table.loc[table["row"] != ORIGINAL, "paper"].isna().all()
-    assert Fertility().findings(table) == []
-    assert len(Fertility().pictures(measurements, table)) == 2
-    at_20 = table.set_index(["row", "column"])["ours"]
-    assert at_20["epsilon = 20: Laplace sanitizer", TVD[8]] < 0.2 < at_20[EVEN, TVD[8]]
-    assert fertility_schema().columns["age"].n_values == 4

@@ -10,7 +10,6 @@ from scipy.optimize import linprog
 
 from pdips import InputError
 from pdips.quantile.kng import KNG, QuantilePlan
-from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options
@@ -18,25 +17,18 @@ from pdips_papers.kng.as_printed import true_epsilon
 from pdips_papers.kng.heavy_rows import (
     BY_COLUMNS,
     CENTRED,
-    CHANCES,
     FORMS,
     FRESH,
     MEASURES,
-    MIDDLES,
     NON_PRIVATE,
-    PLACES,
     PMSE,
     PRINTED,
     RECOMMENDED,
     SCHEMES,
     TARGETS,
     TAUS,
-    Case,
-    distributions,
     draw_population,
     measures,
-    non_private,
-    place_name,
     published_row,
     quantile_lines,
     sound_row,
@@ -77,14 +69,6 @@ def test_lines_have_the_least_loss(p, ties):
         assert check_loss(x, y, line, tau) == pytest.approx(least_loss(x, y, tau), abs=1e-7)
 
 
-def test_lines_split_the_records():
-    frame = draw_population(500, np.random.default_rng(2))
-    x, y = frame[["x1", "x2"]].to_numpy(), frame["x3"].to_numpy()
-    for tau, line in zip(TAUS, quantile_lines(x, y, TAUS), strict=True):
-        above = y - np.column_stack([np.ones(500), x]) @ line
-        assert (above < -1e-8).sum() <= tau * 500 <= (above <= 1e-8).sum()
-
-
 # Population, quantiles, prices
 
 
@@ -95,22 +79,6 @@ def test_the_population_is_the_papers():
         assert each.min() > -1e-9
         assert abs(each.mean() - 10) < 0.35 < abs(each.mean() * 1.1 - 10)  # the broken twin: a rate of 1 / 11
         assert each.std() == pytest.approx(10, rel=0.08)
-
-
-def test_quantiles_are_drawn_as_by_the_authors():
-    assert pytest.approx([0.01, *[0.02] * 23, 0.03, 0.03, *[0.02] * 22, 0.03]) == CHANCES
-    assert MIDDLES[[0, 1, 24, 48]] == pytest.approx([0.02, 0.02, 0.03, 0.02])
-    assert MIDDLES.sum() == pytest.approx(1)
-
-
-def test_values_without_privacy_are_those_of_quantiles():
-    case = Case.draw(200, np.random.default_rng(4))
-    made = non_private(CHANCES)(case, "1", np.random.default_rng(5))
-    assert list(made) == ["x1", "x2", "x3"]
-    assert set(made["x1"]) <= set(case.training["x1"])
-    assert made["x1"].nunique() <= len(TAUS)
-    upwards = [non_private(chances)(case, "1", np.random.default_rng(5))["x1"].mean() for chances in (CHANCES, MIDDLES)]
-    assert upwards[0] > upwards[1]
 
 
 @pytest.mark.parametrize("caps", [(), (46,), (46, 106)])
@@ -147,13 +115,6 @@ def test_measures_of_equal_and_of_shifted_tables():
     far = measures(one, other, one * 3, rng, n_resplits=9)
     assert all(better(name, same[name], far[name]) for name in MEASURES if name not in ("Slope diff", "NRMSE X3"))
     assert measures(one, one, one, rng, n_resplits=9)["NRMSE X2"] < 1
-
-
-def test_distributions_count_what_lies_below():
-    found = distributions(pd.DataFrame({"x1": [-5.0, 1.0, 2e5, 3.0], "x2": [1.0] * 4, "x3": [0.5] * 4}))
-    last = len(PLACES["x1"]) - 1
-    assert [found[place_name("x1", number)] for number in (0, last)] == [0.25, 0.75]
-    assert found[place_name("x2", 0)] == found[place_name("x3", 0)] == 1
 
 
 # A tiny run
@@ -268,7 +229,3 @@ def test_targets_are_met_or_not(column):
     assert verdict(words) == "met"
     assert verdict(words, {(RECOMMENDED, column): TARGETS[column] * (1 + 0.01 * sign)}) == "not met"
     assert better(column, TARGETS[column] * (1 - 0.01 * sign), TARGETS[column])
-
-
-def test_the_study_is_known_by_name():
-    assert isinstance(find("heavy-tailed"), HeavyTailed)

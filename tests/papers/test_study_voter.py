@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from pdips import InputError
-from pdips.margins.domain import cells, domain_of, root
+from pdips.data.table import Table
 from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
@@ -20,7 +20,6 @@ from pdips_papers.steps.voter import (
     firth_fit,
     glm_fit,
     irls,
-    log_epsilon,
     mechanism,
     overlaps,
     paper_figures,
@@ -31,13 +30,16 @@ from pdips_papers.steps.voter_table import (
     ALWAYS,
     AMONG_ALL,
     MEASURES,
+    N_RECORDS,
     NEVER,
     PAPER_METHODS,
+    PERCENTAGES,
     RESAMPLE,
     SCORE,
     SMALLER_IS_BETTER,
     paper_table,
     read_voter,
+    simulated_voters,
     voter_schema,
 )
 
@@ -67,12 +69,6 @@ def path(tmp_path_factory):
     return file
 
 
-def test_schema_has_the_cells_of_the_paper():
-    domain = domain_of(voter_schema())
-    assert len(domain.names) == 15
-    assert int(cells(domain, root(domain)).layer.possible.sum()) == 1_290_240
-
-
 def test_codes_and_levels_and_names_of_the_paper_read_alike(path, tmp_path):
     by_code = read_voter(path)
     schema = voter_schema()
@@ -98,20 +94,6 @@ def test_foreign_value_is_refused_without_showing_it(tmp_path):
     with pytest.raises(InputError, match=r"column 'age' .* must hold 18, 19, 20, 21, 22; or 0 to 4") as caught:
         read_voter(tmp_path / "t.csv")
     assert "77" not in str(caught.value)
-
-
-def test_impossible_combination_is_refused(tmp_path):
-    simulated(50, 2).assign(voted=1, registered=0).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match="impossible: voted = yes, registered = no"):
-        read_voter(tmp_path / "t.csv")
-
-
-def test_paper_table_is_complete():
-    table = paper_table()
-    assert table.shape == (30, 2 + 2 * 8 + 1)
-    assert table.groupby("log_epsilon")["method"].apply(tuple).to_dict() == dict.fromkeys(range(-2, 3), PAPER_METHODS)
-    assert table[list(MEASURES)].apply(lambda column: column.between(0, 1).all()).all()
-    assert table.set_index(["log_epsilon", "method"]).loc[(0, "PrivBayes"), "ks_distance"] == 0.272
 
 
 def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
@@ -181,14 +163,6 @@ def test_regression_has_the_papers_coefficients(path):
     )
 
 
-def test_column_without_variation_has_no_estimate(path):
-    table = read_voter(path)
-    constant = table.frame.assign(college="no")
-    found = glm_fit(constant, table.schema)
-    assert math.isnan(found.estimates[found.names.index("college=yes")])
-    assert not math.isnan(found.estimates[found.names.index("white=yes")])
-
-
 @pytest.mark.parametrize(("method", "loss"), [("flat Laplace", 2), ("STEPS-2", 3), ("STEPS-3", Fraction(8, 3))])
 def test_text_says_what_published_rows_really_spend(method, loss):
     built = mechanism(method, "published", "1")
@@ -203,26 +177,6 @@ def test_sound_rows_spend_what_they_say():
         built = mechanism(method, "sound", "1")
         assert built.privacy_loss(voter_schema()).kind == "pure"
         assert sum(spend.epsilon for spend in built.spends(voter_schema())) == 1
-
-
-def test_epsilons_are_named_by_their_logarithm():
-    study = find("voter")
-    assert [log_epsilon(epsilon) for epsilon in ("1", "7.38905609893065", "0.5")] == ["0", "2", "-0.693"]
-    assert {row.partition(":")[0] for row, _ in paper_figures()} == {f"log epsilon = {k}" for k in range(-2, 3)}
-    assert study.data == "required"
-
-
-def test_run_without_data_is_told_what_is_needed(tmp_path):
-    with pytest.raises(
-        InputError, match=r"voter needs a table: --data T, a .csv or .parquet .* voted, prereg_state, age"
-    ):
-        measure(find("voter"), Options(replicates=1), tmp_path / "out", workers=0)
-
-
-def test_wrong_table_is_refused_before_anything_runs(tmp_path):
-    simulated(50, 2).drop(columns="dmv").to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match="lacks a column 'dmv'"):
-        find("voter").tasks(Options(replicates=1, data=tmp_path / "t.csv"))
 
 
 @pytest.mark.slow
@@ -261,3 +215,28 @@ def test_findings_read_the_papers_own_table_as_the_paper_does():
     ]
     verdicts = [finding.verdict for finding in findings_of(pd.DataFrame(rows))]
     assert verdicts == ["holds"] * 5
+
+
+# The simulated table: shares that the paper prints, the structural zero, sparseness
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return simulated_voters(rng=np.random.default_rng(0))
+
+
+def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
+    table = Table(frame, voter_schema())  # refuses the impossible combination
+    assert list(frame) == list(voter_schema().columns)
+    assert len(frame) == N_RECORDS
+    for name, percentages in PERCENTAGES.items():
+        shares = np.bincount(table.codes[name], minlength=len(percentages)) / N_RECORDS
+        assert shares == pytest.approx(np.array(percentages) / sum(percentages), abs=1.5 / N_RECORDS)
+    assert set(frame.loc[frame["voted"] == "yes", "registered"]) == {"yes"}
+
+
+def test_is_as_sparse_as_the_paper_says(frame):
+    """Paper 000, table 2: 21,329 of 1,290,240 cells hold somebody, 14,061 of them one."""
+    sizes = frame.groupby(list(frame), observed=True).size()
+    assert 17_000 < len(sizes) < 26_000
+    assert 11_000 < (sizes == 1).sum() < 18_000

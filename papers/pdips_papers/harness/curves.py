@@ -172,15 +172,16 @@ def _violin(axes: "Axes", place: float, violin: Violin) -> None:
     axes.plot([values.mean()], [place], color=ink, marker="o", markersize=4)
 
 
-def _dress(axes: "Axes", along: Any) -> None:
+def _dress(axes: "Axes", along: Any = None) -> None:
     """Draw ticks, spines and grid in the colours of the page."""
     axes.tick_params(labelsize=8.5, labelcolor=QUIET, color=RULE)
     axes.patch.set_visible(False)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(RULE)
-    axes.grid(axis=along, color=RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
+    if along:
+        axes.grid(axis=along, color=RULE, linewidth=0.5)
+        axes.set_axisbelow(True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,10 +280,7 @@ def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[s
         axes.axhline(0, color=QUIET, linewidth=0.75, linestyle=(0, (1, 2)))
     every = 2 if len(x) > 6 else 1
     axes.set_xticks(x[::every], [short(epsilon) for epsilon in epsilons[::every]])
-    axes.tick_params(labelsize=8.5, colors=RULE, labelcolor=QUIET, length=3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(RULE)
-    axes.set_facecolor("none")
+    _dress(axes)
 
 
 def epsilons_for(options: Options) -> dict[str, Fraction]:

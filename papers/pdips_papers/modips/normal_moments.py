@@ -19,7 +19,7 @@ from pdips.registry import find
 from pdips.report.formats import MINUS
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_VARIANCE
-from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
+from pdips.statistics.statistic import Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each
 from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
@@ -112,27 +112,6 @@ class Sample:
         return self.upper - self.lower
 
 
-@dataclass(frozen=True)
-class Noisy:
-    """Noisy sums of u and u^2, u = (x - middle) / half in [-1, 1]."""
-
-    values: FloatArray
-    scales: FloatArray
-    n: int
-    unit: ColumnUnit
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Means and variances, shape (replicates, sets), of the normal laws that sets of n records are drawn from."""
-
-    mean: FloatArray
-    variance: FloatArray
-    lower: float
-    upper: float
-    n: int
-
-
 class NormalMoments(CurveStudy):
     """``pdips study normal-moments``."""
 
@@ -188,31 +167,44 @@ def _combined(
 
 
 def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str) -> list[dict[str, Any]]:
-    """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself."""
-    rng, case = bits.generator(), f"n={sample.n}, lower={sample.lower}"
-    noisy = sanitize(sample.x, sample.lower, sample.upper, epsilon, bits)
-    draws, _ = noise_aware(noisy, rng)
-    made: dict[str, tuple[Moments, Rule]] = {
+    """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself; the sets are never held."""
+    rng, n, middle, half = bits.generator(), float(sample.n), (sample.lower + sample.upper) / 2, sample.range / 2
+    noisy, scales = sanitize(sample, epsilon, bits)
+    # made possible as post_processing.settle does
+    total = np.clip(noisy[:, 0], -n, n)
+    scatter = np.maximum(np.clip(noisy[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
+    plugged = normal_posteriors.plug_in(total, scatter, n, PRIORS, N_SETS, rng)
+    draws, _ = normal_posteriors.noise_aware(noisy, scales, n, PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng)
+
+    def in_units(drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return middle + half * drawn[..., 0], (half * drawn[..., 1]) ** 2
+
+    made: dict[str, tuple[tuple[FloatArray, FloatArray], Rule]] = {
         "modips-published": (_published(sample, epsilon, bits), "sanitized"),
-        "modips-plug-in": (moments(noisy, plug_in(noisy, N_SETS, rng)), "sanitized"),
-        "modips-aware": (moments(noisy, draws[:, :N_SETS]), "posterior-predictive"),
-        "modips-aware-many": (moments(noisy, draws[:, :MANY_SETS]), "posterior-predictive"),
+        "modips-plug-in": (in_units(plugged), "sanitized"),
+        "modips-aware": (in_units(draws[:, :N_SETS]), "posterior-predictive"),
+        "modips-aware-many": (in_units(draws[:, :MANY_SETS]), "posterior-predictive"),
     }
     rows = []
-    for method, (found, rule) in made.items():
-        rows += _combined(method, sample, estimates_of_sets(found, rng), suffix, rule)
-    for name, interval in posterior_intervals(moments(noisy, draws)).items():
-        rows += interval_summary(f"modips-posterior, {name}, {case}", suffix, interval, TRUTH[name])
+    for method, ((mean, variance), rule) in made.items():
+        laws = np.ascontiguousarray(mean), np.sqrt(variance)
+        found = normal_posteriors.moments_of_sets(*laws, sample.lower, sample.upper, sample.n, rng)
+        rows += _combined(method, sample, estimates(*found, sample.n), suffix, rule)
+    low, high = round(0.025 * (DRAWS - 1)), round(0.975 * (DRAWS - 1))
+    for name, values in zip(TRUTH, in_units(draws), strict=True):
+        ordered = np.partition(values, (low, high), axis=1)
+        row = f"modips-posterior, {name}, n={sample.n}, lower={sample.lower}"
+        interval = values.mean(axis=1), ordered[:, low], ordered[:, high]
+        rows += interval_summary(row, suffix, interval, TRUTH[name])
     return rows
 
 
-def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Moments:
+def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:
     """Draw the parameters of each set under the prior 1 / sigma^2, noisy moments of its own taken as exact."""
     rng, n = bits.generator(), sample.n
     mean, variance = clamped(sample, *noisy_moments(sample, epsilon, bits))
     drawn = (n - 1) * variance / rng.chisquare(n - 1, variance.shape)
-    centre = mean + np.sqrt(drawn / n) * rng.standard_normal(mean.shape)
-    return Moments(centre, drawn, sample.lower, sample.upper, n)
+    return mean + np.sqrt(drawn / n) * rng.standard_normal(mean.shape), drawn
 
 
 def multiple_synthesis(sample: Sample, rng: np.random.Generator) -> FloatArray:
@@ -355,59 +347,21 @@ def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> F
     return records.reshape(*counts.shape[:2], sample.n)
 
 
-def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits: RandomBits) -> Noisy:
-    """Sanitize the sums of samples, shape (replicates, n), once, with all of epsilon, as ``modips`` does."""
-    runs, n = x.shape
-    schema = Schema.model_validate({"columns": {"x": {"lower": lower, "upper": upper}}})
+def sanitize(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:
+    """Sanitize the sums of u and u^2, u from -1 to 1 between the bounds, with all of epsilon, as ``modips`` does.
+
+    Returned are (replicates, 2) noisy sums and the (2,) scales of their noise.
+    """
+    schema = Schema.model_validate({"columns": {"x": {"lower": sample.lower, "upper": sample.upper}}})
     statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
     plan = StatisticPlan(
         schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
     )
-    unit = unit_of(schema, "x")
-    whole = unit.whole(x.ravel()).reshape(x.shape)
+    whole = unit_of(schema, "x").whole(sample.x.ravel()).reshape(sample.x.shape)
     exact = (whole.sum(axis=1), (whole**2).sum(axis=1))
     one = np.array([part.statistic.unit(schema) for part in plan.parts])
-    noisy = [sums + part.noise(runs, bits)[:, 0] for sums, part in zip(exact, plan.parts, strict=True)]
-    scales = np.array([float(part.scale) for part in plan.parts]) * one
-    return Noisy(np.stack(noisy, axis=1) * one, scales, n, unit)
-
-
-def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
-    """Return sums, and sums of squares about the mean, made possible as ``post_processing.settle`` does."""
-    n = noisy.n
-    total = np.clip(noisy.values[:, 0], -n, n)
-    scatter = np.maximum(np.clip(noisy.values[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
-    return total, scatter
-
-
-def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
-    """Draw (mean, standard deviation) in units of u, noise ignored; shape (replicates, draws, 2)."""
-    found: FloatArray = normal_posteriors.plug_in(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
-    return found
-
-
-def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
-    found: tuple[FloatArray, FloatArray] = normal_posteriors.noise_aware(
-        noisy.values, noisy.scales, float(noisy.n), PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng
-    )
-    return found
-
-
-def moments(noisy: Noisy, draws: FloatArray) -> Moments:
-    """Return draws in units of the data."""
-    unit = noisy.unit
-    lower, upper = unit.bounds
-    return Moments(unit.middle + unit.half * draws[..., 0], (unit.half * draws[..., 1]) ** 2, lower, upper, noisy.n)
-
-
-def estimates_of_sets(found: Moments, rng: np.random.Generator) -> Mapping[str, tuple[FloatArray, FloatArray]]:
-    """Draw a set at each draw, and return what the analyst estimates: by parameter, value and squared standard error.
-
-    The sets are never held.
-    """
-    mean, sd = np.ascontiguousarray(found.mean), np.sqrt(found.variance)
-    return estimates(*normal_posteriors.moments_of_sets(mean, sd, found.lower, found.upper, found.n, rng), found.n)
+    noisy = [sums + part.noise(len(sums), bits)[:, 0] for sums, part in zip(exact, plan.parts, strict=True)]
+    return np.stack(noisy, axis=1) * one, np.array([float(part.scale) for part in plan.parts]) * one
 
 
 def estimates(first: Any, second: Any, fourth: Any, n: int) -> dict[str, tuple[FloatArray, FloatArray]]:
@@ -416,13 +370,3 @@ def estimates(first: Any, second: Any, fourth: Any, n: int) -> dict[str, tuple[F
     kurtosis = np.divide(fourth, second**2, out=np.full(first.shape, 3.0), where=second > 0) - 3
     spread = variance**2 * np.maximum(2 / (n - 1) + kurtosis / n, 0)
     return {"mu": (first, variance / n), "s2": (variance, spread)}
-
-
-def posterior_intervals(found: Moments) -> dict[str, tuple[FloatArray, FloatArray, FloatArray]]:
-    """Return by parameter the mean of posterior draws and the ends of their central 95 %."""
-    low, high = round(0.025 * (found.mean.shape[1] - 1)), round(0.975 * (found.mean.shape[1] - 1))
-    intervals = {}
-    for name, values in (("mu", found.mean), ("s2", found.variance)):
-        ordered = np.partition(values, (low, high), axis=1)
-        intervals[name] = (values.mean(axis=1), ordered[:, low], ordered[:, high])
-    return intervals

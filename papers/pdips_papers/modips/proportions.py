@@ -127,7 +127,7 @@ def noise_aware(
     noisy, rng, posteriors = noisy_counts(counts, epsilon, bits), bits.generator(), Posteriors(n, epsilon)
     rows = []
     for name, n_sets in (("modips-aware", N_SETS), ("modips-aware-many", MANY_SETS)):
-        sets = aware_sets(posteriors, noisy, n_sets, rng)
+        sets = rng.binomial(n, posteriors.draw(noisy, n_sets, rng)).astype(np.int64)
         rows += measured(name, sets, n, pi, suffix, rule="posterior-predictive")
     intervals = {"modips-posterior": posteriors.interval(noisy), "modips-test": inverted(noisy, n, epsilon)}
     for name, found in intervals.items():
@@ -136,8 +136,8 @@ def noise_aware(
 
 
 def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
-    """Draw counts of ones in each set from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy."""
-    return _beta_binomial(counts[:, None] + PRIOR, n - counts[:, None] + PRIOR, n, N_SETS, bits.generator())
+    """Draw sets, (replicates, sets), from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy."""
+    return _sets(counts[:, None], n, bits)
 
 
 def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -145,8 +145,8 @@ def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> 
 
     Replacing a record changes the count by 1 at most, and the other count is n less it: sound as printed.
     """
-    ones: IntArray = np.clip(counts[:, None] + _noise(N_SETS / epsilon, counts, bits), 0, n)
-    return ones
+    noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
+    return np.asarray(np.clip(counts[:, None] + noise, 0, n))
 
 
 def redrawn_published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -177,13 +177,12 @@ def repaired_scale(epsilon: Fraction) -> Fraction:
 
 def published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw each set from the posterior given a noisy count of its own (scale m / epsilon, clamped), as if exact."""
-    noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
-    return _sets(np.clip(counts[:, None] + noise, 0, n), n, N_SETS, bits)
+    return _sets(one_count(counts, n, epsilon, bits), n, bits)
 
 
 def plug_in(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw all sets from the posterior given one noisy count, of scale 1 / epsilon and clamped, as if exact."""
-    return _sets(np.clip(noisy_counts(counts, epsilon, bits), 0, n)[:, None], n, N_SETS, bits)
+    return _sets(np.clip(noisy_counts(counts, epsilon, bits), 0, n)[:, None], n, bits)
 
 
 METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = {
@@ -273,19 +272,10 @@ def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
     return shares, special.betainc(known + PRIOR, n - known + PRIOR, shares)
 
 
-def aware_sets(posteriors: Posteriors, noisy: IntArray, n_sets: int, rng: np.random.Generator) -> IntArray:
-    """Draw sets, each at a posterior draw of its own; shape (replicates, sets)."""
-    return rng.binomial(posteriors.n, posteriors.draw(noisy, n_sets, rng)).astype(np.int64)
-
-
-def _sets(used: IntArray, n: int, n_sets: int, bits: RandomBits) -> IntArray:
+def _sets(used: IntArray, n: int, bits: RandomBits) -> IntArray:
     rng = bits.generator()
-    share = rng.beta(PRIOR + used, PRIOR + n - used, (len(used), n_sets))
+    share = rng.beta(PRIOR + used, PRIOR + n - used, (len(used), N_SETS))
     return rng.binomial(n, share).astype(np.int64)
-
-
-def _noise(scale: Fraction, counts: IntArray, bits: RandomBits) -> IntArray:
-    return discrete_laplace(scale, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
 
 
 def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> IntArray:
@@ -297,10 +287,3 @@ def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> Int
         found[waiting[inside]] = drawn[inside]
         waiting = waiting[~inside]
     return found.reshape(len(counts), N_SETS)
-
-
-def _beta_binomial(
-    a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]], n: int, n_sets: int, rng: np.random.Generator
-) -> IntArray:
-    share = rng.beta(np.broadcast_to(a, (len(a), n_sets)), np.broadcast_to(b, (len(b), n_sets)))
-    return rng.binomial(n, share).astype(np.int64)
