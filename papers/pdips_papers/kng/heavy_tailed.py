@@ -142,8 +142,30 @@ class HeavyTailed(study.Study):
         return pd.concat([found, _errors(found)], ignore_index=True)
 
     def layout(self, table: pd.DataFrame) -> list[study.Block]:
-        """Print tables 1 and 2, then what is beyond the paper."""
-        return layout_of(table)
+        """Print tables 1 and 2 with what each row truly spends, then what is beyond the paper."""
+        made = set(table["row"])
+        rows = {row: row for row in FORMS if row in made}
+        parts = (
+            ("Table 1: general utility; KM is best at 1000, the others at 0", GENERAL),
+            ("Table 2: specific utility; smaller is better", SPECIFIC),
+        )
+        blocks = [
+            study.Block(title=title, rows=rows, columns={TRUE: TRUE} | {each: each for each in columns})
+            for title, columns in parts
+        ]
+        if any(table["column"].isin([error_of(each) for each in GENERAL])):
+            printed = {row: row for row in rows if ((table["row"] == row) & table["paper"].notna()).any()}
+            blocks += [
+                study.Block(
+                    title=f"Standard errors of {title.partition(':')[0].lower()}",
+                    rows=printed,
+                    columns={error_of(each): each for each in columns},
+                    headline=False,
+                )
+                for title, columns in parts
+            ]
+        more = {BY_COLUMNS: BY_COLUMNS, SECONDS: SECONDS}
+        return [*blocks, study.Block(title="Beyond the paper", rows=rows, columns=more, headline=False)]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the measures of both tables over replicates, and distributions by method, as figures 3 to 5."""
@@ -166,33 +188,6 @@ class HeavyTailed(study.Study):
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the paper's claims and our targets against the table."""
         return findings_of(table)
-
-
-def layout_of(table: pd.DataFrame) -> list[study.Block]:
-    """Return tables 1 and 2 with what each row truly spends, and what is beyond them."""
-    made = set(table["row"])
-    rows = {row: row for row in FORMS if row in made}
-    parts = (
-        ("Table 1: general utility; KM is best at 1000, the others at 0", GENERAL),
-        ("Table 2: specific utility; smaller is better", SPECIFIC),
-    )
-    blocks = [
-        study.Block(title=title, rows=rows, columns={TRUE: TRUE} | {each: each for each in columns})
-        for title, columns in parts
-    ]
-    if any(table["column"].isin([error_of(each) for each in GENERAL])):
-        printed = {row: row for row in rows if ((table["row"] == row) & table["paper"].notna()).any()}
-        blocks += [
-            study.Block(
-                title=f"Standard errors of {title.partition(':')[0].lower()}",
-                rows=printed,
-                columns={error_of(each): each for each in columns},
-                headline=False,
-            )
-            for title, columns in parts
-        ]
-    more = {BY_COLUMNS: BY_COLUMNS, SECONDS: SECONDS}
-    return [*blocks, study.Block(title="Beyond the paper", rows=rows, columns=more, headline=False)]
 
 
 def paper_figures(printed: Mapping[str, Sequence[float]] = PRINTED) -> dict[tuple[str, str], float]:

@@ -13,7 +13,6 @@ from pdips.report.figures import INK
 from pdips.report.formats import MINUS
 from pdips_papers.harness.curves import (
     CurveFigures,
-    Curves,
     CurveStudy,
     epsilons_of,
     short,
@@ -62,7 +61,7 @@ class GroupedStudy(CurveStudy):
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table of the curves, and the shares of sets without an estimate after it."""
         without = measurements["column"].str.startswith(WITHOUT)
-        table = self.curves.table(measurements[~without])
+        table = super().table(measurements[~without])
         shares = pooled(measurements[without])
         plain = shares["column"] == WITHOUT
         repeated = at_each(shares[plain].assign(column="bias"), [suffix_of(epsilon) for epsilon in epsilons_of(table)])
@@ -73,11 +72,11 @@ class GroupedStudy(CurveStudy):
         """Return the blocks of the curves, and those of sets without an estimate."""
         epsilons, present = epsilons_of(table), set(zip(table["row"], table["column"], strict=True))
         columns = {f"{WITHOUT}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
-        blocks = self.curves.layout(table)
-        for case, label in self.curves.cases.items():
+        blocks = super().layout(table)
+        for case, label in self.labels.items():
             rows = {
-                f"{name}, {case}": self.curves.label(name)
-                for name in self.curves.methods
+                f"{name}, {case}": self.methods[name].label
+                for name in self.methods
                 if any((f"{name}, {case}", column) in present for column in columns)
             }
             if rows:
@@ -87,7 +86,7 @@ class GroupedStudy(CurveStudy):
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Return a picture for each group: four panels for each of its parameters, with a line for each method."""
-        by_case = {picture.title: picture for picture in self.curves.pictures(table)}
+        by_case = {picture.title: picture for picture in super().pictures(measurements, table)}
         found = []
         for title, cases in self.groups.items():
             parts = [(label, by_case[label]) for label in cases.values() if label in by_case]
@@ -105,11 +104,6 @@ def _named(panel: "str | Figure", label: str) -> "str | Figure":
         title = axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
         axes.set_title(f"{label}: {title}", fontsize=9.5, color=INK, loc="left", pad=5)
     return panel
-
-
-def grouped(groups: Mapping[str, Mapping[str, str]], **options: Any) -> Curves:
-    """Return the curves of all groups; ``options`` are those of :class:`Curves`."""
-    return Curves(cases={case: label for cases in groups.values() for case, label in cases.items()}, **options)
 
 
 class AverageFigures(CurveFigures):

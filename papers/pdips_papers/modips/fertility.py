@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -54,9 +54,6 @@ from pdips_papers.modips.fertility_rows import (
     split,
 )
 from pdips_papers.modips.private_svm import predict, printed, sound
-
-if TYPE_CHECKING:
-    pass
 
 PAPER_4 = {
     "original": (0, 3, 0, 17, 85.0),
@@ -154,12 +151,29 @@ class Fertility(study.Study):
         ]
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
-        """Draw tables 4 and 5."""
-        return pictures_of(measurements, table)
+        """Draw the classifiers of table 4 and the distances of table 5, for each epsilon."""
+        rows, values, found = list(table["row"].unique()), study.by_place(measurements), []
+        key = {
+            "not private, or without data": f"--series-{GREY}",
+            "as published": f"--series-{PUBLISHED_INK}",
+            "sound": f"--series-{SOUND_INK}",
+        }
+        caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
+        for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows if row.startswith("epsilon = ")):
+            panels = []
+            for column in (RATE, BALANCED):
+                mine = [*REFERENCES, *(row for row in rows if row.startswith(f"{prefix}: "))]
+                drawn = [_violin(row, row.removeprefix(f"{prefix}: "), list(values[row, column])) for row in mine]
+                panels.append(violins(column, drawn, (-2.0, 102.0), marks=[float(values[MAJORITY, column].mean())]))
+            title = f"Table 4, {prefix}: right on those held out"
+            found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
+            found.append(_distances_of(study.Figures(table), prefix))
+        return found
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
-        """Hold the claims of section 5 against the table."""
-        return findings_of(table)
+        """Hold the claims of section 5 against the table; nothing if the paper's epsilon wasn't run."""
+        seen = FertilityFigures(table)
+        return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
 
 
 def row_name(epsilon: str, form: str) -> str:
@@ -217,12 +231,6 @@ class FertilityFigures(study.Figures):
 
 
 claims: study.Claims[FertilityFigures] = study.Claims()
-
-
-def findings_of(table: pd.DataFrame) -> list[study.Finding]:
-    """Return the paper's claims and what the table says of each; nothing if its epsilon wasn't run."""
-    seen = FertilityFigures(table)
-    return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
 
 
 @claims("The SVM on the original data is right on 85 % of the 20 held out, the benchmark of table 4.")
@@ -333,27 +341,6 @@ def _useful(seen: FertilityFigures) -> study.Said:
         f"{seen.at(PRIVBAYES, BALANCED):.1f} %."
     )
     return text, "yes" if a < 0.9 * min(b, even) else "no"
-
-
-def pictures_of(measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
-    """Return a picture of the classifiers and one of the distances for each epsilon."""
-    rows, values, found = list(table["row"].unique()), study.by_place(measurements), []
-    key = {
-        "not private, or without data": f"--series-{GREY}",
-        "as published": f"--series-{PUBLISHED_INK}",
-        "sound": f"--series-{SOUND_INK}",
-    }
-    caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
-    for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows if row.startswith("epsilon = ")):
-        panels = []
-        for column in (RATE, BALANCED):
-            mine = [*REFERENCES, *(row for row in rows if row.startswith(f"{prefix}: "))]
-            drawn = [_violin(row, row.removeprefix(f"{prefix}: "), list(values[row, column])) for row in mine]
-            panels.append(violins(column, drawn, (-2.0, 102.0), marks=[float(values[MAJORITY, column].mean())]))
-        title = f"Table 4, {prefix}: right on those held out"
-        found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
-        found.append(_distances_of(study.Figures(table), prefix))
-    return found
 
 
 def _violin(row: str, label: str, values: Sequence[float]) -> Violin:

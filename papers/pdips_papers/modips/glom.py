@@ -60,9 +60,16 @@ GROUPS = {
     "Marginal probabilities": {name: f"P({name})" for name in MARGINALS},
 }
 
-CURVES = cells.grouped(
-    GROUPS,
-    methods={
+
+class Glom(cells.GroupedStudy):
+    """``pdips study glom``."""
+
+    name: ClassVar[str] = "glom"
+    title: ClassVar[str] = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
+    default_replicates: ClassVar[int] = 5000
+    groups = GROUPS
+    labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}
+    methods: ClassVar[dict[str, Method]] = {
         "original": Method(label="original data", colour=1),
         "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
         "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
@@ -72,18 +79,8 @@ CURVES = cells.grouped(
         "modips-plug-in-common": Method(label="MODIPS plug-in, once, common bounds", colour=4),
         "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
         "modips-posterior": Method(label="MODIPS noise-aware, published posterior", colour=7),
-    },
-    headlines=("mu1, median", "s1", "rho", "w1=1"),
-)
-
-
-class Glom(cells.GroupedStudy):
-    """``pdips study glom``."""
-
-    name: ClassVar[str] = "glom"
-    title: ClassVar[str] = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
-    default_replicates: ClassVar[int] = 5000
-    curves, groups = CURVES, GROUPS
+    }
+    headlines = ("mu1, median", "s1", "rho", "w1=1")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -100,7 +97,7 @@ class Glom(cells.GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.1 against the table."""
-        return claims.judge(cells.AverageFigures(table, CURVES))
+        return claims.judge(cells.AverageFigures(table, self.labels))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -227,7 +224,12 @@ def _cases(seen: cells.AverageFigures, start: str) -> list[str]:
 def _better(seen: cells.AverageFigures, cases: Sequence[str]) -> Said:
     """Compare the published forms in all four measures."""
     where, right, text = seen.above(math.exp(-2.01)), [], []
-    labels = {"bias": "mean absolute bias", "rmse": "RMSE", "coverage": "coverage", "width": "width"}
+    labels: ClassVar[dict[str, str]] = {
+        "bias": "mean absolute bias",
+        "rmse": "RMSE",
+        "coverage": "coverage",
+        "width": "width",
+    }
     for measure, label in labels.items():
         text.append(f"{label}: {seen.words((*PRINTED, 'np-dips', 'modips-plug-in'), cases, measure, where)}")
         histogram, modips = (seen.of(name, cases, measure, where) for name in PRINTED)

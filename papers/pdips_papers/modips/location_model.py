@@ -1,7 +1,7 @@
 """The general location model of simulations 3 and 4 of paper 003: its statistics, with noise, and draws given them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -110,19 +110,24 @@ def plan_of(bounds: Bounds, epsilon: Fraction) -> StatisticPlan:
 def sanitised(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits) -> Statistics:
     """Sanitize the statistics of data sets, shape (replicates, 1, n), once with all of epsilon, as ``modips`` does."""
     plan = plan_of(bounds, epsilon)
-    exact, noisy = observe(data, bounds, plan.schema), {}
-    for part in plan.parts:
-        values = exact[part.name]
-        noise = part.noise(len(values), bits)
-        noisy[part.name] = (values + noise) * part.statistic.unit(plan.schema)
+    noisy = sanitized_values(plan, observe(data, bounds, plan.schema), bits)
     deviation = max(part.standard_deviation * part.statistic.unit(plan.schema) for part in plan.parts[1:3])
     return Statistics(
-        counts=np.asarray(noisy["counts"], dtype=np.float64),
+        counts=noisy["counts"],
         sums=np.stack([noisy["sums 0"], noisy["sums 1"]], axis=-1),
         products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=data.n,
         noise=deviation**2,
     )
+
+
+def sanitized_values(plan: StatisticPlan, exact: Mapping[str, IntArray], bits: RandomBits) -> dict[str, FloatArray]:
+    """Return each statistic of a plan with its noise, in its own unit, from exact values (replicates, entries)."""
+    found = {}
+    for part in plan.parts:
+        whole = exact[part.name] + part.noise(len(exact[part.name]), bits)
+        found[part.name] = np.asarray(whole * part.statistic.unit(plan.schema), dtype=np.float64)
+    return found
 
 
 def observe(data: Records, bounds: Bounds, schema: Schema) -> dict[str, IntArray]:

@@ -21,7 +21,7 @@ from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_VARIANCE
 from pdips.statistics.statistic import Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each
-from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims, normal_posteriors
@@ -48,41 +48,6 @@ PROPOSALS, LEAST_WORTH = 4 * DRAWS, 400.0
 
 type Estimates = Mapping[str, tuple[FloatArray, FloatArray]]
 
-CURVES = Curves(
-    cases={
-        f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", MINUS)
-        for lower in LOWERS
-        for parameter, label in PARAMETERS.items()
-        for n in SIZES
-    },
-    methods={
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
-        "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
-        "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
-        "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
-        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
-        "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
-        "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
-    },
-    headlines=tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS),
-    groups={
-        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
-        "histograms and moments": (
-            "original",
-            "multiple-synthesis",
-            "moments-as-printed",
-            "moments-about-the-middle",
-            "perturbed-histogram-published",
-            "perturbed-histogram",
-            "sanitizer-on-bins",
-            "smoothed-histogram-published",
-            "smoothed-histogram",
-        ),
-    },
-)
 
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "perturbed-histogram": ("perturbed-histogram", {"n_sets": N_SETS, "split": "per-set"}),
@@ -118,7 +83,39 @@ class NormalMoments(CurveStudy):
     name: ClassVar[str] = "normal-moments"
     title: ClassVar[str] = "Mean and variance from synthetic sets: simulation study 2 of paper 003"
     default_replicates: ClassVar[int] = 5000
-    curves = CURVES
+    labels: ClassVar[dict[str, str]] = {
+        f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", MINUS)
+        for lower in LOWERS
+        for parameter, label in PARAMETERS.items()
+        for n in SIZES
+    }
+    methods: ClassVar[dict[str, Method]] = {
+        "original": Method(label="original data", colour=1),
+        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+        **MODIPS,
+        "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
+        "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
+        "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
+        "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
+        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
+        "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
+        "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
+    }
+    headlines = tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS)
+    families: ClassVar[dict[str, tuple[str, ...]]] = {
+        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
+        "histograms and moments": (
+            "original",
+            "multiple-synthesis",
+            "moments-as-printed",
+            "moments-about-the-middle",
+            "perturbed-histogram-published",
+            "perturbed-histogram",
+            "sanitizer-on-bins",
+            "smoothed-histogram-published",
+            "smoothed-histogram",
+        ),
+    }
     cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
@@ -144,7 +141,7 @@ class NormalMoments(CurveStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.2 against the table."""
-        return claims.moments.judge(CurveFigures(table, CURVES))
+        return claims.moments.judge(CurveFigures(table, self.labels))
 
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
 from pdips_papers.harness.batch import release_each
-from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
@@ -31,35 +31,6 @@ N_SETS, MANY_SETS = 5, 100
 PRIOR = 1 / 3
 GRID = 4001
 
-CURVES = Curves(
-    cases={f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS},
-    methods={
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
-        "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
-        "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
-        "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
-        "laplace-redrawn": Method(label="Laplace, re-drawn, repaired", colour=4),
-        "multinomial-dirichlet": Method(label="multinomial-dirichlet", colour=5),
-        "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
-    },
-    headlines=("n=40, pi=0.25", "n=1000, pi=0.25"),
-    groups={
-        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
-        "histograms and priors": (
-            "original",
-            "multiple-synthesis",
-            "laplace-one-count",
-            "laplace-both-counts",
-            "laplace-redrawn-published",
-            "laplace-redrawn",
-            "multinomial-dirichlet",
-            "mcclure-reiter",
-        ),
-    },
-)
 
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "laplace-both-counts": ("laplace-sanitizer", {"n_sets": N_SETS, "split": "per-set"}),
@@ -75,7 +46,35 @@ class Proportions(CurveStudy):
     name: ClassVar[str] = "proportions"
     title: ClassVar[str] = "A proportion from synthetic sets: simulation study 1 of paper 003"
     default_replicates: ClassVar[int] = 5000
-    curves = CURVES
+    labels: ClassVar[dict[str, str]] = {
+        f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS
+    }
+    methods: ClassVar[dict[str, Method]] = {
+        "original": Method(label="original data", colour=1),
+        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+        **MODIPS,
+        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
+        "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
+        "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
+        "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
+        "laplace-redrawn": Method(label="Laplace, re-drawn, repaired", colour=4),
+        "multinomial-dirichlet": Method(label="multinomial-dirichlet", colour=5),
+        "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
+    }
+    headlines = ("n=40, pi=0.25", "n=1000, pi=0.25")
+    families: ClassVar[dict[str, tuple[str, ...]]] = {
+        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
+        "histograms and priors": (
+            "original",
+            "multiple-synthesis",
+            "laplace-one-count",
+            "laplace-both-counts",
+            "laplace-redrawn-published",
+            "laplace-redrawn",
+            "multinomial-dirichlet",
+            "mcclure-reiter",
+        ),
+    }
     cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
@@ -101,7 +100,7 @@ class Proportions(CurveStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.1 against the table."""
-        return claims.proportions.judge(CurveFigures(table, CURVES))
+        return claims.proportions.judge(CurveFigures(table, self.labels))
 
 
 def measured(

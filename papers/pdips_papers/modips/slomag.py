@@ -62,23 +62,6 @@ GROUPS = {
     "Variances and correlation": {"s1": "variance of z1", "s2": "variance of z2", "rho": "correlation"},
 }
 
-CURVES = cells.grouped(
-    GROUPS,
-    methods={
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
-        "np-dips": Method(label="NP-DIPS, public bins", colour=3),
-        "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
-        "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
-        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
-        "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
-        "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
-        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
-    },
-    headlines=("beta2, z1", "mu1", "s1", "rho"),
-)
-
 
 @dataclass(frozen=True)
 class SlomagSample:
@@ -106,7 +89,21 @@ class Slomag(cells.GroupedStudy):
         "Categorical variables given numbers, by sequential regressions: simulation study 4 of paper 003"
     )
     default_replicates: ClassVar[int] = 1000
-    curves, groups = CURVES, GROUPS
+    groups = GROUPS
+    labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}
+    methods: ClassVar[dict[str, Method]] = {
+        "original": Method(label="original data", colour=1),
+        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+        "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
+        "np-dips": Method(label="NP-DIPS, public bins", colour=3),
+        "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
+        "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
+        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
+        "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
+        "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
+        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
+    }
+    headlines = ("beta2, z1", "mu1", "s1", "rho")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -124,7 +121,7 @@ class Slomag(cells.GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.2 against the table."""
-        return claims.judge(cells.AverageFigures(table, CURVES))
+        return claims.judge(cells.AverageFigures(table, self.labels))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -220,19 +217,14 @@ def plan_of(epsilon: Fraction) -> StatisticPlan:
 
 def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
-    rng, noise = bits.generator(), 0.0
-    values: dict[str, FloatArray] = {}
-    for part in plan_of(epsilon).parts:
-        unit, exact = part.statistic.unit(SCHEMA), sample.exact[part.name]
-        values[part.name] = np.asarray((exact + part.noise(len(exact), bits)) * unit, dtype=np.float64)
-        if part.name == "sum 0":
-            noise = (part.standard_deviation * unit) ** 2
+    rng, plan = bits.generator(), plan_of(epsilon)
+    values, first = location_model.sanitized_values(plan, sample.exact, bits), plan.parts[0]
     noisy = location_model.Statistics(
         counts=np.full((len(values["sum 0"]), 1), float(N)),
         sums=np.stack([values["sum 0"], values["sum 1"]], axis=-1),
         products=np.concatenate([values[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=N,
-        noise=noise,
+        noise=(first.standard_deviation * first.statistic.unit(SCHEMA)) ** 2,
     )
     drawn = location_model.plug_in(noisy, ONE_CELL, N_SETS, rng)
     modes = [values[f"fit {place}"] for place in range(len(LEVELS))]

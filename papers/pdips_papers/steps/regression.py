@@ -155,8 +155,15 @@ class StepsRegression(study.Study):
         return blocks
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
-        """Draw the paper's figures 2 and 3."""
-        return pictures_of(measurements, self.samples)
+        """Draw the paper's figures 2 and 3, for each model and size, and prediction errors."""
+        groups = {str(row): group for row, group in measurements.groupby("row", sort=False)}
+        found = []
+        for number in (1, 2):
+            for n_records in self.samples:
+                values = _values(groups, number, n_records)
+                if values:
+                    found += [_coefficients(values, number, n_records), _prediction(values, number, n_records)]
+        return found
 
     def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the claims that the paper makes in words against the table."""
@@ -282,18 +289,6 @@ MEASURES = ("bias", "RMSE", "coverage")
 
 type Values = Mapping[tuple[str, str, str], Mapping[str, FloatArray]]
 """By method, form and epsilon: each measure by coefficient, and the prediction error in an array of one."""
-
-
-def pictures_of(measurements: pd.DataFrame, samples: Sequence[int]) -> list[study.Picture]:
-    """Return for each model and size a grid of measures by methods, and prediction errors."""
-    groups = {str(row): group for row, group in measurements.groupby("row", sort=False)}
-    found = []
-    for number in (1, 2):
-        for n_records in samples:
-            values = _values(groups, number, n_records)
-            if values:
-                found += [_coefficients(values, number, n_records), _prediction(values, number, n_records)]
-    return found
 
 
 def _values(groups: Mapping[str, pd.DataFrame], number: int, n_records: int) -> Values:
