@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -213,11 +212,6 @@ def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[s
     _dress(axes)
 
 
-def epsilons_for(options: Options) -> dict[str, Fraction]:
-    """Return the epsilons of a run by their spelling."""
-    return {epsilon: positive(epsilon, "epsilon") for epsilon in options.epsilons or EPSILONS}
-
-
 def suffix_of(epsilon: str) -> str:
     """Return what follows the measure in the name of a column."""
     return f", epsilon={epsilon}"
@@ -302,7 +296,7 @@ class CurveStudy(Study):
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each case and batch of replicates."""
-        epsilons = list(epsilons_for(options))
+        epsilons = list(options.epsilons or EPSILONS)
         return [
             Task(key=f"{start}batch={number:03}", arguments={**arguments, "replicates": size, "epsilons": epsilons})
             for start, arguments in self.cases

@@ -13,7 +13,7 @@ from pdips import __version__
 from pdips.report.figures import as_svg
 from pdips.report.formats import number
 from pdips.report.pages import render
-from pdips_papers.harness.study import COLUMNS, Block, Options, Picture, Study
+from pdips_papers.harness.study import COLUMNS, Block, Options, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,22 +65,16 @@ def _shown(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> dic
             "title": picture.title,
             "caption": picture.caption,
             "key": dict(picture.key),
-            "panels": _panels(picture, place),
+            "panels": [
+                Markup(each if isinstance(each, str) else as_svg(each, picture.title, f"study {place} {i}", clip=True))
+                for i, each in enumerate(picture.panels)
+            ],
         }
         for place, picture in enumerate(study.pictures(measurements, table))
     ]
     blocks = [spread(block, table) for block in study.layout(table)]
     findings = study.findings(table)
     return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks, "findings": findings}
-
-
-def _panels(picture: Picture, place: int) -> list[Any]:
-    from markupsafe import Markup
-
-    return [
-        Markup(panel if isinstance(panel, str) else as_svg(panel, picture.title, f"study {place} {number}", clip=True))
-        for number, panel in enumerate(picture.panels)
-    ]
 
 
 def spread(block: Block, table: pd.DataFrame) -> dict[str, Any]:

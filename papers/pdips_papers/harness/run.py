@@ -67,7 +67,12 @@ def measure(
         If the study takes no data or needs some, the folder holds something else or a run with other settings, or the
         number of workers is below 0.
     """
-    _check_request(study, options, workers)
+    if options.data is not None and study.data == "none":
+        raise InputError(f"study {study.name} simulates its data and takes no --data")
+    if options.data is None and study.data == "required":
+        raise InputError(f"study {study.name} needs a table: --data T{study.needs}")
+    if workers is not None and workers < 0:
+        raise InputError(f"the number of workers must be at least 0, got {workers}")
     tasks = study.tasks(options)
     if len({task.key for task in tasks}) < len(tasks):
         raise ValueError("two tasks of a study have the same key")
@@ -98,15 +103,6 @@ def seconds(out: Path) -> float:
     """Return the computing time of all stored tasks together, in seconds."""
     files = (path for path in (out / "replicates").glob("*.json") if path.name != SETTINGS)
     return math.fsum(float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) for path in files)
-
-
-def _check_request(study: Study, options: Options, workers: int | None) -> None:
-    if options.data is not None and study.data == "none":
-        raise InputError(f"study {study.name} simulates its data and takes no --data")
-    if options.data is None and study.data == "required":
-        raise InputError(f"study {study.name} needs a table: --data T{study.needs}")
-    if workers is not None and workers < 0:
-        raise InputError(f"the number of workers must be at least 0, got {workers}")
 
 
 def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) -> Path:

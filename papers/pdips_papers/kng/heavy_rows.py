@@ -173,10 +173,6 @@ def _kng(kind: Kind, short: str, **settings: Any) -> Form:
     return Form(kind=kind, short=short, make=make, settings=settings)
 
 
-def _residual(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-    return _released(find("kng-residual")(epsilon=epsilon, caps=PREDICTOR_CAPS), case, rng)
-
-
 def _pmse(choose: Callable[..., FloatArray] | None = None) -> Make:
     def make(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
         return pmse_mechanism(case.training, epsilon, choose=choose, bits=RandomBits(rng))
@@ -250,7 +246,15 @@ def _forms() -> dict[str, Form]:
         forms[sound_row(method)] = _kng("sound", words[method], **settings)
     forms |= {sound_row(method): _kng("sound", method.lower(), **each) for method, each in BEYOND.items()}
     forms[sound_row(PMSE)] = Form(kind="sound", short="pMSE mech.", make=_pmse())
-    return forms | {RECOMMENDED: Form(kind="ours", short="kng-residual", make=_residual)}
+    return forms | {
+        RECOMMENDED: Form(
+            kind="ours",
+            short="kng-residual",
+            make=lambda case, epsilon, rng: _released(
+                find("kng-residual")(epsilon=epsilon, caps=PREDICTOR_CAPS), case, rng
+            ),
+        )
+    }
 
 
 FORMS: dict[str, Form] = _forms()

@@ -210,8 +210,13 @@ def as_printed(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBit
     noisy_counts = counts + unit_noise(counts.shape, bits) / share
     size = 2 * bounds.half / np.maximum(counts, 1)[..., None] / share
     noisy_means = bounds.clip(np.arange(cells), means + size * unit_noise(means.shape, bits))
-    noisy_spread = noisy_covariance(spread, bounds, (n - 1) / (n * (n - cells)) / share, bits)
-    drawn = conjugate(counts, noisy_means, noisy_spread, n, N_SETS, rng)
+    # noise of scale R_j R_k (n - 1) / (n (n - K)) / share on each entry, here in squared half ranges
+    scale, noise = np.outer(bounds.half, bounds.half), unit_noise((*spread.shape[:-2], 3), bits)
+    noisy_spread = spread / scale
+    for place, (j, k) in enumerate(PAIRS):
+        noisy_spread[..., j, k] += 4 * (n - 1) / (n * (n - cells)) / share * noise[..., place]
+    noisy_spread[..., 1, 0] = noisy_spread[..., 0, 1]
+    drawn = conjugate(counts, noisy_means, nearest_covariance(noisy_spread, LEAST, 1.0) * scale, n, N_SETS, rng)
     return replace(drawn, shares=draw_shares(np.maximum(noisy_counts, 0) + PRIOR, rng))
 
 
@@ -219,16 +224,6 @@ def unit_noise(shape: tuple[int, ...], bits: RandomBits) -> FloatArray:
     """Draw Laplace noise of scale 1 on a grid of 2^-20, for published rows, whose scales depend on the data."""
     drawn = discrete_laplace(Fraction(FINE), math.prod(shape), bits)
     return np.asarray(drawn.reshape(shape) / FINE)
-
-
-def noisy_covariance(spread: FloatArray, bounds: Bounds, factor: float, bits: RandomBits) -> FloatArray:
-    """Add noise of scale R_j R_k ``factor`` to each entry (R the range), and move the result into what bounds allow."""
-    root, noise = 2 * bounds.half, unit_noise((*spread.shape[:-2], 3), bits) * factor
-    found = spread / np.outer(bounds.half, bounds.half)
-    for place, (j, k) in enumerate(PAIRS):
-        found[..., j, k] += noise[..., place] * root[j] * root[k] / (bounds.half[j] * bounds.half[k])
-    found[..., 1, 0] = found[..., 0, 1]
-    return nearest_covariance(found, LEAST, 1.0) * np.outer(bounds.half, bounds.half)
 
 
 def cell_moments(records: Records, cells: int) -> tuple[IntArray, FloatArray, FloatArray]:

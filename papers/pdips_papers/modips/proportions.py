@@ -148,18 +148,11 @@ def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> 
     return np.asarray(np.clip(counts[:, None] + noise, 0, n))
 
 
-def redrawn_published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw the noise on the count of ones again until it falls into [0, n], at the scale printed.
-
-    The true loss of a set is e + log(2 - exp(-e)) for e = epsilon / m.
-    """
-    return _redrawn(counts, n, N_SETS / epsilon, bits)
-
-
 def redrawn(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw again until in [0, n], at the scale b with 1 / b + log(2 - exp(-1 / b)) = epsilon / m.
 
-    Proof: ``docs/proofs/modips.md``, section 4.
+    The published scale m / epsilon spends e + log(2 - exp(-e)) for e = epsilon / m. Proof: ``docs/proofs/modips.md``,
+    section 4.
     """
     return _redrawn(counts, n, repaired_scale(epsilon / N_SETS), bits)
 
@@ -188,7 +181,7 @@ METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = 
     "modips-published": published,
     "modips-plug-in": plug_in,
     "laplace-one-count": one_count,
-    "laplace-redrawn-published": redrawn_published,
+    "laplace-redrawn-published": lambda counts, n, epsilon, bits: _redrawn(counts, n, N_SETS / epsilon, bits),
     "laplace-redrawn": redrawn,
 }
 """Each takes the counts of ones by replicate, n, the total epsilon and bits; returns ones by replicate and set."""

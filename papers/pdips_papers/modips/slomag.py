@@ -238,11 +238,6 @@ def wrong_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -
     return draw_records(location_model.as_printed(sample.data, BOUNDS, epsilon, bits), N, rng, BOUNDS)
 
 
-def wrong_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Synthesize by the general location model on the 12 cells, sanitized once at the whole epsilon."""
-    return once(BOUNDS)(sample.data, epsilon, bits)
-
-
 def noise_aware(data: Records, shipped: str, epsilon: Fraction, rng: np.random.Generator) -> Records:
     """Release by ``modips`` with a shipped model, for one replicate in ``ONE_IN``."""
     made = location_model.tables(data, LEVELS, ONE_CELL.half)
@@ -255,7 +250,7 @@ METHODS: dict[str, Callable[[SlomagSample, Fraction, RandomBits], Records]] = {
     "modips-published": modips_published,
     "modips-plug-in": modips_plug_in,
     "wrong-published": wrong_published,
-    "wrong-plug-in": wrong_plug_in,
+    "wrong-plug-in": lambda sample, epsilon, bits: once(BOUNDS)(sample.data, epsilon, bits),
 }
 """Each takes data, the total epsilon and bits, and returns synthetic sets."""
 

@@ -12,12 +12,12 @@ import pandas as pd
 
 from pdips.arrays import FloatArray
 from pdips.data.table import Table, decode
-from pdips.inference import combine
 from pdips.privacy.loss import exact
 from pdips.registry import find, variant_class
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
-from pdips_papers.steps.linear_models import Fit, Model, draw, fit, model
+from pdips_papers.harness.measures import combine
+from pdips_papers.steps.linear_models import Model, draw, fit, model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -46,8 +46,6 @@ ELECTION_SHARE = Fraction(1, 10)
 
 MOST_SHOWN = 20
 """With more coefficients than this the table has quartiles over coefficients."""
-
-NORMAL_QUANTILE = 1.959964
 
 SUMMARIES = {
     "bias": "mean |bias|",
@@ -115,7 +113,9 @@ class StepsRegression(study.Study):
         test = rng.integers(len(what.means), size=N_TEST)
         y = what.means[test] + rng.standard_normal(N_TEST)
         cases: list[tuple[Place, Sequence[pd.DataFrame]]] = [(Place(number, n_records, REFERENCES[0]), [table.frame])]
-        cases.append((Place(number, n_records, REFERENCES[1]), [_within_bins(table, rng) for _ in range(N_SETS)]))
+        cases.append(
+            (Place(number, n_records, REFERENCES[1]), [decode(table.schema, table.codes, rng) for _ in range(N_SETS)])
+        )
         for epsilon in arguments["epsilons"]:
             for method in self.methods:
                 for form in FORMS:
@@ -190,33 +190,20 @@ def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.G
     return made
 
 
-def _within_bins(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the table with each y drawn anew inside its bin: what cutting y does without any noise."""
-    return decode(table.schema, table.codes, rng)
-
-
 def _measurement(
     place: Place, what: Model, sets: Sequence[pd.DataFrame], regressors: FloatArray, y: FloatArray
 ) -> dict[str, Any]:
     """Analyse the sets of one release: estimates, whether intervals cover the truth, and the error of predictions."""
-    fits = [fit(what, frame) for frame in sets]
-    estimate, (lower, upper) = _together(fits)
+    estimates, variances = zip(*(fit(what, frame) for frame in sets), strict=True)
+    estimate, half = combine(np.column_stack(estimates), np.column_stack(variances))
     return {
         "row": str(place),
         "column": SUMMARIES["prediction"],
         "value": float(np.mean((y - regressors @ estimate) ** 2)),
         "model": place.number,
         "estimates": np.round(estimate, 6).tolist(),
-        "covered": ((lower <= what.beta) & (what.beta <= upper)).astype(int).tolist(),
+        "covered": (np.abs(estimate - what.beta) <= half).astype(int).tolist(),
     }
-
-
-def _together(fits: Sequence[Fit]) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
-    if len(fits) > 1:
-        combined = combine([one.estimate for one in fits], [one.variance for one in fits])
-        return combined.estimate, combined.interval
-    half = NORMAL_QUANTILE * np.sqrt(fits[0].variance)
-    return fits[0].estimate, (fits[0].estimate - half, fits[0].estimate + half)
 
 
 def _arrays(found: pd.DataFrame, what: Model) -> tuple[FloatArray, FloatArray]:
@@ -319,8 +306,12 @@ def _coefficients(values: Values, number: int, n_records: int) -> study.Picture:
                 form: [values.get((method, form, epsilon), {}).get(measure, np.empty(0)) for epsilon in epsilons]
                 for form in DRAWN
             }
-            draw = _lines if number == 1 else _boxes
-            panels.append(draw(f"{measure}: {method}", epsilons, by_form, limits))
+            title = f"{measure}: {method}"
+            if number == 1:
+                panels.append(_lines(title, epsilons, by_form, limits))
+            else:
+                groups = [(COLOURS[form], by_epsilon) for form, by_epsilon in by_form.items()]
+                panels.append(boxes(title, epsilons, "epsilon", groups, limits))
     what = "each line one of 11 coefficients" if number == 1 else "boxes over the 120 coefficients"
     return study.Picture(
         title=f"Figure {number + 1}: model {number}, n = {n_records:,}",
@@ -348,13 +339,6 @@ def _lines(
             y = [float(values[place]) if len(values) else math.nan for values in by_epsilon]
             drawn.append(Line(y, COLOURS[form], thin=True))
     return lines(title, ticks, "epsilon", drawn, limits)
-
-
-def _boxes(
-    title: str, ticks: Sequence[str], by_form: Mapping[str, Sequence[FloatArray]], limits: tuple[float, float]
-) -> "Figure":
-    groups = [(COLOURS[form], by_epsilon) for form, by_epsilon in by_form.items()]
-    return boxes(title, ticks, "epsilon", groups, limits)
 
 
 def _prediction(values: Values, number: int, n_records: int) -> study.Picture:
