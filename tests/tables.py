@@ -11,7 +11,7 @@ from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.margins.domain import domain_of
-from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign, measure
+from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
@@ -96,4 +96,4 @@ def plan_of_tree(schema: Schema, scales, splitter: Splitter | None = None, relat
 
 def grown(plan: Plan, table: Table, seed: int = 0) -> NoisyTree:
     """One noisy tree over a table."""
-    return measure(plan.design, Drawing(plan, table, bits(seed)), np.random.default_rng(seed))
+    return plan.design.measure(Drawing(plan, table, bits(seed)), np.random.default_rng(seed))

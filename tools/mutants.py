@@ -194,7 +194,7 @@ MUTANTS = [
         "margins/steps.py",
         "l1=width * STEPS_PER_UNIT)",
         "l1=width * STEPS_PER_UNIT / 2)",
-        f"{CONTRACT} -k steps",
+        f"{CONTRACT} -k elections_spend",
     ),
     Mutant(
         "counts of a tree have the noise of add-remove",
@@ -222,7 +222,7 @@ MUTANTS = [
         "bayes_net/privbayes.py",
         "return Sensitivity.of_record(schema, l1=2)",
         "return Sensitivity.of_record(schema, l1=1)",
-        f"{CONTRACT} -k privbayes",
+        f"{CONTRACT} -k rounds_of_a_network",
     ),
     Mutant(
         "choices of a network don't know how far scores move",
@@ -243,7 +243,7 @@ MUTANTS = [
         "quantile/column_plan.py",
         "l1=2 * spread if self.moves else spread)",
         "l1=spread)",
-        "tests/quantile/test_panel.py -k confidential tests/contract/test_contract.py",
+        "tests/prices/test_kng_proofs.py -k changes_its_confidential",
     ),
     Mutant(
         "levels of a column have the noise of add-remove",

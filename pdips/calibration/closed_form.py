@@ -3,14 +3,14 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations
 from typing import Any, Literal
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.intervals import IntervalTree, interval_parents
-from pdips.margins.margin_error import ColumnTree, OrderedTree, view_error
-from pdips.margins.synthesis import views_of
+from pdips.margins.intervals import IntervalTree
+from pdips.margins.margin_error import ColumnTree, view_error
 from pdips.margins.tree import GivenColumns, TreeDesign
 from pdips.mechanism import Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
@@ -137,8 +137,9 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     if hasattr(design, "statistics"):
         found, n_averaged = _of_statistics(design, request), plan.repeats
     elif isinstance(design, (TreeDesign, IntervalTree)):
-        names = design.domain.names
-        form = _intervals(design, plan.n_public) if isinstance(design, IntervalTree) else _counts(design, plan.n_public)
+        names, n_public = design.domain.names, plan.n_public
+        is_tree = isinstance(design, TreeDesign)
+        form = _counts(design, n_public) if is_tree else partial(design.margin, n_public=n_public)
         found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
         n_averaged = plan.repeats
     else:
@@ -162,34 +163,11 @@ def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]
 
 
 def _on_views(tree: TreeDesign, columns: list[int]) -> NoiseSum:
-    found = view_error(tree.domain, views_of(tree), columns)
+    found = view_error(tree.views, columns)
     if found is None:
         names = label(tuple(tree.domain.names[j] for j in columns))
         raise NoFormError(f"no margin that is counted holds {names}: it follows from others by maximum entropy")
     return found
-
-
-def _intervals(tree: IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
-    domain, public = tree.domain, tree.domain.public.tolist()
-    below = [j for j in range(len(domain.names)) if j != tree.column and j not in public]
-
-    def product(columns: list[int]) -> int:
-        return math.prod(int(domain.sizes[j]) for j in columns)
-
-    ordered = OrderedTree(
-        parents=tuple(interval_parents(tree.counts)),
-        n_below=product(below),
-        has_cells=tree.has_cells,
-        n_trees=product(public),
-        scale=tree.steps[0].scale,
-        n_public=n_public,
-    )
-
-    def margin(columns: list[int]) -> NoiseSum:
-        inside = [j for j in columns if j in below]
-        return ordered.margin(tree.column in columns, product(inside), product([j for j in columns if j in public]))
-
-    return margin
 
 
 def _of_statistics(plan: Any, request: MarginRequest) -> dict[str, NoiseSum]:

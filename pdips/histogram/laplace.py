@@ -10,7 +10,7 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.margins import synthesis
 from pdips.margins.domain import check_domain, check_noise, domain_of
-from pdips.margins.tree import NoisyTree, TreeDesign, measure
+from pdips.margins.tree import NoisyTree, TreeDesign
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
@@ -21,21 +21,12 @@ from pdips.privacy.sensitivity import Sensitivity
 class LaplaceSanitizer(Mechanism):
     """Discrete Laplace noise on each cell of the full cross-tabulation.
 
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`.
+
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public, and all sets have it.
     split : {"once", "per-set"}
         One noisy table for all sets, or a noisy table of its own, at epsilon / n_sets, for each.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
 
     Notes
     -----
@@ -91,29 +82,20 @@ class LaplaceSanitizer(Mechanism):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Count the cells, make the counts consistent, and draw records."""
-        return synthesis.release_of(plan.design, plan, curator, rng)
+        return synthesis.release_of(plan, curator, rng)
 
 
 @dataclass(frozen=True, kw_only=True)
 class PerturbedHistogram(LaplaceSanitizer):
     """Records drawn one by one from a histogram with discrete Laplace noise on each cell.
 
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`; with add-remove
+    the sets have as many records as the noisy counts add up to.
+
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public, and all sets have it; with add-remove they have the sum of
-        the noisy counts.
     split : {"once", "per-set"}
         One noisy histogram for all sets, or one of its own, at epsilon / n_sets, for each.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
 
     Notes
     -----
@@ -144,10 +126,8 @@ class PerturbedHistogram(LaplaceSanitizer):
         public = curator.public if plan.schema.public_columns else None
         for number in range(1, plan.repeats + 1):
             with curator.timed("counting and adding noise"):
-                measured = measure(plan.design, curator, rng)
-            statistics |= synthesis.noisy_statistics(
-                measured, plan.design, f"set {number}, " if plan.repeats > 1 else ""
-            )
+                measured = plan.design.measure(curator, rng)
+            statistics |= plan.design.statistics(measured, f"set {number}, " if plan.repeats > 1 else "")
             for _ in range(plan.n_sets // plan.repeats):
                 with curator.timed("drawing records"):
                     cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)
@@ -160,20 +140,6 @@ def draw_from_noisy(measured: NoisyTree, *, n_public: bool, rng: np.random.Gener
 
     Post-processing: it reads noisy counts and, under replace-one, the public number of records (of each combination).
     Where no count is above 0, cells that can occur are equally likely.
-
-    Parameters
-    ----------
-    measured : NoisyTree
-        A tree without layers in between.
-    n_public : bool
-        Whether the number of records is public; if not, it is the sum of the noisy counts.
-    rng : numpy.random.Generator
-        For the draws.
-
-    Returns
-    -------
-    ndarray of int64, shape (synthetic records,)
-        Numbers of cells.
     """
     exact_counts, noisy = measured.observed
     group, possible = measured.parents[0], measured.layers[-1].possible

@@ -40,25 +40,16 @@ LARGEST_EXPONENT = 700
 
 @dataclass(frozen=True, kw_only=True)
 class UrnRule:
-    """What is public about urns: their cells, and how they are drawn from.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    epsilon : Fraction
-        Loss of one set for one record of a person.
-    polya : bool
-        Whether each draw is put back with another one like it. Then a cell of the prior weighs N / (e^epsilon - 1)
-        balls; if not, 1 / (e^(epsilon / N) - 1), for N draws.
-    n_draws : int, optional
-        N; left out, the public number of records, which public columns ask for.
-    """
+    """What is public about urns: their cells, and how they are drawn from."""
 
     domain: Domain
     epsilon: Fraction
+    """Loss of one set for one record of a person."""
     polya: bool
+    """Whether each draw is put back with another one like it: then a cell of the prior weighs N / (e^epsilon - 1) balls
+    for N draws, else 1 / (e^(epsilon / N) - 1)."""
     n_draws: int | None = None
+    """N; left out, the public number of records, which public columns ask for."""
 
     @cached_property
     def order(self) -> tuple[int, ...]:
@@ -71,30 +62,19 @@ class UrnRule:
         """Numbers of the cells that can occur; None if all do."""
         if not self.domain.impossible:
             return None
-        mask = np.ones(self.domain.sizes[list(self.order)], dtype=bool)
-        for rule in self.domain.impossible:
-            named = [np.flatnonzero(rule[j]) if j in rule else np.arange(self.domain.sizes[j]) for j in self.order]
-            mask[np.ix_(*named)] = False
-        return np.flatnonzero(mask)
+        sizes = self.domain.sizes[list(self.order)]
+        levels = dict(zip(self.order, np.ix_(*map(np.arange, sizes)), strict=True))
+        return np.flatnonzero(np.ones(sizes, dtype=bool) & self.domain.possible(levels.get))
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""
-        after = math.prod(int(self.domain.sizes[j]) for j in self.order[self.order.index(column) + 1 :])
-        found: IntArray = cell // after % self.domain.sizes[column]
-        return found
+        return self.domain.level(cell, column, self.order)
 
 
 class Urns:
     """The records of a table as balls, sorted by urn; one urn a combination of the public columns that occurs.
 
     A distribution over synthetic sets, as the sorted numbers of their cells. As confidential as the table.
-
-    Parameters
-    ----------
-    table : Table
-        The records.
-    rule : UrnRule
-        How they are drawn from.
     """
 
     def __init__(self, table: Table, rule: UrnRule) -> None:
@@ -146,13 +126,7 @@ class Urns:
         return np.sort(own[first_drawn(source)].reshape(runs, -1), axis=1)
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Return every synthetic set of a tiny table, as the sorted numbers of its cells, and its log probability.
-
-        Raises
-        ------
-        InputError
-            If there are too many to enumerate, or epsilon is too large for doubles.
-        """
+        """Return every synthetic set of a tiny table, as the sorted numbers of its cells, and its log probability."""
         n_each = [math.comb(int(n + k) - 1, int(n)) for n, k in zip(self.n_draws, self.n_cells, strict=True)]
         if max(self.weights()[1]) > LARGEST_EXPONENT:
             raise InputError(f"epsilon is too large to write out probabilities; the limit is {LARGEST_EXPONENT} a draw")
@@ -189,13 +163,7 @@ def first_drawn(source: IntArray) -> IntArray:
 
 
 def check_n_records(n_records: int | None, neighbours: Neighbours) -> None:
-    """Check the public number of synthetic records of a mechanism.
-
-    Raises
-    ------
-    InputError
-        If it is out of range, or missing where the table's own number of records is confidential.
-    """
+    """Check the public number of synthetic records: it can't be left out where the table's own is confidential."""
     if n_records is None:
         if neighbours == "add-remove":
             raise InputError(
@@ -274,23 +242,15 @@ class Urn(Mechanism):
 class SmoothedHistogram(Urn):
     """Records drawn from a histogram that is mixed with an even one, without noise.
 
+    ``epsilon`` and ``neighbours`` are those of :class:`pdips.Mechanism`; a second set drawn from the same proportions
+    would cost epsilon once more, so ``n_sets`` is 1.
+
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        1. A second set drawn from the same proportions would cost epsilon once more.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public.
     n_records : int, optional
         Number N of synthetic records, from public knowledge: the fewer, the closer they follow the table. By default
         as many as the table has, which add-remove can't reveal, so there it must be given; with public columns it
         can't.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
 
     Notes
     -----
@@ -331,23 +291,13 @@ class SmoothedHistogram(Urn):
 class MultinomialDirichlet(Urn):
     """Records drawn from a posterior draw of the cell probabilities, which is itself never shown.
 
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`. Each set has a posterior draw of
+    its own and costs epsilon / n_sets.
+
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets. Each has a posterior draw of its own and costs epsilon / n_sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public.
     n_records : int, optional
-        Number N of synthetic records of each set, from public knowledge: the fewer, the closer they follow the table.
-        By default as many as the table has, which add-remove can't reveal, so there it must be given; with public
-        columns it can't.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
+        Number N of synthetic records of each set, as for :class:`SmoothedHistogram`.
 
     Notes
     -----
@@ -389,19 +339,8 @@ class MultinomialDirichlet(Urn):
 class McClureReiter(Urn):
     """Records drawn from the posterior mean of the cell probabilities.
 
-    Parameters
-    ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        1. A second set drawn from the same proportions would cost epsilon once more.
-    neighbours : {"replace-one"}
-        The number of records is public, and the synthetic set has it.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
+    The settings are those of :class:`pdips.Mechanism`: one set, since a second one drawn from the same proportions
+    would cost epsilon once more, and replace-one neighbours, so that the set has the public number of records.
 
     Notes
     -----

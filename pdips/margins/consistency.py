@@ -89,22 +89,40 @@ def nonnegative(
     """
     value = np.maximum(estimates[0], 0.0)
     for parent, estimate, weight in zip(parents, estimates[1:], weights[1:], strict=True):
-        value = _project(parent, estimate, weight, value)
+        value = simplex_projection(estimate, value, parent, weight)
     return value
 
 
-def _project(parent: IntArray, estimate: FloatArray, weight: FloatArray, total: FloatArray) -> FloatArray:
-    """Project siblings on the simplex of their parent's total: max(estimate - shift * weight, 0), Michelot (1986)."""
-    fixed = weight <= 0
-    result = np.where(fixed, np.maximum(estimate, 0.0), 0.0)
-    rest = np.maximum(total - np.bincount(parent, weights=result, minlength=len(total)), 0.0)
+def simplex_projection(
+    values: FloatArray, totals: FloatArray, group: IntArray | None = None, weights: FloatArray | None = None
+) -> FloatArray:
+    """Return the nearest nonnegative numbers that add up to given totals: max(value - shift * weight, 0).
+
+    Michelot (1986), for many simplexes at once.
+
+    Parameters
+    ----------
+    values : ndarray, shape (numbers,)
+        What to stay close to.
+    totals : ndarray, shape (groups,)
+        What the numbers of each group add up to.
+    group : ndarray, shape (numbers,), optional
+        The group of each number; left out, there is one.
+    weights : ndarray, shape (numbers,), optional
+        By which squared distances are divided; 0 for numbers that stay as they are, or become 0 if they are negative.
+    """
+    group = np.zeros(len(values), dtype=np.int64) if group is None else group
+    weights = np.ones(len(values)) if weights is None else weights
+    fixed = weights <= 0
+    result = np.where(fixed, np.maximum(values, 0.0), 0.0)
+    rest = np.maximum(totals - np.bincount(group, weights=result, minlength=len(totals)), 0.0)
     active = np.flatnonzero(~fixed)
     while True:
-        group, guess, scale = parent[active], estimate[active], weight[active]
-        spread = np.bincount(group, weights=scale, minlength=len(total))
-        excess = np.bincount(group, weights=guess, minlength=len(total)) - rest
+        place, guess, scale = group[active], values[active], weights[active]
+        spread = np.bincount(place, weights=scale, minlength=len(totals))
+        excess = np.bincount(place, weights=guess, minlength=len(totals)) - rest
         shift = np.divide(excess, spread, out=np.zeros_like(excess), where=spread > 0)
-        moved = guess - shift[group] * scale
+        moved = guess - shift[place] * scale
         keep = moved > 0
         if keep.all():
             result[active] = moved

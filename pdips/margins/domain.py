@@ -1,9 +1,11 @@
 """The public shape of a tree of counts: its columns, layers, nodes and cells. Nothing here depends on a record."""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -21,10 +23,11 @@ MOST_CELLS = 100_000_000
 MOST_STRAY_RECORDS = 10_000_000
 """Noise that would move the number of synthetic records by more than this makes no table that anybody could use."""
 
+MOST_NODES = 1_000_000
+"""Depth is chosen so that no layer above the cells has more nodes than this, unless the user says otherwise."""
 
 STOP = -1
 """In place of a column: a node that is cut no further."""
-
 
 MOST_BITS = 62
 """Columns of a pattern that fits into an integer of 64 bits."""
@@ -44,17 +47,34 @@ class Domain:
     @property
     def n_cells(self) -> int:
         """Number of cells, structural zeros included."""
-        return math.prod(int(size) for size in self.sizes)
+        return self.size_of(range(len(self.sizes)))
+
+    def size_of(self, columns: Iterable[int]) -> int:
+        """Return the number of cells in the cross-tabulation of some columns."""
+        return math.prod(int(self.sizes[column]) for column in columns)
+
+    def level(self, cell: IntArray, column: int, order: Sequence[int]) -> IntArray:
+        """Return the level of a column in cells that are numbered with the columns in this order."""
+        found: IntArray = cell // self.size_of(order[order.index(column) + 1 :]) % self.sizes[column]
+        return found
+
+    def possible(self, level_of: Callable[[int], IntArray | None]) -> BoolArray | bool:
+        """Return which cells no structural zero rules out, True for all.
+
+        ``level_of`` gives the levels of a column: -1 where it isn't known, None if it isn't known at all.
+        """
+        found: BoolArray | bool = True
+        for rule in self.impossible:
+            ruled_out: Any = True
+            for column, named in rule.items():
+                level = level_of(column)
+                ruled_out = False if level is None else ruled_out & ((level >= 0) & named[level])
+            found = found & np.logical_not(ruled_out)
+        return found
 
 
 def domain_of(schema: Schema) -> Domain:
-    """Return the cross-tabulation of all columns of a schema.
-
-    Raises
-    ------
-    InputError
-        If a numeric column has no bins, or there are more cells than memory holds.
-    """
+    """Return the cross-tabulation of all columns of a schema; refused if it has more cells than memory holds."""
     domain = columns_of(schema)
     if domain.n_cells > MOST_CELLS:
         raise InputError(
@@ -65,13 +85,7 @@ def domain_of(schema: Schema) -> Domain:
 
 
 def columns_of(schema: Schema) -> Domain:
-    """Return the columns of a schema for mechanisms that never lay out all cells.
-
-    Raises
-    ------
-    InputError
-        If a numeric column has no bins.
-    """
+    """Return the columns of a schema for mechanisms that never lay out all cells; refused if one has no bins."""
     for name, column in schema.columns.items():
         if not column.is_categorical and not column.is_binned:
             raise InputError(f"column {name!r} needs bins or bin_edges in the schema for a histogram mechanism")
@@ -87,24 +101,16 @@ def columns_of(schema: Schema) -> Domain:
 
 @dataclass(frozen=True)
 class Layer:
-    """One layer of a tree: nodes in order, the children of a node next to each other.
-
-    Parameters
-    ----------
-    parent : ndarray, shape (nodes,)
-        Index in the layer above, not decreasing.
-    path : ndarray, shape (nodes, columns)
-        Level of each column that has been split on the way, -1 for the others. Empty for the layer of cells.
-    possible : ndarray of bool, shape (nodes,)
-        False where a structural zero rules the node out.
-    stopped : ndarray of bool, shape (nodes,), optional
-        True where the branch ended further up: the node is its parent again, and isn't counted a second time.
-    """
+    """One layer of a tree: nodes in order, the children of a node next to each other."""
 
     parent: IntArray
+    """Index in the layer above, not decreasing."""
     path: NDArray[np.int32]
+    """Level of each column that has been split on the way, -1 for the others; empty for the layer of cells."""
     possible: BoolArray
+    """False where a structural zero rules the node out."""
     stopped: BoolArray | None = None
+    """True where the branch ended further up: the node is its parent again, and isn't counted a second time."""
 
     @property
     def n_nodes(self) -> int:
@@ -131,17 +137,7 @@ def root(domain: Domain) -> Layer:
 
 
 def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
-    """Return the layer in which each node is cut by its chosen column into all levels of it.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    above : Layer
-        The layer to be cut.
-    chosen : ndarray, shape (nodes above,)
-        Position of the column that each node is cut by; ``STOP`` for nodes that are cut no further.
-    """
+    """Return the layer in which each node is cut by its chosen column, unless that is ``STOP``, into all levels."""
     fan_out = _fan_out(domain, chosen)
     parent = np.repeat(np.arange(above.n_nodes), fan_out)
     level = np.arange(len(parent)) - np.repeat(np.cumsum(fan_out) - fan_out, fan_out)
@@ -149,7 +145,8 @@ def split_by(domain: Domain, above: Layer, chosen: IntArray) -> Layer:
     cut = np.flatnonzero(chosen[parent] != STOP)
     path[cut, chosen[parent[cut]]] = level[cut]
     stopped = None if len(cut) == len(parent) else chosen[parent] == STOP
-    return Layer(parent, path, above.possible[parent] & ~_ruled_out(domain, path), stopped)
+    possible = above.possible[parent] & domain.possible(lambda column: path[:, column])
+    return Layer(parent, path, possible, stopped)
 
 
 def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
@@ -157,27 +154,8 @@ def _fan_out(domain: Domain, chosen: IntArray) -> IntArray:
     return fan_out
 
 
-def _ruled_out(domain: Domain, path: NDArray[np.int32]) -> BoolArray:
-    found = np.zeros(len(path), dtype=bool)
-    for rule in domain.impossible:
-        found |= np.logical_and.reduce([(path[:, j] >= 0) & named[path[:, j]] for j, named in rule.items()])
-    return found
-
-
 def descend(node: IntArray, codes: NDArray[Any], domain: Domain, chosen: IntArray) -> IntArray:
-    """Return the child that each record falls into.
-
-    Parameters
-    ----------
-    node : ndarray, shape (records,)
-        Where each record is now.
-    codes : ndarray, shape (records, columns)
-        Levels of each record.
-    domain : Domain
-        The cross-tabulation.
-    chosen : ndarray, shape (nodes,)
-        Column that each node is cut by.
-    """
+    """Return the child that each record falls into, by its node, its levels, and the column that cuts each node."""
     fan_out = _fan_out(domain, chosen)
     first_child: IntArray = np.cumsum(fan_out) - fan_out
     level = np.take_along_axis(codes, np.maximum(chosen[node], 0)[:, None], axis=1)[:, 0]
@@ -187,30 +165,24 @@ def descend(node: IntArray, codes: NDArray[Any], domain: Domain, chosen: IntArra
 
 @dataclass(frozen=True)
 class Cells:
-    """The full cross-tabulation below each node of the last layer but one, as numbers that decode to levels.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    above : Layer
-        The layer that the cells hang from.
-    pattern : ndarray, shape (nodes above,)
-        Which columns are already split, as one of the patterns that occur.
-    stride : ndarray, shape (patterns, columns)
-        Step of each remaining column in the number of a cell; 0 for columns already split.
-    first : ndarray, shape (nodes above,)
-        Number of the first cell of each node.
-    layer : Layer
-        The cells as a layer.
-    """
+    """The full cross-tabulation below each node of the last layer but one, as numbers that decode to levels."""
 
     domain: Domain
     above: Layer
     pattern: IntArray
+    """Which columns each node above has split already, as one of the patterns that occur."""
     stride: IntArray
+    """By pattern, the step of each remaining column in the number of a cell; 0 for columns already split."""
     first: IntArray
-    layer: Layer
+    """Number of the first cell of each node above."""
+    parent: IntArray
+    """The node above each cell."""
+
+    @cached_property
+    def layer(self) -> Layer:
+        """The cells as a layer."""
+        rules = self.domain.possible(lambda column: self.levels(np.arange(len(self.parent)), column))
+        return Layer(self.parent, np.empty((0, 0), np.int32), self.above.possible[self.parent] & rules)
 
     def find(self, node: IntArray, codes: IntArray) -> IntArray:
         """Return the number of the cell that each record falls into."""
@@ -219,7 +191,7 @@ class Cells:
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""
-        node = self.layer.parent[cell]
+        node = self.parent[cell]
         step = self.stride[self.pattern[node], column]
         inside = (cell - self.first[node]) // np.maximum(step, 1) % self.domain.sizes[column]
         levels: IntArray = np.where(step > 0, inside, self.above.path[node, column])
@@ -235,17 +207,7 @@ def cells(domain: Domain, above: Layer) -> Cells:
     stride = np.where(remaining, after // factor, 0)
     n_cells = after[pattern, 0]
     first = np.cumsum(n_cells) - n_cells
-    parent = np.repeat(np.arange(above.n_nodes), n_cells)
-    found = Cells(domain, above, pattern, stride, first, Layer(parent, _NO_PATH, above.possible[parent]))
-    if not domain.impossible:
-        return found
-    possible, everything = found.layer.possible, np.arange(len(parent))
-    for rule in domain.impossible:
-        possible = possible & ~np.logical_and.reduce([named[found.levels(everything, j)] for j, named in rule.items()])
-    return replace(found, layer=Layer(parent, _NO_PATH, possible))
-
-
-_NO_PATH = np.empty((0, 0), np.int32)
+    return Cells(domain, above, pattern, stride, first, np.repeat(np.arange(above.n_nodes), n_cells))
 
 
 def top_layer(domain: Domain) -> Layer:
@@ -264,10 +226,23 @@ def top_node(domain: Domain, codes: NDArray[Any]) -> IntArray:
     return node
 
 
+def splittable(schema: Schema) -> list[str]:
+    """Return the columns that a tree can split by."""
+    return [name for name in schema.columns if name not in schema.public_columns]
+
+
+def deepest(schema: Schema) -> int:
+    """Return how many layers any choice of columns keeps within ``MOST_NODES`` nodes; at least 1."""
+    sizes = sorted((schema.columns[name].n_levels for name in splittable(schema)), reverse=True)
+    n_top = math.prod(schema.columns[name].n_levels for name in schema.public_columns)
+    nodes = list(accumulate(sizes, lambda above, size: above * size, initial=n_top))[1:]
+    return max(sum(number <= MOST_NODES for number in nodes), 1)
+
+
 def check_domain(schema: Schema, neighbours: Neighbours) -> None:
     """Check, before anything is spent, that a schema can be cross-tabulated for these neighbours."""
     domain = domain_of(schema)
-    if len(domain.public) == len(domain.names):
+    if not splittable(schema):
         raise InputError("all columns of the schema are public: there is nothing to synthesize")
     if len(domain.public) and neighbours == "add-remove":
         raise InputError("public columns give away the number of records; they need neighbours = replace-one")

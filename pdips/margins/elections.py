@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations
 from typing import Literal
 
@@ -52,27 +53,17 @@ def group_width(neighbours: Neighbours) -> Fraction:
 
 @dataclass(frozen=True, kw_only=True)
 class ElectedColumns:
-    """Columns are elected by the exponential mechanism with utility -AIC or -BIC.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    steps : tuple of Step
-        The election of each layer.
-    by_layer : bool
-        One election for all nodes of a layer, with the sum of their scores, in place of one for each node.
-    utility : {"aic", "bic"}
-        A free parameter costs 2 units, or the logarithm of the public number of records.
-    observed_levels : bool
-        Count the levels that occur, as paper 000 does, in place of the public ones.
-    """
+    """Columns are elected by the exponential mechanism with utility -AIC or -BIC."""
 
     domain: Domain
     steps: tuple[Step, ...]
+    """The election of each layer."""
     by_layer: bool = False
+    """One election for all nodes of a layer, with the sum of their scores, in place of one for each node."""
     utility: Utility = "aic"
+    """A free parameter costs 2 units (aic), or the logarithm of the public number of records (bic)."""
     observed_levels: bool = False
+    """Whether levels that occur are counted, as paper 000 does, in place of the public ones."""
 
     def columns(
         self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
@@ -83,18 +74,11 @@ class ElectedColumns:
         def scores(table: Table) -> IntArray:
             node, codes = position.node(table), position.codes(table)
             of_nodes = election_scores(
-                self.domain,
-                layer,
-                node,
-                codes,
-                counts=table.counts,
-                penalty=penalty,
-                observed_levels=self.observed_levels,
+                self.domain, layer, node, codes, table.counts, penalty=penalty, observed_levels=self.observed_levels
             )
             return together(of_nodes, layer) if self.by_layer else of_nodes
 
-        chosen = curator.choose(self.steps[number - 1], scores)
-        return np.broadcast_to(chosen, layer.n_nodes)
+        return np.broadcast_to(curator.choose(self.steps[number - 1], scores), layer.n_nodes)
 
 
 def together(scores: IntArray, layer: Layer) -> IntArray:
@@ -112,24 +96,17 @@ class GroupElection:
     The utility of a division is the mean AIC of the group below less that of the group on top. The paper takes its
     absolute value and then puts the group with the smaller mean on top, which reads the table once more, without noise;
     here the candidates are ordered divisions, so that the election itself says which group is on top.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    step : Step
-        The election.
     """
 
     domain: Domain
     step: Step
 
-    @property
+    @cached_property
     def free(self) -> list[int]:
         """Positions of the columns that aren't public."""
         return [j for j in range(len(self.domain.names)) if j not in self.domain.public]
 
-    @property
+    @cached_property
     def candidates(self) -> list[tuple[int, ...]]:
         """The groups that can be on top, as positions of columns."""
         return [group for size in range(1, len(self.free)) for group in combinations(self.free, size)]
@@ -163,34 +140,15 @@ def election_scores(
     layer: Layer,
     node: IntArray,
     codes: IntArray,
-    *,
     counts: IntArray | None = None,
+    *,
     penalty: float = 2.0,
     observed_levels: bool = False,
 ) -> IntArray:
-    """Return -AIC (or -BIC) of splitting each node by each column, in whole grid steps.
+    """Return -AIC (or -BIC) of splitting each node by each column, in whole grid steps, shape (nodes, columns).
 
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    layer : Layer
-        The nodes.
-    node : ndarray, shape (rows,)
-        Where each record is.
-    codes : ndarray, shape (rows, columns)
-        Levels of each record.
-    counts : ndarray, shape (rows,), optional
-        How many records each row stands for; one unless given.
-    penalty : float
-        Units a free parameter costs.
-    observed_levels : bool
-        Count the levels that occur, as paper 000 does, in place of the public ones.
-
-    Returns
-    -------
-    ndarray of int64, shape (nodes, columns)
-        The smallest int64 for a column that has been split already.
+    ``node`` says where each row of levels is, and ``counts`` how many records it stands for, 1 unless given. Columns
+    that have been split already have the smallest int64.
     """
     scores = np.full((layer.n_nodes, len(domain.names)), UNAVAILABLE, dtype=np.int64)
     for column, size in enumerate(domain.sizes):
@@ -216,15 +174,8 @@ def one_way_aic(counts: IntArray, *, penalty: float = 2.0, observed_levels: bool
     counts of a row add up to n, h may be replaced by h(m) + m, which stays small: no large terms cancel, and the error
     is below 1e-9 for any table that fits in memory.
 
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (rows, levels)
-        Counts by level.
-    penalty : float
-        Units a free parameter costs: 2 for AIC; for BIC the logarithm of a *public* number of records, which leaves the
-        sensitivity as it is.
-    observed_levels : bool
-        Count only the levels that occur as parameters.
+    A free parameter costs ``penalty`` units: 2 for AIC; for BIC the logarithm of a *public* number of records, which
+    leaves the sensitivity as it is. With ``observed_levels`` only levels that occur count as parameters.
     """
     n_levels = (counts > 0).sum(axis=1) if observed_levels else counts.shape[1]
     spread = _log_factorial_rest(counts).sum(axis=1) - _log_factorial_rest(counts.sum(axis=1))

@@ -7,7 +7,7 @@ v's count that a cell of the margin gets. They give the variance of the cell, an
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -35,25 +35,16 @@ def small_margins(n_columns: int) -> list[Columns]:
 
 @dataclass(frozen=True)
 class CountTree:
-    """The shape of a tree of counts. Like nodes below one parent may stand once, with the number of them.
-
-    Parameters
-    ----------
-    parents : sequence of ndarray
-        For each layer below layer 0, the index of each node's parent in the layer above, not decreasing. Every node
-        above the last layer has children.
-    copies : sequence of ndarray
-        For each of these layers, how many nodes like it each node stands for below one parent.
-    n_public : bool
-        Whether the counts of layer 0 are exact; otherwise they aren't observed.
-    n_top : float
-        How many nodes like it each node of layer 0 stands for.
-    """
+    """The shape of a tree of counts. Like nodes below one parent may stand once, with the number of them."""
 
     parents: Sequence[IntArray]
+    """By layer below layer 0, the index of each node's parent, not decreasing. Only the last layer has no children."""
     copies: Sequence[FloatArray]
+    """For each of these layers, how many nodes like it each node stands for below one parent."""
     n_public: bool
+    """Whether the counts of layer 0 are exact; otherwise they aren't observed."""
     n_top: float = 1.0
+    """How many nodes like it each node of layer 0 stands for."""
 
     @cached_property
     def numbers(self) -> list[FloatArray]:
@@ -74,11 +65,8 @@ class CountTree:
     def spreads(self, variances: Sequence[FloatArray]) -> list[FloatArray]:
         """Return s by layer, layer 0 first: 0 where its counts are exact (upward pass of docs/planning.md).
 
-        Parameters
-        ----------
-        variances : sequence of ndarray, shape (..., nodes) or (..., 1)
-            Of the noise on each count, layer by layer below layer 0, in squared records; infinite where there is no
-            count; above 0.
+        ``variances`` are those of the noise on each count, layer by layer below layer 0, shape (..., nodes) or
+        (..., 1), in squared records: above 0, and infinite where there is no count.
         """
         found = [np.zeros(len(self.parents[-1])) + variances[-1]]
         for layer in range(len(self.parents) - 1, 0, -1):
@@ -88,17 +76,8 @@ class CountTree:
         return [np.zeros_like(top) if self.n_public else top, *found]
 
     def weights(self, variances: Sequence[FloatArray], leaves: FloatArray) -> list[FloatArray]:
-        """Return what each noisy count weighs in a weighted sum of the least squares cells, by layer below layer 0.
+        """Return what each noisy count weighs in a sum of the least squares cells with these weights, by layer.
 
-        Parameters
-        ----------
-        variances : sequence of ndarray
-            As for :meth:`spreads`.
-        leaves : ndarray, shape (nodes of the last layer,)
-            Weight of each cell.
-
-        Notes
-        -----
         With a = S / (sigma^2 + S), 1 for a cell, a node's noise has weight a g, where g of a child c of v is
         (m_c - m_v) + (1 - a_v) g_v; g of the root is 0 where the root is exact, and m where it isn't observed.
         """
@@ -115,15 +94,7 @@ class CountTree:
         return found
 
     def noise(self, scales: Scales, leaves: FloatArray) -> NoiseSum:
-        """Return the error of a weighted sum of the least squares cells.
-
-        Parameters
-        ----------
-        scales : sequence of Fraction or None
-            Scale of the noise by layer below layer 0; None for a layer that isn't counted.
-        leaves : ndarray, shape (nodes of the last layer,)
-            Weight of each cell.
-        """
+        """Return the error of a sum of the least squares cells with these weights, for noise of a scale by layer."""
         weights = self.weights([np.array([count_variance(scale)]) for scale in scales], leaves)
         numbers, terms = self.numbers[1:], list[Terms]()
         for scale in dict.fromkeys(scale for scale in scales if scale is not None):
@@ -135,27 +106,13 @@ class CountTree:
         return NoiseSum(tuple(terms))
 
     def parts(self, spreads: Sequence[FloatArray], open_columns: Sequence[IntArray], sizes: IntArray) -> FloatArray:
-        """Return what each layer adds to the mean variance of the cells of every one-way and two-way margin.
+        """Return what each layer adds to the mean variance of the cells of small margins, shape (margins, layers).
 
-        Parameters
-        ----------
-        spreads : sequence of ndarray
-            s by layer.
-        open_columns : sequence of ndarray
-            Which columns each node leaves open, by layer, as the sum of 2^column.
-        sizes : ndarray, shape (columns,)
-            Numbers of levels.
-
-        Returns
-        -------
-        ndarray, shape (margins, layers)
-
-        Notes
-        -----
-        The variances of a margin's cells add up to the sum over all nodes of s |m|^2 less the sum over inner nodes of
-        S |m|^2. If k cells of the margin can still be reached from a node, |m|^2 is at least 1 / k, and equal to it
-        where siblings are split alike. So this is exact for one order of columns, and an upper bound where branches
-        differ. Structural zeros are left out: with them errors are at most as large (Gauss and Markov).
+        ``open_columns`` are those that each node leaves open, as the sum of 2^column. The variances of a margin's cells
+        add up to the sum over all nodes of s |m|^2 less the sum over inner nodes of S |m|^2. If k cells of the margin
+        can still be reached from a node, |m|^2 is at least 1 / k, and equal to it where siblings are split alike. So
+        this is exact for one order of columns, and an upper bound where branches differ. Structural zeros are left out:
+        with them errors are at most as large (Gauss and Markov).
         """
         found = [_over_margins(open_columns[0], self.numbers[0] * spreads[0], sizes)]
         for layer in range(1, len(spreads)):
@@ -182,22 +139,13 @@ def _over_margins(open_columns: IntArray, values: FloatArray, sizes: IntArray) -
 
 @dataclass(frozen=True)
 class ColumnTree:
-    """A tree that splits by the same columns in every branch; structural zeros are left out of account.
-
-    Parameters
-    ----------
-    domain : Domain
-        The columns.
-    depth : tuple of int
-        The layer in which each column is first known: 0 for public columns, 1 to L for those that split, the last one
-        for those that only the cells tell apart.
-    n_public : bool
-        Whether the counts of layer 0 are exact; otherwise they aren't observed.
-    """
+    """A tree that splits by the same columns in every branch; structural zeros are left out of account."""
 
     domain: Domain
     depth: tuple[int, ...]
+    """The layer in which each column is first known: 0 for public ones, the last for those that only cells show."""
     n_public: bool
+    """Whether the counts of layer 0 are exact; otherwise they aren't observed."""
 
     @cached_property
     def n_noised(self) -> int:
@@ -230,30 +178,13 @@ class ColumnTree:
         return self.shape.parts([np.ones(1)] * len(layers), open_columns, self.domain.sizes)
 
     def standard_errors(self, scales: Scales) -> FloatArray:
-        """Return the standard error of a cell of every one-way and two-way margin, in records.
-
-        All cells of a margin have the same. It is that of the least squares counts.
-
-        Parameters
-        ----------
-        scales : sequence of Fraction or None
-            Scale of the noise by layer below layer 0; None for a layer that isn't counted.
-        """
+        """Return the standard error of a least squares cell of every small margin, for noise of a scale by layer."""
         spreads = self.shape.spreads([np.array([count_variance(scale)]) for scale in scales])
         return np.asarray(np.sqrt(self.coefficients @ np.concatenate(spreads)))
 
     def margin(self, columns: Sequence[int], scales: Scales) -> NoiseSum:
-        """Return the error of a cell of a margin.
+        """Return the error of a cell of a margin of these columns, for noise of a scale by layer.
 
-        Parameters
-        ----------
-        columns : sequence of int
-            Positions of its columns.
-        scales : sequence of Fraction or None
-            Scale of the noise by layer below layer 0; None for a layer that isn't counted.
-
-        Notes
-        -----
         In each layer nodes are of these kinds: those that agree with the cell, which come first, those that differ
         from it in this layer for the first time, in the layer above, and so on.
         """
@@ -267,86 +198,12 @@ class ColumnTree:
         return CountTree(parents, copies, self.n_public, self._product(0, others)).noise(scales, leaves)
 
 
-@dataclass(frozen=True)
-class OrderedTree:
-    """A tree of intervals of one ordered column, the other columns fully cross-tabulated below.
-
-    Parameters
-    ----------
-    parents : tuple of ndarray
-        The interval above each interval, layer by layer; the last layer has one level each.
-    n_below : int
-        Number of cells below each level; 1 if there are no columns below.
-    n_trees : int
-        One for each combination of public columns.
-    scale : Fraction
-        Of the noise, the same in all layers.
-    n_public : bool
-        Whether the root is exact; otherwise it isn't observed.
-    has_cells : bool
-        Whether the last layer is one of cells below the levels.
-    """
-
-    parents: tuple[IntArray, ...]
-    n_below: int
-    n_trees: int
-    scale: Fraction
-    n_public: bool
-    has_cells: bool
-
-    def margin(self, ordered: bool, size_below: int, size_public: int) -> NoiseSum:
-        """Return the error of a cell of a margin: of the least exact cell, if it has the ordered column.
-
-        Parameters
-        ----------
-        ordered : bool
-            Whether the margin has the ordered column.
-        size_below, size_public : int
-            Numbers of combinations of its other columns, and of its public ones.
-        """
-        n_levels = len(self.parents[-1])
-        parents, copies = list(self.parents), [np.ones(len(parent)) for parent in self.parents]
-        if self.has_cells:
-            parents.append(np.repeat(np.arange(n_levels), 2))
-            copies.append(np.tile([self.n_below / size_below, self.n_below - self.n_below / size_below], n_levels))
-        tree = CountTree(parents, copies, self.n_public, self.n_trees // size_public)
-        held = np.ones(n_levels)
-        if ordered:
-            held = (np.arange(n_levels) == self._least_exact(tree)).astype(float)
-        leaves = np.column_stack([held, np.zeros(n_levels)]).ravel() if self.has_cells else held
-        return tree.noise([self.scale] * len(parents), leaves)
-
-    def _least_exact(self, tree: CountTree) -> int:
-        """Return the level whose count has the largest variance."""
-        variance, *spreads = tree.spreads([np.ones(1)] * len(tree.parents))
-        for parent, s in zip(self.parents, spreads, strict=False):
-            share = s / np.bincount(parent, weights=s)[parent]
-            variance = s * (1 - share) + share**2 * variance[parent]
-        return int(np.argmax(variance))
-
-
 def tree_errors(domain: Domain, layers: Sequence[Layer], scales: Scales, *, n_public: bool) -> tuple[MarginError, ...]:
     """Return the standard error of one cell of each one-way and two-way margin of the least-squares counts of a tree.
 
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    layers : sequence of Layer
-        Layer 0, the layers that split, and the cells. Branches may be split by different columns.
-    scales : sequence of Fraction or None
-        Noise of each layer but the first; None for a layer that isn't counted.
-    n_public : bool
-        Whether layer 0 is exact.
-
-    Returns
-    -------
-    tuple of MarginError
-        The root mean square over the cells of a margin, in records; empty if there are more than 62 columns.
-
-    Notes
-    -----
-    Exact where all branches are split by the same columns, an upper bound otherwise: see :meth:`CountTree.parts`.
+    The root mean square over the cells of a margin, in records. Layer 0, the layers that split, and the cells may be
+    split by different columns in different branches: then it is an upper bound (:meth:`CountTree.parts`). Empty if
+    there are more than 62 columns.
     """
     if len(domain.names) > MOST_BITS:
         return ()
@@ -356,20 +213,19 @@ def tree_errors(domain: Domain, layers: Sequence[Layer], scales: Scales, *, n_pu
     spreads = tree.spreads([np.array([count_variance(scale)]) for scale in scales])
     open_columns = [*(layer.patterns() for layer in inner), np.zeros(len(n_cells), dtype=np.int64)]
     variances = tree.parts(spreads, open_columns, domain.sizes).sum(axis=1)
-    protected = [not set(columns) <= set(domain.public.tolist()) for columns in small_margins(len(domain.names))]
     return tuple(
         MarginError(columns=tuple(domain.names[j] for j in columns), standard_error=math.sqrt(max(variance, 0.0)))
-        for columns, variance, shown in zip(small_margins(len(domain.names)), variances, protected, strict=True)
-        if shown
+        for columns, variance in zip(small_margins(len(domain.names)), variances, strict=True)
+        if not set(columns) <= set(domain.public.tolist())
     )
 
 
-def view_error(domain: Domain, views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None:
+def view_error(views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None:
     """Return the error of a cell of a margin, averaged by inverse variance over the views that hold it, if any does."""
     held = [view for view in views if set(columns) <= set(view.columns)]
-    precision = [1 / view.margin_variance(domain, columns) for view in held]
+    precision = [1 / view.margin_variance(columns) for view in held]
     weighted = zip(held, precision, strict=True)
-    terms = (Terms(p / sum(precision), view.n_summed(domain, columns), view.scale) for view, p in weighted)
+    terms = (Terms(p / sum(precision), view.n_summed(columns), view.step.scale) for view, p in weighted)
     return NoiseSum(tuple(terms)) if held else None
 
 
@@ -379,11 +235,9 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
     Of a cell of the average, weighted by inverse variance, over all views that hold the margin; margins that no view
     holds are left out. It follows from public facts, so it is known before anything is spent, and it may be published.
     """
-    return tuple(_view_errors(domain, views))
-
-
-def _view_errors(domain: Domain, views: Sequence[View]) -> Iterator[MarginError]:
-    for columns in small_margins(len(domain.names)):
-        found = view_error(domain, views, columns)
-        if found is not None:
-            yield MarginError(columns=tuple(domain.names[j] for j in columns), standard_error=found.standard_error)
+    found = ((columns, view_error(views, columns)) for columns in small_margins(len(domain.names)))
+    return tuple(
+        MarginError(columns=tuple(domain.names[j] for j in columns), standard_error=noise.standard_error)
+        for columns, noise in found
+        if noise is not None
+    )

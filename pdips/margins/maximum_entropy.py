@@ -42,22 +42,14 @@ MOST_SELECTED = 2**26
 
 @dataclass(frozen=True)
 class Observation:
-    """Noisy counts of a partition of the cells.
-
-    Parameters
-    ----------
-    counts, variances : ndarray, shape (groups,)
-        The counts and the variances of their noise; infinite for groups that weren't counted.
-    columns : tuple of int
-        The groups are the cross-tabulation of these columns.
-    group : ndarray, shape (cells,), optional
-        In place of columns: the group of each cell, in the order of the grid.
-    """
+    """Noisy counts of a partition of the cells, with the variances of their noise, infinite if not counted."""
 
     counts: FloatArray
     variances: FloatArray
     columns: tuple[int, ...] = ()
+    """The groups are the cross-tabulation of these columns."""
     group: NDArray[np.int32] | None = None
+    """In place of columns: the group of each cell, in the order of the grid."""
 
 
 @dataclass(frozen=True)
@@ -74,21 +66,17 @@ class CellGrid:
         rest = sorted((j for j in range(len(sizes)) if j not in public), key=lambda j: -sizes[j])
         left, right = list(public), list[int]()
         for column in rest:
-            smaller = left if math.prod(sizes[j] for j in left) <= math.prod(sizes[j] for j in right) else right
-            smaller.append(column)
+            (left if self.domain.size_of(left) <= self.domain.size_of(right) else right).append(column)
         return tuple(left), tuple(right)
 
     def levels(self, cell: IntArray, column: int) -> IntArray:
         """Return the level of a column in each cell."""
-        order = [*self.halves[0], *self.halves[1]]
-        after = math.prod(int(self.domain.sizes[j]) for j in order[order.index(column) + 1 :])
-        found: IntArray = cell // after % self.domain.sizes[column]
-        return found
+        return self.domain.level(cell, column, [*self.halves[0], *self.halves[1]])
 
     def side(self, half: int, columns: Sequence[int]) -> IntArray:
         """Return, for each row (half 0) or column (1) of the matrix, its cell in the cross-tabulation of columns."""
         own = self.halves[half]
-        n = math.prod(int(self.domain.sizes[j]) for j in own)
+        n = self.domain.size_of(own)
         index, found, after = np.arange(n), np.zeros(n, dtype=np.int64), n
         for j in own:
             after //= int(self.domain.sizes[j])
@@ -96,22 +84,15 @@ class CellGrid:
                 found = found * self.domain.sizes[j] + index // after % self.domain.sizes[j]
         return found
 
-    def n_public(self) -> int:
-        """Return the number of combinations of public levels."""
-        return math.prod(int(self.domain.sizes[j]) for j in self.domain.public)
-
     def possible(self) -> BoolArray:
         """Return which cells no structural zero rules out, as a matrix."""
-        shape = (len(self.side(0, ())), len(self.side(1, ())))
-        found = np.ones(shape, dtype=bool)
-        for rule in self.domain.impossible:
-            hit = np.ones((1, 1), dtype=bool)
-            for j, named in rule.items():
-                half = int(j in self.halves[1])
-                mask = named[self.side(half, (j,))]
-                hit = hit & (mask[None, :] if half else mask[:, None])
-            found &= ~hit
-        return found
+        shape = tuple(self.domain.size_of(half) for half in self.halves)
+
+        def level_of(column: int) -> IntArray:
+            half = int(column in self.halves[1])
+            return np.expand_dims(self.side(half, (column,)), 1 - half)
+
+        return np.ones(shape, dtype=bool) & self.domain.possible(level_of)
 
 
 class _Part:
@@ -119,11 +100,11 @@ class _Part:
 
     def __init__(self, grid: CellGrid, observed: Observation) -> None:
         order = [j for half in grid.halves for j in half if j in observed.columns]
-        sizes = [int(grid.domain.sizes[j]) for j in observed.columns]
-        self.n_rows = math.prod(int(grid.domain.sizes[j]) for j in grid.halves[0] if j in observed.columns)
+        self.shape = tuple(int(grid.domain.sizes[j]) for j in observed.columns)
+        self.n_rows = grid.domain.size_of(j for j in grid.halves[0] if j in observed.columns)
+        self.n_columns = math.prod(self.shape) // self.n_rows
         self.axes = tuple(observed.columns.index(j) for j in order)
-        self.shape, self.turned = tuple(sizes), tuple(sizes[axis] for axis in self.axes)
-        self.n_columns = math.prod(sizes) // self.n_rows
+        self.turned = tuple(self.shape[axis] for axis in self.axes)
         self.row, self.column = grid.side(0, observed.columns), grid.side(1, observed.columns)
         self.order = np.argsort(self.column, kind="stable")
         self.starts = np.searchsorted(self.column[self.order], np.arange(self.n_columns))
@@ -213,16 +194,9 @@ class _Dual:
 def log_independent(grid: CellGrid, margins: Sequence[FloatArray], spread: Sequence[float]) -> FloatArray:
     """Return the logarithm of the table of independent columns, up to a constant; -inf for impossible cells.
 
-    Parameters
-    ----------
-    grid : CellGrid
-        The cells.
-    margins : sequence of ndarray
-        Noisy one-way margins.
-    spread : sequence of float
-        Standard deviation of each margin's counts; no level is taken to be rarer than that.
+    ``spread`` is the standard deviation of each noisy margin's counts; no level is taken to be rarer than that.
     """
-    sides = [np.zeros(len(grid.side(half, ()))) for half in (0, 1)]
+    sides = [np.zeros(grid.domain.size_of(half)) for half in grid.halves]
     for half, columns in enumerate(grid.halves):
         for j in columns:
             share = np.maximum(margins[j], max(spread[j], 1e-6)) if j not in grid.domain.public else np.ones(1)
@@ -239,25 +213,10 @@ def fit(
     base: FloatArray,
     ridge: float = RIDGE,
 ) -> FloatArray:
-    """Return the expected counts of all cells.
+    """Return the expected counts of all cells, in the order of the grid.
 
-    Parameters
-    ----------
-    grid : CellGrid
-        The cells.
-    views, nodes : sequence of Observation
-        Noisy counts of cross-tabulations, and of other partitions.
-    totals : ndarray, shape (combinations of public levels,)
-        Number of records of each; one number if there are no public columns.
-    base : ndarray, the shape of the grid
-        Logarithm of the table to stay close to.
-    ridge : float
-        Weight of the relative entropy to ``base``.
-
-    Returns
-    -------
-    ndarray, shape (cells,)
-        In the order of the grid.
+    ``views`` are noisy cross-tabulations, ``nodes`` other partitions, ``totals`` the number of records of each
+    combination of public levels, and ``base`` the logarithm of the table to stay close to.
     """
     dual = _Dual(grid, views, nodes, totals, base)
     seen = np.isfinite(dual.variances)

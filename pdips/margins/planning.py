@@ -1,7 +1,4 @@
-"""Choosing without peeking: the standard error of every margin of a tree, before any budget is spent.
-
-All of this is computed from the schema and the settings. No record is read, and nothing is to be paid.
-"""
+"""Standard errors of the margins of a tree before any budget is spent, from the schema and the settings alone."""
 
 import math
 from collections.abc import Sequence
@@ -14,9 +11,10 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.domain import cells, check_domain, columns_of, domain_of, split_by, top_layer
+from pdips.margins.domain import cells, check_domain, columns_of, domain_of, split_by, splittable, top_layer
 from pdips.margins.margin_error import ColumnTree, CountTree, small_margins, view_errors
 from pdips.margins.maximum_entropy import MOST_DENSE
+from pdips.margins.steps import divide
 from pdips.margins.views import SMALLEST_VARIANCE, View, choose_views, count_variance
 from pdips.privacy.loss import Neighbours, Number, choice, positive
 from pdips.privacy.plan import Step
@@ -40,13 +38,7 @@ SMALLEST_SHARE = 1e-6
 def column_tree(
     schema: Schema, order: Sequence[str], layers: int, neighbours: Neighbours = "replace-one"
 ) -> ColumnTree:
-    """Return the tree that splits by the first ``layers`` columns of ``order``; 0 layers is a flat histogram.
-
-    Raises
-    ------
-    InputError
-        If the order names a column that isn't there, or is public, or twice; or there are more layers than columns.
-    """
+    """Return the tree that splits by the first ``layers`` columns of ``order``; 0 layers is a flat histogram."""
     check_domain(schema, choice(neighbours, get_args(Neighbours), "neighbours"))
     order, domain = checked_order(schema, order), domain_of(schema)
     if isinstance(layers, bool) or not isinstance(layers, int) or not 0 <= layers <= len(order):
@@ -59,9 +51,9 @@ def column_tree(
 
 def checked_order(schema: Schema, order: Sequence[str] | None) -> tuple[str, ...]:
     """Return the columns from the top: as given, or those of the schema that aren't public in its order."""
-    free = tuple(name for name in schema.columns if name not in schema.public_columns)
+    free = splittable(schema)
     if order is None:
-        return free
+        return tuple(free)
     for name in order:
         if name not in free:
             raise InputError(f"order: {name!r} is no column of the schema that could be split by")
@@ -73,13 +65,7 @@ def checked_order(schema: Schema, order: Sequence[str] | None) -> tuple[str, ...
 def layer_scales(
     schema: Schema, epsilon: Number, epsilons: Sequence[Number], neighbours: Neighbours = "replace-one"
 ) -> tuple[Fraction, ...]:
-    """Return the scale of the noise on each layer, in records, for a budget by layer that adds up to epsilon.
-
-    Raises
-    ------
-    InputError
-        If a budget isn't above 0, or they don't add up; the message says to what they do.
-    """
+    """Return the scale of the noise on each layer, in records, for a budget by layer that adds up to epsilon."""
     total = positive(epsilon, "epsilon")
     each = [positive(part, "the epsilon of a layer") for part in epsilons]
     if sum(each) != total:
@@ -90,12 +76,7 @@ def layer_scales(
 
 def budgets(tree: ColumnTree, epsilon: Fraction, rule: Rule, by: By = "two-way") -> tuple[Fraction, ...]:
     """Return the epsilon of each noised layer by a rule."""
-    n = tree.n_noised
-    if rule == "optimal":
-        return _best(tree, epsilon, by)
-    if rule == "half-to-leaves" and n > 1:
-        return (*(epsilon / 2 / (n - 1),) * (n - 1), epsilon / 2)
-    return (epsilon / n,) * n
+    return _best(tree, epsilon, by) if rule == "optimal" else divide(rule, epsilon, tree.n_noised, tree.n_noised)
 
 
 def best_budget(
@@ -113,10 +94,8 @@ def best_budget(
     ----------
     schema : Schema
         What is public about the table.
-    order : sequence of str
-        Columns from the top.
-    layers : int
-        How many of them split.
+    order, layers
+        Columns from the top, and how many of them split.
     epsilon : int, float, str or Fraction
         The total, in nats.
     neighbours : {"replace-one", "add-remove"}
@@ -138,20 +117,15 @@ def _best(tree: ColumnTree, epsilon: Fraction, by: By) -> tuple[Fraction, ...]:
 
     The variance of a least squares estimate is a minimum over linear estimators, for each of which it is linear in the
     variances of the noise: it is concave in them. So its tangent, whose slopes w_h are mean squared weights, lies above
-    it, and minimising the tangent, sum w_h / share_h^2, by share_h ~ w_h^(1/3) never makes it worse.
+    it, and minimising the tangent, sum w_h / share_h^2, by share_h ~ w_h^(1/3) never makes it worse. Starts from equal
+    shares, and from more for each layer in turn, all at once.
     """
     n = tree.n_noised
     if n == 1:
         return (epsilon,)
     wanted = 2 if by == "two-way" else 1
-    of_margins = [len(columns) == wanted for columns in small_margins(len(tree.depth))]
-    cost = tree.coefficients[of_margins].mean(axis=0)
-    share = _descend(tree, cost, np.vstack([np.ones(n), 1 + n * np.eye(n)]))
-    return tuple(epsilon * Fraction(part, PARTS) for part in _whole_parts(share))
-
-
-def _descend(tree: ColumnTree, cost: FloatArray, share: FloatArray) -> FloatArray:
-    """Return the shares of least cost that can be reached from splits of the budget, one a row."""
+    cost = tree.coefficients[[len(columns) == wanted for columns in small_margins(len(tree.depth))]].mean(axis=0)
+    share = np.vstack([np.ones(n), 1 + n * np.eye(n)])
     before = np.full(len(share), math.inf)
     for _ in range(MOST_ROUNDS):
         share = share / share.sum(axis=1, keepdims=True)
@@ -161,8 +135,7 @@ def _descend(tree: ColumnTree, cost: FloatArray, share: FloatArray) -> FloatArra
             break
         before, found = np.minimum(value, before), share
         share = np.where(better[:, None], np.cbrt(weight), share)
-    best: FloatArray = found[np.argmin(before)]
-    return best
+    return tuple(epsilon * Fraction(part, PARTS) for part in _whole_parts(found[np.argmin(before)]))
 
 
 def _value_and_weights(tree: ColumnTree, cost: FloatArray, share: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -236,18 +209,15 @@ def margin_errors(
     if (epsilon is None) == (scales is None):
         raise InputError("give either epsilon or scales")
     if scales is None and epsilon is not None:
-        scales = layer_scales(schema, epsilon, _spent(tree, epsilon, budget), neighbours)
+        if isinstance(budget, str):
+            budget = budgets(tree, positive(epsilon, "epsilon"), choice(budget, RULES, "budget"))
+        scales = layer_scales(schema, epsilon, budget, neighbours)
     if scales is None or len(scales) != tree.n_noised:
         raise InputError(f"the tree has {tree.n_noised} layers with noise, the budget {len(scales or ())}")
     errors, margins = tree.standard_errors(scales), small_margins(len(tree.depth))
-    frame = pd.DataFrame(
-        {
-            "margin": [" x ".join(tree.domain.names[place] for place in columns) for columns in margins],
-            "cells": [math.prod(int(tree.domain.sizes[place]) for place in columns) for columns in margins],
-            "se_records": errors,
-        }
-    )
-    return frame if n is None else frame.assign(se_share=errors / _checked_n(n))
+    names = [" x ".join(tree.domain.names[place] for place in columns) for columns in margins]
+    frame = pd.DataFrame({"margin": names, "cells": list(map(tree.domain.size_of, margins)), "se_records": errors})
+    return frame if n is None else frame.assign(se_share=errors / _whole(n, "n"))
 
 
 def exact_margin_variances(
@@ -260,23 +230,8 @@ def exact_margin_variances(
 ) -> FloatArray:
     """Return the variance of each cell of a margin with structural zeros taken into account: a pass over all nodes.
 
-    Parameters
-    ----------
-    schema : Schema
-        What is public about the table.
-    columns : sequence of str
-        The margin.
-    order : sequence of str
-        Columns from the top; those with a scale of their own split.
-    scales : sequence of Fraction
-        Scale of the noise by layer; the last one is that of the cells.
-    neighbours : {"replace-one", "add-remove"}
-        The relation.
-
-    Returns
-    -------
-    ndarray, shape (cells of the margin,)
-        In squared records, in the order of ``numpy.ndindex`` over the levels of the columns.
+    In squared records, in the order of ``numpy.ndindex`` over the levels of the columns. As many columns of the order
+    split as have a scale of their own; the last scale is that of the cells.
     """
     domain = domain_of(schema)
     layers = [top_layer(domain)]
@@ -292,20 +247,14 @@ def exact_margin_variances(
     places = [domain.names.index(name) for name in columns]
     levels = [bottom.levels(np.arange(bottom.layer.n_nodes), place) for place in places]
     cell = np.ravel_multi_index(tuple(levels), tuple(domain.sizes[places]))
-    picked = (tree.weights(noise, (cell == number).astype(float)) for number in range(np.prod(domain.sizes[places])))
+    picked = (tree.weights(noise, (cell == number).astype(float)) for number in range(domain.size_of(places)))
     return np.array([sum(w**2 @ v for w, v in zip(weights, noise, strict=True)) for weights in picked])
 
 
-def _spent(tree: ColumnTree, epsilon: Number, budget: Rule | Sequence[Number]) -> Sequence[Number]:
-    if isinstance(budget, str):
-        return budgets(tree, positive(epsilon, "epsilon"), choice(budget, RULES, "budget"))
-    return budget
-
-
-def _checked_n(n: int) -> int:
-    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-        raise InputError(f"n must be a whole number of at least 1, got {n}")
-    return n
+def _whole(value: int, name: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"{name} must be a whole number of at least 1, got {value}")
+    return value
 
 
 def suggest_layers(
@@ -353,49 +302,40 @@ def suggest_layers(
         If a setting is out of range or doesn't fit the schema.
     """
     order, total = checked_order(schema, order), positive(epsilon, "epsilon")
-    if isinstance(n_sets, bool) or not isinstance(n_sets, int) or n_sets < 1:
-        raise InputError(f"n_sets must be a whole number of at least 1, got {n_sets}")
+    each = total / _whole(n_sets, "n_sets")
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
-    _checked_n(n)
-    rows = [_margins(schema, n, total / n_sets, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
-    n_columns = np.array([len(columns) for columns in small_margins(len(schema.columns))])
-    for layers in range(_most_layers(schema, order) + 1):
+    rows = [_margins(schema, _whole(n, "n"), each, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
+    margins, n_free = small_margins(len(schema.columns)), len(splittable(schema))
+    for layers in range(min(len(order), n_free - 1) + 1):  # splitting by all columns is splitting by all but the last
         tree = column_tree(schema, order, layers, neighbours)
-        protected = [not {*columns} <= {*tree.domain.public.tolist()} for columns in small_margins(len(tree.depth))]
+        protected = [not {*columns} <= {*tree.domain.public.tolist()} for columns in margins]
+        n_columns = np.array([len(columns) for columns in margins])[protected]
         for rule in RULES if tree.n_noised > 1 else RULES[:1]:
-            epsilons = budgets(tree, total / n_sets, rule, wanted)
-            errors = tree.standard_errors(layer_scales(schema, total / n_sets, epsilons, neighbours))[protected]
-            found = _summary(errors * 100 / n, n_columns[protected])
+            epsilons = budgets(tree, each, rule, wanted)
+            errors = tree.standard_errors(layer_scales(schema, each, epsilons, neighbours))[protected]
+            found = _summary(errors * 100 / n, n_columns)
             row = {"layers": layers, "budget": rule, **found, "cells": tree.domain.n_cells, "epsilons": epsilons}
             rows.append(row)
-    median = f"{wanted.replace('-', '_')}_median"
-    by_rank = ["usable", median, "layers"]
+    by_rank = ["usable", f"{wanted.replace('-', '_')}_median", "layers"]
     return pd.DataFrame(rows).sort_values(by_rank, ascending=[False, True, True], ignore_index=True)
 
 
 def _margins(schema: Schema, n: int, epsilon: Fraction, neighbours: Neighbours) -> dict[str, Any]:
     """Return the row of noisy margins without a tree."""
-    domain = columns_of(schema)
-    shares = choose_views(domain)
-    epsilons = tuple(epsilon * share for share in shares.values())
-    scales = layer_scales(schema, epsilon, epsilons, neighbours)
-    views = tuple(View(columns, scale, "") for columns, scale in zip(shares, scales, strict=True))
+    domain, sensitivity = columns_of(schema), Sensitivity.of_counts(schema, neighbours)
+    views = [
+        View(domain, columns, Step(name="a margin", sensitivity=sensitivity, price=epsilon * share))
+        for columns, share in choose_views(domain).items()
+    ]
     found = [item for item in view_errors(domain, views) if not {*item.columns} <= {*schema.public_columns}]
     errors = np.array([item.standard_error for item in found]) * 100 / n
-    n_columns = np.array([len(item.columns) for item in found])
-    cells = sum(view.n_cells(domain) for view in views)
     return {
         "layers": 0,
         "budget": "margins",
-        **_summary(errors, n_columns),
-        "cells": cells,
-        "epsilons": epsilons,
+        **_summary(errors, np.array([len(item.columns) for item in found])),
+        "cells": sum(view.n_cells for view in views),
+        "epsilons": tuple(view.step.price for view in views),
     }
-
-
-def _most_layers(schema: Schema, order: Sequence[str]) -> int:
-    """Return the deepest tree of its own: splitting by all columns is splitting by all but the last."""
-    return min(len(order), len(schema.columns) - len(schema.public_columns) - 1)
 
 
 def _summary(errors: FloatArray, n_columns: IntArray) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """STEPS: statistical election to partition sequentially (papers 000 and 001)."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins import synthesis
-from pdips.margins.domain import check_domain, check_noise, domain_of
+from pdips.margins.domain import check_domain, check_noise, deepest, domain_of, splittable
 from pdips.margins.elections import (
     STEPS_PER_UNIT,
     ElectedColumns,
@@ -21,24 +21,15 @@ from pdips.margins.elections import (
     node_width,
 )
 from pdips.margins.maximum_entropy import MOST_DENSE
-from pdips.margins.tree import GivenColumns, TreeDesign
-from pdips.margins.tree_shape import (
-    Below,
-    TreeShape,
-    check_columns,
-    deepest,
-    divide,
-    fits_margins,
-    splittable,
-    views_of,
-)
-from pdips.margins.views import View
+from pdips.margins.tree import GivenColumns, Splitter, TreeDesign
+from pdips.margins.views import View, choose_views
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, as_float, choice, exact
+from pdips.privacy.loss import Number, as_float, choice, exact, spell
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 
+Below = Literal["cells", "margins"]
 Elect = Literal["node", "layer", "groups"]
 Budget = Literal["equal", "half-to-leaves"]
 
@@ -51,16 +42,11 @@ class Steps(Mechanism):
 
     Without further options the tree has no layers: margins of a few columns each, which together hold every pair of
     columns, are counted with noise, and the table of maximum entropy that agrees with them is released. With ``order``,
-    ``layers`` or ``elect`` there is a tree, as in the papers, down to all cells.
+    ``layers`` or ``elect`` there is a tree, as in the papers, down to all cells. ``epsilon``, ``n_sets`` and
+    ``neighbours`` are those of :class:`pdips.Mechanism`.
 
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public, and all sets have it.
     order : tuple of str or of tuples of str, optional
         Columns from the top of the tree, chosen from public knowledge: costs nothing. A tuple (or ``"a+b"``) puts a
         group of columns into one layer.
@@ -85,6 +71,7 @@ class Steps(Mechanism):
         epsilon of each from the top, which must add up.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
+
     Raises
     ------
     InputError
@@ -137,19 +124,16 @@ class Steps(Mechanism):
         for name, allowed in {"below": ("margins", "cells"), "elect": ("node", "layer", "groups")}.items():
             if getattr(self, name) is not None:
                 choice(getattr(self, name), allowed, name)
-        self._check_budget()
-        if self.stop is not None and (exact(self.stop, "stop") < 0 or self.below == "cells"):
-            raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
-        if self.order is not None:
-            self._check_order()
-
-    def _check_budget(self) -> None:
         rules = ("equal", "half-to-leaves")
         if isinstance(self.budget, (tuple, list)):
             parts = tuple(self.budget)
             object.__setattr__(self, "budget", parts[0] if len(parts) == 1 and parts[0] in rules else parts)
         elif self.budget is not None:
             choice(self.budget, rules, "budget")
+        if self.stop is not None and (exact(self.stop, "stop") < 0 or self.below == "cells"):
+            raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
+        if self.order is not None:
+            self._check_order()
 
     def _check_elections(self) -> None:
         given = [name for name in ("elect", "utility", "election_share") if getattr(self, name) is not None]
@@ -180,12 +164,12 @@ class Steps(Mechanism):
         if self.layers is not None and self.layers > len(order):
             raise InputError(f"order names {len(order)} layers, too few for layers = {self.layers}")
 
-    def _law(self, shape: TreeShape) -> str:
+    def _law(self, below: Below, n_elections: int) -> str:
         how = "given from public knowledge" if self.order else "elected by the exponential mechanism, paid for"
-        if not self.order and self._has_tree() and not shape.elections:
+        if not self.order and self._has_tree() and not n_elections:
             how = "no other choice of them is possible"
         what = f"Counts on a tree of columns ({how})"
-        if shape.below == "margins":
+        if below == "margins":
             margins = "margins of a few columns each, chosen from public facts, that hold every pair of columns"
             what = f"{what} and on {margins}" if self._has_tree() else f"Counts on {margins}"
         return (
@@ -209,14 +193,6 @@ class Steps(Mechanism):
             return "margins"
         return "cells" if self._has_tree() else "margins"
 
-    def _check_fits(self, schema: Schema) -> None:
-        if not fits_margins(schema):
-            raise InputError(
-                f"margins are fitted on at most {MOST_DENSE:,} cells; these columns have "
-                f"{domain_of(schema).n_cells:,} together: merge levels or bins, leave columns out, take privbayes, "
-                "or ask for a tree down to all cells (below=cells), which says less"
-            )
-
     def _groups(self, schema: Schema) -> tuple[tuple[str, ...], ...]:
         """Return the columns of each layer of a given order."""
         groups = tuple(
@@ -224,7 +200,11 @@ class Steps(Mechanism):
             for layer in self.order or ()
         )
         named = [name for group in groups for name in group]
-        check_columns(named, schema, "order")
+        free = splittable(schema)
+        for name in named:
+            if name not in free:
+                known = f"no column of the schema that could be split by; there are {', '.join(free)}"
+                raise InputError(f"order: {name!r} is {known}")
         if len(set(named)) < len(named):
             raise InputError(f"order names {max(named, key=named.count)!r} twice")
         return groups[: self.layers]
@@ -249,29 +229,6 @@ class Steps(Mechanism):
         """Return by how many elections, or noisy layers, their budget is divided."""
         return n_items
 
-    def shape(self, schema: Schema) -> TreeShape:
-        """Return the layers of one tree over tables of this schema, and their prices for one person."""
-        below = self._below()
-        if below == "margins":
-            self._check_fits(schema)
-        counted, n_layers = self._layers(schema, below)
-        if self.stop is not None and sum(counted) < 2:
-            raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")
-        n_elections = 0 if self.order is not None else 1 if self.elect == "groups" else len(counted)
-        epsilon = exact(self.epsilon, "epsilon")
-        share = self._election_part() * epsilon if n_elections else Fraction(0)
-        rule = ("half-to-leaves" if below == "margins" else "equal") if self.budget is None else self.budget
-        n_noised = sum(counted) + 1
-        noised = divide(rule, epsilon - share, n_noised, self.paid(n_layers, n_noised))
-        each = share / self.paid(n_layers, max(n_elections, 1))
-        return TreeShape(
-            counted=counted,
-            below=below,
-            views=views_of(schema) if below == "margins" else {},
-            elections=(each / self.rounds,) * n_elections,
-            noised=tuple(part / self.rounds for part in noised),
-        )
-
     @property
     def rounds(self) -> int:
         """Number of trees of a release."""
@@ -289,68 +246,37 @@ class Steps(Mechanism):
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: elections and noisy counts of each layer, from the top, and then of the cells or margins."""
         check_domain(schema, self.neighbours)
-        shape = self.shape(schema)
-        elections, layers, below = self._elections(schema, shape), self._counts(schema, shape), []
-        views = tuple(self._views(schema, shape))
-        if not views:
-            below = [self._count(schema, "all cells", "each cell", shape.noised[-1])]
-        counted = [step for step in (*layers, *below, *(step for _, step in views)) if step is not None]
-        check_noise(schema, self.neighbours, [step.scale for step in counted])
-        asked = [step for pair in zip(elections, layers, strict=True) for step in pair] if elections else layers
-        asked = [*elections, *layers] if self.elect == "groups" else asked
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=tuple(step for step in (*asked, *below, *(step for _, step in views)) if step is not None),
-            repeats=self.rounds,
-            n_sets=self.n_sets,
-            law=self._law(shape),
-            design=self._tree(schema, elections, (*layers, *below), views),
-        )
-
-    def _elections(self, schema: Schema, shape: TreeShape) -> tuple[Step, ...]:
-        names = [f"election of the columns of layer {number}" for number in range(1, len(shape.elections) + 1)]
-        names = ["election of the columns on top"] if self.elect == "groups" else names
-        return tuple(
-            Step(name=name, sensitivity=self.election_sensitivity(schema), price=price, law="exponential")
-            for name, price in zip(names, shape.elections, strict=True)
-        )
-
-    def _counts(self, schema: Schema, shape: TreeShape) -> list[Step | None]:
-        """Return the step of each layer that splits by a column; None for layers that aren't counted."""
-        found: list[Step | None] = []
-        for counted in shape.counted:
-            number = sum(step is not None for step in found) + 1
-            by = f", split by {' and '.join(self._groups(schema)[number - 1])}" if self.order else ""
-            what = f"each node of layer {number}{by}"
-            found.append(self._count(schema, f"layer {number}", what, shape.noised[number - 1]) if counted else None)
-        return found
-
-    def _views(self, schema: Schema, shape: TreeShape) -> list[tuple[View, Step]]:
-        names, found = domain_of(schema).names, list[tuple[View, Step]]()
-        for columns, share in shape.views.items():
-            name = f"the margin of {', '.join(names[column] for column in columns)}"
-            step = self._count(schema, name, name, shape.noised[-1] * share)
-            found.append((View(columns, step.scale, name), step))
-        return found
-
-    def _count(self, schema: Schema, what: str, counts: str, price: Fraction) -> Step:
-        return Step(name=f"noisy counts of {what}", counts=counts, sensitivity=self.sensitivity(schema), price=price)
-
-    def _tree(
-        self,
-        schema: Schema,
-        elections: tuple[Step, ...],
-        layers: Sequence[Step | None],
-        views: tuple[tuple[View, Step], ...],
-    ) -> TreeDesign:
-        domain = domain_of(schema)
-        splitter: GivenColumns | ElectedColumns = GivenColumns()
-        groups = GroupElection(domain=domain, step=elections[0]) if self.elect == "groups" else None
-        if self.order is not None:
-            splitter = GivenColumns(tuple(domain.names.index(name) for each in self._groups(schema) for name in each))
-        elif groups is None:
+        domain, below = domain_of(schema), self._below()
+        if below == "margins" and domain.n_cells > MOST_DENSE:
+            raise InputError(
+                f"margins are fitted on at most {MOST_DENSE:,} cells; these columns have {domain.n_cells:,} together: "
+                "merge levels or bins, leave columns out, take privbayes, or ask for a tree down to all cells "
+                "(below=cells), which says less"
+            )
+        counted, n_layers = self._layers(schema, below)
+        if self.stop is not None and sum(counted) < 2:
+            raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")
+        elections, noised = self._elections(schema, len(counted), n_layers), sum(counted) + 1
+        left = exact(self.epsilon, "epsilon") * (1 - self._election_part() if elections else 1)
+        rule = ("half-to-leaves" if below == "margins" else "equal") if self.budget is None else self.budget
+        prices = [part / self.rounds for part in divide(rule, left, noised, self.paid(n_layers, noised))]
+        layers, views, groups = list[Step | None](), tuple[View, ...](), self._groups(schema)
+        for each in counted:
+            number = sum(step is not None for step in layers)
+            by = f", split by {' and '.join(groups[number])}" if groups else ""
+            what = f"each node of layer {number + 1}{by}"
+            layers.append(self._count(schema, f"layer {number + 1}", what, prices[number]) if each else None)
+        if below == "cells":
+            layers.append(self._count(schema, "all cells", "each cell", prices[-1]))
+        else:
+            for columns, share in choose_views(domain).items():
+                name = f"the margin of {', '.join(domain.names[column] for column in columns)}"
+                views += (View(domain, columns, self._count(schema, name, name, prices[-1] * share)),)
+        asked = [step for pair in zip_longest(elections, layers) for step in pair if step is not None]
+        steps = (*asked, *(view.step for view in views))
+        check_noise(schema, self.neighbours, [step.scale for step in steps if step.law == "laplace"])
+        splitter: Splitter = GivenColumns(tuple(domain.names.index(name) for group in groups for name in group))
+        if self.order is None and self.elect != "groups":
             splitter = ElectedColumns(
                 domain=domain,
                 steps=elections,
@@ -358,12 +284,45 @@ class Steps(Mechanism):
                 utility=self.utility or "aic",
                 observed_levels=self.observed_levels,
             )
-        stop = None if self.stop is None else exact(self.stop, "stop")
-        return TreeDesign(domain=domain, layers=tuple(layers), splitter=splitter, views=views, stop=stop, groups=groups)
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            steps=steps,
+            repeats=self.rounds,
+            n_sets=self.n_sets,
+            law=self._law(below, len(elections)),
+            design=TreeDesign(
+                domain=domain,
+                layers=tuple(layers),
+                splitter=splitter,
+                views=views,
+                stop=None if self.stop is None else exact(self.stop, "stop"),
+                groups=GroupElection(domain=domain, step=elections[0]).elect if self.elect == "groups" else None,
+            ),
+        )
+
+    def _elections(self, schema: Schema, n_split: int, n_layers: int) -> tuple[Step, ...]:
+        """Return the election of each layer that splits; none where an order is given."""
+        n_elections = 0 if self.order is not None else n_split
+        share = self._election_part() * self.per_round(self.rounds)
+        names = [f"election of the columns of layer {number}" for number in range(1, n_elections + 1)]
+        return tuple(
+            Step(
+                name="election of the columns on top" if self.elect == "groups" else name,
+                sensitivity=self.election_sensitivity(schema),
+                price=share / self.paid(n_layers, n_elections),
+                law="exponential",
+            )
+            for name in names
+        )
+
+    def _count(self, schema: Schema, what: str, counts: str, price: Fraction) -> Step:
+        return Step(name=f"noisy counts of {what}", counts=counts, sensitivity=self.sensitivity(schema), price=price)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Grow the tree, make its counts consistent, and draw records."""
-        return synthesis.release_of(plan.design, plan, curator, rng)
+        return synthesis.release_of(plan, curator, rng)
 
     def shown(self) -> dict[str, Any]:
         """Return settings as they were filled in or read."""
@@ -376,3 +335,29 @@ class Steps(Mechanism):
         if isinstance(self.budget, tuple):
             found["budget"] = [as_float(exact(part, "budget")) for part in self.budget]
         return found
+
+
+def divide(budget: str | tuple[Number, ...], total: Fraction, n_noised: int, n_paid: int) -> tuple[Fraction, ...]:
+    """Divide what the noisy counts may cost among the layers, the last being what is below the tree.
+
+    By a rule, where ``n_paid`` equal parts are reckoned with; or as given, which must be a positive number for each
+    layer, and add up to the total.
+    """
+    if isinstance(budget, str):
+        if budget == "half-to-leaves" and n_noised > 1:
+            return (*(total / 2 / (n_noised - 1),) * (n_noised - 1), total / 2)
+        return (total / n_paid,) * n_noised
+    parts = tuple(exact(part, "budget") for part in budget)
+    if len(parts) != n_noised:
+        raise InputError(
+            f"budget has {len(parts)} numbers; it needs {n_noised}, one for each noisy layer from the top, "
+            "the last for what is counted below the tree"
+        )
+    if min(parts) <= 0:
+        raise InputError("budget must be above 0 for each layer")
+    if sum(parts) != total:
+        raise InputError(
+            f"budget adds up to {spell(sum(parts, Fraction(0)))}; it must add up to {spell(total)}, which is epsilon "
+            "less the elections' share"
+        )
+    return parts

@@ -1,7 +1,5 @@
 """Synthetic sets from noisy counts: post-processing, which costs nothing."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,15 +11,15 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.domain import Domain, descend, top_node
+from pdips.margins.intervals import IntervalTree
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
-from pdips.margins.tree import NoisyTree, TreeDesign, measure, variance_of
-from pdips.margins.views import View, one_way_margins
+from pdips.margins.tree import NoisyTree, TreeDesign
+from pdips.margins.views import count_variance, one_way_margins
 from pdips.mechanism import Drawn
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
 from pdips.release.large_set import LARGE_SET_RECORDS, LargeSet, copies_numbers
-from pdips.release.release import MarginError
 
 
 class HasLevels(Protocol):
@@ -34,45 +32,41 @@ class HasLevels(Protocol):
 
 @dataclass(frozen=True)
 class Estimate:
-    """Nonnegative counts of all cells, not whole yet.
-
-    Parameters
-    ----------
-    cells : HasLevels
-        What each cell means.
-    parents : list of ndarray
-        A tree over the cells, within one record of which whole counts are to stay.
-    values : ndarray, shape (cells,)
-        The counts.
-    n_records : int
-        What they add up to.
-    """
+    """Nonnegative counts of all cells, not whole yet."""
 
     cells: HasLevels
     parents: list[IntArray]
+    """A tree over the cells, within one record of which whole counts are to stay."""
     values: FloatArray
+    """The count of each cell."""
     n_records: int
+    """What they add up to."""
 
 
-def estimate(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
-    """Return one consistent table from all noisy counts.
+def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+    """Measure the tree of a plan once for all sets, or once for each, and draw the sets from it."""
+    tree: TreeDesign | IntervalTree = plan.design
+    sets: list[pd.DataFrame | LargeSet] = []
+    statistics: dict[str, pd.DataFrame] = {}
+    for part in range(1, plan.repeats + 1):
+        with curator.timed("counting and adding noise"):
+            measured = tree.measure(curator, rng)
+        with curator.timed("making the counts consistent"):
+            found = estimate(measured, tree, n_public=plan.n_public)
+        sets += draw_sets(found, plan, curator, rng, part=part)
+        statistics |= tree.statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
+    if isinstance(tree, IntervalTree):
+        return Drawn.of(sets, statistics=statistics)
+    errors = view_errors(tree.domain, tree.views)
+    if not tree.views:  # all trees of a release have the same noise, and nearly the same errors
+        errors = tree_errors(tree.domain, measured.layers, measured.scales, n_public=plan.n_public)
+    return Drawn.of(sets, statistics=statistics, margin_errors=errors)
 
-    Parameters
-    ----------
-    measured : NoisyTree
-        The counts.
-    tree : TreeDesign
-        What was counted.
-    n_public : bool
-        Whether the number of records is public.
-    """
-    if tree.views:
+
+def estimate(measured: NoisyTree, tree: TreeDesign | IntervalTree, *, n_public: bool) -> Estimate:
+    """Return one consistent table from all noisy counts: by least squares made nonnegative, or of maximum entropy."""
+    if isinstance(tree, TreeDesign) and tree.views:
         return _estimate_from_views(measured, tree, n_public=n_public)
-    return estimate_on_tree(measured, n_public=n_public)
-
-
-def estimate_on_tree(measured: NoisyTree, *, n_public: bool) -> Estimate:
-    """Return the least-squares cells of a tree, made nonnegative."""
     estimates, variances = consistent(measured.parents, measured.observed, measured.variances)
     values = nonnegative(measured.parents, estimates, variances)
     n_records = int(measured.observed[0].sum()) if n_public else max(round(float(estimates[0].sum())), 0)
@@ -80,16 +74,15 @@ def estimate_on_tree(measured: NoisyTree, *, n_public: bool) -> Estimate:
 
 
 def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> Estimate:
-    domain = measured.domain
-    grid = CellGrid(domain)
+    domain, grid = tree.domain, CellGrid(tree.domain)
     counts = tuple(view.astype(np.float64) for view in measured.views)
-    margins, total = one_way_margins(domain, views_of(tree), counts)
+    margins, total = one_way_margins(tree.views, counts)
     totals = measured.observed[0].astype(np.float64) if n_public else np.array([max(round(total), 0)])
-    errors = {item.columns: item.standard_error for item in view_errors(domain, views_of(tree))}
+    errors = {item.columns: item.standard_error for item in view_errors(domain, tree.views)}
     spread = [errors.get((name,), 0.0) for name in domain.names]
     views = [
-        Observation(count, variance_of(view.possible(domain), step), view.columns)
-        for (view, step), count in zip(tree.views, counts, strict=True)
+        Observation(count, np.where(view.possible(), count_variance(view.step.scale), 0.0), view.columns)
+        for view, count in zip(tree.views, counts, strict=True)
     ]
     base = log_independent(grid, margins, spread)
     values = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
@@ -120,63 +113,33 @@ def _nodes(measured: NoisyTree, grid: CellGrid) -> list[Observation]:
 def draw_sets(
     found: Estimate, plan: Plan, curator: Curator, rng: np.random.Generator, *, part: int = 1
 ) -> list[pd.DataFrame | LargeSet]:
-    """Turn one consistent table into the synthetic sets of one round. Post-processing.
-
-    Parameters
-    ----------
-    found : Estimate
-        The table.
-    plan : Plan
-        Says how many sets there are, and in how many rounds.
-    curator : Curator
-        Knows the public columns.
-    rng : numpy.random.Generator
-        For rounding and for values inside bins.
-    part : int
-        Which round, from 1.
-    """
-    n_each = plan.n_sets // plan.repeats
-    public = curator.public if plan.schema.public_columns else None
-    numbers = range((part - 1) * n_each + 1, part * n_each + 1)
-    return _sets(found, plan.schema, public, numbers, rng, curator.timed)
-
-
-def _sets(
-    found: Estimate,
-    schema: Schema,
-    public: Table | None,
-    numbers: range,
-    rng: np.random.Generator,
-    timed: Callable[[str], AbstractContextManager[None]],
-) -> list[pd.DataFrame | LargeSet]:
+    """Turn one consistent table into the synthetic sets of one round of a plan, the ``part``-th from 1."""
+    n_each, schema, cells = plan.n_sets // plan.repeats, plan.schema, found.cells
+    public = curator.public if schema.public_columns else None
     sets = list[pd.DataFrame | LargeSet]()
-    large = found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema)
-    for number in numbers:
-        with timed(f"drawing synthetic set {number}"):
+    for number in range((part - 1) * n_each + 1, part * n_each + 1):
+        with curator.timed(f"drawing synthetic set {number}"):
             cell, count = round_cells(found.parents, found.values, found.n_records, rng)
-            if large:
-                sets.append(_large_set(found.cells, schema, cell, count, rng))
+            if found.n_records > LARGE_SET_RECORDS and not copies_numbers(schema):
+                order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
+                codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(schema.columns)}
+                seed = int(rng.integers(2**63))
+                sets.append(LargeSet(schema=schema, codes=codes, counts=count[order], seed=seed))
             else:
-                sets.append(records(found.cells, schema, np.repeat(cell, count), rng, public=public))
+                sets.append(records(cells, schema, np.repeat(cell, count), rng, public=public))
     return sets
 
 
-def _large_set(cells: HasLevels, schema: Schema, cell: IntArray, count: IntArray, rng: np.random.Generator) -> LargeSet:
-    order = np.argsort(cell)  # an order that tells no more than the cells and their counts do
-    codes = {name: cells.levels(cell[order], j).astype(np.int32) for j, name in enumerate(cells.domain.names)}
-    return LargeSet(schema=schema, codes=codes, counts=count[order], seed=int(rng.integers(2**63)))
-
-
 def records(
-    measured: HasLevels, schema: Schema, cell: IntArray, rng: np.random.Generator, *, public: Table | None = None
+    cells: HasLevels, schema: Schema, cell: IntArray, rng: np.random.Generator, *, public: Table | None = None
 ) -> pd.DataFrame:
     """Return records of these cells, in random order, beside the public columns if there are any."""
-    domain = measured.domain
+    domain = cells.domain
     names = [domain.names[column] for column in domain.public]
     cell = rng.permutation(cell)
-    if public is not None:
-        cell = _beside_public_records(measured, cell)
-    codes = {name: measured.levels(cell, j) for j, name in enumerate(domain.names) if name not in names}
+    if public is not None:  # ordered by their public levels, as the public records are
+        cell = cell[np.lexsort([cells.levels(cell, int(column)) for column in reversed(domain.public)])]
+    codes = {name: cells.levels(cell, j) for j, name in enumerate(domain.names) if name not in names}
     frame = decode(schema, codes, rng)
     if public is not None:
         frame = pd.concat([pd.DataFrame({name: public.spelt(name) for name in names}), frame], axis=1)
@@ -194,53 +157,3 @@ def public_order(table: Table, public: list[str]) -> IntArray:
     by_value = [table.sort_key(name) for name in reversed(public)]
     by_level = [table.codes[name] for name in reversed(public) if name in table.codes]  # as the cells are ordered
     return table.repeats(np.lexsort([*by_value, *by_level]))
-
-
-def _beside_public_records(measured: HasLevels, cell: IntArray) -> IntArray:
-    """Order the cells by their public levels, as the public records are."""
-    return cell[np.lexsort([measured.levels(cell, int(column)) for column in reversed(measured.domain.public)])]
-
-
-def release_of(tree: TreeDesign, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
-    """Measure one tree for all sets, or one for each, and draw the sets from it."""
-    sets: list[pd.DataFrame | LargeSet] = []
-    statistics: dict[str, pd.DataFrame] = {}
-    for part in range(1, plan.repeats + 1):
-        with curator.timed("counting and adding noise"):
-            measured = measure(tree, curator, rng)
-        with curator.timed("making the counts consistent"):
-            found = estimate(measured, tree, n_public=plan.n_public)
-        sets += draw_sets(found, plan, curator, rng, part=part)
-        statistics |= noisy_statistics(measured, tree, f"set {part}, " if plan.repeats > 1 else "")
-    errors = margin_errors(measured, tree, n_public=plan.n_public)
-    return Drawn.of(sets, statistics=statistics, margin_errors=errors)
-
-
-def views_of(tree: TreeDesign) -> tuple[View, ...]:
-    """Return the margins that are counted below a tree."""
-    return tuple(view for view, _ in tree.views)
-
-
-def margin_errors(measured: NoisyTree, tree: TreeDesign, *, n_public: bool) -> tuple[MarginError, ...]:
-    """Return what the noise comes to in margins; trees of a release have the same noise, and nearly the same errors."""
-    if tree.views:
-        return view_errors(measured.domain, views_of(tree))
-    return tree_errors(measured.domain, measured.layers, measured.scales, n_public=n_public)
-
-
-def noisy_statistics(measured: NoisyTree, tree: TreeDesign, prefix: str) -> dict[str, pd.DataFrame]:
-    """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
-    domain, names = measured.domain, list(measured.domain.names)
-    found: dict[str, pd.DataFrame] = {}
-    for number in range(1, len(measured.chosen) + 1):
-        layer, counts = measured.layers[number], measured.observed[number]
-        if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
-            kept = slice(None) if layer.counted.all() else np.flatnonzero(layer.counted)
-            frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)  # 100 MB for a million nodes
-            found[f"{prefix}layer {len(found) + 1}"] = frame.assign(noisy_count=counts[kept])
-    for view, counts in zip(views_of(tree), measured.views, strict=True):
-        frame = pd.DataFrame({names[j]: levels for j, levels in view.levels(domain).items()})
-        found[f"{prefix}{view.name}"] = frame.assign(noisy_count=counts)
-    if not tree.views:
-        found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
-    return found

@@ -6,28 +6,24 @@ layers in between. In place of the last layer there may be views: margins of a f
 shape of all this depends on the schema and on earlier private answers only.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Protocol
 
 import numpy as np
+import pandas as pd
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.table import Table
 from pdips.margins.domain import STOP, Cells, Domain, Layer, cells, descend, split_by, top_layer, top_node
-from pdips.margins.views import SMALLEST_VARIANCE, View
+from pdips.margins.views import View, count_variance
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Step
 
 
 class Position:
-    """Where each record is in a tree that grows. Read by statistics, which curators alone compute.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    """
+    """Where each record is in a tree that grows. Read by statistics, which curators alone compute."""
 
     def __init__(self, domain: Domain) -> None:
         self.domain = domain
@@ -79,12 +75,35 @@ class GivenColumns:
         return np.full(layer.n_nodes, self.order[number - 1], dtype=np.int64)
 
 
-class GroupSplitter(Protocol):
-    """An election of the columns that split first."""
+@dataclass(frozen=True)
+class NoisyTree:
+    """Noisy counts of one tree, before anything is made consistent."""
 
-    def elect(self, position: Position, curator: Curator) -> tuple[int, ...]:
-        """Return the columns on top."""
-        ...
+    domain: Domain
+    layers: list[Layer]
+    """Layer 0, the layers that split, and the cells, if they are counted."""
+    chosen: list[IntArray]
+    """For each layer that was split by columns, the one that split each node."""
+    observed: list[IntArray]
+    """Noisy counts by layer; layer 0 holds exact public counts, or zeros where the number of records isn't public."""
+    variances: list[FloatArray]
+    """Of the noise, by layer: 0 for exact counts, infinity for counts not observed."""
+    cells: Cells | None = None
+    views: tuple[IntArray, ...] = ()
+    """Noisy counts of the views; 0 where a structural zero rules the cell out."""
+    scales: tuple[Fraction | None, ...] = ()
+    """Scale of the noise of each layer but the first."""
+
+    @property
+    def parents(self) -> list[IntArray]:
+        """Parents of each layer but the first."""
+        return [layer.parent for layer in self.layers[1:]]
+
+    def levels(self, cell: IntArray, column: int) -> IntArray:
+        """Return the level of a column in each cell of a tree that has cells."""
+        if self.cells is None:
+            raise AssertionError("the tree has no cells")
+        return self.cells.levels(cell, column)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,186 +119,119 @@ class TreeDesign:
         cells, unless there are views.
     splitter : Splitter
         Who says which columns split.
-    views : tuple of (View, Step)
+    views : tuple of View
         Margins to be counted in place of the cells.
     stop : Fraction, optional
         A node is cut no further if its noisy count is below this many standard deviations of the noise on its children.
-    groups : GroupSplitter, optional
+    groups : callable, optional
         Elects the columns that split first, in place of the splitter.
     """
 
     domain: Domain
     layers: tuple[Step | None, ...]
     splitter: Splitter = GivenColumns()
-    views: tuple[tuple[View, Step], ...] = ()
+    views: tuple[View, ...] = ()
     stop: Fraction | None = None
-    groups: GroupSplitter | None = None
-
-    @property
-    def n_split(self) -> int:
-        """Number of layers that split by a column."""
-        return len(self.layers) - (not self.views)
+    groups: Callable[[Position, Curator], tuple[int, ...]] | None = None
 
     @property
     def scales(self) -> tuple[Fraction | None, ...]:
         """Scale of the noise of each layer but layer 0."""
         return tuple(None if step is None else step.scale for step in self.layers)
 
-    def with_first(self, first: tuple[int, ...]) -> "TreeDesign":
-        """Return the tree once an election has said which columns are on top; only the last of them is counted."""
-        layers = (*(None,) * (len(first) - 1), *self.layers)
-        return replace(self, layers=layers, splitter=GivenColumns(first), groups=None)
+    def measure(self, curator: Curator, rng: np.random.Generator) -> NoisyTree:
+        """Ask for one tree: elections and noisy counts, layer by layer, then cells or views."""
+        tree, position = self, Position(self.domain)
+        if self.groups is not None:  # only the last column of the group on top is counted
+            first = self.groups(position, curator)
+            tree = replace(
+                self, layers=(*(None,) * (len(first) - 1), *self.layers), splitter=GivenColumns(first), groups=None
+            )
+        layers, chosen = [top_layer(self.domain)], list[IntArray]()
+        counts = [top_counts(layers[0], self.domain, curator)]
+        for number, step in enumerate(tree.layers[: len(tree.layers) - (not tree.views)], start=1):
+            stopped = tree._stopped(number, layers[-1], counts[-1][0], curator)
+            chosen.append(np.where(stopped, STOP, tree.splitter.columns(number, layers[-1], position, curator, rng)))
+            position.split(chosen[-1])
+            layers.append(split_by(self.domain, layers[-1], chosen[-1]))
+            counts.append(layer_counts(layers[-1], step, position.node, curator))
+        bottom = None
+        if not tree.views:
+            bottom = cells(self.domain, layers[-1])
+            find = bottom.find
+            layers.append(bottom.layer)
+            counts.append(
+                layer_counts(
+                    bottom.layer,
+                    tree.layers[-1],
+                    lambda table: find(position.node(table), position.codes(table)),
+                    curator,
+                )
+            )
+        return NoisyTree(
+            domain=self.domain,
+            layers=layers,
+            chosen=chosen,
+            observed=[observed for observed, _ in counts],
+            variances=[variances for _, variances in counts],
+            cells=bottom,
+            views=tuple(_view_counts(view, position, curator) for view in tree.views),
+            scales=tree.scales,
+        )
 
-    def limit(self, number: int) -> float | None:
-        """Return the noisy count below which nodes are cut no further at the ``number``-th split; None for no rule."""
+    def _stopped(self, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
+        """Return which nodes are cut no further. A group of columns is stopped as a whole, at its first column."""
+        stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
         if self.stop is None or number == 1 or self.layers[number - 2] is None:
-            return None
+            return stopped
         below = next(step for step in self.layers[number - 1 :] if step is not None)
-        return float(self.stop) * below.standard_deviation
+        limit = float(self.stop) * below.standard_deviation
+        return np.asarray(curator.decide(counts, lambda noisy: (noisy < limit) & above.counted | stopped), dtype=bool)
+
+    def statistics(self, measured: NoisyTree, prefix: str) -> dict[str, pd.DataFrame]:
+        """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
+        names, found = list(self.domain.names), dict[str, pd.DataFrame]()
+        for number in range(1, len(measured.chosen) + 1):
+            layer, counts = measured.layers[number], measured.observed[number]
+            if layer.counted.any() and np.isfinite(measured.variances[number][layer.counted]).any():
+                kept = slice(None) if layer.counted.all() else np.flatnonzero(layer.counted)
+                frame = pd.DataFrame(layer.path[kept], columns=names, copy=False)  # 100 MB for a million nodes
+                found[f"{prefix}layer {len(found) + 1}"] = frame.assign(noisy_count=counts[kept])
+        for view, counts in zip(self.views, measured.views, strict=True):
+            frame = pd.DataFrame({names[j]: levels for j, levels in view.levels().items()})
+            found[f"{prefix}{view.step.counts}"] = frame.assign(noisy_count=counts)
+        if not self.views:
+            found[f"{prefix}cells"] = pd.DataFrame({"noisy_count": measured.observed[-1]})
+        return found
 
 
-@dataclass(frozen=True)
-class NoisyTree:
-    """Noisy counts of one tree, before anything is made consistent.
-
-    Parameters
-    ----------
-    domain : Domain
-        The cross-tabulation.
-    layers : list of Layer
-        Layer 0, the layers that split by a column, and the cells.
-    chosen : list of ndarray
-        For each layer that was split, the column that split each node.
-    observed : list of ndarray of int64, each of shape (nodes,)
-        Noisy counts by layer; layer 0 holds exact public counts, or zeros where the number of records isn't public.
-    variances : list of ndarray, each of shape (nodes,)
-        Variance of the noise by layer: 0 for exact counts, infinity for counts not observed.
-    cells : Cells, optional
-        The last layer, if it is the full cross-tabulation.
-    views : tuple of ndarray of int64, each of shape (cells of the view,)
-        Noisy counts of the views; 0 where a structural zero rules the cell out.
-    scales : tuple of Fraction or None
-        Scale of the noise of each layer but the first.
-    """
-
-    domain: Domain
-    layers: list[Layer]
-    chosen: list[IntArray]
-    observed: list[IntArray]
-    variances: list[FloatArray]
-    cells: Cells | None = None
-    views: tuple[IntArray, ...] = ()
-    scales: tuple[Fraction | None, ...] = ()
-
-    @property
-    def parents(self) -> list[IntArray]:
-        """Parents of each layer but the first."""
-        return [layer.parent for layer in self.layers[1:]]
-
-    def levels(self, cell: IntArray, column: int) -> IntArray:
-        """Return the level of a column in each cell of a finished tree."""
-        if self.cells is None:
-            raise AssertionError("the tree has no cells yet")
-        return self.cells.levels(cell, column)
-
-
-def measure(tree: TreeDesign, curator: Curator, rng: np.random.Generator) -> NoisyTree:
-    """Ask for one tree: elections and noisy counts, layer by layer, and then the views.
-
-    Parameters
-    ----------
-    tree : TreeDesign
-        What is counted.
-    curator : Curator
-        Answers.
-    rng : numpy.random.Generator
-        For what is drawn from public facts alone.
-    """
-    position = Position(tree.domain)
-    if tree.groups is not None:
-        tree = tree.with_first(tree.groups.elect(position, curator))
-    layers, chosen = [top_layer(tree.domain)], list[IntArray]()
-    observed, variances = [top_counts(tree.domain, layers[0], curator)], [_top_variance(layers[0], curator)]
-    for number, step in enumerate(tree.layers[: tree.n_split], start=1):
-        above = layers[-1]
-        split = tree.splitter.columns
-        stopped = _stopped(tree, number, above, observed[-1], curator)
-        chosen.append(np.where(stopped, STOP, split(number, above, position, curator, rng)))
-        position.split(chosen[-1])
-        layers.append(split_by(tree.domain, above, chosen[-1]))
-        counts, variance = _counted(layers[-1], step, position, curator)
-        observed.append(counts)
-        variances.append(variance)
-    grown = NoisyTree(tree.domain, layers, chosen, observed, variances, scales=tree.scales)
-    return _with_views(grown, tree, position, curator) if tree.views else _with_cells(grown, tree, position, curator)
-
-
-def top_counts(domain: Domain, top: Layer, curator: Curator) -> IntArray:
-    """Return the counts of layer 0 where they are public, and zeros where they aren't."""
+def top_counts(top: Layer, domain: Domain, curator: Curator) -> tuple[IntArray, FloatArray]:
+    """Return the counts of layer 0 where they are public, and zeros where they aren't, with their variances."""
+    variances = np.full(top.n_nodes, 0.0 if curator.n_public else np.inf)
     if not len(domain.public):
-        n = curator.n_records if curator.n_public else 0
-        return np.array([n], dtype=np.int64)
+        return np.array([curator.n_records if curator.n_public else 0], dtype=np.int64), variances
     public = curator.public
     codes = np.zeros((public.n_records, len(domain.names)), dtype=np.int64)
     for column in domain.public:
         codes[:, column] = public.codes[domain.names[column]]
-    return public.count(top_node(domain, codes), top.n_nodes)
+    return public.count(top_node(domain, codes), top.n_nodes), variances
 
 
-def _top_variance(top: Layer, curator: Curator) -> FloatArray:
-    return np.full(top.n_nodes, 0.0 if curator.n_public else np.inf)
+def layer_counts(
+    layer: Layer, step: Step | None, place: Callable[[Table], IntArray], curator: Curator
+) -> tuple[IntArray, FloatArray]:
+    """Return noisy counts of a layer, by the node that each record is in, with their variances.
 
-
-def _stopped(tree: TreeDesign, number: int, above: Layer, counts: IntArray, curator: Curator) -> BoolArray:
-    """Return which nodes are cut no further. A group of columns is stopped as a whole, at its first column."""
-    stopped = np.zeros(above.n_nodes, dtype=bool) if above.stopped is None else above.stopped
-    limit = tree.limit(number)
-    if limit is None:
-        return stopped
-    return np.asarray(curator.decide(counts, lambda noisy: (noisy < limit) & above.counted | stopped), dtype=bool)
-
-
-def _counted(layer: Layer, step: Step | None, position: Position, curator: Curator) -> tuple[IntArray, FloatArray]:
-    """Return the noisy counts of a layer and their variances: infinite where it isn't counted."""
-    unknown = np.where(layer.possible, np.inf, 0.0)
+    These are infinite for nodes that aren't counted, and 0 for structural zeros.
+    """
     if step is None:
-        return np.zeros(layer.n_nodes, dtype=np.int64), unknown
-    counts = curator.count(step, lambda table: table.count(position.node(table), layer.n_nodes), layer.counted)
-    return counts, np.where(layer.counted, variance_of(layer.possible, step), unknown)
+        return np.zeros(layer.n_nodes, dtype=np.int64), np.where(layer.possible, np.inf, 0.0)
+    counts = curator.count(step, lambda table: table.count(place(table), layer.n_nodes), layer.counted)
+    noise = np.where(layer.counted, count_variance(step.scale), np.inf)
+    return counts, np.where(layer.possible, noise, 0.0)
 
 
-def _with_cells(grown: NoisyTree, tree: TreeDesign, position: Position, curator: Curator) -> NoisyTree:
-    bottom, step = cells(tree.domain, grown.layers[-1]), tree.layers[-1]
-    if step is None:
-        raise AssertionError("the cells are always counted")
-
-    def exact(table: Table) -> IntArray:
-        node, codes = position.node(table), position.codes(table)
-        return table.count(bottom.find(node, codes), bottom.layer.n_nodes)
-
-    counts = curator.count(step, exact, bottom.layer.counted)
-    variance = np.where(bottom.layer.possible, np.inf, 0.0)
-    variance = np.where(bottom.layer.counted, variance_of(bottom.layer.possible, step), variance)
-    return replace(
-        grown,
-        layers=[*grown.layers, bottom.layer],
-        observed=[*grown.observed, counts],
-        variances=[*grown.variances, variance],
-        cells=bottom,
+def _view_counts(view: View, position: Position, curator: Curator) -> IntArray:
+    return curator.count(
+        view.step, lambda table: table.count(view.find(position.codes(table)), view.n_cells), view.possible()
     )
-
-
-def _with_views(grown: NoisyTree, tree: TreeDesign, position: Position, curator: Curator) -> NoisyTree:
-    counted = []
-    for view, step in tree.views:
-
-        def exact(table: Table, view: View = view) -> IntArray:
-            return table.count(view.find(tree.domain, position.codes(table)), view.n_cells(tree.domain))
-
-        counted.append(curator.count(step, exact, view.possible(tree.domain)))
-    return replace(grown, views=tuple(counted))
-
-
-def variance_of(possible: BoolArray, step: Step) -> FloatArray:
-    """Return the variance of each noisy count; 0 for structural zeros, which are exact."""
-    return np.where(possible, max(step.standard_deviation**2, SMALLEST_VARIANCE), 0.0)

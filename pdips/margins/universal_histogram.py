@@ -10,10 +10,9 @@ from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.margins import intervals, synthesis
-from pdips.margins.domain import Layer, check_domain, check_noise, domain_of
+from pdips.margins.domain import Layer, check_domain, check_noise, deepest, domain_of, splittable
 from pdips.margins.intervals import IntervalTree
 from pdips.margins.tree import Position, TreeDesign
-from pdips.margins.tree_shape import deepest, splittable
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan, Step
@@ -26,14 +25,10 @@ LARGEST_FAN_OUT = 1_000_000
 class UniversalHistogram(Mechanism):
     """Noisy counts on a tree whose shape no record influences: intervals of one column, or columns in random order.
 
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.Mechanism`.
+
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public, and all sets have it.
     attribute : str, optional
         The column whose levels, in the order of the schema, are cut into intervals; the others are fully
         cross-tabulated below. May be left out where only one column isn't public. Otherwise: columns in random order.
@@ -45,6 +40,7 @@ class UniversalHistogram(Mechanism):
         layers above the cells within a million nodes. For columns in random order only.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
+
     Raises
     ------
     InputError
@@ -83,8 +79,12 @@ class UniversalHistogram(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least, most in (("fan_out", 2, LARGEST_FAN_OUT), ("layers", 1, None)):
-            _check_whole(getattr(self, name), name, least, most)
+        for name, least in (("fan_out", 2), ("layers", 1)):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
+        if self.fan_out is not None and self.fan_out > LARGEST_FAN_OUT:
+            raise InputError(f"fan_out must be at most {LARGEST_FAN_OUT:,}, got {self.fan_out:,}")
         if self.layers is not None and self.attribute is not None:
             raise InputError(
                 "layers goes with columns in random order; the tree of an attribute is as deep as fan_out makes it"
@@ -175,9 +175,7 @@ class UniversalHistogram(Mechanism):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Count the tree, make its counts consistent, and draw records."""
-        if isinstance(plan.design, IntervalTree):
-            return intervals.release_of(plan.design, plan, curator, rng)
-        return synthesis.release_of(plan.design, plan, curator, rng)
+        return synthesis.release_of(plan, curator, rng)
 
 
 @dataclass(frozen=True)
@@ -189,12 +187,3 @@ class ShuffledColumns:
     ) -> IntArray:
         """Return the drawn column for every node."""
         return np.full(layer.n_nodes, rng.choice(np.flatnonzero(layer.path[0] < 0)), dtype=np.int64)
-
-
-def _check_whole(value: int | None, name: str, least: int, most: int | None) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise InputError(f"{name} must be a whole number of at least {least}, got {value}")
-    if most is not None and value > most:
-        raise InputError(f"{name} must be at most {most:,}, got {value:,}")

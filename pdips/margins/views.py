@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cached_property
 from itertools import combinations
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.margins.domain import Domain
 from pdips.privacy.noise import discrete_laplace_variance
+from pdips.privacy.plan import Step
 
 Columns = tuple[int, ...]
 
@@ -19,7 +21,6 @@ SHARE_STEPS = 100
 
 SMALLEST_CAP, LARGEST_CAP = 16, 16_384
 """Cells of a view: the covering designs that are compared have views of up to 16, 32, 64, ... cells."""
-
 
 SMALLEST_VARIANCE = 1e-30
 """Stands in for the variance of noise so small that its reciprocal would overflow; only its ratio to others matters."""
@@ -32,55 +33,43 @@ def count_variance(scale: Fraction | None) -> float:
 
 @dataclass(frozen=True)
 class View:
-    """The cross-tabulation of a few columns, with noise on every cell that can occur.
+    """The cross-tabulation of a few columns, given by their positions, which a step counts with noise."""
 
-    Parameters
-    ----------
-    columns : tuple of int
-        Positions of the columns.
-    scale : Fraction
-        Scale of the noise, in records.
-    name : str
-        What to call its counts.
-    """
-
+    domain: Domain
     columns: Columns
-    scale: Fraction
-    name: str
+    step: Step
 
-    def sizes(self, domain: Domain) -> tuple[int, ...]:
-        """Return the numbers of levels."""
-        return tuple(int(domain.sizes[column]) for column in self.columns)
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers of levels."""
+        return tuple(int(self.domain.sizes[column]) for column in self.columns)
 
-    def n_cells(self, domain: Domain) -> int:
-        """Return the number of cells, structural zeros included."""
-        return math.prod(self.sizes(domain))
+    @property
+    def n_cells(self) -> int:
+        """Number of cells, structural zeros included."""
+        return math.prod(self.sizes)
 
-    def n_summed(self, domain: Domain, columns: Sequence[int]) -> int:
+    def n_summed(self, columns: Sequence[int]) -> int:
         """Return how many cells of the view add up to one of a margin of some of its columns."""
-        return self.n_cells(domain) // math.prod(int(domain.sizes[column]) for column in columns)
+        return self.n_cells // self.domain.size_of(columns)
 
-    def margin_variance(self, domain: Domain, columns: Sequence[int]) -> float:
+    def margin_variance(self, columns: Sequence[int]) -> float:
         """Return the variance of the noise in a cell of a margin, in squared records."""
-        return self.n_summed(domain, columns) * count_variance(self.scale)
+        return self.n_summed(columns) * count_variance(self.step.scale)
 
-    def find(self, domain: Domain, codes: IntArray) -> IntArray:
+    def find(self, codes: IntArray) -> IntArray:
         """Return the cell that each record, given by its levels, falls into."""
-        found: IntArray = np.ravel_multi_index(tuple(codes[:, column] for column in self.columns), self.sizes(domain))
+        found: IntArray = np.ravel_multi_index(tuple(codes[:, column] for column in self.columns), self.sizes)
         return found
 
-    def levels(self, domain: Domain) -> dict[int, IntArray]:
+    def levels(self) -> dict[int, IntArray]:
         """Return the level of each column in each cell."""
-        grid = np.indices(self.sizes(domain)).reshape(len(self.columns), -1)
+        grid = np.indices(self.sizes).reshape(len(self.columns), -1)
         return dict(zip(self.columns, grid, strict=True))
 
-    def possible(self, domain: Domain) -> BoolArray:
+    def possible(self) -> BoolArray:
         """Return which cells no structural zero rules out by itself."""
-        found, levels = np.ones(self.n_cells(domain), dtype=bool), self.levels(domain)
-        for rule in domain.impossible:
-            if set(rule) <= set(self.columns):
-                found &= ~np.logical_and.reduce([named[levels[j]] for j, named in rule.items()])
-        return found
+        return np.ones(self.n_cells, dtype=bool) & self.domain.possible(self.levels().get)
 
 
 def choose_views(domain: Domain) -> dict[Columns, Fraction]:
@@ -129,31 +118,28 @@ def _cover(domain: Domain, cap: int) -> dict[Columns, float]:
 def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: list[int], cap: int) -> int | None:
     """Return the column that covers the most open pairs for the cells that it costs, if one fits."""
     n_cells = math.prod(sizes[column] for column in view)
-    best, best_gain = None, 0.0
-    for column in range(len(sizes)):
-        if column in view or n_cells * sizes[column] > cap:
-            continue
+
+    def gain(column: int) -> float:
         n_new = sum((min(column, other), max(column, other)) in open_ for other in view)
-        gain = n_new / math.log(max(sizes[column], 2))
-        if gain > best_gain:
-            best, best_gain = column, gain
-    return best
+        return n_new / math.log(max(sizes[column], 2))
+
+    fitting = [column for column in range(len(sizes)) if column not in view and n_cells * sizes[column] <= cap]
+    best = max(fitting, key=gain, default=None)
+    return best if best is not None and gain(best) else None
 
 
-def one_way_margins(
-    domain: Domain, views: tuple[View, ...], counts: tuple[FloatArray, ...]
-) -> tuple[list[FloatArray], float]:
+def one_way_margins(views: Sequence[View], counts: Sequence[FloatArray]) -> tuple[list[FloatArray], float]:
     """Return the one-way margins of noisy views, averaged by inverse variance, and the total in the same way."""
-    margins, totals = [], []
-    for column, size in enumerate(domain.sizes):
+    margins, totals, weights = [], [], []
+    for column, size in enumerate(views[0].domain.sizes):
         estimate, precision = np.zeros(int(size)), 0.0
         for view, count in zip(views, counts, strict=True):
             if column in view.columns:
                 others = tuple(axis for axis, j in enumerate(view.columns) if j != column)
-                weight = 1 / view.margin_variance(domain, (column,))
-                estimate += weight * count.reshape(view.sizes(domain)).sum(axis=others)
+                weight = 1 / view.margin_variance((column,))
+                estimate += weight * count.reshape(view.sizes).sum(axis=others)
                 precision += weight
         margins.append(estimate / precision if precision else np.full(int(size), np.nan))
-        totals.append((estimate.sum() / precision, precision) if precision else (0.0, 0.0))
-    weights = np.array([precision for _, precision in totals])
-    return margins, float(np.average([total for total, _ in totals], weights=weights))
+        totals.append(estimate.sum() / precision if precision else 0.0)
+        weights.append(precision)
+    return margins, float(np.average(totals, weights=weights))

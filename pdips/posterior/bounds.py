@@ -48,41 +48,18 @@ INSIDE_ONLY = "The bound is itself a function of the confidential records withou
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
-    """Bounds of ``u = alpha (log p(x | theta) - c)`` over draws of ``theta``: confidential, all of it.
+    """Bounds of ``u = alpha (log p(x | theta) - c)`` over draws of ``theta``: confidential, all of it."""
 
-    Parameters
-    ----------
-    largest, lowest, highest, mean : ndarray, shape (records,)
-        Of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats.
-    draws_beyond : ndarray of int, shape (records,)
-        Draws at which ``|u| > limit``.
-    largest_by_draw : ndarray, shape (chains, draws)
-        The largest ``|u|`` of all records at each draw.
-    records_beyond : ndarray of int, shape (chains, draws)
-        Records with ``|u| > limit`` at each draw.
-    limit : float or None
-        Where a censored posterior would cut, nats; None for nowhere.
-    weighted : bool
-        Whether weights ``alpha`` were given.
-    independent : bool
-        Whether the draws are independent draws from the posterior; False for a Markov chain's.
-
-    Notes
-    -----
-    A log-likelihood of minus infinity, or one that is no number, counts as infinitely large; with weight 0 a record
-    contributes nothing, whatever its log-likelihood.
-    """
-
-    largest: FloatArray
-    lowest: FloatArray
-    highest: FloatArray
-    mean: FloatArray
-    draws_beyond: IntArray
-    largest_by_draw: FloatArray
-    records_beyond: IntArray
-    limit: float | None
-    weighted: bool
-    independent: bool
+    largest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
+    lowest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
+    highest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
+    mean: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
+    draws_beyond: IntArray  # shape (records,): draws at which ``|u| > limit``
+    largest_by_draw: FloatArray  # shape (chains, draws): the largest ``|u|`` of all records at each draw
+    records_beyond: IntArray  # shape (chains, draws): records with ``|u| > limit`` at each draw
+    limit: float | None  # where a censored posterior would cut, nats; None for nowhere
+    weighted: bool  # whether weights ``alpha`` were given
+    independent: bool  # whether the draws are independent draws from the posterior; False for a Markov chain's
 
     def __repr__(self) -> str:
         return "Bounds(confidential: describe() and certifies() say what was found)"
@@ -446,21 +423,7 @@ def _five(values: NDArray[Any]) -> dict[str, float | None]:
 
 
 def _in_words(*, exceedance: float, independent: bool, mixed: bool, limited: bool, weighted: bool) -> str:
-    """Return the statement, a paragraph.
-
-    Parameters
-    ----------
-    exceedance : float
-        Bound on the probability that a further draw goes beyond the bound.
-    independent : bool
-        Whether the draws are independent.
-    mixed : bool
-        Whether R-hat of the bound is below 1.01; asked for unless the draws are independent.
-    limited : bool
-        Whether there is a limit beyond which terms are censored.
-    weighted : bool
-        Whether weights were given.
-    """
+    """Return the statement, a paragraph."""
     use = [USE] if independent or mixed else []
     parts = [MEASURED, _further(exceedance, independent, mixed), *use, NOT, _censoring(limited)]
     return " ".join([*parts, *([_weights(limited)] if weighted else []), INSIDE_ONLY])

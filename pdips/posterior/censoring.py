@@ -72,17 +72,7 @@ def clip_values(share: FloatArray, clip: Clip) -> FloatArray:
 
 
 def clip_graph(u: Any, window: Any, clip: Clip) -> Any:
-    """Return s(u) within [-window, window] as a graph: minus infinity and NaN count as -window, infinity as window.
-
-    Parameters
-    ----------
-    u : graph, shape (records,)
-        Terms, in nats.
-    window : graph, scalar
-        Half-width of the window, in nats; may be infinite.
-    clip : {"hard", "tanh", "algebraic"}
-        u cut off at the window, ``window * tanh(u / window)``, or ``window * u / (window + |u|)``.
-    """
+    """Return s(u) within [-window, window] as a graph: minus infinity and NaN count as -window, infinity as window."""
     if clip == "hard":
         return pt.switch(pt.isnan(u), -window, pt.clip(u, -window, window))
     finite = pt.isfinite(u)
@@ -103,17 +93,7 @@ def bounded(log_likelihood: Any, weights: Any, centre: Any, window: Any, clip: C
 
 
 def corrected(inside: Any, log_likelihood: Any, centre: Any, factor: Any) -> Any:
-    """Return what censoring takes from public rows, times their factor, and the terms of the others as they are.
-
-    Parameters
-    ----------
-    inside : graph, shape (rows,)
-        Terms as :func:`bounded` returns them.
-    log_likelihood, centre : graph, shape (rows,)
-        Natural logarithms.
-    factor : graph, shape (rows,)
-        0 marks a confidential record. Any other row is public, and adds factor * (log_likelihood - centre - inside).
-    """
+    """Return what censoring takes from public rows, times their factor, and the terms of the others as they are."""
     whole = log_likelihood - centre
     whole = pt.switch(pt.isfinite(whole), whole, inside)
     return pt.switch(pt.eq(factor, 0), inside, factor * (whole - inside))
@@ -121,51 +101,17 @@ def corrected(inside: Any, log_likelihood: Any, centre: Any, factor: Any) -> Any
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CensoredTerms:
-    """What each record adds to the log density: s(alpha (log p(x | theta) - c)), with values in [-window, window].
+    """What each record adds to the log density: s(alpha (log p(x | theta) - c)), with values in [-window, window]."""
 
-    Parameters
-    ----------
-    likelihood : RecordLikelihood
-        log p of one record alone.
-    points : sequence of ndarray
-        The parameter values to score.
-    window : Fraction
-        Half-width, in nats.
-    clip : {"hard", "tanh", "algebraic"}
-        s.
-    centre : sequence of ndarray
-        Public parameter values: c is the log of the mean density over them. Empty: c = 0.
-    weights : sequence of ndarray
-        Public parameter values: alpha = min(1, window / max over them of abs(log p(x | theta) - c)). Empty: alpha = 1.
-
-    Notes
-    -----
-    Paper 004, equation 3.5, with a centre; alpha and c depend on their record and public values, as
-    ``docs/proofs/censored-posterior.md`` asks for.
-    """
-
-    likelihood: RecordLikelihood
-    points: Points
-    window: Fraction
-    clip: Clip = "hard"
-    centre: Points = ()
-    weights: Points = ()
+    likelihood: RecordLikelihood  # log p of one record alone
+    points: Points  # the parameter values to score
+    window: Fraction  # half-width, in nats
+    clip: Clip = "hard"  # s
+    centre: Points = ()  # public parameter values: c is the log of the mean density over them. Empty: c = 0
+    weights: Points = ()  # public parameter values: alpha = min(1, window / max over them of abs(log p(x | theta) - c))
 
     def total(self, values: Values, counts: IntArray) -> IntArray:
-        """Return the sum of all records' terms, in whole steps of window / STEPS, shape (points,).
-
-        Parameters
-        ----------
-        values : mapping of str to ndarray, shape (rows,)
-            Columns of distinct records.
-        counts : ndarray of int64, shape (rows,)
-            How many records each row stands for.
-
-        Notes
-        -----
-        Each row is rounded before it is added, and worked out from itself alone: its whole numbers are the same
-        whatever other records there are, and their sum depends on no order.
-        """
+        """Return the sum of all records' terms, in whole steps of window / STEPS, shape (points,)."""
         found = np.zeros(len(self.points[0]), dtype=np.int64)
         for count, (_, term) in zip(counts, self._each(values), strict=True):
             share = clip_values(term / float(self.window), self.clip)
@@ -207,31 +153,12 @@ def _log_mean(logs: FloatArray) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Censored:
-    """A model whose log density is prior + sum over records of s(weight * (log-likelihood - centre)).
+    """A model whose log density is prior + sum over records of s(weight * (log-likelihood - centre))."""
 
-    Parameters
-    ----------
-    model : pymc.Model
-        The new model: the old one's free variables, one potential for the likelihood, no observed variable.
-    clip : {"hard", "tanh", "algebraic"}
-        The shape of s.
-    record_parameters : tuple of str
-        Free variables that are there once for each record; they must never be released.
-    dropped : tuple of str
-        Deterministics of the old model that read records, which the new one lacks.
-
-    Notes
-    -----
-    Neighbours: as asked for when it was made. Each term lies in [-w, w], so replacing one record changes the log
-    density by a function of the parameters whose oscillation is at most 4w, and adding or removing one by at most 2w:
-    what one exact draw costs (``docs/proofs/censored-posterior.md``). That holds for weights and centres which are
-    functions of a record and of public things only.
-    """
-
-    model: pm.Model
-    clip: Clip
-    record_parameters: tuple[str, ...]
-    dropped: tuple[str, ...]
+    model: pm.Model  # the new model
+    clip: Clip  # the shape of s
+    record_parameters: tuple[str, ...]  # free variables that are there once for each record
+    dropped: tuple[str, ...]  # deterministics of the old model that read records, which the new one lacks
     _parts: Parts = field(repr=False)
     _hoisted: list[Any] = field(repr=False)
     _front: Callable[..., list[Any]] = field(repr=False)
@@ -255,24 +182,7 @@ class Censored:
         window: float | None = None,
         values: Mapping[str, ArrayLike] | None = None,
     ) -> Self:
-        """Give the model other numbers in place; nothing is compiled again.
-
-        Parameters
-        ----------
-        weights, centre : array_like, shape (records,), or a number
-            Between 0 and 1; what is taken off the log-likelihoods, nats. With another number of records and none of
-            these, weights are 1 and centres 0.
-        window : float, optional
-            Half width of the window, in nats.
-        values : mapping of str to array_like
-            New values of the ``pm.Data`` that hold records, by their names or the names of their columns: all of them
-            if their number changes.
-
-        Raises
-        ------
-        InputError
-            If a name is no ``pm.Data`` of the model, lengths differ, or a number is out of range.
-        """
+        """Give the model other numbers in place; nothing is compiled again."""
         n, bounded_before = self._take(values) if values else self.n_records, math.isfinite(self.window)
         if n != self.n_records:
             weights, centre = 1.0 if weights is None else weights, 0.0 if centre is None else centre
@@ -325,13 +235,7 @@ class Censored:
             shared.set_value(_without_infinities(value) if np.isfinite(self.window) else value)
 
     def log_likelihood(self, draws: Mapping[str, ArrayLike] | xr.Dataset | xr.DataTree) -> FloatArray:
-        """Return the log-likelihood of each record at each draw, neither weighted nor bounded, shape (draws, records).
-
-        Parameters
-        ----------
-        draws : mapping of str to array_like, shape (draws, ...), or Dataset or DataTree of chains and draws
-            Values of the free variables in the model's own units.
-        """
+        """Return the plain log-likelihood of each record at each draw, shape (draws, records)."""
         names = [each.name for each in self._parts.parameters]
         stacked = _stacked(draws, names)
         with np.errstate(all="ignore"):
@@ -368,39 +272,7 @@ def censor_records(
     correction: ArrayLike | None = None,
     public_potentials: Collection[str] = (),
 ) -> Censored:
-    """Return a model of many records in which none can enter the term of another, from a model of one record.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Built of one record, its columns as ``pm.Data`` (:class:`pdips.posterior.columns.Columns`). It stays as it is.
-    columns : collection of str
-        The columns that there are. Other data of the model are the same for all records.
-    window : float
-        Half-width w of the window, in nats; ``math.inf`` for none.
-    clip : {"hard", "tanh", "algebraic"}
-        See :func:`clip_graph`.
-    correction : array_like, shape (records,), optional
-        See :func:`corrected`. There are as many records as it has elements, or one.
-    public_potentials : collection of str
-        Potentials of the model that read no record.
-
-    Returns
-    -------
-    Censored
-        With that one record, weight 1 and centre 0; :meth:`Censored.update` gives it others, of any number.
-
-    Raises
-    ------
-    InputError
-        If the model holds several records, an improper prior, one that reads data, or a potential that isn't public.
-
-    Notes
-    -----
-    The term of record i is f(parameters, record i), with the same f for all: the graph of one record is repeated for
-    each (:func:`pdips.posterior.record_likelihood.over_records`), so nothing has to be tried out
-    (``docs/proofs/censored-posterior.md``, lemma 9).
-    """
+    """Return a model of many records in which none can enter the term of another, from a model of one record."""
     parts = take_apart(model, Axis())
     check_variables(parts, public_potentials)
     parts = parts.one_by_one(columns)
@@ -411,23 +283,7 @@ def censor_records(
 def censored_from(
     model: pm.Model, parts: Parts, own: tuple[str, ...], clip: Clip, n: int, correction: FloatArray | None
 ) -> Censored:
-    """Return the model with its terms bounded, weights 1 and centres 0.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    parts : Parts
-        The same taken apart.
-    own : tuple of str
-        Free variables that are there once for each record.
-    clip : {"hard", "tanh", "algebraic"}
-        See :func:`clip_graph`.
-    n : int
-        Number of records.
-    correction : ndarray, shape (records,), optional
-        See :func:`corrected`.
-    """
+    """Return the model with its terms bounded, weights 1 and centres 0."""
     graph, hoisted, function = _hoist(parts)
     numbers = {
         WEIGHTS: pytensor.shared(np.ones(n), name=WEIGHTS, shape=(None,)),

@@ -48,23 +48,11 @@ READS_CELL = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 
 @dataclass
 class _Held:
-    """What a function was found to hold.
+    """What a function was found to hold."""
 
-    Parameters
-    ----------
-    what : str
-        The function, for messages.
-    written : collection of str
-        Names that may hold anything, as their values can be read in a file that is recorded.
-    constants : dict of str to str
-        Small constants by name, as Python writes them.
-    functions : dict of str to FunctionType
-        The function itself and the analyst's own functions that it uses, by qualified name.
-    """
-
-    what: str
+    what: str  # the function, for messages
     written: Collection[str] = ()
-    constants: dict[str, str] = field(default_factory=dict)
+    constants: dict[str, str] = field(default_factory=dict)  # small constants by name, as Python writes them
     functions: dict[str, FunctionType] = field(default_factory=dict)
     _seen: set[int] = field(default_factory=set)
 
@@ -133,42 +121,12 @@ def check_closed(function: Any, what: str, text: str = "") -> dict[str, str]:
 
     Looked at are the variables that it takes from around it or from its module, default arguments, what
     ``functools.partial`` and methods are bound to, and the same of the functions that it uses, down to libraries.
-
-    Parameters
-    ----------
-    function : callable
-        A function of the analyst's own, such as ``build_model``.
-    what : str
-        What it is called in the refusal.
-    text : str
-        The file that the function is from, if it is recorded: what is written out there may be of any size.
-
-    Returns
-    -------
-    dict of str to str
-        The constants that it reads from outside of its code: each name with its value as Python writes it.
-
-    Raises
-    ------
-    InputError
-        If a name holds more than ``MOST`` numbers or words, or an object that is none of these.
     """
     return _looked_at(function, what, _written_out(text)).constants
 
 
 def source_of(function: Any, what: str) -> str:
-    """Return the source of a function and of the analyst's own functions that it uses, with the constants they read.
-
-    Returns
-    -------
-    str
-        Python; empty where Python doesn't keep the source, as of what was typed at its prompt.
-
-    Raises
-    ------
-    InputError
-        See :func:`check_closed`.
-    """
+    """Return the source of a function and of the analyst's own functions that it uses, with the constants they read."""
     held = _looked_at(function, what)
     if any(each.__code__.co_filename == "<string>" for each in held.functions.values()):
         return ""  # what Python keeps of these is another text: the command line of `python -c`

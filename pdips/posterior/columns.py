@@ -158,20 +158,7 @@ def _lock(variable: Any, name: str) -> None:
 
 
 def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Return the columns of a table as models read them, one value a row; values collapse to the schema's resolution.
-
-    Parameters
-    ----------
-    table : Table
-        The confidential table.
-    names : iterable of str, optional
-        Which columns; left out, all.
-
-    Raises
-    ------
-    InputError
-        If a numeric column may have missing values, which PyMC would impute.
-    """
+    """Return the columns of a table as models read them, one value a row, at the schema's resolution."""
     columns = table.schema.columns
     return {name: _values(name, columns[name], table) for name in (columns if names is None else names)}
 
@@ -211,17 +198,6 @@ def stand_ins(
     """Return ``n`` records made from the schema alone, values of all columns spread over their levels or bounds.
 
     The first two have the lower and the upper end of every column.
-
-    Parameters
-    ----------
-    schema : Schema
-        Whose columns to fill.
-    n : int
-        Number of records.
-    known : mapping of str to ndarray, optional
-        Columns to take as they are, such as public ones.
-    end : {0, 1}, optional
-        Put all records at the lower or at the upper end instead.
     """
     found: dict[str, NDArray[Any]] = {}
     for place, (name, column) in enumerate(schema.columns.items()):
@@ -248,15 +224,7 @@ def _spread(column: Column, share: NDArray[Any]) -> NDArray[Any]:
 
 
 def distinct(values: Values, counts: IntArray | None) -> tuple[dict[str, NDArray[Any]], IntArray]:
-    """Return the distinct records in sorted order, and how many records each stands for.
-
-    Parameters
-    ----------
-    values : mapping of str to ndarray, shape (rows,)
-        Columns.
-    counts : ndarray of int64, shape (rows,), or None
-        How many records each row stands for; None for one each.
-    """
+    """Return the distinct records in sorted order, and how many records each stands for."""
     keys = [pd.Series(column, name=name) for name, column in values.items()]
     each = pd.Series(np.ones(len(keys[0]), dtype=np.int64) if counts is None else counts)
     grouped = each.groupby(keys, sort=True).sum()
@@ -266,19 +234,11 @@ def distinct(values: Values, counts: IntArray | None) -> tuple[dict[str, NDArray
 
 @dataclass(frozen=True, eq=False)
 class Transformation:
-    """A strictly monotonic function of one column, and its inverse by bisection between the column's bounds.
+    """A strictly monotonic function of one column, and its inverse by bisection between the column's bounds."""
 
-    Parameters
-    ----------
-    function : callable
-        Compiled; of a vector of doubles.
-    lower, upper : float
-        The column's bounds, in the unit of the schema.
-    """
-
-    function: Any = field(repr=False)
-    lower: float
-    upper: float
+    function: Any = field(repr=False)  # compiled; of a vector of doubles
+    lower: float  # the column's bounds, in the unit of the schema
+    upper: float  # the column's bounds, in the unit of the schema
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def forward(self, values: FloatArray) -> FloatArray:
@@ -303,22 +263,7 @@ class Transformation:
 def transformations(
     model: pm.Model, observed: Mapping[str, Sequence[str]], schema: Schema
 ) -> dict[str, Transformation]:
-    """Return how the columns are transformed that a model doesn't observe as they are.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        A model of stand-ins.
-    observed : mapping of str to sequence of str
-        The columns of each observed variable.
-    schema : Schema
-        The columns' bounds.
-
-    Raises
-    ------
-    InputError
-        If an observed value is neither its column nor a strictly monotonic function of it, record by record.
-    """
+    """Return how the columns are transformed that a model doesn't observe as they are."""
     columns = {model[name + SUFFIX]: name for name in schema.columns if name + SUFFIX in model.named_vars}
     found: dict[str, Transformation] = {}
     for variable in model.observed_RVs:

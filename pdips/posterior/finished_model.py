@@ -159,13 +159,7 @@ class Probe:
 
 
 def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
-    """Return the number of records of a model's data.
-
-    Raises
-    ------
-    InputError
-        If observed variables don't agree on it.
-    """
+    """Return the number of records of a model's data."""
     inputs = {**{each: point[each.name] for each in parts.parameters}, **_values(parts)}
     graphs = [rewrite_graph(term, include=("local_remove_check_parameter",)) for term in parts.terms.values()]
     lengths = [graph.shape[0] for graph in graphs]
@@ -233,11 +227,6 @@ def check_records(looked_at: Probe, points: Sequence[Mapping[str, NDArray[Any]]]
 
     Records are replaced by others in sets such that of any two of them one is replaced and the other is not; the same
     from tables in which all records are equal. What shows at other tables only isn't seen: this is a trial.
-
-    Raises
-    ------
-    InputError
-        If a record that was not replaced has another term than before.
     """
     rng = np.random.default_rng(seed)
     for point in points:

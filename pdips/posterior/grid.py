@@ -130,13 +130,7 @@ class Scored:
 
 
 class GridDraws:
-    """Draws from a censored posterior on its grid: a distribution over public cells, which the table weighs.
-
-    Parameters
-    ----------
-    target : Target
-        The posterior.
-    """
+    """Draws from a censored posterior on its grid: a distribution over public cells, which the table weighs."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -175,17 +169,7 @@ class GridDraws:
 
 
 def score_grid(target: Target, values: Values, counts: IntArray) -> Scored:
-    """Score a public grid by the records.
-
-    Parameters
-    ----------
-    target : Target
-        The posterior.
-    values : mapping of str to ndarray, shape (rows,)
-        Distinct records.
-    counts : ndarray of int64, shape (rows,)
-        How often each occurs.
-    """
+    """Score a public grid by the records."""
     grid, stage = Grid(target.space.likelihood, target.stage.anchor), target.stage
     index = grid.indices()
     terms, base = target.terms(grid.points(index)), grid.log_weights(index)

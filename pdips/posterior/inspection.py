@@ -262,26 +262,6 @@ def check_records(
     A posterior predictive check whose test quantity is the total variation distance of a column's shares from the mean
     of all that was drawn. Of many records it takes some; it ends when its time is over, with the draws made by then.
     The drawn columns alone are compared: public ones are the table's own.
-
-    Parameters
-    ----------
-    blueprint : Blueprint
-        The model.
-    posterior : Dataset
-        Draws, dimensions ``chain`` and ``draw`` and those of the variables.
-    values : mapping of str to ndarray, shape (rows,)
-        The confidential records, as the model reads them.
-    counts : ndarray of int64, shape (rows,)
-        How many records each row stands for.
-
-    Returns
-    -------
-    dict
-        ``draws``, ``records``, and for each of ``columns`` its ``name``, the ``distance`` of the table, that of
-        draws (``typical``, their mean), and ``p``: how often a draw is as far away as the table.
-    dict of str to Dataset
-        Group ``posterior_predictive``: ``column_0`` and so on, in the order of ``columns``, (chain, draw, bin);
-        ``observed_data``: the same of the table, and ``edges_0`` of columns without levels.
     """
     rng = np.random.default_rng(SEED)
     rows = _some(counts, rng)

@@ -70,25 +70,10 @@ def quiet() -> Iterator[None]:
 
 @dataclass(frozen=True, eq=False)
 class Blueprint:
-    """A model of tables of one schema, built on stand-ins: what can be known before a table is read.
+    """A model of tables of one schema, built on stand-ins: what can be known before a table is read."""
 
-    Parameters
-    ----------
-    source : Source
-        The model.
-    schema : Schema
-        The schema.
-
-    Raises
-    ------
-    InputError
-        If the model can't be built, has no observed variable, or one that is no column; if a column is neither public
-        nor observed, or synthetic records can't be brought back to it; if the model is another one for other records;
-        or if a prior is improper, or a potential not public.
-    """
-
-    source: Source
-    schema: Schema
+    source: Source  # the model
+    schema: Schema  # the schema
 
     def __post_init__(self) -> None:
         for name, column in self.schema.columns.items():
@@ -168,25 +153,7 @@ class Blueprint:
     def draw(
         self, parameters: Mapping[str, NDArray[Any]], n: int, public: Values, rng: np.random.Generator
     ) -> dict[str, NDArray[Any]]:
-        """Draw records from the model at one value of its parameters.
-
-        Parameters
-        ----------
-        parameters : mapping of str to ndarray
-            Values of the free variables, in the model's own units; other names are passed over.
-        n : int
-            Number of records.
-        public : mapping of str to ndarray, shape (n,)
-            The public columns.
-        rng : numpy.random.Generator
-            Randomness of the records.
-
-        Returns
-        -------
-        dict of str to ndarray, shape (n,)
-            One column each in the unit of the schema, also where the model observes a function of it: codes, whole
-            numbers, doubles.
-        """
+        """Draw records from the model at one value of its parameters."""
         one = {variable.name: np.asarray(parameters[variable.name])[None] for variable in self.model.free_RVs}
         return {name: values[0] for name, values in self.draw_several(one, n, public, rng).items()}
 
@@ -269,18 +236,10 @@ def _sizes(variable: Any) -> set[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Workspace:
-    """A model with what is compiled of it; nothing of a table.
+    """A model with what is compiled of it; nothing of a table."""
 
-    Parameters
-    ----------
-    blueprint : Blueprint
-        The model of tables of one schema.
-    tried : Tried
-        What was tried of it, or made from public settings.
-    """
-
-    blueprint: Blueprint
-    tried: Tried = field(default_factory=Tried, repr=False)
+    blueprint: Blueprint  # the model of tables of one schema
+    tried: Tried = field(default_factory=Tried, repr=False)  # what was tried of it, or made from public settings
 
     @property
     def model(self) -> Any:
@@ -288,20 +247,7 @@ class Workspace:
         return self.blueprint.model
 
     def check(self, *, discrete: bool = False) -> None:
-        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each workspace.
-
-        Parameters
-        ----------
-        discrete : bool
-            Whether parameters may be discrete.
-
-        Raises
-        ------
-        InputError
-            If a parameter is discrete, belongs to a single record or can't be drawn from its prior; if the model of
-            many records isn't that of one, repeated; if records can't be drawn; or for what
-            :func:`pdips.posterior.censoring.censor_records` refuses.
-        """
+        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each workspace."""
         if self.discrete and not discrete:
             raise InputError(
                 f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
@@ -350,13 +296,7 @@ class Workspace:
             to_frame(schema, drawn, pd.DataFrame(public), rng)
 
     def check_gradient(self) -> None:
-        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start.
-
-        Raises
-        ------
-        InputError
-            If there is none at the middle of the prior, the model's own starting point, or some draws from the prior.
-        """
+        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start."""
 
         def check() -> None:
             starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
@@ -380,13 +320,7 @@ class Workspace:
         return constrained(self.model, flat)
 
     def parameters_of(self, values: dict[str, Any]) -> FloatArray:
-        """Return values of the free variables as parameters in unconstrained space.
-
-        Raises
-        ------
-        InputError
-            If they aren't those of the model, or lie outside their support.
-        """
+        """Return values of the free variables as parameters in unconstrained space."""
         wanted = [variable.name for variable in self.model.free_RVs]
         if sorted(values) != sorted(wanted):
             raise InputError(f"the reference must give values for {', '.join(wanted)}; it gives {', '.join(values)}")

@@ -63,13 +63,7 @@ OTHER_NUMBER = (
 
 
 def check_proper(model: pm.Model) -> None:
-    """Refuse priors that don't integrate to 1, or of which nothing shows that they do: no posterior need exist.
-
-    Raises
-    ------
-    InputError
-        Naming the first one, and what to write in its place.
-    """
+    """Refuse priors that don't integrate to 1, or of which nothing shows that they do: no posterior need exist."""
     for variable in model.free_RVs:
         check_law(variable.name, variable)
 
@@ -106,22 +100,7 @@ def _is_intrinsic(node: Apply) -> bool:
 
 
 def check_potentials(model: pm.Model, public: Collection[str], columns: Collection[str]) -> None:
-    """Refuse potentials that the model's file doesn't call public, and those that read records.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        A model of stand-ins.
-    public : collection of str
-        ``PUBLIC_POTENTIALS``.
-    columns : collection of str
-        Names of the schema's columns.
-
-    Raises
-    ------
-    InputError
-        If a potential isn't among these, reads a column or an observed variable, or one of these is no potential.
-    """
+    """Refuse potentials that the model's file doesn't call public, and those that read records."""
     names = [potential.name for potential in model.potentials]
     if missing := [name for name in public if name not in names]:
         raise InputError(f"PUBLIC_POTENTIALS names {missing[0]!r}, which is no pm.Potential of the model")
@@ -185,26 +164,6 @@ def check_company(
     The library samples the model of one record, repeated; where the analyst's model of many differs from it, something
     else than what was written would run. Both are compared on made-up tables of several lengths, among them extreme
     ones: all records equal, one different, each level absent once, columns at their bounds.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model of one record.
-    build : callable
-        Builds the model of any records.
-    schema : Schema
-        Says what records there can be.
-    points : sequence of mapping of str to ndarray
-        Values of the value variables at which both are compared.
-
-    Raises
-    ------
-    InputError
-        If they differ; it names the columns of other records that move a record's term.
-
-    Notes
-    -----
-    The guarantee doesn't rest on this check (``docs/proofs/censored-posterior.md``).
     """
     single = terms_of(model, schema.columns, single=True)
     for n in SIZES:
@@ -286,20 +245,6 @@ def check_same(model: pm.Model, other: pm.Model, schema: Schema, said: str) -> N
     """Refuse a model that is another one when it is built on another stand-in table.
 
     Shapes may differ, and arrays that repeat the same numbers along an axis may differ in its length.
-
-    Parameters
-    ----------
-    model, other : pymc.Model
-        The two builds.
-    schema : Schema
-        Whose columns they read.
-    said : str
-        The refusal, with ``{name}`` for the variable.
-
-    Raises
-    ------
-    InputError
-        Naming the first variable that differs.
     """
     if list(model.named_vars) != list(other.named_vars):
         differing = set(model.named_vars) ^ set(other.named_vars)
@@ -381,13 +326,7 @@ def _same_numbers(one: Any, other: Any) -> bool:
 
 
 def _repeated(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return the one value that an array repeats along an axis.
-
-    Raises
-    ------
-    ValueError
-        If there are several.
-    """
+    """Return the one value that an array repeats along an axis."""
     first = values.take([0], axis=axis) if values.shape[axis] else values
     if not np.array_equal(np.broadcast_to(first, values.shape), values):
         raise ValueError("several values")

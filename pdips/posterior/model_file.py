@@ -62,32 +62,14 @@ def _first_line(file: Path) -> str:
 
 @dataclass(frozen=True)
 class Source:
-    """A model: a function ``build_model(data, schema)`` that returns a ``pm.Model``, and its text.
+    """A model: a function ``build_model(data, schema)`` that returns a ``pm.Model``, and its text."""
 
-    Parameters
-    ----------
-    build : callable
-        Takes :class:`pdips.posterior.columns.Columns` and the schema.
-    name : str
-        For people and ``privacy.json``.
-    text : str
-        The Python source, which is public.
-    watch : tuple of str
-        Variables whose convergence is asked for in place of the free ones: what a model says in ``WATCH`` if its
-        parameters can be relabelled.
-    public_potentials : tuple of str
-        Potentials that are no likelihood: what a model says in ``PUBLIC_POTENTIALS``. The analyst vouches that prior
-        times potential can be integrated.
-    is_file : bool
-        Whether ``text`` is all there is to know of the model, so that equal texts are equal models.
-    """
-
-    build: BuildModel = field(repr=False)
-    name: str
-    text: str = field(default="", repr=False)
-    watch: tuple[str, ...] = ()
-    public_potentials: tuple[str, ...] = ()
-    is_file: bool = False
+    build: BuildModel = field(repr=False)  # takes :class:`pdips.posterior.columns.Columns` and the schema
+    name: str  # for people and ``privacy.json``
+    text: str = field(default="", repr=False)  # the Python source, which is public
+    watch: tuple[str, ...] = ()  # variables whose convergence is asked for in place of the free ones
+    public_potentials: tuple[str, ...] = ()  # potentials that are no likelihood
+    is_file: bool = False  # whether ``text`` is all there is to know of the model, so that equal texts are equal models
 
     @property
     def key(self) -> Any:
@@ -99,13 +81,7 @@ class Source:
 
 
 def as_source(model: str | Path | BuildModel | Source) -> Source:
-    """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`.
-
-    Raises
-    ------
-    InputError
-        If there is no such file or model, it can't be run, has no ``build_model``, or this holds data.
-    """
+    """Return a model given as a file, the name of one that comes with pdips, a function or a :class:`Source`."""
     if isinstance(model, Source):
         return model
     if not isinstance(model, (str, Path)) and not callable(model):
@@ -133,13 +109,7 @@ def _said(model: Any) -> dict[str, Any]:
 
 
 def load(model: str | Path) -> tuple[ModuleType, Path]:
-    """Return the module of a model file, or of one that comes with pdips, and its path.
-
-    Raises
-    ------
-    InputError
-        If there is no such file or model, or it can't be run.
-    """
+    """Return the module of a model file, or of one that comes with pdips, and its path."""
     file = Path(model)
     if not file.is_file():
         if file.suffix == ".py" or len(file.parts) != 1:

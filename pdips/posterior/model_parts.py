@@ -37,24 +37,12 @@ LIKELIHOOD = "pdips_likelihood"
 
 @dataclass(frozen=True, kw_only=True)
 class Axis:
-    """Where the records of a model's observed variables are.
+    """Where the records of a model's observed variables are."""
 
-    Parameters
-    ----------
-    dim : str, optional
-        Name of the dimension that numbers records; ``"record"`` is known by itself.
-    axes : mapping of str to int
-        The record axis of an observed variable without dims; 0 where nothing is said.
-    ids : mapping of str to ndarray of int
-        For each element (or row) of an observed variable the number of the record it belongs to.
-    n : int, optional
-        Number of records; asked for where there are ids.
-    """
-
-    dim: str | None = None
-    axes: Mapping[str, int] = field(default_factory=dict)
+    dim: str | None = None  # name of the dimension that numbers records; ``"record"`` is known by itself
+    axes: Mapping[str, int] = field(default_factory=dict)  # the record axis of an observed variable without dims
     ids: Mapping[str, NDArray[np.int64]] = field(default_factory=dict)
-    n: int | None = None
+    n: int | None = None  # number of records; asked for where there are ids
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -64,24 +52,12 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """A model taken apart.
+    """A model taken apart."""
 
-    Parameters
-    ----------
-    fgraph : FunctionGraph
-        A copy of the model, its variables wrapped in ``ModelVar``.
-    axis : Axis
-        Where the records are.
-    stands : dict
-        Placeholders in the terms, each with the free variable or ``pm.Data`` it stands for.
-    terms : dict of str to graph, shape (records,)
-        Log-likelihoods of each record by observed variable, in terms of placeholders.
-    """
-
-    fgraph: Any
-    axis: Axis
-    stands: dict[Any, Any]
-    terms: dict[str, Any]
+    fgraph: Any  # a copy of the model, its variables wrapped in ``ModelVar``
+    axis: Axis  # where the records are
+    stands: dict[Any, Any]  # placeholders in the terms, each with the free variable or ``pm.Data`` it stands for
+    terms: dict[str, Any]  # shape (records,)
 
     @property
     def parameters(self) -> list[Any]:
@@ -96,15 +72,7 @@ class Parts:
         }
 
     def opened(self, shapes: Mapping[str, tuple[int, ...]], n: int) -> "Parts":
-        """Return the same with PyMC's checks of parameters made record by record.
-
-        Parameters
-        ----------
-        shapes : mapping of str to tuple of int
-            Shapes of the free variables.
-        n : int
-            Number of records.
-        """
+        """Return the same with PyMC's checks of parameters made record by record."""
         lengths = {n, *(np.asarray(ids).size for ids in self.axis.ids.values())}
 
         def holds_records(variable: Any) -> bool:
@@ -115,19 +83,7 @@ class Parts:
         return replace(self, terms={name: open_checks(term, holds_records) for name, term in self.terms.items()})
 
     def one_by_one(self, columns: Collection[str]) -> "Parts":
-        """Return the terms of many records made of the term of one: what was taken apart is a model of one record.
-
-        Parameters
-        ----------
-        columns : collection of str
-            The columns that there are; other data of the model are the same for all records.
-
-        Raises
-        ------
-        InputError
-            See :func:`~pdips.posterior.record_likelihood.alone` and
-            :func:`~pdips.posterior.record_likelihood.over_records`.
-        """
+        """Return the terms of many records made of the term of one: what was taken apart is a model of one record."""
         held = {each.name.removesuffix(SUFFIX): each for each in self.data if each.name.endswith(SUFFIX)}
         held = {name: each for name, each in held.items() if name in columns}
         term, record = alone(total(list(self.terms.values())), held)
@@ -139,13 +95,7 @@ class Parts:
 
 
 def copy_of(model: pm.Model) -> Any:
-    """Return a copy of a model as a function graph, without initial values.
-
-    Raises
-    ------
-    InputError
-        If the model is part of another one.
-    """
+    """Return a copy of a model as a function graph, without initial values."""
     if model.parent is not None:
         raise InputError(f"model {model.name!r} is part of another model; give the whole one")
     kept = dict(model.rvs_to_initial_values)
@@ -160,13 +110,7 @@ def copy_of(model: pm.Model) -> Any:
 
 
 def take_apart(model: pm.Model, axis: Axis) -> Parts:
-    """Return the log-likelihoods of a model's records as graphs of its free variables and data.
-
-    Raises
-    ------
-    InputError
-        If the model has no observed variable, or one whose log-likelihood can't be told by record.
-    """
+    """Return the log-likelihoods of a model's records as graphs of its free variables and data."""
     fgraph = copy_of(model)
     observed = [node for node in fgraph.toposort() if isinstance(node.op, ModelObservedRV)]
     if not observed:

@@ -51,17 +51,7 @@ GROUPS = ("posterior", "sample_stats")
 
 
 class ChainDraws(JointDraws):
-    """Draws from a censored posterior by NUTS: draws of the same chains, as far apart as they can be.
-
-    Parameters
-    ----------
-    target : Target
-        The posterior.
-    n : int
-        How many will be asked for.
-    **settings
-        ``draws``, ``tune``, ``chains`` and ``nuts`` of :func:`draw_chains`.
-    """
+    """Draws from a censored posterior by NUTS: draws of the same chains, as far apart as they can be."""
 
     def __init__(self, target: Target, n: int, **settings: Any) -> None:
         super().__init__(n)
@@ -86,31 +76,7 @@ def draw_chains(
     nuts: Sampler = "auto",
     rng: np.random.Generator,
 ) -> tuple[list[dict[str, NDArray[Any]]], xr.DataTree, Convergence]:
-    """Draw from a censored posterior: nearly, not exactly, and only if the chains agree.
-
-    Parameters
-    ----------
-    target : Target
-        The posterior.
-    values : mapping of str to ndarray, shape (records,)
-        All records, not only distinct ones.
-    n : int
-        Number of draws to be released, as far apart as they can be.
-    draws, tune, chains, nuts
-        See :func:`sample`.
-    rng : numpy.random.Generator
-        Randomness of the chains, and of which draws are taken.
-
-    Returns
-    -------
-    list of dict, DataTree, Convergence
-        The draws to be released, all draws, and how well the chains agree.
-
-    Raises
-    ------
-    RefusedError
-        If the chains don't agree in any of ``ROUNDS`` rounds.
-    """
+    """Draw from a censored posterior: nearly, not exactly, and only if the chains agree."""
     space = target.space
     place = split(space.model, target.stage.anchor.place[None])
     start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
@@ -136,26 +102,7 @@ def far_apart(total: int, n: int, rng: np.random.Generator) -> IntArray:
 def agreeing(
     model: Reusable, watch: Sequence[str], *, draws: int, tune: int, confidential: bool = True, **settings: Any
 ) -> tuple[xr.DataTree, Convergence]:
-    """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't.
-
-    Parameters
-    ----------
-    model : Reusable
-        What to sample.
-    watch : sequence of str
-        The variables that have to agree; all where there are none.
-    draws, tune : int
-        Lengths of the first round.
-    confidential : bool
-        Whether the model reads confidential records: what is announced of a further round depends on it.
-    **settings
-        Of :func:`sample`.
-
-    Raises
-    ------
-    RefusedError
-        If they disagree in the last round too.
-    """
+    """Return chains that agree, run twice as long up to ``ROUNDS`` times if they don't."""
     for number in range(1, ROUNDS + 1):
         if number > 1:
             announce(number, confidential=confidential)
@@ -178,32 +125,7 @@ def sample(
     start: Mapping[str, ArrayLike] | None = None,
     sampler: Sampler = "auto",
 ) -> xr.DataTree:
-    """Draw from the posterior of a model by NUTS.
-
-    Parameters
-    ----------
-    model : Reusable or pymc.Model
-        What to sample. A reusable one, such as a ``Censored``, is compiled once and sampled with its data as they are.
-    draws, tune, chains : int
-        Draws that are kept of each chain, those before them that are not, and chains.
-    rng : numpy.random.Generator
-        Where the seed comes from.
-    start : mapping of str to array_like, optional
-        Values of ``model.value_vars``, so on the unconstrained scale, around which chains start.
-    sampler : {"auto", "nutpie", "pymc", "numpyro"}
-        "auto" is nutpie, or PyMC's own where a free variable is discrete.
-
-    Returns
-    -------
-    DataTree
-        Groups ``posterior`` (without parameters that are there once for each record) and ``sample_stats``, shape
-        (chains, draws, ...), nothing else: neither data nor warm-up. Confidential as a whole.
-
-    Raises
-    ------
-    InputError
-        If the sampler isn't known or installed, or can't sample discrete variables, or a number is too small.
-    """
+    """Draw from the posterior of a model by NUTS."""
     choice(sampler, SAMPLERS, "sampler")
     for name, number, least in (("draws", draws, 1), ("tune", tune, SHORTEST_TUNING), ("chains", chains, 1)):
         if number < least:

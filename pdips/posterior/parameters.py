@@ -55,20 +55,7 @@ def _constrain(model: pm.Model) -> Any:
 
 
 def unconstrained(model: pm.Model, draws: Mapping[str, Any]) -> list[FloatArray]:
-    """Return draws of the free variables, in the model's own units, as the model's value variables have them.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    draws : mapping of str to ndarray, shape (draws, ...)
-        Values of all free variables; other names are passed over.
-
-    Returns
-    -------
-    list of ndarray, shape (draws, ...)
-        One for each of ``model.value_vars``.
-    """
+    """Return draws of the free variables, in the model's own units, as the model's value variables have them."""
     function = _unconstrain(model)
     columns = [np.asarray(draws[variable.name], variable.dtype) for variable in model.free_RVs]
     with np.errstate(all="ignore"):

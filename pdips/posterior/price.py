@@ -14,24 +14,12 @@ DIGITS = 10**12
 
 @dataclass(frozen=True, kw_only=True)
 class Price:
-    """How a total is spent.
+    """How a total is spent."""
 
-    Parameters
-    ----------
-    stage : Fraction
-        Epsilon of the first stage; 0 without one.
-    draw : Fraction
-        Bounded range of one draw, in nats: its epsilon.
-    n_draws : int
-        Number of parameter draws.
-    rho : Fraction
-        The total as zero-concentrated loss; 0 where epsilons are added up.
-    """
-
-    stage: Fraction
-    draw: Fraction
-    n_draws: int
-    rho: Fraction = Fraction(0)
+    stage: Fraction  # epsilon of the first stage; 0 without one
+    draw: Fraction  # bounded range of one draw, in nats: its epsilon
+    n_draws: int  # number of parameter draws
+    rho: Fraction = Fraction(0)  # the total as zero-concentrated loss; 0 where epsilons are added up
 
     def window(self, sensitivity: Sensitivity) -> Fraction:
         """Return the half-width w of a draw's window, given that of counts of records: 2 w a record is its price."""

@@ -63,27 +63,13 @@ PROBED = 256
 
 @dataclass(frozen=True, eq=False)
 class ReferenceCells:
-    """Counts of cells, with values inside each over which a density is averaged.
+    """Counts of cells, with values inside each over which a density is averaged."""
 
-    Parameters
-    ----------
-    values : mapping of str to ndarray, shape (cells * WITHIN,)
-        Columns, the values inside a cell one after the other.
-    counts : ndarray, shape (cells,)
-        Noisy counts of all cells, or counts of the cells that a synthetic table has records in.
-    log_volumes : ndarray, shape (cells,)
-        Of the cells, in the units of their columns.
-    variance : float
-        Of the noise on each count; 0 for a synthetic table.
-    n_records : int
-        How many records there are: the public number, or a noisy one.
-    """
-
-    values: Values
-    counts: FloatArray
-    log_volumes: FloatArray
-    variance: float
-    n_records: int
+    values: Values  # shape (cells * WITHIN,): columns, the values inside a cell one after the other
+    counts: FloatArray  # shape (cells,)
+    log_volumes: FloatArray  # shape (cells,): of the cells, in the units of their columns
+    variance: float  # of the noise on each count; 0 for a synthetic table
+    n_records: int  # how many records there are: the public number, or a noisy one
 
 
 def binned(schema: Schema) -> Schema:
@@ -137,17 +123,7 @@ class TableDraws:
 
 
 def measure(plan: Plan, curator: Curator, decide: Callable[[IntArray], IntArray] | None = None) -> ReferenceCells:
-    """Ask for noisy counts of cells (the Laplace sanitizer's noise), or for a table by ``Steps``.
-
-    Parameters
-    ----------
-    plan : Plan
-        Its first step is a :func:`reference_step`.
-    curator : Curator
-        Holds the table.
-    decide : callable, optional
-        What is made of the noisy counts, on which later questions depend; by default they stay as they are.
-    """
+    """Ask for noisy counts of cells (the Laplace sanitizer's noise), or for a table by ``Steps``."""
     step, schema = plan.steps[0], plan.schema
     if step.law == "distribution":
         made = curator.draw(step, lambda table: TableDraws(table, _steps(step.price, plan.neighbours)))
@@ -227,34 +203,16 @@ class Anchor:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Stage:
-    """What is known before the draw.
+    """What is known before the draw."""
 
-    Parameters
-    ----------
-    anchor : Anchor
-        Where to look for parameters.
-    n_records : int
-        The public number of records, or a noisy one.
-    centre : list of ndarray
-        Parameter values whose mean density is the centre of each record's term; empty for none.
-    simulated : mapping of str to ndarray
-        Records drawn from the model at the centre, on which the effect of censoring is worked out; empty for none.
-    """
-
-    anchor: Anchor
-    n_records: int
+    anchor: Anchor  # where to look for parameters
+    n_records: int  # the public number of records, or a noisy one
     centre: list[FloatArray] = field(default_factory=list)
     simulated: Values = field(default_factory=dict)
 
 
 def rehearse(space: Workspace) -> None:
-    """Go through the first stage without a table, so that what a model makes fail there fails before the charge.
-
-    Raises
-    ------
-    InputError
-        If the model can't be fitted to cells, or records can't be drawn from it.
-    """
+    """Go through the first stage without a table, so that what a model makes fail there fails before the charge."""
 
     def go() -> Stage:
         filled = stand_ins(space.blueprint.schema, STAND_INS)
@@ -295,13 +253,7 @@ def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any
 
 
 def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
-    """Centre on public parameters, a public table, or the prior predictive; nothing is spent.
-
-    Raises
-    ------
-    InputError
-        If the reference gives no density to values that the schema allows.
-    """
+    """Centre on public parameters, a public table, or the prior predictive; nothing is spent."""
     if isinstance(reference, str) and reference == "prior":
         draws = space.prior[:PRIOR_CENTRE]
         stage = Stage(anchor=anchor_of_prior(space.prior), n_records=n_records, centre=split(space.model, draws))
@@ -373,17 +325,7 @@ def unreferenced(space: Workspace, n_records: int) -> Stage:
 
 
 def fit(likelihood: RecordLikelihood, cells: ReferenceCells, prior: FloatArray) -> FloatArray:
-    """Return the most probable parameters given counts of cells, shape (parameters,), in unconstrained space.
-
-    Parameters
-    ----------
-    likelihood : RecordLikelihood
-        The model's.
-    cells : ReferenceCells
-        The counts.
-    prior : ndarray, shape (draws, parameters)
-        Draws from the prior: where to look.
-    """
+    """Return the most probable parameters given counts of cells, shape (parameters,), in unconstrained space."""
     low, high = np.quantile(prior, [0.001, 0.999], axis=0)
     if len(low) > max(ZOOM):
         return _climb(likelihood, cells)
@@ -462,19 +404,7 @@ def _climb(likelihood: RecordLikelihood, cells: ReferenceCells) -> FloatArray:
 
 
 def anchor_at(likelihood: RecordLikelihood, place: FloatArray, records: Values, n_records: int) -> Anchor:
-    """Return an anchor as wide as the posterior of ``n_records`` records like some public ones would be.
-
-    Parameters
-    ----------
-    likelihood : RecordLikelihood
-        The model's.
-    place : ndarray, shape (parameters,)
-        Public parameters.
-    records : mapping of str to ndarray, shape (rows,)
-        Public records, drawn from the model at ``place``.
-    n_records : int
-        A public number of records.
-    """
+    """Return an anchor as wide as the posterior of ``n_records`` records like some public ones would be."""
     step = 1e-4
     likelihood.at(
         split(likelihood.model, np.concatenate([place + step * np.eye(len(place)), place - step * np.eye(len(place))]))

@@ -75,15 +75,7 @@ def log_prior(model: pm.Model) -> Any:
 
 
 def inputs_of(model: pm.Model, columns: Iterable[str] | None = None) -> dict[str, Any]:
-    """Return the columns that a model reads, each with its shared variable; other data of the model are constants.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model.
-    columns : iterable of str, optional
-        The columns that there are; a model may call data of its own ``knots_data``. Left out, all names count.
-    """
+    """Return the columns that a model reads, each with its shared variable; other data of the model are constants."""
     found = {variable.name: variable for variable in model.data_vars}
     named = {name.removesuffix(SUFFIX): variable for name, variable in found.items() if name.endswith(SUFFIX)}
     known = named if columns is None else set(columns)
@@ -91,20 +83,7 @@ def inputs_of(model: pm.Model, columns: Iterable[str] | None = None) -> dict[str
 
 
 def alone(terms: Any, columns: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-    """Return the log-likelihood of one record, shape (1,), and the columns of that record, shape (1, ...) each.
-
-    Parameters
-    ----------
-    terms : graph, shape (records,)
-        Log-likelihoods, of a model that was built of one record.
-    columns : mapping of str to variable
-        What holds values of records in it; all else is the same for all records.
-
-    Raises
-    ------
-    InputError
-        If the model holds something of more records than one, or doesn't have one log-likelihood a record.
-    """
+    """Return the log-likelihood of one record, shape (1,), and the columns of that record, shape (1, ...) each."""
     ones = {name: v.type.clone(shape=(1, *v.type.shape[1:]))(name=name) for name, v in columns.items()}
     try:
         [single] = clone_replace([terms], {columns[name]: one for name, one in ones.items()}, rebuild_strict=False)
@@ -119,27 +98,7 @@ def alone(terms: Any, columns: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def over_records(term: Any, columns: Mapping[Any, Any]) -> Any:
-    """Return the log-likelihoods of many records, shape (records,), from the graph of a single one.
-
-    Parameters
-    ----------
-    term : graph, shape (1,)
-        The log-likelihood of one record (:func:`alone`).
-    columns : mapping of variable to variable
-        What holds that record, shape (1, ...), and what holds many, shape (records, ...).
-
-    Raises
-    ------
-    InputError
-        If the term reads no column, or contains an operation that can't be repeated.
-
-    Notes
-    -----
-    Element i is the term of record i: each operation is repeated for every record, as ``vectorize_graph`` does, so no
-    model can make one record enter the term of another. Variables whose first axis has length 1 get the records there,
-    all others in front. Operations that treat rows one by one are simply given more rows, which is as fast as a model
-    written for many.
-    """
+    """Return the log-likelihoods of many records, shape (records,), from the graph of a single one."""
     known, rows = dict(columns), set(columns)
     for node in toposort([term]):
         if any(each in known for each in node.inputs):
@@ -238,13 +197,6 @@ def open_checks(log_density: Any, holds_records: Callable[[Any], bool]) -> Any:
 
     PyMC passes a check if *all* elements are in order, so one record's parameters would change the log-likelihood of
     every other. Here an element out of order changes its own only.
-
-    Parameters
-    ----------
-    log_density : graph
-        Log-likelihoods.
-    holds_records : callable
-        Whether a variable holds one value a record.
     """
     while checks := [node for node in toposort([log_density]) if isinstance(node.op, CheckParameterValue)]:
         expression, output = checks[0].inputs[0], checks[0].outputs[0]
@@ -276,20 +228,6 @@ class RecordLikelihood:
     on nothing else, to the last bit, as the proof needs it (``docs/proofs/censored-posterior.md``, lemma 9).
     :meth:`blocks` takes many records at once, which is faster and may differ in the last bits. :meth:`graph` gives the
     same as a graph, for NUTS and for gradients.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Of one record, with columns as ``pm.Data`` (:class:`pdips.posterior.columns.Columns`).
-    columns : iterable of str, optional
-        The columns that there are. Left out, all data of the model whose names end as a column's do.
-    mode : str, optional
-        PyTensor's compilation mode for one record.
-
-    Raises
-    ------
-    InputError
-        If the model holds something of several records, or doesn't have one log-likelihood a record.
     """
 
     def __init__(self, model: pm.Model, columns: Iterable[str] | None = None, mode: str | None = None) -> None:
@@ -361,17 +299,7 @@ class RecordLikelihood:
     def blocks(
         self, values: Values, points: Points, mode: str | None = "FAST_COMPILE"
     ) -> Iterator[tuple[slice, FloatArray]]:
-        """Yield the log-likelihoods of all records at some points at a time, shape (some points, records).
-
-        Parameters
-        ----------
-        values : mapping of str to ndarray, shape (records,)
-            The columns that the model reads, and any others.
-        points : sequence of ndarray, shape (points, *shape)
-            One array for each of the model's value variables.
-        mode : str, optional
-            "FAST_COMPILE" takes a fraction of a second to compile, None seconds, but is much quicker then.
-        """
+        """Yield the log-likelihoods of all records at some points at a time, shape (some points, records)."""
         front, terms = self._many(mode)
         n_records = len(next(iter(values.values())))
         known = [np.asarray(values[name], column.dtype) for name, column in self.columns.items()]

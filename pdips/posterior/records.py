@@ -27,33 +27,7 @@ def synthetic_sets(
     n_records: int,
     rng: np.random.Generator,
 ) -> list[pd.DataFrame]:
-    """Draw synthetic sets from a model at one value of its parameters, or at one for each set.
-
-    Parameters
-    ----------
-    draw : callable
-        Draws records at some parameters (:meth:`pdips.posterior.model.Blueprint.draw`).
-    schema : Schema
-        Of the records.
-    curator : Curator
-        Asked for the public columns alone, if there are any.
-    parameters : mapping of str to ndarray, or one for each set
-        Values of the free variables, in the model's own units.
-    n_sets, n_records : int
-        Number of sets, and of records of each; with public columns, that of the table.
-    rng : numpy.random.Generator
-        Randomness of the records.
-
-    Returns
-    -------
-    list of DataFrame
-        Columns as the schema has them.
-
-    Raises
-    ------
-    InputError
-        If the number of records or of parameter values doesn't fit.
-    """
+    """Draw synthetic sets from a model at one value of its parameters, or at one for each set."""
     each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
     if len(each) != n_sets:
         raise InputError(f"parameters must be given once, or once for each of {n_sets} sets")
@@ -70,20 +44,7 @@ def synthetic_sets(
 def to_frame(
     schema: Schema, drawn: Mapping[str, NDArray[Any]], public: pd.DataFrame, rng: np.random.Generator
 ) -> pd.DataFrame:
-    """Turn what a model drew into records: levels as they are spelt, numbers within their bounds.
-
-    Parameters
-    ----------
-    schema : Schema
-        Says what each column may hold.
-    drawn : mapping of str to ndarray, shape (records,)
-        Codes of levels, or numbers; what lies outside is moved to the nearest that may be, what is no number to the
-        lower end: nothing may fail once the draw is paid for.
-    public : DataFrame
-        The public columns, in the same order.
-    rng : numpy.random.Generator
-        Not used for columns with levels or bounds, and these are all that models describe.
-    """
+    """Turn what a model drew into records: levels as they are spelt, numbers within their bounds."""
     made = {name: public[name].array for name in public.columns}
     for name, values in drawn.items():
         made[name] = _column(name, schema.columns[name], np.asarray(values), schema, rng)

@@ -33,13 +33,7 @@ class Tried:
 
 @contextmanager
 def on_stand_ins(what: str) -> Iterator[None]:
-    """Turn whatever a model raises on made-up records into one plain line; it has seen no record.
-
-    Raises
-    ------
-    InputError
-        In place of any exception but a refusal of pdips.
-    """
+    """Turn whatever a model raises on made-up records into one plain line; it has seen no record."""
     try:
         yield
     except (InputError, RefusedError):
@@ -62,22 +56,7 @@ def _line(error: Exception) -> str:
 
 
 def check_gradient(name: str, model: pm.Model, points: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse a model whose log density, or its gradient, is finite at none of some points.
-
-    Parameters
-    ----------
-    name : str
-        What the model is called in the refusal.
-    model : pymc.Model
-        Its log density is that of what NUTS would sample.
-    points : iterable of mapping of str to ndarray
-        Where chains could start: values of ``model.value_vars`` by name.
-
-    Raises
-    ------
-    InputError
-        If there is no such point.
-    """
+    """Refuse a model whose log density, or its gradient, is finite at none of some points."""
     free = [model.values_to_rvs[value] for value in model.value_vars if value.dtype.startswith("float")]
     with on_stand_ins("the gradient of the log density"), np.errstate(all="ignore"):
         graphs = [model.logp(), model.dlogp(free)] if free else [model.logp()]
@@ -91,17 +70,7 @@ def check_gradient(name: str, model: pm.Model, points: Iterable[Mapping[str, Any
 
 
 def check_unused(unused: Sequence[str], drawn_by: str, instead: str) -> None:
-    """Refuse settings that would have no effect.
-
-    Parameters
-    ----------
-    unused : sequence of str
-        Names of the settings that were given and that nothing reads.
-    drawn_by : str
-        What draws the parameters in their place.
-    instead : str
-        Which setting would make them count, such as ``"sampler = nuts"``.
-    """
+    """Refuse settings that would have no effect."""
     if unused:
         raise InputError(
             f"{' and '.join(unused)} would have no effect: this model's parameters are drawn by {drawn_by}; leave "

@@ -75,36 +75,13 @@ def check_prior(space: Workspace) -> None:
 
 
 def expected_proposals(n: int, window: Fraction) -> float:
-    """Return the most proposals that a draw takes on average, e^(2 n w), whatever the records are.
-
-    Parameters
-    ----------
-    n : int
-        Number of records, public (replace-one neighbours).
-    window : Fraction
-        The window w in nats: a record's term lies in [-w, w].
-    """
+    """Return the most proposals that a draw takes on average, e^(2 n w), whatever the records are."""
     nats = 2 * n * window
     return math.exp(nats) if nats < 700 else math.inf
 
 
 def check_proposals(n: int, window: Fraction, *, n_draws: int = 1, most: int = MOST_PROPOSALS) -> None:
-    """Refuse, from public settings alone, what could take too long. To be called before anything is spent.
-
-    Parameters
-    ----------
-    n, window
-        Number of records, and the window in nats.
-    n_draws : int
-        Number of draws.
-    most : int
-        The most proposals on average that are put up with.
-
-    Raises
-    ------
-    RefusedError
-        If ``n_draws`` draws may take more.
-    """
+    """Refuse, from public settings alone, what could take too long. To be called before anything is spent."""
     if n_draws * expected_proposals(n, window) > most:
         raise RefusedError(
             f"rejection may take e^{float(2 * n * window):.4g} proposals a draw, more than {most:,} in all; take the "
@@ -115,39 +92,7 @@ def check_proposals(n: int, window: Fraction, *, n_draws: int = 1, most: int = M
 def reject(
     score: Score, prior: Prior, *, n_draws: int, bound: int, unit: Fraction, bits: RandomBits, batch: int = BATCH
 ) -> Points:
-    """Draw from prior(theta) exp(unit * score(theta)), exactly.
-
-    Parameters
-    ----------
-    score, prior : callable
-        See :data:`Score` and :data:`Prior`.
-    n_draws : int
-        Number of independent draws; each has the full price.
-    bound : int
-        Upper bound on the score in steps. n K, n public; any other bound must hold for this table with certainty.
-    unit : Fraction
-        Nats a step, w / K.
-    bits : RandomBits
-        Source of uniform bits, of the proposals too.
-    batch : int
-        Proposals a call of ``score``; always the same, so that a compiled score treats all calls alike.
-
-    Returns
-    -------
-    list of ndarray, shape (n_draws, *shape of the value variable)
-        The first ``n_draws`` accepted proposals in the order in which they were made.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range, or the score breaks its contract.
-
-    Notes
-    -----
-    Replace-one neighbours: a draw is (4 w)-differentially private, pure (``docs/proofs/exact-samplers.md``, theorem
-    2). No cap and no time-out, for failing would be an output. How long it takes depends on the records and is outside
-    the guarantee; e^(2 n w) proposals a draw on average at most, see :func:`check_proposals`.
-    """
+    """Draw from prior(theta) exp(unit * score(theta)), exactly."""
     _check(n_draws, bound, unit, batch)
     generator, source = generator_of(bits)
     kept: list[Points] = []
@@ -183,30 +128,7 @@ def _accepted(scores: IntArray, batch: int, bound: int, unit: Fraction, bits: Ra
 
 
 def prior_of(model: pm.Model) -> Prior:
-    """Return a function that draws a model's parameters from their prior, many at once.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        The model. Nothing observed is looked at.
-
-    Returns
-    -------
-    callable
-        See :data:`Prior`. The draws are transformed as ``model.value_vars`` are: a scale is given as its logarithm.
-
-    Raises
-    ------
-    InputError
-        If the prior reads a column (then it isn't public), has a Potential (it can't be drawn forwards), or a variable
-        without random draws (an improper prior).
-
-    Notes
-    -----
-    Each row is computed by itself from random words of its own, and no row from records: the rows are independent
-    draws from one law that no table can change, which is what rejection needs (``docs/proofs/exact-samplers.md``,
-    lemma 1). That law is the prior as doubles have it; it needn't be the prior to the last bit.
-    """
+    """Return a function that draws a model's parameters from their prior, many at once."""
     _check_forwards(model)
     function = _compiled(model)
 
@@ -299,13 +221,7 @@ class _Interface(ctypes.Structure):
 
 
 class WordSource:
-    """Words of :class:`~pdips.privacy.noise.RandomBits`, one after the other, each handed out once.
-
-    Attributes
-    ----------
-    failure : BaseException or None
-        What went wrong while numpy was asking; numpy can't be told, so :meth:`check` must be called afterwards.
-    """
+    """Words of :class:`~pdips.privacy.noise.RandomBits`, one after the other, each handed out once."""
 
     def __init__(self, bits: RandomBits) -> None:
         self.failure: BaseException | None = None

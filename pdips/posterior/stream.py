@@ -113,35 +113,7 @@ def stream(
     chunk: int = CHUNK,
     mode: str | None = None,
 ) -> Stream:
-    """Compile a model's log-likelihoods to be worked out piece by piece.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Its observed variables have one value (or row) a record.
-    values : mapping of str to ndarray, shape (records, ...), or None
-        The columns that the model has as ``pm.Data``, by name, with or without ``columns.SUFFIX``. What is left
-        out is taken from the model.
-    draws : mapping of str to ndarray, shape (draws, ...), or xarray.DataTree
-        Values of the free variables, or of their transformed value variables (``sigma_log__``); or a tree with a
-        ``posterior`` group.
-    block, chunk : int
-        Records and draws at once.
-    mode : str, optional
-        PyTensor's mode of compilation.
-
-    Returns
-    -------
-    Stream
-        Records come block by block if that gives the same numbers as all at once, tried at one draw; all at
-        once otherwise, with fewer draws.
-
-    Raises
-    ------
-    InputError
-        If there is no observed variable, a parameter lacks draws, columns differ in length, or the observed
-        variables don't have one log-likelihood a record.
-    """
+    """Compile a model's log-likelihoods to be worked out piece by piece."""
     parameters = draws_by_name(draws)
     graph, symbols = _likelihood(model, parameters)
     columns = _columns_of(model, graph, values)
@@ -157,13 +129,7 @@ def stream(
 
 
 def draws_by_name(draws: Draws) -> dict[str, NDArray[Any]]:
-    """Return draws by name, shape (draws, ...), the chains of a tree one after the other.
-
-    Raises
-    ------
-    InputError
-        If a tree has no posterior group, or there are no draws.
-    """
+    """Return draws by name, shape (draws, ...), the chains of a tree one after the other."""
     if not isinstance(draws, xr.DataTree):
         found = {name: np.asarray(value) for name, value in draws.items()}
     elif "posterior" not in draws.children:
@@ -295,26 +261,7 @@ def _same_at_one_draw(blocked: Stream, whole: Stream) -> bool:
 
 
 class Tally:
-    """What is kept of log-likelihoods while they come by: extremes, sums and counts, by record and by draw.
-
-    Parameters
-    ----------
-    n : int
-        Number of records.
-    n_draws : int
-        Number of draws.
-    weights, centre : ndarray, shape (records,), or None
-        ``alpha``, by default 1, and ``c``, nats, by default 0.
-    limit : float or None
-        Nats; None for no limit.
-    counts : ndarray of int, shape (records,), optional
-        How many records each stands for.
-
-    Raises
-    ------
-    InputError
-        If weights, centre or limit are not what they should be.
-    """
+    """What is kept of log-likelihoods while they come by: extremes, sums and counts, by record and by draw."""
 
     def __init__(
         self,

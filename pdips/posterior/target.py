@@ -29,27 +29,13 @@ WEIGHT_SPREAD = 3.0
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Target:
-    """A censored posterior; nothing in it depends on a record.
+    """A censored posterior; nothing in it depends on a record."""
 
-    Parameters
-    ----------
-    space : Workspace
-        The model.
-    stage : Stage
-        Where to look for parameters, and what terms are centred on.
-    window : Fraction
-        Half-width of the window of one draw, in nats.
-    clip : {"hard", "tanh", "algebraic"}
-        How terms are kept inside.
-    weights : bool
-        Whether terms are weighed by public weights first.
-    """
-
-    space: Workspace
-    stage: Stage
-    window: Fraction
-    clip: Clip = "hard"
-    weights: bool = False
+    space: Workspace  # the model
+    stage: Stage  # where to look for parameters, and what terms are centred on
+    window: Fraction  # half-width of the window of one draw, in nats
+    clip: Clip = "hard"  # how terms are kept inside
+    weights: bool = False  # whether terms are weighed by public weights first
 
     @property
     def unit(self) -> Fraction:
@@ -93,13 +79,7 @@ class Target:
         return centre, np.where(np.isfinite(weights), weights, 0.0)
 
     def model_of(self, values: Values) -> Censored:
-        """Return the model whose log density is this posterior's, over all records and what was simulated.
-
-        Parameters
-        ----------
-        values : mapping of str to ndarray, shape (records,)
-            All records, not only distinct ones.
-        """
+        """Return the model whose log density is this posterior's, over all records and what was simulated."""
         blueprint, simulated = self.space.blueprint, self.stage.simulated
         rows, correction = dict(values), None
         if simulated:
@@ -115,13 +95,7 @@ class Target:
 
 
 class JointDraws(ABC):
-    """Draws from a posterior that are made together when the first is asked for, and handed out one by one.
-
-    Parameters
-    ----------
-    n : int
-        How many will be asked for.
-    """
+    """Draws from a posterior that are made together when the first is asked for, and handed out one by one."""
 
     diagnostics: dict[str, Any]
 

@@ -40,24 +40,7 @@ def check_bounds(bounds: Any) -> FloatArray:
 
 
 def linear_weights(bounds: Any, *, scale: float = 1.0, shift: float = 0.0) -> FloatArray:
-    """Return the weights of the paper's Weighted: 1 for the record of the smallest bound, 0 for that of the largest.
-
-    Parameters
-    ----------
-    bounds : array-like, shape (records,)
-        f_i = max over posterior draws of abs(log p(x_i | theta)). Of one that isn't finite the weight is 0.
-    scale, shift : float
-        The paper's c1 and c2: alpha_i = scale (1 - (f_i - min f) / (max f - min f)) + shift, brought into [0, 1].
-
-    Returns
-    -------
-    ndarray, shape (records,)
-        The weights. As each depends on all records, no finite epsilon can be shown for what they lead to.
-
-    Notes
-    -----
-    Paper 004, section 2.3, writes 1 / f_i; this map is what its figures agree with.
-    """
+    """Return the weights of the paper's Weighted: 1 for the record of the smallest bound, 0 for that of the largest."""
     for name, value in {"scale": scale, "shift": shift}.items():
         if not np.isfinite(value) or (name == "scale" and value <= 0):
             raise InputError(f"{name} must be finite{' and above 0' if name == 'scale' else ''}, got {value}")
@@ -74,15 +57,7 @@ def linear_weights(bounds: Any, *, scale: float = 1.0, shift: float = 0.0) -> Fl
 
 
 def weighted_e(weights: Any, bounds: Any, epsilon: Number) -> FloatArray:
-    """Return the weights of the paper's Weighted-e: 0 where weight times bound is above epsilon / 2.
-
-    Parameters
-    ----------
-    weights, bounds : array-like, shape (records,)
-        Of :func:`linear_weights`; the bounds are those of the unweighted fit.
-    epsilon : number
-        The paper's target. That the refit keeps within epsilon / 2 is not assured, and mostly it doesn't.
-    """
+    """Return the weights of the paper's Weighted-e: 0 where weight times bound is above epsilon / 2."""
     f = check_bounds(bounds)
     alpha = check_weights(weights, len(f))
     return np.where(_product(alpha, f) > as_float(positive(epsilon, "epsilon")) / 2, 0.0, alpha)
@@ -98,24 +73,7 @@ def ratio_weights(bounds: Any, window: float) -> FloatArray:
 
 
 def public_weights(terms: Any, window: float, centre: Any = 0.0) -> FloatArray:
-    """Return weights that are a function of their own record and of public parameter values.
-
-    Parameters
-    ----------
-    terms : array-like, shape (points, records)
-        Log-likelihood of each record at public values of the parameters: draws from the prior, or from a fit to
-        public records or to an earlier release.
-    window : float
-        Half-width of the window, in nats.
-    centre : float or array-like, shape (records,)
-        c(x), also a function of the record and of public things alone.
-
-    Returns
-    -------
-    ndarray, shape (records,)
-        alpha(x) = min(1, window / max over points of abs(log p(x | theta) - c(x))): the theorem on the censored
-        posterior holds with these weights as it does without.
-    """
+    """Return weights that are a function of their own record and of public parameter values."""
     found = np.asarray(terms, dtype=np.float64)
     if found.ndim != 2:
         raise InputError("terms must have one row for each public point and one column for each record")

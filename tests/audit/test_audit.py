@@ -29,6 +29,7 @@ from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome, record
+from pdips.privacy.sensitivity import Sensitivity
 
 RUNS = 40_000
 SURE = 1 - 1e-6
@@ -453,7 +454,8 @@ def test_a_forgotten_cap_is_found_out(schema, relation, monkeypatch):
     pairs = worst_pairs(schema, relation)
     mechanism = LaplaceSanitizer(epsilon=1, neighbours=relation)
     assert max(audit(mechanism, pair, engine="exact").bound for pair in pairs) == pytest.approx(1)
-    monkeypatch.setattr(LaplaceSanitizer, "scale", lambda self, schema: Fraction(2 if relation == "replace-one" else 1))
+    places = 2 if relation == "replace-one" else 1
+    monkeypatch.setattr(LaplaceSanitizer, "sensitivity", lambda self, schema: Sensitivity.of_person(l1=places))
     assert max(audit(mechanism, pair, engine="exact").bound for pair in pairs) == pytest.approx(2)
 
 
@@ -612,7 +614,7 @@ def test_options_of_the_user_come_first(option, monkeypatch, capsys):
 def test_the_program_fails_for_a_broken_promise(monkeypatch, capsys):
     from pdips import cli
 
-    monkeypatch.setattr(LaplaceSanitizer, "scale", lambda self, schema: Fraction(1))
+    monkeypatch.setattr(LaplaceSanitizer, "sensitivity", lambda self, schema: Sensitivity.of_person(l1=1))
     monkeypatch.setattr("sys.argv", ["pdips", "audit", "laplace-sanitizer", "--runs", "1000"])
     with pytest.raises(SystemExit) as stopped:
         cli.main()

@@ -22,8 +22,8 @@ from pdips.privacy.noise import RandomBits
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.statistics.logistic import Logits
 from pdips.statistics.modips import Modips
+from pdips_papers.modips import as_printed as modips_published
 from pdips_papers.modips.as_printed import PrintedCovariance, PrintedRegression, posterior_draws, redrawn
-from pdips_papers.modips.location_model import as_printed as modips_published
 
 RUNS = 40_000
 SURE = 1 - 1e-6

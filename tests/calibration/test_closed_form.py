@@ -17,7 +17,6 @@ from pdips.margins import intervals, planning
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
 from pdips.margins.margin_error import ColumnTree, tree_errors, view_errors
-from pdips.margins.synthesis import views_of
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.noise_sum import NoiseSum, Terms
@@ -103,7 +102,7 @@ def test_trees_have_the_errors_that_planning_tells(neighbours, budget, layers):
 def test_margins_have_the_errors_of_the_card():
     schema = schema_of(3, 2, 4, 2, 5, 3)
     made = Steps(epsilon=1, n_sets=3, split="per-set")
-    views = views_of(made.plan(schema).design)
+    views = made.plan(schema).design.views
     told = {label(item.columns): item.standard_error for item in view_errors(domain_of(schema), views)}
     found = errors_of(made, schema, ALL)
     assert {name: each.standard_error * math.sqrt(3) for name, each in found.items()} == pytest.approx(told)

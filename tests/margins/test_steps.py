@@ -31,6 +31,7 @@ from pdips.margins.elections import (
     node_width,
     together,
 )
+from pdips.margins.views import choose_views
 from pdips.privacy.plan import Step
 from pdips.privacy.replay import exact_law
 from pdips.privacy.sensitivity import Sensitivity
@@ -133,8 +134,8 @@ def test_overlapping_margins_share_the_budget(relation, below, monkeypatch):
         assert len(mechanism.plan(WIDE).design.views) == 3
         assert found == pytest.approx(1, abs=ROUNDING)
         # the twin forgets one view when it divides the budget
-        forgetful = dict(tree.views_of(WIDE))
-        monkeypatch.setattr(tree, "views_of", lambda schema: {view: Fraction(1, 2) for view in forgetful})
+        forgetful = list(choose_views(domain_of(WIDE)))
+        monkeypatch.setattr(tree, "choose_views", lambda domain: dict.fromkeys(forgetful, Fraction(1, 2)))
         assert max(exact_bound(mechanism, pair).epsilon for pair in pairs) == pytest.approx(1.5)
 
 

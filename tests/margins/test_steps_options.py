@@ -73,7 +73,7 @@ def test_stopping_reads_noisy_counts_alone(monkeypatch):
     shown = []
     for table in (skewed(), random_table(SCHEMA, 3000, 1)):
         measured = grown(plan, table)
-        statistics = synthesis.noisy_statistics(measured, plan.design, "")
+        statistics = plan.design.statistics(measured, "")
         estimate = synthesis.estimate(measured, plan.design, n_public=True).values
         shown.append(([frame.to_numpy().tolist() for frame in statistics.values()], estimate.tolist()))
         stopped = measured.layers[2].stopped
@@ -144,10 +144,10 @@ def test_least_squares_with_layers_that_have_no_counts():
 
 def test_budgets():
     shape = {
-        rule: Steps(epsilon=1, order=("a", "b"), budget=rule, n_sets=4, split="per-set").shape(SCHEMA).noised
+        rule: Steps(epsilon=1, order=("a", "b"), budget=rule, n_sets=4, split="per-set")
         for rule in ("equal", "half-to-leaves", ("0.2", 0.3, Fraction(1, 2)))
     }
-    parts = {rule: [4 * part for part in found] for rule, found in shape.items()}
+    parts = {rule: [4 * step.price for step in made.plan(SCHEMA).steps] for rule, made in shape.items()}
     assert parts["equal"] == [Fraction(1, 3)] * 3
     assert parts["half-to-leaves"] == [Fraction(1, 4), Fraction(1, 4), Fraction(1, 2)]
     assert parts["0.2", 0.3, Fraction(1, 2)] == [Fraction(1, 5), Fraction(3, 10), Fraction(1, 2)]

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import bits, grown, random_table, scales_of, schema_of, table_of
+from tables import grown, random_table, scales_of, schema_of, table_of
 
 from pdips import InputError, Schema, Table, UniversalHistogram
 from pdips.margins import intervals
@@ -20,13 +20,8 @@ from pdips.margins.domain import domain_of, root, split_by
 from pdips.margins.intervals import average_range_variance, best_fan_out, interval_counts, interval_parents
 from pdips.margins.tree import GivenColumns
 from pdips.margins.universal_histogram import ShuffledColumns
-from pdips.privacy.curator import Drawing
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
-
-
-def measured_intervals(plan, table: Table):
-    return intervals.measure(plan.design, Drawing(plan, table, bits()))
 
 
 @pytest.mark.parametrize("n_levels", [1, 2, 3, 7, 8, 9, 10, 27, 100])
@@ -120,10 +115,10 @@ ORDERED = schema_of(7, 2, 3)
 def test_counts_are_those_of_ranges():
     table = random_table(ORDERED, 300)
     plan = UniversalHistogram(epsilon=1, attribute="a", fan_out=2).plan(ORDERED)
-    measured = measured_intervals(plan, table)
+    measured = grown(plan, table)
     assert [len(counts) for counts in measured.observed] == [1, 2, 4, 7, 42]
     frame = pd.DataFrame(table.codes)
-    frames = intervals.noisy_statistics(measured, plan.design, "")
+    frames = plan.design.statistics(measured, "")
     assert list(frames) == ["layer 1", "layer 2", "layer 3", "cells"]
     for number in (1, 2, 3):
         for row in frames[f"layer {number}"].itertuples(index=False):
@@ -170,7 +165,7 @@ def test_public_columns_and_zeros_hold_at_every_layer(alone):
         schema = PUBLIC.model_copy(update={"columns": columns, "impossible": ()})
     table = public_table(schema)
     plan = UniversalHistogram(epsilon=1, attribute="age", fan_out=3).plan(schema)
-    measured = measured_intervals(plan, table)
+    measured = grown(plan, table)
     for parent, above, below in zip(measured.parents, measured.observed, measured.observed[1:], strict=False):
         assert (np.bincount(parent, weights=below, minlength=len(above)) == above).all()
     assert measured.observed[0].tolist() == np.bincount(table.codes["region"]).tolist()
@@ -307,7 +302,7 @@ def true_counts(made: UniversalHistogram, records, schema) -> list[list[np.ndarr
     """The true counts that noise is added to, layer by layer, for every tree that could be drawn."""
     table, plan = table_of(records, schema), made.plan(schema)
     if isinstance(plan.design, intervals.IntervalTree):
-        return [measured_intervals(plan, table).observed]
+        return [grown(plan, table).observed]
     orders = permutations(range(len(schema.columns)), len(plan.steps) - 1)
     trees = [replace(plan.design, splitter=GivenColumns(order)) for order in orders]
     return [grown(replace(plan, design=tree), table).observed for tree in trees]

@@ -15,7 +15,7 @@ from tables import bits
 
 from pdips import InputError, Schema, Table
 from pdips.posterior import private_reference as reference
-from pdips.posterior.censoring import CLIPS, STEPS, Terms, clip_graph, clip_values
+from pdips.posterior.censoring import CLIPS, STEPS, CensoredTerms, clip_graph, clip_values
 from pdips.posterior.columns import collapse, distinct, record_values, stand_ins
 from pdips.posterior.grid import Grid, score_grid
 from pdips.posterior.model import Blueprint, Workspace
@@ -118,7 +118,9 @@ def _data(schema):
 )
 def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
-    terms = Terms(likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])])
+    terms = CensoredTerms(
+        likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])]
+    )
     u = stats.norm.logpdf(y[:, None], points[0], 2) - stats.norm.logpdf(y[:, None], 0.5, 2)
     expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
     assert np.abs(terms.total({"y": y}, counts) - expected).max() <= counts.sum()  # a last bit at a rounding edge
@@ -146,7 +148,7 @@ def test_the_clip_function_is_the_same_in_numbers_and_as_a_graph(clip):
 
 def test_weights_scale_a_term_into_the_window_over_public_points(one):
     points, far = [np.array([0.0, 1.0])], np.array([-4.0, 4.0])
-    terms = Terms(
+    terms = CensoredTerms(
         likelihood=one.likelihood, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far]
     )
     u = stats.norm.logpdf(3.0, points[0], 2) - stats.norm.logpdf(3.0, 0, 2)

@@ -294,6 +294,17 @@ def test_no_path_costs_more_than_epsilon(which, neighbours, move):
     assert Fraction(1, 8) < found <= 1
 
 
+def test_a_record_that_changes_its_confidential_stratum_spends_all_of_epsilon():
+    # it leaves one balanced stratum and enters another: below the median scores go one way, above it the other
+    schema = Schema.model_validate({"columns": {"s": {"levels": ["a", "b"]}, "y": {"lower": 0.0, "upper": 1.0}}})
+    balanced = [(s, y) for s in "ab" for y in (0.1, 0.4, 0.6, 0.9)]
+    first, second = (
+        Table(pd.DataFrame([*balanced, moved], columns=["s", "y"]), schema) for moved in (("a", 0.0), ("b", 1.0))
+    )
+    made = KNG(epsilon=1, by=("s",), scheme="stepwise", main=("1/2",), quantiles=("1/2",), slopes="varying")
+    assert Fraction(9, 10) < price(made, first, second) <= 1
+
+
 @pytest.mark.usefixtures("few")
 @pytest.mark.parametrize("which", ["residual", "sandwich"])
 def test_strata_that_are_public_cost_epsilon_at_its_full_share(which):
