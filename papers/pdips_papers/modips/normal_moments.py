@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
@@ -20,7 +21,7 @@ from pdips.report.formats import MINUS
 from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.post_processing import LEAST_VARIANCE
 from pdips.statistics.statistic import Products, Statistic, Sums, unit_of
-from pdips_papers.harness.batch import release_each
+from pdips_papers.harness.batch import release_each, stacked
 from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
@@ -128,6 +129,7 @@ class NormalMoments(CurveStudy):
         n, lower, bits = arguments["n"], arguments["lower"], RandomBits(rng)
         drawn = rng.standard_normal((arguments["replicates"], n))
         sample = Sample(np.clip(drawn, lower, UPPER), lower, UPPER, PUBLIC_BINS[n])
+        tables = stacked(sample.x, {"lower": lower, "upper": UPPER, "bins": sample.n_bins})
         rows = measured("original", sample, sample.x[:, None])
         rows += measured("multiple-synthesis", sample, multiple_synthesis(sample, rng))
         for spelled in arguments["epsilons"]:
@@ -135,7 +137,7 @@ class NormalMoments(CurveStudy):
             for method, synthesize in METHODS.items():
                 rows += measured(method, sample, synthesize(sample, epsilon, bits), suffix)
             for method in SHIPPED:
-                rows += measured(method, sample, shipped(method, sample, epsilon, bits), suffix)
+                rows += measured(method, sample, shipped(method, tables, epsilon, bits), suffix)
             rows += modips_rows(sample, epsilon, bits, suffix)
         return rows
 
@@ -264,11 +266,10 @@ def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> 
     return sets
 
 
-def shipped(method: str, sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
+def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Release each sample on public bins by a shipped mechanism; return records, shape (replicates, sets, n)."""
     name, settings = SHIPPED[method]
-    column = {"lower": sample.lower, "upper": sample.upper, "bins": sample.n_bins}
-    return release_each(find(name)(epsilon=epsilon, **settings), sample.x, column, bits.generator())
+    return release_each(find(name)(epsilon=epsilon, **settings), tables, bits.generator())
 
 
 def smoothed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:

@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.table import Table
 from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
-from pdips_papers.harness.batch import release_each
+from pdips_papers.harness.batch import release_each, stacked
 from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
 from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
@@ -86,6 +87,7 @@ class Proportions(CurveStudy):
         rng = np.random.default_rng(seed)
         n, pi, bits = arguments["n"], arguments["pi"], RandomBits(rng)
         counts = rng.binomial(n, pi, arguments["replicates"]).astype(np.int64)
+        tables = stacked((np.arange(n) < counts[:, None]).astype(np.float64), {"levels": [0, 1]})
 
         rows = measured("original", counts[:, None], n, pi)
         rows += measured("multiple-synthesis", multiple_synthesis(counts, n, bits), n, pi)
@@ -94,7 +96,7 @@ class Proportions(CurveStudy):
             for method, synthesize in METHODS.items():
                 rows += measured(method, synthesize(counts, n, epsilon, bits), n, pi, suffix)
             for method in SHIPPED:
-                rows += measured(method, shipped(method, counts, n, epsilon, bits), n, pi, suffix)
+                rows += measured(method, shipped(method, tables, epsilon, bits), n, pi, suffix)
             rows += noise_aware(counts, n, pi, epsilon, bits, suffix)
         return rows
 
@@ -111,11 +113,10 @@ def measured(
     return summary(f"{method}, n={n}, pi={pi:g}", suffix, combine(share, share * (1 - share) / n, rule), pi)
 
 
-def shipped(method: str, counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Release tables with these counts of ones by a shipped mechanism; return ones by replicate and set."""
+def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Release tables by a shipped mechanism; return ones by replicate and set."""
     name, settings = SHIPPED[method]
-    records = (np.arange(n) < counts[:, None]).astype(np.float64)
-    made = release_each(find(name)(epsilon=epsilon, **settings), records, {"levels": [0, 1]}, bits.generator())
+    made = release_each(find(name)(epsilon=epsilon, **settings), tables, bits.generator())
     return np.asarray(made.sum(axis=2), dtype=np.int64)
 
 
