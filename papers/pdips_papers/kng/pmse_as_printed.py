@@ -90,9 +90,12 @@ def published(
 
 def log_density(records: FloatArray, epsilon: Fraction, changed: FloatArray) -> FloatArray:
     """Return the printed log density at parameters with the rates as logs, shape (candidates, 8)."""
+    from scipy.stats import qmc
+
     n, thetas = len(records), without_logs(changed)
     edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T
-    real, points = binned(records, edges), -np.log1p(-_even(n))
+    even = qmc.Sobol(3, rng=np.random.default_rng(1)).random(2 ** max(n - 1, 1).bit_length())[:n]
+    real, points = binned(records, edges), -np.log1p(-np.clip(even, 2.0**-30, 1 - 2.0**-30))
     pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges)) for theta in thetas])
     prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, RATES].sum(axis=1)
     return np.asarray(-n * float(epsilon) / 2 * pmse + prior)
@@ -141,10 +144,3 @@ def _log_cloud(known: Known, changed: FloatArray) -> FloatArray:
     distance = (gap * np.linalg.solve(known.covariance, gap.T).T).sum(axis=1)
     size = np.linalg.slogdet(known.covariance)[1]
     return np.asarray(-(FREEDOM + len(NAMES)) / 2 * np.log1p(distance / FREEDOM) - size / 2)
-
-
-def _even(n: int) -> FloatArray:
-    from scipy.stats import qmc
-
-    uniform = qmc.Sobol(3, rng=np.random.default_rng(1)).random(2 ** max(n - 1, 1).bit_length())[:n]
-    return np.asarray(np.clip(uniform, 2.0**-30, 1 - 2.0**-30))

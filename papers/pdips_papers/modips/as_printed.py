@@ -206,7 +206,8 @@ def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> F
     d = (logits.n_levels - 1) * logits.x.shape[1]
     if d == 1:
         grid = np.linspace(-REACH, REACH, GRID) / np.sqrt(float(logits.kappa))
-        weights = np.exp(_centred(_log_posterior(logits, grid[:, None])))
+        scores = _log_posterior(logits, grid[:, None])
+        weights = np.exp(scores - scores.max())
         place = rng.choice(GRID, n_draws, p=weights / weights.sum())
         drawn: FloatArray = grid[place] + (grid[1] - grid[0]) * (rng.random(n_draws) - 0.5)
         return drawn[:, None]
@@ -221,10 +222,6 @@ def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> F
         moved = np.log(rng.random(n_draws)) < new - (score - _log_t(np.linalg.solve(root, (now - mode.ravel()).T).T))
         now, score = np.where(moved[:, None], tried, now), np.where(moved, new + _log_t(raw), score)
     return np.asarray(now)
-
-
-def _centred(scores: FloatArray) -> FloatArray:
-    return np.asarray(scores - scores.max())
 
 
 def _log_t(raw: FloatArray) -> FloatArray:
@@ -294,9 +291,4 @@ def published(epsilon: Number = 1) -> Iterator[Case]:
         (regression, turned_choice(), lambda rows: rows > 0, "the coefficient is above 0"),
     ]
     for mechanism, pair, event, name in tried:
-        yield Case(mechanism, with_event(pair, _of_the_first(event), name))
-
-
-def _of_the_first(event: Event) -> Event:
-    """Return an event of the first number of an output."""
-    return lambda rows: event(rows[:, 0])
+        yield Case(mechanism, with_event(pair, lambda rows, event=event: event(rows[:, 0]), name))
