@@ -39,22 +39,8 @@ Extended = Annotated[float, BeforeValidator(lambda value: np.inf if value is Non
 class Convergence:
     """How well chains agree, in numbers. All of it is a function of the records, so it stays inside.
 
-    Parameters
-    ----------
-    rhat : dict of str to float
-        Rank-normalised R-hat, the largest over the elements of each variable.
-    ess_bulk, ess_tail : dict of str to float
-        Effective draws for the centre and the tails, the smallest over the elements.
-    divergences : int
-        Trajectories that left the energy's level.
-    rounds : int
-        How often chains were run until they agreed like this, each time longer than the time before.
-
-    Examples
-    --------
-    >>> found = Convergence(rhat={"mean": 1.002}, ess_bulk={"mean": 900}, ess_tail={"mean": 350}, divergences=0)
-    >>> found.passed, found.smallest_ess_tail
-    (False, 350.0)
+    By variable: R-hat, the largest over its elements, and effective draws for the centre and the tails, the smallest.
+    ``rounds`` says how often chains were run until they agreed like this, each time longer than the time before.
     """
 
     rhat: Mapping[str, Extended]
@@ -86,20 +72,7 @@ class Convergence:
 
 
 def converged(tree: "xr.DataTree", watch: Sequence[str] = ()) -> Convergence:
-    """Return how well the chains of a posterior agree.
-
-    Parameters
-    ----------
-    tree : DataTree
-        Groups ``posterior`` and, for divergences, ``sample_stats``.
-    watch : sequence of str
-        The variables to look at; all where there are none.
-
-    Raises
-    ------
-    InputError
-        If a variable to look at isn't there.
-    """
+    """Return how well the chains of a posterior agree, in the variables to ``watch`` or in all."""
     az: Any = import_module("arviz_stats")
     posterior = tree["posterior"].to_dataset()
     for name in watch:
@@ -128,15 +101,7 @@ def _worst(found: "xr.DataArray", still: "xr.DataArray", unknown: float, worst: 
 
 
 def announce(round_: int, *, confidential: bool) -> None:
-    """Tell the curator, in the log of ``pdips``, that chains disagreed and are run again.
-
-    Parameters
-    ----------
-    round_ : int
-        The round that begins, from 2.
-    confidential : bool
-        Whether the chains read confidential records, rather than noisy statistics that are paid for.
-    """
+    """Tell the curator, in the log of ``pdips``, that chains disagreed and are run again."""
     said = f"Chains disagreed; running them again, longer (round {round_} of {ROUNDS})."
     if confidential:
         LOG.warning("%s This decision is not covered by the privacy guarantee.", said)
@@ -145,12 +110,6 @@ def announce(round_: int, *, confidential: bool) -> None:
 
 
 def require(convergence: Convergence) -> None:
-    """Refuse to go on with chains that don't agree.
-
-    Raises
-    ------
-    RefusedError
-        If :attr:`Convergence.passed` is false. The message has no number in it.
-    """
+    """Refuse to go on with chains that don't agree."""
     if not convergence.passed:
         raise RefusedError(NOT_CONVERGED)

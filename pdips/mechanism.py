@@ -17,8 +17,7 @@ from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.plan import Noise, Plan
-from pdips.privacy.statement import SEEDED, paragraph
+from pdips.privacy.plan import SEEDED, Noise, Plan, paragraph
 from pdips.release.large_set import LargeSet
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
@@ -51,30 +50,6 @@ class Drawn:
         """Sort synthetic sets into those that are held and those that are written in chunks."""
         held = [made for made in sets if isinstance(made, pd.DataFrame)]
         return cls(sets=held, large_sets=[made for made in sets if isinstance(made, LargeSet)], **rest)
-
-
-def check_settings(mechanism: "Mechanism", *, variant: str = "sound", split: str = "once") -> Fraction:
-    """Check the settings that all mechanisms share and return epsilon as a rational.
-
-    Raises
-    ------
-    InputError
-        If epsilon is not finite and above 0, ``n_sets`` is below 1 or beyond what the mechanism makes, or a word is
-        none of the choices that it offers.
-    """
-    epsilon = positive(mechanism.epsilon, "epsilon")
-    if epsilon > LARGEST_EPSILON:
-        raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {mechanism.epsilon}")
-    if isinstance(mechanism.n_sets, bool) or not isinstance(mechanism.n_sets, int) or mechanism.n_sets < 1:
-        raise InputError(f"n_sets must be a whole number of at least 1, got {mechanism.n_sets}")
-    if mechanism.n_sets > mechanism.most_sets:
-        raise InputError(f"n_sets must be at most {mechanism.most_sets:,}, got {mechanism.n_sets:,}")
-    choice(mechanism.neighbours, mechanism.relations, "neighbours")
-    choice(variant, mechanism.variants, "variant")
-    choice(split, mechanism.splits, "split")
-    if variant == "published" and mechanism.neighbours != "replace-one":
-        raise InputError("variant 'published' follows the papers, where the number of records is public: replace-one")
-    return epsilon
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +100,19 @@ class Mechanism(ABC):
     neighbours: Neighbours = "replace-one"
 
     def __post_init__(self) -> None:
-        check_settings(self, variant=self.variants[0], split=getattr(self, "split", self.splits[0]))
+        epsilon = positive(self.epsilon, "epsilon")
+        if epsilon > LARGEST_EPSILON:
+            raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {self.epsilon}")
+        if isinstance(self.n_sets, bool) or not isinstance(self.n_sets, int) or self.n_sets < 1:
+            raise InputError(f"n_sets must be a whole number of at least 1, got {self.n_sets}")
+        if self.n_sets > self.most_sets:
+            raise InputError(f"n_sets must be at most {self.most_sets:,}, got {self.n_sets:,}")
+        choice(self.neighbours, self.relations, "neighbours")
+        choice(getattr(self, "split", self.splits[0]), self.splits, "split")
+        if self.variants[0] == "published" and self.neighbours != "replace-one":
+            raise InputError(
+                "variant 'published' follows the papers, where the number of records is public: replace-one"
+            )
 
     @abstractmethod
     def plan(self, schema: Schema) -> Plan:

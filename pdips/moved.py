@@ -28,7 +28,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.bayes.posterior": ("pdips.posterior.censored_posterior",),
     "pdips.bayes.pseudo": ("pdips.posterior.pseudo_posterior",),
     "pdips.bayes.ridge_posterior": ("pdips.statistics.regression",),
-    "pdips.bayes.settling": ("pdips.statistics.post_processing",),
+    "pdips.bayes.settling": ("pdips.statistics.plan",),
     "pdips.bayes.statistics": ("pdips.statistics.statistic",),
     "pdips.bayes.step": ("pdips.quantile.pymc_step",),
     "pdips.bayes.units": ("pdips.statistics.statistic",),
@@ -97,15 +97,7 @@ GONE = ("pdips.bayes", "pdips.mechanisms", "pdips.studies", "pdips.utility")
 
 
 def names_of(old: str, *homes: str) -> Callable[[str], Any]:
-    """Return a ``__getattr__`` for a module ``old`` whose names are in others now.
-
-    Parameters
-    ----------
-    old : str
-        The module's old dotted name.
-    *homes : str
-        Modules that are asked for a name, in this order.
-    """
+    """Return a ``__getattr__`` for a module ``old`` whose names are in others now."""
 
     def look_up(name: str) -> Any:
         if not name.startswith("__"):

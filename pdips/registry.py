@@ -35,13 +35,13 @@ AUDITS: dict[str, Home] = {
     "kng": "pdips.audit.cases.quantile:quantile",
     "kng-residual": "pdips.audit.cases.quantile:residual",
     "laplace-sanitizer": "pdips.audit.cases.margins:sanitizer",
-    "mcclure-reiter": "pdips.audit.cases.histogram:mcclure_reiter",
+    "mcclure-reiter": "pdips.audit.cases.margins:urn",
     "modips": "pdips.audit.cases.statistics:modips",
-    "multinomial-dirichlet": "pdips.audit.cases.histogram:multinomial_dirichlet",
-    "perturbed-histogram": "pdips.audit.cases.histogram:perturbed",
-    "privbayes": "pdips.audit.cases.bayes_net:privbayes",
+    "multinomial-dirichlet": "pdips.audit.cases.margins:sized_urn",
+    "perturbed-histogram": "pdips.audit.cases.margins:sanitizer",
+    "privbayes": "pdips.audit.cases.margins:privbayes",
     "pseudo-posterior": "pdips.audit.cases.posterior:pseudo",
-    "smoothed-histogram": "pdips.audit.cases.histogram:smoothed",
+    "smoothed-histogram": "pdips.audit.cases.margins:sized_urn",
     "steps": "pdips.audit.cases.margins:steps",
     "universal-histogram": "pdips.audit.cases.margins:universal",
 }
@@ -93,11 +93,6 @@ def published(name: str) -> type[Any]:
 
     These forms are in the distribution ``pdips-papers``, and are found by its entry points of the group
     ``pdips.published``.
-
-    Raises
-    ------
-    InputError
-        If the mechanism has no such form, or ``pdips-papers`` isn't installed.
     """
     forms = _published_forms()
     if not forms:
@@ -113,13 +108,7 @@ def variants_of(name: str) -> tuple[str, ...]:
 
 
 def variant_class(name: str, variant: str) -> tuple[type[Any], dict[str, Any]]:
-    """Return the class of a mechanism in a variant, and the settings that choose the variant within that class.
-
-    Raises
-    ------
-    InputError
-        If there is no such mechanism or variant.
-    """
+    """Return the class of a mechanism in a variant, and the settings that choose the variant within that class."""
     mechanism, forms = find(name), _published_forms()
     if variant == "published" and "published" not in mechanism.variants and (name in forms or not forms):
         return published(name), {}

@@ -16,9 +16,9 @@ from pdips.cli.evaluate import evaluate
 from pdips.cli.ledger import ledger
 from pdips.cli.models import models
 from pdips.cli.schema import schema
-from pdips.cli.study import study
 from pdips.cli.synthesize import report, synthesize
 from pdips.errors import InputError, RefusedError
+from pdips.registry import GET_PAPERS
 from pdips.release.folder import UnfinishedError
 
 INTERRUPTED = 130
@@ -32,7 +32,15 @@ def program() -> None:
 
 for _command in (synthesize, report, evaluate, check, calibrate, audit, ledger, schema, models):
     program.add_command(_command)
-program.add_command(study)
+
+
+@program.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+@click.argument("words", nargs=-1, type=click.UNPROCESSED)
+def study(words: tuple[str, ...]) -> None:
+    """Compute a paper's table or figure again (not installed: a package of its own)."""
+    raise InputError(f"the studies are in a package of their own: {GET_PAPERS}")
+
+
 for _entry in entry_points(group="pdips.commands"):  # the studies of papers/, where they are installed
     program.add_command(_entry.load())
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.cli.common import chosen, show_progress
+from pdips.cli.common import NEIGHBOURS, OPTIONS, SETS, chosen, show_progress
 from pdips.errors import InputError
 from pdips.registry import find, variants_of
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("mechanism_name", metavar="[MECHANISM]", required=False)
 @click.option("--all", "every", is_flag=True, help="Audit every registered mechanism, sound and as published.")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@OPTIONS
 @click.option("--variant", metavar="VARIANT", help="sound or published; short for --option variant=...")
 @click.option("--epsilon", metavar="E", help="1 by default, or what a case is made for.")
-@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
-@click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
+@SETS
+@NEIGHBOURS
 @click.option(
     "--confidence",
     type=float,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
-from pdips.cli.common import chosen, show_progress
+from pdips.cli.common import MODEL, NEIGHBOURS, OPTIONS, SCHEMA, SETS, chosen, show_progress
 from pdips.errors import InputError
 from pdips.privacy.loss import spell
 
@@ -17,7 +17,7 @@ SHOWN = 5
 
 @click.command()
 @click.argument("mechanism_name", metavar="MECHANISM")
-@click.option("--schema", "schema_path", required=True, metavar="S.toml", help="What is public about the table.")
+@SCHEMA
 @click.option(
     "--margin",
     "margins",
@@ -46,16 +46,10 @@ SHOWN = 5
 @click.option("--replicates", type=int, default=40, show_default=True, metavar="R", help="Releases at each epsilon.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, metavar="N", help="Of a simulation.")
 @click.option("--largest-epsilon", default="100", show_default=True, metavar="E", help="The largest that is tried.")
-@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
-@click.option(
-    "--neighbours",
-    default="replace-one",
-    show_default=True,
-    metavar="RELATION",
-    help="replace-one (the number of records is public) or add-remove.",
-)
-@click.option("--model", metavar="FILE", help="A PyMC model (a file, or a name from `pdips models list`).")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@SETS
+@NEIGHBOURS
+@MODEL
+@OPTIONS
 @click.option("--json", "json_path", metavar="FILE", help="Write the result to this file too.")
 def calibrate(
     mechanism_name: str,
@@ -79,10 +73,12 @@ def calibrate(
     from pdips.data.schema import Schema
     from pdips.data.table import Table
 
-    _check_json(json_path)
+    if json_path is not None and Path(json_path).is_dir():  # said before a simulation that may take minutes
+        raise InputError(f"--json must name a file, and {json_path} is a folder")
+    if json_path is not None and not Path(json_path).absolute().parent.is_dir():
+        raise InputError(f"--json names a folder that doesn't exist: {Path(json_path).parent}")
     common = {"epsilon": 1, "n_sets": n_sets, "neighbours": neighbours}
-    more = [f"model={model}"] if model is not None else []
-    build, settings = chosen(mechanism_name, (*more, *options), common)
+    build, settings = chosen(mechanism_name, options, common, model)
     configured = build(**settings)
     schema = Schema.load(schema_path)
     method: Literal["simulation"] | None = "simulation" if simulate else None
@@ -103,14 +99,6 @@ def calibrate(
         from pdips.release.documents import write_json
 
         write_json(Path(json_path), found.describe())
-
-
-def _check_json(path: str | None) -> None:
-    """Refuse, before a simulation that may take minutes, a file that could not be written."""
-    if path is not None and Path(path).is_dir():
-        raise InputError(f"--json must name a file, and {path} is a folder")
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise InputError(f"--json names a folder that doesn't exist: {Path(path).parent}")
 
 
 def _tell(found: "Calibration") -> None:

@@ -5,14 +5,15 @@ import json
 import logging
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pdips.errors import DataError, InputError
+from pdips.errors import DataError, InputError, UselessWarning
 from pdips.privacy.account import Receipt
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import spell
@@ -29,42 +30,49 @@ EXPLAIN = "Say which rule a refused table breaks. That answers a question about 
 
 COMMON = ("epsilon", "n_sets", "neighbours")
 
+SCHEMA = click.option(
+    "--schema", "schema_path", required=True, metavar="S.toml", help="What is public about the table."
+)
+SETS = click.option(
+    "--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets."
+)
+NEIGHBOURS = click.option(
+    "--neighbours",
+    default="replace-one",
+    show_default=True,
+    metavar="RELATION",
+    help="replace-one (the number of records is public) or add-remove.",
+)
+MODEL = click.option("--model", metavar="FILE", help="A PyMC model (a file, or a name from `pdips models list`).")
+OPTIONS = click.option(
+    "--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable."
+)
 
-def chosen(name: str, options: tuple[str, ...], common: dict[str, Any]) -> tuple[type[Any], dict[str, Any]]:
-    """Return the class that a mechanism's name and the option ``variant`` choose, and its settings.
 
-    Raises
-    ------
-    InputError
-        If there is no such mechanism, variant or option.
-    """
+def chosen(
+    name: str, options: Sequence[str], common: dict[str, Any], model: str | None = None
+) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class that a mechanism's name and the option ``variant`` choose, and its settings as typed."""
+    options = [*([] if model is None else [f"model={model}"]), *options]
     variants = [option.removeprefix("variant=") for option in options if option.startswith("variant=")]
     if len(variants) > 1:
         raise InputError("option variant is given twice")
     mechanism, choosing = variant_class(name, variants[0]) if variants else (find(name), {})
-    others = tuple(option for option in options if not option.startswith("variant="))
-    return mechanism, settings_of(mechanism, others, common) | choosing
-
-
-def settings_of(mechanism: type[Any], options: tuple[str, ...], common: dict[str, Any]) -> dict[str, Any]:
-    """Read the settings of a mechanism from the words of the command line."""
-    hints = {
-        field.name: hint
-        for field in dataclasses.fields(mechanism)
-        for name, hint in typing.get_type_hints(mechanism).items()
-        if field.name == name and name not in COMMON
-    }
+    types = typing.get_type_hints(mechanism)
+    hints = {field.name: types[field.name] for field in dataclasses.fields(mechanism) if field.name not in COMMON}
     settings = dict(common)
     for option in options:
         key, equals, text = option.partition("=")
         if not equals:
             raise InputError(f"--option {option!r} must have the form key=value")
+        if key == "variant":
+            continue
         if key in settings:
             raise InputError(f"option {key} is given twice")
         if key not in hints:
             raise InputError(f"{mechanism.name} has no option {key!r}; it has {', '.join(hints) or 'none'}")
         settings[key] = _parse(key, text, hints[key])
-    return settings
+    return mechanism, settings | choosing
 
 
 def _parse(key: str, text: str, hint: Any) -> Any:
@@ -107,13 +115,7 @@ def one_refusal(ledger: Ledger | None, *, explain: bool) -> Iterator[None]:
 
 
 def receipts_in(folder: Path) -> list[tuple[Path, Receipt | None]]:
-    """Return the files of a release that have a price, each with the receipt of its charge, if it carries one.
-
-    Raises
-    ------
-    InputError
-        If a file is damaged.
-    """
+    """Return the files of a release that have a price, each with the receipt of its charge, if it carries one."""
     names = ("public/privacy.json", "public/evaluation.json", "confidential/privacy.json", "privacy.json")
     found: list[tuple[Path, Receipt | None]] = []
     for path in (folder / name for name in names):
@@ -141,21 +143,25 @@ def warn_of_older_copy(ledger: Ledger | None, folder: Path) -> None:
 
 @contextmanager
 def notes_in_a_line() -> Iterator[None]:
-    """Show what the library logs for the curator, such as further rounds of chains, as one line each."""
-    logger, handler = logging.getLogger("pdips"), _Notes()
+    """Show what the library logs or warns of for the curator as one line each, and no warnings of anybody else."""
+    logger, handler = logging.getLogger("pdips"), logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("NOTE      %(message)s"))
     level = logger.level
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
+
+    def show(message: Warning | str, category: type[Warning], *_: Any) -> None:
+        if issubclass(category, UselessWarning):
+            click.echo(f"WARNING   {message}", err=True)
+
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.simplefilter("always", UselessWarning)
+            warnings.showwarning = show  # type: ignore[assignment]
+            yield
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)
-
-
-class _Notes(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        click.echo(f"NOTE      {record.getMessage()}", err=True)
 
 
 def show_verdicts(verdicts: "Mapping[str, Verdict]") -> None:

@@ -1,16 +1,19 @@
 """The commands ``synthesize`` and ``report``."""
 
 import typing
-import warnings
-from collections.abc import Collection, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from pdips.cli.common import (
     EXPLAIN,
+    MODEL,
+    NEIGHBOURS,
+    OPTIONS,
+    SCHEMA,
+    SETS,
     chosen,
     ledger_line,
     notes_in_a_line,
@@ -36,19 +39,13 @@ FileFormat = typing.Literal["parquet", "csv"]
 
 @click.command()
 @click.argument("table", metavar="TABLE")
-@click.option("--schema", "schema_path", required=True, metavar="S.toml", help="What is public about the table.")
+@SCHEMA
 @click.option("--mechanism", "mechanism_name", required=True, metavar="NAME", help=f"One of {', '.join(MECHANISMS)}.")
 @click.option("--epsilon", required=True, metavar="E", help="Privacy loss in total, over all sets.")
-@click.option("--sets", "n_sets", type=int, default=1, show_default=True, metavar="M", help="Number of synthetic sets.")
-@click.option(
-    "--neighbours",
-    default="replace-one",
-    show_default=True,
-    metavar="RELATION",
-    help="replace-one (the number of records is public) or add-remove.",
-)
-@click.option("--model", metavar="FILE", help="A PyMC model (a file, or a name from `pdips models list`).")
-@click.option("--option", "options", multiple=True, metavar="KEY=VALUE", help="A setting of the mechanism; repeatable.")
+@SETS
+@NEIGHBOURS
+@MODEL
+@OPTIONS
 @click.option("--ledger", "ledger_path", metavar="L.sqlite", help="The account of all that this table has spent.")
 @click.option(
     "--seed",
@@ -93,11 +90,10 @@ def synthesize(
     from pdips.data.schema import Schema
     from pdips.data.table import Table
     from pdips.privacy.curator import Clock
+    from pdips.report import pages
 
     common = {"epsilon": epsilon, "n_sets": n_sets, "neighbours": neighbours}
-    if model is not None:
-        options = (f"model={model}", *options)
-    build, settings = chosen(mechanism_name, options, common)
+    build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
     schema = Schema.load(schema_path)
     ledger = None if ledger_path is None else Ledger(ledger_path)
@@ -105,7 +101,7 @@ def synthesize(
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     warn_of_older_copy(ledger, Path(out))
     verdicts: dict[str, Verdict] = {}
-    with staging(Path(out), overwrite) as place, show_progress() as progress, _warnings_in_a_line():
+    with staging(Path(out), overwrite) as place, show_progress() as progress, notes_in_a_line():
         clock = Clock(progress)
         reserved = nullcontext() if ledger is None else ledger.reserve(mechanism, schema, explain=explain)
         with one_refusal(ledger, explain=explain), reserved:
@@ -113,10 +109,15 @@ def synthesize(
                 checked = Table.read(table, schema, counted=None if mechanism.weighs_records else False)
             rng = None if seed is None else np.random.default_rng(seed)
             release, record = mechanism.release(checked, rng=rng, ledger=ledger, progress=progress)
-        published = _goes_out(release, allow)
+        named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
+        needed = [word for word, is_needed in named.items() if is_needed]
+        published = release.loss.kind != "none" and {*needed} <= {*allow}
         with clock.step("writing the synthetic sets"):
             if published:
-                _write_public(place.part("public"), release, file_format, allow)
+                public = place.part("public")
+                public.rmdir()  # publish makes it
+                release.publish(public, file_format=file_format, allow=allow)
+                pages.write_card(public)
                 place.place("public")
         with place.besides() if published else nullcontext():
             inside = place.part("confidential")
@@ -124,42 +125,8 @@ def synthesize(
                 release.write(inside, file_format=file_format)
             _write_inside(inside, checked, release, record, ledger, clock, verdicts, published=published)
             place.place("confidential")
-    _tell(Path(out), release, ledger, published=published, file_format=file_format)
+    _tell(Path(out), release, ledger, needed, published=published, file_format=file_format)
     show_verdicts(verdicts)
-
-
-@contextmanager
-def _warnings_in_a_line() -> Iterator[None]:
-    """Show our own warnings, which come before anything is spent, as one line each, and nobody else's."""
-    from pdips.errors import UselessWarning
-
-    def show(message: Warning | str, category: type[Warning], *_: Any) -> None:
-        if issubclass(category, UselessWarning):
-            click.echo(f"WARNING   {message}", err=True)
-
-    with notes_in_a_line(), warnings.catch_warnings():
-        warnings.simplefilter("always", UselessWarning)
-        warnings.showwarning = show  # type: ignore[assignment]
-        yield
-
-
-def _goes_out(release: "Release", allow: Collection[str]) -> bool:
-    """Whether the synthetic sets belong into the public folder."""
-    return release.loss.kind != "none" and {*_needed(release)} <= {*allow}
-
-
-def _needed(release: "Release") -> list[str]:
-    """Return what --allow must name before the sets of a release go out."""
-    named = {"asymptotic": release.loss.kind == "asymptotic", "seeded": release.reproducible}
-    return [word for word, needed in named.items() if needed]
-
-
-def _write_public(folder: Path, release: "Release", file_format: FileFormat, allow: Collection[str]) -> None:
-    from pdips.report.pages import write_card
-
-    folder.rmdir()  # publish makes it
-    release.publish(folder, file_format=file_format, allow=allow)
-    write_card(folder)
 
 
 def _write_inside(
@@ -197,7 +164,9 @@ def _write_inside(
     write_report(folder, release.document(), tell=verdicts.update)
 
 
-def _tell(out: Path, release: "Release", ledger: Ledger | None, *, published: bool, file_format: str) -> None:
+def _tell(
+    out: Path, release: "Release", ledger: Ledger | None, needed: list[str], *, published: bool, file_format: str
+) -> None:
     """Print what was released, at which price, and where the pages are."""
     loss, n_sets = release.loss, release.n_sets
     plural = "s" if n_sets > 1 else ""
@@ -219,7 +188,7 @@ def _tell(out: Path, release: "Release", ledger: Ledger | None, *, published: bo
         files += "".join(f", {name}.{file_format}" for name in release.tables)
         click.echo(f"public    {out / 'public'}: {files}")
     elif loss.kind != "none":
-        allow = " ".join(f"--allow {word}" for word in _needed(release))
+        allow = " ".join(f"--allow {word}" for word in needed)
         click.echo(f"public    nothing: the synthetic sets stay inside unless you say {allow}")
     click.echo(f"inside    {out / 'confidential' / 'report.html'}: for the curator only")
     if release.reproducible:

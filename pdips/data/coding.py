@@ -55,13 +55,7 @@ class CellError(DataError):
 
 
 def check_type(name: str, values: pd.Series) -> None:
-    """Refuse a column whose type is neither text, numbers nor true and false.
-
-    Raises
-    ------
-    InputError
-        For its type, whatever is in it.
-    """
+    """Refuse a column whose type is neither text, numbers nor true and false."""
     stored = values.dtype.pyarrow_dtype if isinstance(values.dtype, pd.ArrowDtype) else None
     if getattr(values.dtype, "kind", "O") in "mMc" or isinstance(values.dtype, pd.PeriodDtype):
         raise InputError(f"column {name!r} is of a type that is neither text, numbers nor true and false")
@@ -70,24 +64,8 @@ def check_type(name: str, values: pd.Series) -> None:
 
 
 def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
-    """Return cells of a column such that each of its cells is spelt as one of them.
+    """Return cells such that each cell of a column is spelt as one of them, and each one's place there, or -1.
 
-    Parameters
-    ----------
-    name : str
-        Of the column, for messages.
-    values : Series
-        The column.
-
-    Returns
-    -------
-    positions : ndarray of int64, shape (len(values),)
-        Place of each cell in ``cells``, -1 where it is missing.
-    cells : list, or ndarray of str as objects
-        Cells that occur.
-
-    Notes
-    -----
     True, 1, 1.0 and Decimal(1) are equal and aren't spelt alike. So cells are compared only where the column's type, or
     the types of all its cells, say that equal cells are spelt alike; else each cell stands for itself. Either way gives
     a cell the same code.
@@ -98,7 +76,8 @@ def distinct(name: str, values: pd.Series) -> tuple[IntArray, Cells]:
             kinds = set(map(type, values)) - _UNEQUAL_TO_ALL_ELSE
             _refuse(name, NESTED, any(kind.__hash__ is None for kind in kinds))
             if len(kinds) > 1 or not kinds <= {bool, int, float}:
-                return _one_by_one(values)
+                known = np.array([not _is_nothing(value) for value in values], dtype=np.bool_)
+                return np.where(known, np.cumsum(known) - 1, -1).astype(np.int64), values[known].tolist()
         positions, found = pd.factorize(values)
         # the elements of an index of text are slow to list, and those of other types change by to_numpy
         cells: Cells = found.to_numpy(dtype=object) if isinstance(found.dtype, pd.StringDtype) else list(found)
@@ -121,11 +100,6 @@ def _is_of_one_type(values: pd.Series) -> bool:
     return isinstance(values.array, plain) or isinstance(values.dtype, pd.StringDtype)
 
 
-def _one_by_one(values: pd.Series) -> tuple[IntArray, Cells]:
-    known = np.array([not _is_nothing(value) for value in values], dtype=np.bool_)
-    return np.where(known, np.cumsum(known) - 1, -1).astype(np.int64), values[known].tolist()
-
-
 def _is_nothing(value: object) -> bool:
     if isinstance(value, Decimal):
         return value.is_nan()
@@ -135,12 +109,13 @@ def _is_nothing(value: object) -> bool:
 def encode(name: str, values: pd.Series, column: Column) -> IntArray:
     """Return the level or bin of each cell of a column, ``column.n_values`` where it is missing.
 
-    Raises
-    ------
-    DataError
-        If a cell is outside the levels or bounds, or missing without leave.
+    A cell outside the levels or bounds, or missing without leave, is a :class:`CellError`.
     """
-    return _encode_levels(name, values, column) if column.is_categorical else _encode_bins(name, values, column)
+    if column.is_categorical:
+        return _encode_levels(name, values, column)
+    cleaned = numbers(name, values, column)
+    codes = np.searchsorted(column.edges, cleaned, side="right") - 1
+    return np.where(np.isnan(cleaned), column.n_values, np.minimum(codes, column.n_values - 1)).astype(np.int64)
 
 
 def _encode_levels(name: str, values: pd.Series, column: Column) -> IntArray:
@@ -178,20 +153,8 @@ def _refuse(name: str, rule: str, broken: bool, more: str = "") -> None:
         raise CellError(name, rule, more)
 
 
-def _encode_bins(name: str, values: pd.Series, column: Column) -> IntArray:
-    cleaned = numbers(name, values, column)
-    codes = np.searchsorted(column.edges, cleaned, side="right") - 1
-    return np.where(np.isnan(cleaned), column.n_values, np.minimum(codes, column.n_values - 1)).astype(np.int64)
-
-
 def numbers(name: str, values: pd.Series, column: Column) -> FloatArray:
-    """Return a numeric column as doubles, NaN where missing, after checking it against its bounds.
-
-    Raises
-    ------
-    DataError
-        If a cell is no number, out of bounds, not whole in an integer column, or missing without leave.
-    """
+    """Return a numeric column as doubles, NaN where missing, after checking it against its bounds."""
     found, missing = _doubles(name, values, column)
     _refuse(name, MISSING, not column.missing and bool(missing.any()))
     known = found[~missing] if missing.any() else found
@@ -250,21 +213,9 @@ def _unsigned_zero(value: object) -> object:
 
 
 def person_keys(name: str, values: pd.Series) -> tuple[IntArray, NDArray[Any]]:
-    """Return the key of each record's person, spelt in one way, so that the cap on a person's records binds.
+    """Return keys of persons, spelt in one way so that the cap binds, and each record's place among them, or -1.
 
-    Parameters
-    ----------
-    name : str
-        Of the column, for messages.
-    values : Series
-        The column.
-
-    Returns
-    -------
-    positions : ndarray of int64, shape (len(values),)
-        Place of each record's key in ``keys``, -1 where it has none.
-    keys : ndarray
-        Numbers, or texts as :func:`person_key` spells them; one may be there twice.
+    Keys are numbers, or texts as :func:`person_key` spells them; one may be there twice.
     """
     if _is_number(values):
         positions, found = pd.factorize(values)

@@ -4,19 +4,19 @@ Arrow reads batches with each column as a dictionary of values and an index into
 and coded once, by the function that codes whole tables; a record is then a number in mixed radix, a sum of look-ups.
 """
 
+import dataclasses
 import math
 import threading
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import CellError, encode, numbers, person_keys, value_hashes
 from pdips.data.readers import Batches, is_text, to_pandas
 from pdips.data.schema import Column, Schema
@@ -29,22 +29,12 @@ WORKERS = 2
 GOLDEN = 0x9E3779B97F4A7C15
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Counted:
     """Distinct records of a table and how often each occurs; as confidential as the table.
 
-    Parameters
-    ----------
-    codes : dict of str to ndarray of int64, shape (distinct,)
-        Level or bin of each distinct record, by column; for a public numeric column, its place in ``values``.
-    values : dict of str to ndarray of float64
-        Values of the public numeric columns, NaN for missing.
-    counts : ndarray of int64, shape (distinct,)
-        How many records there are of each.
-    fingerprint : str
-        That of the records.
-    crowded : bool
-        Whether a person has more records than the schema's cap.
+    ``codes`` have the level or bin of each distinct record, by column; of a public numeric column its place in
+    ``values``, where NaN is missing. ``crowded`` says whether a person has more records than the schema's cap.
     """
 
     codes: dict[str, IntArray]
@@ -74,27 +64,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def count(opened: Batches, schema: Schema) -> Counted:
-    """Count the records of a file.
-
-    Parameters
-    ----------
-    opened : Batches
-        The file.
-    schema : Schema
-        What is public about the table.
-
-    Returns
-    -------
-    Counted
-        Distinct records in the order of their codes.
-
-    Raises
-    ------
-    DataError
-        For a value outside its column's levels or bounds, or missing without leave.
-    UncountableError
-        If there are too many levels for a record to be a number.
-    """
+    """Count the records of a file: distinct ones in the order of their codes."""
     coders = _coders(opened, schema)
     tally = _Tally(math.prod(coder.radix for coder in coders))
     for part in _parallel(opened.batches, coders):
@@ -134,13 +104,14 @@ def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
     ranks, coders, stride = sorted(names), [], 1
     for name in names:
         column, is_copied = schema.columns.get(name), name in copied
+        field = opened.schema.field(name)
         radix = 1 if column is None else most_values if is_copied else column.n_levels
         coders.append(
             _Coder(
                 name=name,
                 column=column,
                 is_copied=is_copied,
-                field=opened.schema.field(name).with_type(_plain_type(opened.schema.field(name).type)),
+                field=field.with_type(field.type.value_type if pa.types.is_dictionary(field.type) else field.type),
                 metadata=opened.schema.metadata,
                 stride=stride,
                 radix=radix,
@@ -151,11 +122,7 @@ def _coders(opened: Batches, schema: Schema) -> list["_Coder"]:
     return coders
 
 
-def _plain_type(kind: pa.DataType) -> pa.DataType:
-    return kind.value_type if pa.types.is_dictionary(kind) else kind
-
-
-@dataclass(kw_only=True, repr=False)
+@dataclasses.dataclass(kw_only=True, repr=False)
 class _Coder:
     """Turns the values of one column into summands of a record's number and of its hash."""
 
@@ -167,10 +134,10 @@ class _Coder:
     stride: int
     radix: int
     weight: int
-    known: dict[float, int] = field(default_factory=dict)
-    problems: list[CellError] = field(default_factory=list)
+    known: dict[float, int] = dataclasses.field(default_factory=dict)
+    problems: list[CellError] = dataclasses.field(default_factory=list)
     _last: tuple[pa.Array, bool, IntArray, HashArray] | None = None
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _lock: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     def look_up(self, values: pa.Array) -> tuple[NDArray[np.int32], IntArray, HashArray]:
         """Return an index for each record, and what to add to its number and to its hash for each index."""
@@ -247,23 +214,8 @@ def _numbered(batch: pa.RecordBatch, coders: list[_Coder]) -> _Part:
             number += steps.take(index, mode="clip")
         else:
             keys = steps.take(index, mode="clip").view(np.uint64)
-            persons = keys[values.is_valid().to_numpy(zero_copy_only=False) & ~_is_nan(values)]
+            persons = keys[~values.is_null(nan_is_null=True).to_numpy(zero_copy_only=False)]
     return number, pd.util.hash_array(total), persons
-
-
-def _is_nan(values: pa.Array) -> BoolArray:
-    if not pa.types.is_floating(values.type):
-        return np.zeros(len(values), dtype=np.bool_)
-    return np.asarray(np.isnan(values.to_numpy(zero_copy_only=False)), dtype=np.bool_)
-
-
-def _distinct(number: IntArray, n_cells: int) -> tuple[IntArray, IntArray]:
-    """Return distinct numbers below ``n_cells`` and their counts, by counting where that is quicker than sorting."""
-    if n_cells > 4 * len(number):
-        return np.unique(number, return_counts=True)
-    counts = np.bincount(number)
-    distinct = np.flatnonzero(counts)
-    return distinct, counts[distinct]
 
 
 class _Tally:
@@ -293,7 +245,13 @@ class _Tally:
         return self._number, self._counts
 
     def _merge(self) -> None:
-        new, times = _distinct(np.concatenate([*self._new, np.empty(0, dtype=np.int64)]), self._n_cells)
+        number = np.concatenate([*self._new, np.empty(0, dtype=np.int64)])
+        if self._n_cells > 4 * len(number):
+            new, times = np.unique(number, return_counts=True)
+        else:  # counting is quicker than sorting
+            times = np.bincount(number)
+            new = np.flatnonzero(times)
+            times = times[new]
         both, place = np.unique(np.concatenate([self._number, new]), return_inverse=True)
         counts = np.zeros(len(both), dtype=np.int64)
         counts[place[: len(self._number)]] = self._counts

@@ -69,15 +69,9 @@ class Scale:
 class Box:
     """Predictors: which columns, and their public ranges.
 
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    names : tuple of str
-        The columns, each one predictor if numeric, one for each level but the first if not, and one more where it may
-        be missing.
-    caps : mapping of str to float
-        Public ends of numeric ranges below the schema's upper bound; larger values count as this.
+    A numeric column is one predictor, a categorical one has one for each level but the first, and there is one more
+    where a number may be missing. ``caps`` are public ends of ranges below the schema's upper bound; larger values
+    count as this.
     """
 
     schema: Schema

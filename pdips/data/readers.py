@@ -28,30 +28,14 @@ _NULLABLE = {
 
 @dataclass(frozen=True, kw_only=True)
 class Batches:
-    """A file that is read batch by batch.
-
-    Parameters
-    ----------
-    schema : pyarrow.Schema
-        Its columns as they would be read whole.
-    batches : iterator of pyarrow.RecordBatch
-        Text may come dictionary-encoded.
-    """
+    """A file that is read batch by batch: its columns as they would be read whole; text may come dictionary-encoded."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
 
 def read_frame(path: str | Path) -> pd.DataFrame:
-    """Read a ``.csv`` (everything as text, empty cells as missing) or ``.parquet`` file.
-
-    Raises
-    ------
-    InputError
-        If the file is missing, of another kind, or its head is damaged.
-    DataError
-        If its rows are damaged.
-    """
+    """Read a ``.csv`` (everything as text, empty cells as missing) or ``.parquet`` file."""
     file = _checked(path)
     if file.suffix.lower() == ".parquet":
         opened = _open_parquet(file)
@@ -88,11 +72,6 @@ def open_batches(path: str | Path, *, key: str | None = None) -> Batches:
     """Open a file for reading batch by batch.
 
     ``key`` names a column that hardly repeats: a dictionary of it would come whole with every batch.
-
-    Raises
-    ------
-    InputError, DataError
-        As :func:`read_frame`; if the file is damaged further down, when that is read.
     """
     file = _checked(path)
     if file.suffix.lower() == ".csv":

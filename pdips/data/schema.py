@@ -168,17 +168,11 @@ class Column(BaseModel):
         if self.bin_edges and (self.bin_edges[0] != self.lower or self.bin_edges[-1] != self.upper):
             raise ValueError("bin_edges must start at lower and end at upper")
         if self.is_binned:
-            self._check_edges()
-
-    def _check_edges(self) -> None:
-        if self.integer and self.bin_edges and not all(edge.is_integer() for edge in self.bin_edges):
-            raise ValueError("bin_edges of an integer column must be whole numbers")
-        if not (np.diff(self.edges) > 0).all():
-            raise ValueError(
-                "every bin of an integer column must hold a whole number; use fewer bins"
-                if self.integer
-                else "bin_edges must increase"
-            )
+            if self.integer and self.bin_edges and not all(edge.is_integer() for edge in self.bin_edges):
+                raise ValueError("bin_edges of an integer column must be whole numbers")
+            few = "every bin of an integer column must hold a whole number; use fewer bins"
+            if not (np.diff(self.edges) > 0).all():
+                raise ValueError(few if self.integer else "bin_edges must increase")
 
     @property
     def is_categorical(self) -> bool:
@@ -387,7 +381,11 @@ class Schema(BaseModel):
         most_levels : int
             A numeric column with more different values than this is drafted with bounds and bins.
         """
-        keys = [str(name) for name in frame.columns if _looks_like_key(frame[name], most_levels)]
+        keys = [  # text with too many different values to be levels that anybody could list
+            str(name)
+            for name, values in frame.items()
+            if not pd.api.types.is_numeric_dtype(values) and values.nunique() > most_levels
+        ]
         columns = {
             str(name): _draft_column(frame[name], most_levels) for name in frame.columns if str(name) not in keys
         }
@@ -395,11 +393,6 @@ class Schema(BaseModel):
             f"# {name}: many different texts; if it says whose record it is: [records] person\n" for name in keys
         )
         return f"{DRAFT_WARNING}{note}{DRAFT_HINT}\n{tomli_w.dumps({'columns': columns})}"
-
-
-def _looks_like_key(values: pd.Series, most_levels: int) -> bool:
-    """Whether a column is text with too many different values to be levels that anybody could list."""
-    return not pd.api.types.is_numeric_dtype(values) and values.nunique() > most_levels
 
 
 def _draft_column(values: pd.Series, most_levels: int) -> dict[str, Any]:
@@ -426,16 +419,13 @@ def _hint(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {spelt[close[0]]!r}?)" if close else ""
 
 
-def _known_keys(location: tuple[int | str, ...]) -> Iterable[str]:
-    models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records}
-    return (models.get(str(location[0]), Schema) if len(location) > 1 else Schema).model_fields
-
-
 def _one_line(error: ValidationError) -> str:
     """Return one complaint of pydantic, an unknown key before all others, as a line that names the key."""
     first = min(error.errors(), key=lambda complaint: complaint["type"] != "extra_forbidden")
     where = ".".join(str(part) for part in first["loc"])
     if first["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_hint(str(first['loc'][-1]), _known_keys(first['loc']))}"
+        models: dict[str, type[BaseModel]] = {"columns": Column, "records": Records}
+        known = models.get(str(first["loc"][0]), Schema) if len(first["loc"]) > 1 else Schema
+        return f"{where}: unknown key{_hint(str(first['loc'][-1]), known.model_fields)}"
     message = first["msg"].removeprefix("Value error, ").replace("Tuple", "List").replace("tuple", "list")
     return f"{where}: {message}" if where else message

@@ -62,11 +62,12 @@ class Table:
             raise DataError("the table has no records")
         self.frame = frame
         self.counts: IntArray | None = None
-        self.codes = {
-            name: encode(name, frame[name], column)
-            for name, column in schema.columns.items()
-            if column.is_categorical or column.is_binned or _check_numeric(name, frame[name], column)
-        }
+        self.codes: dict[str, IntArray] = {}
+        for name, column in schema.columns.items():
+            if column.is_categorical or column.is_binned:
+                self.codes[name] = encode(name, frame[name], column)
+            else:
+                numbers(name, frame[name], column)  # to be refused if they break a rule
         self._check_impossible()
         _check_persons(frame, schema)
 
@@ -210,36 +211,17 @@ def tally(place: IntArray, counts: IntArray | None, n_places: int) -> IntArray:
     return np.bincount(place, weights=counts, minlength=n_places).astype(np.int64)
 
 
-def _check_numeric(name: str, values: pd.Series, column: Column) -> bool:
-    numbers(name, values, column)
-    return False
-
-
 def decode(schema: Schema, codes: Mapping[str, IntArray], rng: np.random.Generator) -> pd.DataFrame:
-    """Turn codes into records: levels as they are spelt, numbers drawn evenly inside their bins.
-
-    Parameters
-    ----------
-    schema : Schema
-        Says what each code means.
-    codes : mapping of str to ndarray of int64, shape (records,)
-        Level or bin of each record, ``n_values`` for missing.
-    rng : numpy.random.Generator
-        For the position within a bin, which depends on no record.
-
-    Returns
-    -------
-    DataFrame
-        The columns of ``codes``, in their order.
-    """
-    return pd.DataFrame({name: _decode(schema.columns[name], column, rng) for name, column in codes.items()})
-
-
-def _decode(column: Column, codes: IntArray, rng: np.random.Generator) -> Any:
-    if column.is_categorical:
-        return _level_array(column).take(codes)
-    drawn = _draw_inside(column, np.minimum(codes, column.n_values - 1), rng)
-    return number_array(column, np.where(codes == column.n_values, np.nan, drawn))
+    """Turn codes into records: levels as they are spelt, numbers drawn evenly inside their bins."""
+    made: dict[str, Any] = {}
+    for name, each in codes.items():
+        column = schema.columns[name]
+        if column.is_categorical:
+            made[name] = _level_array(column).take(each)
+        else:
+            drawn = _draw_inside(column, np.minimum(each, column.n_values - 1), rng)
+            made[name] = number_array(column, np.where(each == column.n_values, np.nan, drawn))
+    return pd.DataFrame(made)
 
 
 def number_array(column: Column, drawn: FloatArray) -> Any:
@@ -257,13 +239,7 @@ def number_array(column: Column, drawn: FloatArray) -> Any:
 
 
 def check_representable(schema: Schema) -> None:
-    """Check, before anything is spent, that every level and bin of a schema can be written to a file.
-
-    Raises
-    ------
-    InputError
-        If one can't be; the message names the column.
-    """
+    """Check, before anything is spent, that every level and bin of a schema can be written to a file."""
     for name, column in schema.columns.items():
         if column.is_categorical or column.is_binned:
             codes = {name: np.arange(column.n_levels)}

@@ -25,10 +25,9 @@ from pdips.errors import InputError
 from pdips.margins import synthesis
 from pdips.margins.domain import Domain, check_domain, domain_of
 from pdips.mechanism import Drawn, Mechanism, Split
-from pdips.privacy.coins import integers_below, smoothing_coins
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.noise import RandomBits, integers_below, smoothing_coins
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 

@@ -1,9 +1,4 @@
-"""The one door to a confidential table: whoever holds it answers the steps of a plan, in order, and nothing else.
-
-There are three curators. ``Drawing``, here, answers a release. ``Recording`` and ``Enumerating`` (``replay.py``) tell
-audits what many independent runs would show, and the exact law on a tiny table. All three run the mechanism's own
-``synthesize``.
-"""
+"""The one door to a confidential table: whoever holds it answers the steps of a plan, in order, and nothing else."""
 
 import time
 from abc import ABC, abstractmethod
@@ -19,12 +14,7 @@ from numpy.typing import NDArray
 from pdips.arrays import BoolArray, IntArray
 from pdips.data.table import Table
 from pdips.errors import PlanError
-from pdips.privacy.noise import (
-    RandomBits,
-    discrete_gaussian,
-    discrete_laplace,
-    exponential_mechanism,
-)
+from pdips.privacy.noise import RandomBits, discrete_gaussian, discrete_laplace, exponential_mechanism
 from pdips.privacy.plan import AnswerLaw, Plan, Step
 
 Progress = Callable[[str], None]
@@ -68,14 +58,8 @@ class Curator(ABC):
     """Holds a table and answers the steps of a plan.
 
     A step that isn't the next one, or that has been asked as often as the plan says, raises :class:`PlanError` before
-    the table is read.
-
-    Parameters
-    ----------
-    plan : Plan
-        What may be asked.
-    table : Table
-        The confidential table.
+    the table is read. :class:`Drawing` answers a release; ``Recording`` and ``Enumerating`` (``replay.py``) tell audits
+    what many independent runs would show, and the exact law on a tiny table.
     """
 
     def __init__(self, plan: Plan, table: Table) -> None:
@@ -117,44 +101,29 @@ class Curator(ABC):
     def count(
         self, step: Step, statistic: Statistic, possible: BoolArray | None = None, *, units: int | Fraction = 1
     ) -> IntArray:
-        """Return whole numbers of the table with the noise of the step's price.
+        """Return whole numbers of the table, shape (numbers,), with the noise of the step's price.
 
         Parameters
         ----------
         step : Step
             With law ``"laplace"`` or ``"gaussian"``.
         statistic : callable
-            Takes the table; returns the exact numbers, shape (numbers,). One person moves them by the step's
-            sensitivity at most.
+            Takes the table; returns the exact numbers. One person moves them by the step's sensitivity at most.
         possible : ndarray of bool, shape (numbers,), optional
             Which numbers can differ from 0; the others are 0 and have no noise. Public.
         units : int or Fraction
             The statistic's sensitivity in units of the step's, where it follows from public facts that no plan knows:
             the number of records, or earlier answers.
-
-        Returns
-        -------
-        ndarray of int64, shape (numbers,)
         """
         self._take(step, "laplace", "gaussian")
         return self._count(step.enlarged(units), statistic, possible)
 
     def choose(self, step: Step, scores: Statistic, *, units: int | Fraction = 1) -> IntArray:
-        """Return one candidate for each row of scores, by exponential mechanisms.
+        """Return one candidate for each row of scores, by exponential mechanisms, shape (choices,).
 
-        Parameters
-        ----------
-        step : Step
-            With law ``"exponential"``. Its sensitivity is that of all rows together.
-        scores : callable
-            Takes the table; returns scores in whole steps, shape (choices, candidates); the smallest int64 marks a
-            candidate that isn't available.
-        units : int or Fraction
-            The sensitivity of the scores in units of the step's, as for :meth:`count`.
-
-        Returns
-        -------
-        ndarray of int64, shape (choices,)
+        ``scores`` takes the table and returns whole steps, shape (choices, candidates); the smallest int64 marks a
+        candidate that isn't available. The step's sensitivity is that of all rows together; ``units`` as in
+        :meth:`count`.
         """
         self._take(step, "exponential")
         return self._choose(step.enlarged(units), scores)
@@ -162,13 +131,7 @@ class Curator(ABC):
     def draw(self, step: Step, distribution: Callable[[Table], Distribution]) -> Any:
         """Return a draw from a distribution that depends on the table.
 
-        Parameters
-        ----------
-        step : Step
-            With law ``"bounded-range"`` or ``"distribution"``.
-        distribution : callable
-            Takes the table; returns what to draw from. The log ratio of its densities for neighbouring tables is
-            bounded by the step's price, as the law says.
+        The log ratio of its densities for neighbouring tables is bounded by the step's price, as the law says.
         """
         self._take(step, "bounded-range", "distribution")
         return self._draw(step, distribution)
@@ -223,17 +186,7 @@ def _block(step: Step) -> tuple[str, str, int]:
 
 
 class Drawing(Curator):
-    """Answers a release, with exact noise from random bits.
-
-    Parameters
-    ----------
-    plan, table
-        As :class:`Curator` has them.
-    bits : RandomBits
-        Where randomness comes from.
-    clock : Clock, optional
-        Times the parts of the work.
-    """
+    """Answers a release, with exact noise from random bits."""
 
     def __init__(self, plan: Plan, table: Table, bits: RandomBits, clock: Clock | None = None) -> None:
         super().__init__(plan, table)
@@ -259,12 +212,7 @@ class Drawing(Curator):
 def noisy_counts(
     counts: IntArray, possible: BoolArray | None, step: Step, bits: RandomBits, n_runs: int = 1
 ) -> IntArray:
-    """Add exact noise to the numbers that can differ from 0; the others are 0 and stay so.
-
-    Returns
-    -------
-    ndarray of int64, shape (runs, numbers)
-    """
+    """Add exact noise to the numbers that can differ from 0; the others are 0 and stay so."""
     kept = slice(None) if possible is None or possible.all() else possible
     true = counts[kept]
     size = n_runs * len(true)

@@ -15,32 +15,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
+from pdips.privacy import ledger_file as file
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
 from pdips.privacy.account import Outcome, Priced, Role, Unit
 from pdips.privacy.account import Receipt as Receipt
-from pdips.privacy.ledger_file import (
-    ADDED,
-    APPLICATION_ID,
-    COPIED,
-    FORMAT,
-    account_name,
-    append,
-    attempt_of,
-    columns_of,
-    create,
-    create_tables,
-    digest_of,
-    entry_of,
-    now,
-    one_value,
-    open_attempts,
-    read_account,
-    read_unit,
-    text,
-    unit_of,
-)
 from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, to_replace_one
 
 if TYPE_CHECKING:
@@ -115,9 +95,9 @@ class Ledger:
         total_epsilon, total_delta = positive(epsilon, "epsilon"), exact(delta, "delta")
         if not 0 <= total_delta < 1:
             raise InputError(f"delta must be at least 0 and below 1, got {delta}")
-        row = (now(), text(total_epsilon), text(total_delta))
+        row = (file.now(), file.text(total_epsilon), file.text(total_delta))
         with self._transaction(create_for=choice(neighbours, get_args(Neighbours), "neighbours")) as connection:
-            account = read_account(connection)
+            account = file.read_account(connection)
             if account.neighbours != neighbours:
                 raise InputError(
                     f"ledger {self.path} is kept for {account.neighbours} neighbours, fixed by its first entry; "
@@ -129,25 +109,15 @@ class Ledger:
                     f"ledger {self.path} has already spent {_pair(*spent)}{_reserved(account)}; "
                     f"the total can't be {_pair(total_epsilon, total_delta)}"
                 )
-            append(connection, "totals", *row)
+            file.append(connection, "totals", *row)
 
     @contextmanager
     def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
         """Reserve a price before the table is read; the release made inside turns it into its charge.
 
-        Parameters
-        ----------
-        mechanism : Mechanism
-            What will be asked of the table.
-        schema : Schema
-            With which the table will be read.
-        explain : bool
-            Record that whoever asked wanted to see the details of a refusal.
-
-        Notes
-        -----
         If the table is refused (``DataError``) or something else fails before the charge, that is recorded and nothing
-        is charged. A process that dies leaves an open reservation: it counts against the total until ``strike``.
+        is charged; ``explain`` records that details of a refusal were asked for. A process that dies leaves an open
+        reservation: it counts against the total until ``strike``.
 
         Raises
         ------
@@ -175,7 +145,7 @@ class Ledger:
     def charge(
         self, loss: PrivacyLoss, spends: Sequence[Spend], *, mechanism: str, schema: "Schema", fingerprint: str
     ) -> int:
-        """Record a spend, durably, before its noise is drawn; or refuse it and record nothing.
+        """Record a spend, durably, before its noise is drawn, and return its number; or refuse it and record nothing.
 
         Parameters
         ----------
@@ -189,11 +159,6 @@ class Ledger:
             Of the table; it says for which unit of privacy the price holds.
         fingerprint : str
             Text that identifies the table; only a salted hash of it is kept. The first charge binds the ledger to it.
-
-        Returns
-        -------
-        int
-            The entry's number; once it is returned, the spend is on disk.
 
         Raises
         ------
@@ -211,17 +176,17 @@ class Ledger:
             if attempt is None:
                 attempt = self._attempt(connection, mechanism, loss, schema, explain=False)
             else:
-                self._check_held(connection, attempt, (mechanism, *map(text, (loss.epsilon, loss.delta))), schema)
+                self._check_held(connection, attempt, (mechanism, *map(file.text, (loss.epsilon, loss.delta))), schema)
             self._recognise(connection, fingerprint)
-            copied = ", ".join(COPIED)
+            copied = ", ".join(file.COPIED)
             row = connection.execute(f"SELECT {copied} FROM attempts WHERE number = ?", (attempt,)).fetchall()[0]
-            number = append(connection, "entries", now(), *row)
+            number = file.append(connection, "entries", file.now(), *row)
             for spend in spends:
-                append(connection, "items", number, spend.step, text(spend.epsilon), spend.composition)
-            append(connection, "receipts", number, secrets.token_hex(8))
-            append(connection, "outcomes", now(), attempt, "charged", number)
-            if read_unit(connection) is None:
-                append(connection, "units", now(), *columns_of(Unit.of(schema)), 0)
+                file.append(connection, "items", number, spend.step, file.text(spend.epsilon), spend.composition)
+            file.append(connection, "receipts", number, secrets.token_hex(8))
+            file.append(connection, "outcomes", file.now(), attempt, "charged", number)
+            if file.read_unit(connection) is None:
+                file.append(connection, "units", file.now(), *file.columns_of(Unit.of(schema)), 0)
         self._held = None
         return number
 
@@ -231,18 +196,18 @@ class Ledger:
         No noise was drawn for it; should its process still run, its charge will be refused.
         """
         with self._transaction() as connection:
-            if number not in {row["number"] for row in open_attempts(connection)}:
+            if number not in {row["number"] for row in file.open_attempts(connection)}:
                 raise InputError(f"ledger {self.path} has no open reservation {number}; `pdips ledger show` lists them")
-            append(connection, "outcomes", now(), number, "struck", None)
+            file.append(connection, "outcomes", file.now(), number, "struck", None)
 
     def declare_unit(self, schema: "Schema") -> None:
         """Record the curator's word that all entries of version 0.1 were for the unit of privacy of this schema."""
         with self._transaction() as connection:
-            if read_unit(connection) is not None:
+            if file.read_unit(connection) is not None:
                 raise InputError(f"ledger {self.path} has its unit of privacy on record already")
-            if not one_value(connection, "SELECT count(*) FROM entries"):
+            if not file.one_value(connection, "SELECT count(*) FROM entries"):
                 raise InputError(f"ledger {self.path} has no charge yet; the first one fixes its unit of privacy")
-            append(connection, "units", now(), *columns_of(Unit.of(schema)), 1)
+            file.append(connection, "units", file.now(), *file.columns_of(Unit.of(schema)), 1)
 
     def adopt(self, fingerprint: str, *, role: Role = "version") -> None:
         """Let a corrected version of the same table, or another table of the same persons, share this account."""
@@ -250,7 +215,7 @@ class Ledger:
         with self._transaction() as connection:
             self._recognise(connection, fingerprint, adopt=role)
             if self._held is not None:
-                append(connection, "outcomes", now(), self._held, "adopted", None)
+                file.append(connection, "outcomes", file.now(), self._held, "adopted", None)
         self._held = None
 
     def tables(self) -> list[tuple[str, str]]:
@@ -266,13 +231,13 @@ class Ledger:
         """Return the receipt of an entry, for its release to carry; None for an entry of version 0.1."""
         with self._transaction("BEGIN") as connection:
             tokens = connection.execute("SELECT token FROM receipts WHERE entry = ?", (number,)).fetchall()
-            name = account_name(connection)
+            name = file.account_name(connection)
         return Receipt(account=name, number=number, token=tokens[0]["token"]) if tokens else None
 
     def compare(self, receipt: Receipt) -> str | None:
         """Return what is wrong if a release with this receipt isn't in the account, else None."""
         with self._transaction("BEGIN") as connection:
-            name, n_entries = account_name(connection), one_value(connection, "SELECT count(*) FROM entries")
+            name, n_entries = file.account_name(connection), file.one_value(connection, "SELECT count(*) FROM entries")
         if receipt.account != name:
             return "it is charged to another account, and nothing here counts it"
         if receipt.number > n_entries:
@@ -294,7 +259,7 @@ class Ledger:
                 "SELECT a.*, o.outcome, o.entry FROM attempts a LEFT JOIN outcomes o ON o.attempt = a.number "
                 "ORDER BY a.number"
             ).fetchall()
-        return [attempt_of(row) for row in rows]
+        return [file.attempt_of(row) for row in rows]
 
     def entries(self) -> list[Entry]:
         """Return every charge, oldest first."""
@@ -308,13 +273,13 @@ class Ledger:
         for item in items:
             spend = Spend(step=item["step"], epsilon=Fraction(item["epsilon"]), composition=item["composition"])
             spends[item["entry"]].append(spend)
-        units = {row["entry"]: {"unit": unit_of(row), "schema": row["schema"]} for row in told}
-        return [entry_of(row, spends[row["number"]], **units.get(row["number"], {})) for row in rows]
+        units = {row["entry"]: {"unit": file.unit_of(row), "schema": row["schema"]} for row in told}
+        return [file.entry_of(row, spends[row["number"]], **units.get(row["number"], {})) for row in rows]
 
     def summary(self) -> Account:
         """Return the account's neighbours and unit, its total, and what is spent and remains of it."""
         with self._transaction("BEGIN") as connection:
-            return read_account(connection)
+            return file.read_account(connection)
 
     @contextmanager
     def _holding(self, mechanism: str, loss: PrivacyLoss | None, schema: "Schema", *, explain: bool) -> Iterator[None]:
@@ -333,13 +298,9 @@ class Ledger:
         finally:
             if self._held is not None:
                 self._held = None
-                self._close(number, outcome)
-
-    def _close(self, number: int, outcome: Outcome) -> None:
-        """Record what came of a reservation, unless that is on record."""
-        with self._transaction() as connection:
-            if number in {row["number"] for row in open_attempts(connection)}:
-                append(connection, "outcomes", now(), number, outcome, None)
+                with self._transaction() as connection:
+                    if number in {row["number"] for row in file.open_attempts(connection)}:
+                        file.append(connection, "outcomes", file.now(), number, outcome, None)
 
     def _attempt(
         self,
@@ -351,38 +312,43 @@ class Ledger:
         explain: bool,
     ) -> int:
         """Check that the account can hold a price, and append the attempt; without a loss it costs nothing."""
-        account, unit = read_account(connection), Unit.of(schema)
+        account, unit = file.read_account(connection), Unit.of(schema)
         price: tuple[object, ...] = ("none", account.neighbours, "0", "0", "0", "0", "0")
         if loss is not None:
-            charged = self._convert(loss, account.neighbours)
+            if loss.neighbours == "replace-one" != account.neighbours:
+                raise InputError(
+                    f"ledger {self.path} is kept for add-remove neighbours and can't hold a replace-one loss, which "
+                    "says nothing of the number of records; charge an add-remove loss or name another ledger"
+                )
+            charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
             self._refuse_unit(connection, unit)
             self._refuse_overspending(account, charged)
             numbers = (loss.epsilon, loss.delta, loss.rho, charged.epsilon, charged.delta)
-            price = (loss.kind, loss.neighbours, *map(text, numbers))
-        row = (now(), mechanism, *price, *columns_of(unit), digest_of(schema), int(explain))
-        return append(connection, "attempts", *row)
+            price = (loss.kind, loss.neighbours, *map(file.text, numbers))
+        row = (file.now(), mechanism, *price, *file.columns_of(unit), file.digest_of(schema), int(explain))
+        return file.append(connection, "attempts", *row)
 
     def _check_held(
         self, connection: sqlite3.Connection, number: int, asked: tuple[str, ...], schema: "Schema"
     ) -> None:
         """Refuse to charge anything but the open reservation that is held."""
-        row = next((row for row in open_attempts(connection) if row["number"] == number), None)
+        row = next((row for row in file.open_attempts(connection) if row["number"] == number), None)
         if row is None:
             raise InputError(f"ledger {self.path}: the reservation was struck meanwhile; nothing is charged")
-        if (row["mechanism"], row["epsilon"], row["delta"], row["schema"]) != (*asked, digest_of(schema)):
+        if (row["mechanism"], row["epsilon"], row["delta"], row["schema"]) != (*asked, file.digest_of(schema)):
             raise InputError(f"ledger {self.path}: another price or schema was reserved than is to be charged")
         self._refuse_unit(connection, Unit.of(schema))
 
     def _refuse_unit(self, connection: sqlite3.Connection, unit: Unit) -> None:
         """Refuse a price for a unit of privacy whose losses don't add to those in the account."""
-        account = read_unit(connection)
+        account = file.read_unit(connection)
         if account is not None and not unit.fits(account):
             raise InputError(
                 f"ledger {self.path} is kept for this unit of privacy: {account}. The schema has another: {unit}. "
                 "Prices for different units don't add up: give the schema the records and public columns of the "
                 "account, or name another ledger, whose total counts apart"
             )
-        if account is None and one_value(connection, "SELECT count(*) FROM entries"):
+        if account is None and file.one_value(connection, "SELECT count(*) FROM entries"):
             raise InputError(
                 f"ledger {self.path} has charges of version 0.1, which didn't record the unit of privacy (person "
                 f"column, cap, public columns). If all of them were for the unit of this schema ({unit}), say so with "
@@ -415,23 +381,23 @@ class Ledger:
 
     def _identify(self, connection: sqlite3.Connection, create_for: Neighbours | None) -> None:
         """Check that the file is a ledger of this format; make one of an empty file if ``create_for`` is given."""
-        marks = tuple(one_value(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
-        if marks == (APPLICATION_ID, FORMAT):
+        marks = tuple(file.one_value(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
+        if marks == (file.APPLICATION_ID, file.FORMAT):
             return
-        if marks == (APPLICATION_ID, 1):
-            create_tables(connection, ADDED)
+        if marks == (file.APPLICATION_ID, 1):
+            file.create_tables(connection, file.ADDED)
             return
-        if marks[0] == APPLICATION_ID:
+        if marks[0] == file.APPLICATION_ID:
             raise InputError(f"ledger {self.path} was written by another version of pdips; use that one")
-        if any(marks) or one_value(connection, "SELECT count(*) FROM sqlite_master"):
+        if any(marks) or file.one_value(connection, "SELECT count(*) FROM sqlite_master"):
             raise InputError(f"ledger {self.path} {_FOREIGN}")
         if create_for is None:
             raise InputError(f"ledger {self.path} is empty; no total was set and nothing charged yet")
-        create(connection, create_for)
+        file.create(connection, create_for)
 
     def _recognise(self, connection: sqlite3.Connection, fingerprint: str, *, adopt: Role | None = None) -> None:
         """Bind a new ledger to the table; refuse another table than a bound one's, unless it is to be adopted."""
-        salt = one_value(connection, "SELECT salt FROM account")
+        salt = file.one_value(connection, "SELECT salt FROM account")
         digest = hashlib.blake2b(fingerprint.encode(), salt=salt, digest_size=32).digest()
         known = [row["hash"] for row in connection.execute("SELECT hash FROM fingerprints").fetchall()]
         if digest in known:
@@ -442,20 +408,9 @@ class Ledger:
                 "another table of the same persons, let it share the account with `pdips ledger adopt`, otherwise name "
                 "another ledger"
             )
-        number = append(connection, "fingerprints", now(), digest)
+        number = file.append(connection, "fingerprints", file.now(), digest)
         if known and adopt is not None:
-            append(connection, "roles", number, adopt)
-
-    def _convert(self, loss: PrivacyLoss, neighbours: Neighbours) -> PrivacyLoss:
-        """Return the loss in the account's relation of neighbours."""
-        if loss.neighbours == neighbours:
-            return loss
-        if neighbours == "replace-one":
-            return to_replace_one(loss)
-        raise InputError(
-            f"ledger {self.path} is kept for add-remove neighbours and can't hold a replace-one loss, which "
-            "says nothing of the number of records; charge an add-remove loss or name another ledger"
-        )
+            file.append(connection, "roles", number, adopt)
 
     def _refuse_overspending(self, account: Account, charged: PrivacyLoss) -> None:
         """Raise RefusedError unless the charge fits into what remains."""

@@ -1,16 +1,13 @@
-"""The only place that draws noise: exact samplers from uniform bits.
+"""The only place that draws noise: exact samplers, whose laws are never rounded (``docs/proofs/noise.md``).
 
-Every sampler here draws from *exactly* the stated law. The method is the same throughout: a uniform number is
-revealed bit by bit, an approximation with a known error bound decides where it falls, and in the rare case that the
-bits revealed so far can't decide, more bits and more decimal digits are taken until they do.
-Nothing is ever rounded into the wrong outcome, and no outcome's probability is rounded to 0 (``docs/proofs/noise.md``).
-
-Uniform bits come from the operating system. A numpy Generator may be passed instead, for tests and studies.
+A uniform number is revealed bit by bit, an approximation with a known error bound decides where it falls, and in the
+rare case that the bits so far can't decide, more bits and more decimal digits are taken until they do. Bits come from
+the operating system, or for tests and studies from a numpy Generator.
 """
 
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache, lru_cache, partial
@@ -40,13 +37,7 @@ FILTER = 2.0**-30
 
 
 class RandomBits:
-    """Uniform bits, from the operating system or, for tests, from a seeded generator.
-
-    Parameters
-    ----------
-    rng : numpy.random.Generator, optional
-        Leave it out for anything that is to be published: who can repeat the bits can subtract the noise.
-    """
+    """Uniform bits, from the operating system or, for tests, from a seeded generator."""
 
     def __init__(self, rng: np.random.Generator | None = None) -> None:
         self.reproducible = rng is not None
@@ -196,13 +187,7 @@ def _geometric(rate: Fraction, n: int, bits: RandomBits) -> IntArray:
 
 
 def check_scale(scale: Fraction, law: Literal["laplace", "gaussian"]) -> None:
-    """Refuse a scale of discrete Laplace noise, or a variance of discrete Gaussian noise, that can't be drawn.
-
-    Raises
-    ------
-    InputError
-        If the scale is not above 0, or above 2^50; if the variance is below 2^-40, or above 2^80.
-    """
+    """Refuse a scale of discrete Laplace noise, or a variance of discrete Gaussian noise, that can't be drawn."""
     if law == "laplace" and not 0 < scale <= LARGEST_SCALE:
         raise InputError("the scale of the noise must be above 0 and at most 2^50: epsilon is too small for this table")
     if law == "gaussian" and not Fraction(1, 2**40) <= scale <= 2**80:
@@ -212,26 +197,6 @@ def check_scale(scale: Fraction, law: Literal["laplace", "gaussian"]) -> None:
 def discrete_laplace(scale: Fraction, n: int, bits: RandomBits) -> IntArray:
     """Draw exact discrete Laplace noise, P(Z = z) = (1 - r) / (1 + r) r^|z| with r = exp(-1 / scale).
 
-    Parameters
-    ----------
-    scale : Fraction
-        Scale in units of the integer grid; sensitivity / epsilon for an epsilon-private release.
-    n : int
-        Number of draws.
-    bits : RandomBits
-        Source of uniform bits.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-
-    Raises
-    ------
-    InputError
-        If the scale is not above 0, or above 2^50.
-
-    Notes
-    -----
     The difference of two independent geometric variables (Ghosh, Roughgarden and Sundararajan, 2012, call the law
     two-sided geometric). Exactness: ``docs/proofs/noise.md``, theorem 1.
     """
@@ -249,26 +214,6 @@ def discrete_laplace_variance(scale: Fraction) -> float:
 def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
     """Draw exact discrete Gaussian noise, P(Z = z) ~ exp(-z^2 / (2 variance)).
 
-    Parameters
-    ----------
-    variance : Fraction
-        The parameter sigma^2 in squared grid units (the variance itself is slightly smaller).
-    n : int
-        Number of draws.
-    bits : RandomBits
-        Source of uniform bits.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-
-    Raises
-    ------
-    InputError
-        If the variance is below 2^-40 or above 2^80.
-
-    Notes
-    -----
     Rejection from the discrete Laplace (Canonne, Kamath and Steinke, 2020, algorithm 3), with each acceptance decided
     exactly. A release of integer statistics with l2-sensitivity D is (D^2 / (2 sigma^2))-zCDP (their theorem 4).
     """
@@ -284,47 +229,78 @@ def discrete_gaussian(variance: Fraction, n: int, bits: RandomBits) -> IntArray:
 
 def _accept_gaussian(proposals: IntArray, variance: Fraction, scale: int, bits: RandomBits) -> BoolArray:
     """Toss a coin of probability exp(-(|z| - variance / scale)^2 / (2 variance)) for each proposal z."""
-    centre = float(variance / scale)
-    probability = np.exp(-((np.abs(proposals) - centre) ** 2) / (2 * float(variance)))
-    words = bits.words(len(proposals), np.uint64)
+    centre = variance / scale
+    probability = np.exp(-((np.abs(proposals) - float(centre)) ** 2) / (2 * float(variance)))
+
+    def bounds(i: int) -> Bounds:
+        return partial(_exp_bounds, (abs(int(proposals[i])) - centre) ** 2 / (2 * variance))
+
+    return _toss(probability, bounds, bits)
+
+
+def _toss(probability: FloatArray, bounds: Callable[[int], Bounds], bits: RandomBits) -> BoolArray:
+    """Toss coins of probabilities that are known as doubles and, for the i-th coin, enclosed by ``bounds(i)``."""
+    words = bits.words(len(probability), np.uint64)
     uniform = words.astype(np.float64) * 2.0**-WORD_BITS
-    accepted = uniform < probability
+    tossed: BoolArray = uniform < probability
     for i in np.flatnonzero(np.abs(uniform - probability) < FILTER):
-        exponent = (abs(int(proposals[i])) - variance / scale) ** 2 / (2 * variance)
-        lazy = _LazyUniform(int(words[i]), WORD_BITS, bits)
-        accepted[i] = lazy.below(partial(_exp_bounds, exponent))
-    return accepted
+        tossed[i] = _LazyUniform(int(words[i]), WORD_BITS, bits).below(bounds(i))
+    return tossed
+
+
+def smoothing_coins(
+    prior: IntArray, balls: IntArray, exponents: Sequence[Fraction], which: IntArray, bits: RandomBits
+) -> BoolArray:
+    """Toss coins of probability w / (w + b (e^x - 1)), exactly; ``which`` exponent is each coin's x.
+
+    That is the probability of a ball of the prior in an urn that has b balls beside a prior of total weight
+    w / (e^x - 1).
+    """
+    with np.errstate(over="ignore"):
+        growth = np.expm1([float(exponent) for exponent in exponents])[which]
+        probability = prior / (prior + balls * growth)
+
+    def bounds(i: int) -> Bounds:
+        return partial(_coin_bounds, int(prior[i]), int(balls[i]), exponents[int(which[i])])
+
+    return _toss(probability, bounds, bits)
+
+
+def _coin_bounds(prior: int, balls: int, exponent: Fraction, digits: int) -> tuple[Fraction, Fraction]:
+    """Enclose w y / (w y + b (1 - y)), y = e^-x, which rises with y."""
+    least, most = _exp_bounds(exponent, digits)
+    low, high = (prior * y / (prior * y + balls * (1 - y)) for y in (max(least, Fraction(0)), min(most, Fraction(1))))
+    return low, high
+
+
+def decay_coins(steps: IntArray, unit: Fraction, bits: RandomBits) -> BoolArray:
+    """Toss coins of probability exp(-unit * steps), exactly; ``unit`` is in nats a step."""
+    return _toss(np.exp(-steps * float(unit)), lambda i: partial(_exp_bounds, unit * int(steps[i])), bits)
+
+
+def integers_below(bounds: IntArray, bits: RandomBits) -> IntArray:
+    """Draw integers, each uniform on 0, 1, ..., bound - 1 for a bound of its own.
+
+    A 64-bit word is taken modulo the bound unless it lies in the incomplete last block of that length; then another one
+    is drawn. So all values have one probability (``docs/proofs/urns.md``, lemma 1).
+    """
+    limits = bounds.astype(np.uint64)
+    drawn, open_ = np.empty(len(bounds), dtype=np.int64), np.arange(len(bounds))
+    while len(open_):
+        words, limit = bits.words(len(open_), np.uint64), limits[open_]
+        excess = (~limit + np.uint64(1)) % limit  # 2^64 modulo the bound
+        accepted = words <= ~excess  # below 2^64 - excess, a multiple of the bound; excess = 0 accepts everything
+        drawn[open_[accepted]] = (words % limit)[accepted].astype(np.int64)
+        open_ = open_[~accepted]
+    return drawn
 
 
 def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) -> IntArray:
     """Choose one candidate in each row with probability proportional to exp(unit * score), exactly.
 
-    Parameters
-    ----------
-    scores : ndarray of int64, shape (rows, candidates)
-        Scores in whole steps of a public grid (:func:`quantise`); the smallest int64 marks a candidate that is not
-        available in that row. Which ones are available must be public.
-    unit : Fraction
-        Nats a step; epsilon * step / (2 * sensitivity) for the usual guarantee.
-    bits : RandomBits
-        Source of uniform bits.
-
-    Returns
-    -------
-    ndarray of int64, shape (rows,)
-        The index of the chosen candidate.
-
-    Raises
-    ------
-    InputError
-        If a row has no available candidate, the unit is not above 0, or a score is 2^61 steps or more from 0.
-
-    Notes
-    -----
-    McSherry and Talwar (2007). Scores more than 60 nats below the best of their row count as 60 below, which leaves the
-    privacy loss at most the oscillation of the score difference. Weights are enclosed between
-    rationals of d decimal digits, d raised until the drawn number is decided, so the law is the softmax itself and no
-    bit of loss is added (``docs/proofs/noise.md``, theorem 3).
+    ``scores`` (rows, candidates) are whole steps of a public grid, ``unit`` nats a step; the smallest int64 marks a
+    candidate that isn't available, which must be public. Scores more than 60 nats below the best of their row count as
+    60 below, which costs nothing; the law is the softmax itself (``docs/proofs/noise.md``, theorem 3).
     """
     below, available = _steps_below_best(scores, unit)
     weights = np.where(available, np.exp(-below * float(unit)), 0.0)
@@ -339,13 +315,7 @@ def exponential_mechanism(scores: IntArray, unit: Fraction, bits: RandomBits) ->
 
 
 def choice_log_probabilities(scores: IntArray, unit: Fraction) -> FloatArray:
-    """Return the log probabilities with which :func:`exponential_mechanism` chooses, to double precision.
-
-    Returns
-    -------
-    ndarray, shape (rows, candidates)
-        Minus infinity for a candidate that is not available.
-    """
+    """Return the log probabilities with which :func:`exponential_mechanism` chooses, to double precision."""
     below, available = _steps_below_best(scores, unit)
     logits = np.where(available, -below * float(unit), -np.inf)
     return np.asarray(logits - np.logaddexp.reduce(logits, axis=1, keepdims=True))
@@ -360,12 +330,7 @@ def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, BoolA
         raise InputError("the exponential mechanism needs a unit above 0 and scores within 2^61 steps of 0")
     best = scores.max(axis=1, keepdims=True)
     below = np.where(available, best - np.where(available, scores, best), 0)
-    return np.minimum(below, _steps_to_floor(unit)), available
-
-
-def _steps_to_floor(unit: Fraction) -> int:
-    """Return ``FLOOR_NATS`` in whole steps of the score's grid, rounded up."""
-    return min(math.ceil(FLOOR_NATS / unit), 2**62)
+    return np.minimum(below, min(math.ceil(FLOOR_NATS / unit), 2**62)), available
 
 
 def _choose_exactly(below: IntArray, available: BoolArray, unit: Fraction, uniform: _LazyUniform) -> int:
@@ -395,22 +360,6 @@ def quantise(values: FloatArray, step: Fraction) -> IntArray:
 
     Two values at most D apart are at most ceil(D / step) steps apart, which neither half-to-even rounding nor the same
     formula in doubles can promise (``docs/proofs/noise.md``).
-
-    Parameters
-    ----------
-    values : ndarray of float64
-        Finite values, at most 2^40 steps from 0.
-    step : Fraction
-        The public grid step, in the unit of ``values``.
-
-    Returns
-    -------
-    ndarray of int64, the shape of ``values``
-
-    Raises
-    ------
-    InputError
-        If the step is not above 0, or a value is not finite or too large for the grid.
     """
     if step <= 0:
         raise InputError("the grid step must be above 0")

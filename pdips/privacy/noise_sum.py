@@ -29,19 +29,7 @@ ROOT = 1e-6
 
 @dataclass(frozen=True)
 class Terms:
-    """Independent draws of the same noise with the same weight in a sum.
-
-    Parameters
-    ----------
-    weight : float
-        What each is multiplied by.
-    n : int
-        How many there are.
-    scale : Fraction
-        Of the discrete Laplace law, or sigma^2 of the discrete Gaussian one.
-    law : {"laplace", "gaussian"}
-        Of each draw.
-    """
+    """Independent draws of the same noise with the same weight in a sum."""
 
     weight: float
     n: int
@@ -56,15 +44,7 @@ class Terms:
 
 @dataclass(frozen=True)
 class NoiseSum:
-    """A weighted sum of independent noise, which is symmetric about 0.
-
-    Parameters
-    ----------
-    terms : tuple of Terms
-        Its parts.
-    normal_variance : float
-        Variance of a normal part beside them, for the error of a sample.
-    """
+    """A weighted sum of independent noise, which is symmetric about 0."""
 
     terms: tuple[Terms, ...]
     normal_variance: float = 0.0
@@ -90,21 +70,8 @@ class NoiseSum:
         return NoiseSum(terms, self.normal_variance * factor**2)
 
     def half_width(self, level: float) -> float:
-        """Return a number that the sum is within of 0 with probability ``level`` or more.
+        """Return a number that the sum is within of 0 with probability ``level`` or more, half a percent above at most.
 
-        Parameters
-        ----------
-        level : float
-            Above 0 and below 1.
-
-        Returns
-        -------
-        float
-            At most half a percent above the smallest such number, or, for a sum on a grid of steps, above the smallest
-            step that is one.
-
-        Notes
-        -----
         A normal variable G of standard deviation tau = 0.0005 sd makes the law of X + G smooth. P(|X| <= q + 5 tau) is
         at least P(|X + G| <= q) - P(|G| > 5 tau), so q at level + 6e-7, plus 5 tau, is enough for X. The law of X + G
         on a circle of circumference 2 A is q / A + sum_k 2 sin(pi k q / A) phi(pi k / A) / (pi k); A is such that X is
@@ -136,7 +103,8 @@ class NoiseSum:
 
     def _log_characteristic(self, t: NDArray[Any]) -> FloatArray:
         """Return the log of the characteristic function: that of a discrete Laplace of variance v is
-        -log(1 + 2 v sin^2(t / 2))."""
+        -log(1 + 2 v sin^2(t / 2)).
+        """
         found = -self._normal() * t**2 / 2
         for part in self.terms:
             if part.law == "laplace":
@@ -163,13 +131,7 @@ class NoiseSum:
 
 
 def check_level(level: float) -> float:
-    """Return the probability that an interval is to have.
-
-    Raises
-    ------
-    InputError
-        If it is not from 0.5 to 0.9999.
-    """
+    """Return the probability that an interval is to have."""
     if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0.5 <= level <= 0.9999:
         raise InputError(f"level must be from 0.5 to 0.9999, got {level}")
     return float(level)

@@ -7,15 +7,19 @@ from typing import Any, Literal
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, positive, zcdp
+from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, positive, spell, zcdp
 from pdips.privacy.noise import check_scale, discrete_laplace_variance
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.privacy.statement import statement
 
 AnswerLaw = Literal["laplace", "gaussian", "exponential", "bounded-range", "distribution"]
 
 NOISY: tuple[AnswerLaw, ...] = ("laplace", "gaussian")
 RANGES: tuple[AnswerLaw, ...] = ("exponential", "bounded-range")
+
+SEEDED = (
+    "MADE FROM A SEED, for tests and studies, not for publication: the assumption on random bits below fails, and "
+    "against anybody who knows or can guess the seed there is no guarantee."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +209,8 @@ class Plan:
         text = self.law
         if self.kind not in ("none", "asymptotic"):
             asked = max(parts["epsilon"], self.claim or Fraction(0))
-            text = statement(self, epsilon=asked, delta=parts["delta"])
+            amounts = {"epsilon": asked, "delta": parts["delta"]}
+            text = paragraph(self.mechanism, self.schema, self.neighbours, self.n_sets, self.law, **amounts)
         return PrivacyLoss(neighbours=self.neighbours, kind=self.kind, statement=text, sampling=self.sampling, **parts)
 
     @property
@@ -261,3 +266,50 @@ class Plan:
 def of_set(number: int, n_rounds: int) -> str:
     """Return what tells the items of one round from those of another."""
     return f", set {number}" if n_rounds > 1 else ""
+
+
+def paragraph(
+    mechanism: str,
+    schema: Schema | None,
+    neighbours: Neighbours,
+    n_sets: int,
+    law: str,
+    *,
+    epsilon: Fraction,
+    delta: Fraction,
+) -> str:
+    """Return the statement for a disclosure board; without a schema, of one record a person and no public columns."""
+    records, public = (schema.records, schema.public_columns) if schema is not None else (None, ())
+    most = records.max_per_person if records is not None else 1
+    cap, upto = (f"{most} records", "up to ") if most > 1 else ("one record", "")
+    factor = "the probability of any output by a factor of at most e^epsilon"
+    if delta:
+        factor = (
+            "the probability of any set of outputs by a factor of at most e^epsilon and, beyond that, by at most "
+            f"delta = {spell(delta)}"
+        )
+    whom = {
+        "replace-one": f"replacing all that one person ({upto}{cap}) contributed by any other values that the schema "
+        f"allows changes {factor}; the number of records is public",
+        "add-remove": f"adding or removing all that one person ({upto}{cap}) contributed changes {factor}, "
+        "for all tables of at least one record; the number of records is "
+        "protected too",
+    }[neighbours]
+    plural = "s" if n_sets > 1 else ""
+    parts = [
+        f"{mechanism} with epsilon = {spell(epsilon)} in total over {n_sets} synthetic set{plural}: {whom}.",
+        law,
+        "Assumptions: the schema (levels, bounds, bins, impossible combinations) was fixed from public knowledge; "
+        "whether and what to publish was not decided by looking at the confidential table or at unpaid diagnostics; "
+        "the random bits of the operating system are unpredictable and were not kept.",
+    ]
+    if records and records.person is None:
+        parts.append(f"That no person has more than {cap} is declared, not checked.")
+    elif records:
+        parts.append(f"Records without a value in {records.person!r} are taken to be of a different person each.")
+    if public:
+        parts.append(
+            f"Public columns, their values copied (not their order) and not protected in any way: {', '.join(public)}. "
+            "Neighbouring tables share them; only the other columns of a person change."
+        )
+    return " ".join(parts)

@@ -1,8 +1,7 @@
 """What audits see of a mechanism: many independent runs, or its exact law, by running its own ``synthesize``.
 
-A run is followed along a path of answers that are known, to the first that isn't. There it forks: by what the runs drew
-(:class:`Recording`), or into all that could be drawn (:class:`Enumerating`). It ends with the last question of a round,
-before any post-processing.
+A run is followed along a path of answers that are known, to the first that isn't. There it forks, by what the runs drew
+or into all that could be drawn; it ends with the last question of a round, before any post-processing.
 """
 
 import math
@@ -64,10 +63,7 @@ class _Paused(BaseException):
 
 
 class _Following(Curator):
-    """Follows a mechanism along a path of answers that are known, to the first that isn't, and to the end of a round.
-
-    Answers along the path are given again without a look at the table.
-    """
+    """Follows a mechanism along a path of known answers, which are given again without a look at the table."""
 
     def __init__(self, plan: Plan, table: Table, path: "_Path") -> None:
         super().__init__(plan, table)
@@ -76,11 +72,6 @@ class _Following(Curator):
     def _next(self) -> Any | None:
         """Return the next answer on the path, or None where it ends."""
         return next(self._known, None)
-
-    def _go_on(self, answer: Any) -> Any:
-        """Note an answer that is the same for all that follow this path; the end of the round ends the run."""
-        self.path.answers.append(answer)
-        return self._at_end(answer)
 
     def _at_end(self, answer: Any) -> Any:
         if self._round:
@@ -197,7 +188,8 @@ class Enumerating(_Following):
                 raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
             known = np.where(True if possible is None else possible, statistic(self._table), 0)
             self.path.statistics += known.tolist()
-            self.path.scales += [step.scale if each else Fraction(0) for each in _mask(known, possible)]
+            noised = [True] * len(known) if possible is None else possible
+            self.path.scales += [step.scale if each else Fraction(0) for each in noised]
             self.path.answers.append(known)
         return np.asarray(self._at_end(known))
 
@@ -227,10 +219,6 @@ class Enumerating(_Following):
         raise InputError("choices that depend on noisy counts have no law that could be enumerated: leave stop out")
 
 
-def _mask(counts: IntArray, possible: BoolArray | None) -> BoolArray:
-    return np.ones(len(counts), dtype=bool) if possible is None else possible
-
-
 class Synthesizer(Protocol):
     """The part of a mechanism that asks a curator."""
 
@@ -239,25 +227,7 @@ class Synthesizer(Protocol):
 
 
 def record(mechanism: Synthesizer, table: Table, n_runs: int, bits: RandomBits) -> list[IntArray]:
-    """Return what independent runs of a mechanism show: choices and noisy numbers, before post-processing.
-
-    Parameters
-    ----------
-    mechanism : Mechanism
-        Whose ``synthesize`` is run, to its last question.
-    table : Table
-        A tiny table.
-    n_runs : int
-        Number of runs.
-    bits : RandomBits
-        For choices and noise.
-
-    Returns
-    -------
-    list of ndarray, each of shape (runs, numbers)
-        One for each answer, of all rounds. Where runs chose differently and saw vectors of different length, the
-        shorter ones are filled up with -1.
-    """
+    """Return what independent runs of a mechanism show: choices and noisy numbers, before post-processing."""
     plan, blocks = mechanism.plan(table.schema), []
     for _ in range(plan.repeats):
         pending = [_RunsPath(runs=np.arange(n_runs))]
@@ -272,13 +242,7 @@ def record(mechanism: Synthesizer, table: Table, n_runs: int, bits: RandomBits) 
 
 
 def exact_law(mechanism: Synthesizer, table: Table) -> ExactLaw:
-    """Return the exact law of a mechanism on a tiny table.
-
-    Raises
-    ------
-    InputError
-        If a later question depends on noisy numbers, noise is Gaussian, or there are too many ways to choose.
-    """
+    """Return the exact law of a mechanism on a tiny table."""
     plan = mechanism.plan(table.schema)
     pending, outcomes = [_LawPath()], []
     while pending:

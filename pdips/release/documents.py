@@ -9,6 +9,7 @@ import math
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
@@ -19,7 +20,7 @@ from pdips.convergence import ESS, RHAT, Convergence
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.account import Receipt
-from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, as_float, to_replace_one
+from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, to_replace_one
 from pdips.privacy.plan import Noise
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def _nan_is_none(value: Any) -> Any:
 
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
+RoundedUp = Annotated[Finite, BeforeValidator(lambda value: as_float(value) if isinstance(value, Fraction) else value)]
 FiniteOrNone = Annotated[Finite | None, BeforeValidator(_nan_is_none)]
 
 
@@ -51,13 +53,7 @@ class Document(BaseModel):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the file of that name in a folder.
-
-        Raises
-        ------
-        InputError
-            If it can't be read or is damaged.
-        """
+        """Read the file of that name in a folder."""
         path = folder / cls.file
         return check(cls, read_json(path), str(path))
 
@@ -93,39 +89,25 @@ class MarginError:
 class StatedLoss(BaseModel):
     """A privacy loss as a file states it: in doubles, rounded up, with the statement for a disclosure board."""
 
-    epsilon: Annotated[float, Field(gt=0, allow_inf_nan=False)]
-    delta: Annotated[float, Field(ge=0, lt=1)]
+    model_config = ConfigDict(from_attributes=True)
+
+    epsilon: Annotated[RoundedUp, Field(gt=0)]
+    delta: Annotated[RoundedUp, Field(ge=0, lt=1)]
     neighbours: Neighbours
     kind: Kind
     sampling: Sampling
     statement: str
-    rho: Annotated[float, Field(ge=0, allow_inf_nan=False, exclude_if=lambda rho: not rho)] = 0.0
-
-    @classmethod
-    def of(cls, loss: PrivacyLoss) -> Self:
-        """Return what a file states of an exact loss."""
-        return cls(
-            epsilon=as_float(loss.epsilon),
-            delta=as_float(loss.delta),
-            neighbours=loss.neighbours,
-            kind=loss.kind,
-            sampling=loss.sampling,
-            statement=loss.statement,
-            rho=as_float(loss.rho),
-        )
+    rho: Annotated[RoundedUp, Field(ge=0, exclude_if=lambda rho: not rho)] = 0.0
 
 
 class StatedSpend(BaseModel):
     """One item of a price as a file states it."""
 
-    step: str
-    epsilon: Finite
-    composition: str
+    model_config = ConfigDict(from_attributes=True)
 
-    @classmethod
-    def of(cls, spend: Spend) -> Self:
-        """Return what a file states of an exact item."""
-        return cls(step=spend.step, epsilon=as_float(spend.epsilon), composition=spend.composition)
+    step: str
+    epsilon: RoundedUp
+    composition: str
 
 
 class PrivacyDocument(Document):
@@ -180,13 +162,7 @@ class PaidDocument(Document, Findings):
 
     @classmethod
     def beside(cls, public: Path, release: PrivacyDocument) -> Self | None:
-        """Read the paid evaluation that was published beside a release, or return None where there is none.
-
-        Raises
-        ------
-        InputError
-            If the file is damaged, or is one of another release.
-        """
+        """Read the paid evaluation that was published beside a release, or return None where there is none."""
         path = public / cls.file
         if not path.is_file():
             return None

@@ -12,15 +12,7 @@ PARTS = {"public", "confidential"}
 
 
 class UnfinishedError(Exception):
-    """A release is in its place, and what was to come beside it is not.
-
-    Parameters
-    ----------
-    message : str
-        One line.
-    code : int
-        How the program ends.
-    """
+    """A release is in its place, and what was to come beside it is not."""
 
     def __init__(self, message: str, code: int) -> None:
         super().__init__(message)
@@ -28,15 +20,7 @@ class UnfinishedError(Exception):
 
 
 class Staging:
-    """A hidden folder whose parts move to their place in another folder.
-
-    Parameters
-    ----------
-    out : Path
-        Where they go.
-    hidden : Path
-        Where they are made; whatever is left in it vanishes.
-    """
+    """A hidden folder whose parts move to their place in another folder."""
 
     def __init__(self, out: Path, hidden: Path) -> None:
         self.out = out
@@ -54,11 +38,23 @@ class Staging:
         if self._placed:
             (self._hidden / name).rename(self.out / name)
             return
-        new = self._hidden / "new"
+        new, out = self._hidden / "new", self.out
         new.mkdir()
         (self._hidden / name).rename(new / name)
-        _replace(self.out, new)
+        new.chmod(0o755)
+        out.parent.mkdir(parents=True, exist_ok=True)
         self._placed = True
+        if not (out.is_dir() and any(out.iterdir())):
+            new.rename(out)
+            return
+        old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
+        out.rename(old)
+        try:
+            new.rename(out)
+        except OSError:
+            old.rename(out)
+            raise
+        shutil.rmtree(old)
 
     @contextmanager
     def besides(self) -> Iterator[None]:
@@ -76,13 +72,7 @@ class Staging:
 
 @contextmanager
 def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
-    """Lend a :class:`Staging` for a folder that may take a release.
-
-    Raises
-    ------
-    InputError
-        If it may not, or can't be written.
-    """
+    """Lend a :class:`Staging` for a folder that may take a release."""
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; name a folder")
     if out.is_dir() and any(out.iterdir()):
@@ -101,19 +91,3 @@ def staging(out: Path, overwrite: bool) -> Iterator[Staging]:
         yield Staging(out, hidden)
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-
-
-def _replace(out: Path, new: Path) -> None:
-    out.parent.mkdir(parents=True, exist_ok=True)
-    new.chmod(0o755)
-    if not (out.is_dir() and any(out.iterdir())):
-        new.rename(out)
-        return
-    old = Path(tempfile.mkdtemp(prefix=f".{out.name}-old-", dir=out.absolute().parent))
-    out.rename(old)
-    try:
-        new.rename(out)
-    except OSError:
-        old.rename(out)
-        raise
-    shutil.rmtree(old)

@@ -33,23 +33,7 @@ OWN_STATISTIC = re.compile(r"^\s*class\s|\btype\s*\(|\bmeasure\b|\bl1\b|__class_
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault of versions below 0.2.0.
-
-    Attributes
-    ----------
-    identifier : str
-        Short name, which the changelog gives too.
-    wrong : str
-        What was wrong, in a sentence.
-    severity : str
-        What it means for a release that it touches; "possibly touched" where ``privacy.json`` can't say whether it is.
-    touches : callable
-        Whether a release of a version with the fault is touched, by the contents of its ``privacy.json``.
-    when : str
-        What decides, where the file doesn't say; empty where it does.
-    do : str
-        What the owner of such a release should do.
-    """
+    """One fault of versions below 0.2.0."""
 
     identifier: str
     wrong: str
@@ -74,18 +58,7 @@ class Examined:
 
 
 def examine(facts: Facts) -> Examined:
-    """Return the known faults that touch a release, or may.
-
-    Parameters
-    ----------
-    facts : mapping
-        The contents of its ``privacy.json``. A release without a version is taken to be older than all that have one.
-
-    Raises
-    ------
-    InputError
-        If these aren't the contents of a ``privacy.json``.
-    """
+    """Return the known faults that touch a release, or may."""
     parts = ("settings", "privacy", "schema")
     if not isinstance(facts.get("mechanism"), str) or not all(isinstance(facts.get(part), Mapping) for part in parts):
         raise InputError("privacy.json is damaged: it lacks mechanism, settings, privacy or schema")
@@ -109,17 +82,13 @@ def _columns(facts: Facts) -> list[Facts]:
     return list(facts["schema"]["columns"].values())
 
 
-def _coded_by_levels(facts: Facts) -> bool:
-    return any(column.get("levels") for column in _columns(facts))
-
-
 def _large_whole_numbers(facts: Facts) -> bool:
     """Whether a column that may have missing values has whole numbers that doubles can't tell apart."""
-    return any(bool(column.get("missing")) and any(map(_large, _values(column))) for column in _columns(facts))
-
-
-def _values(column: Facts) -> list[Any]:
-    return [*(column.get("levels") or ()), column.get("lower"), column.get("upper")]
+    return any(
+        bool(column.get("missing"))
+        and any(map(_large, [*(column.get("levels") or ()), column.get("lower"), column.get("upper")]))
+        for column in _columns(facts)
+    )
 
 
 def _large(value: Any) -> bool:
@@ -134,19 +103,11 @@ def _records(facts: Facts) -> Facts:
     return found
 
 
-def _has_persons(facts: Facts) -> bool:
-    return _records(facts).get("person") is not None
-
-
 def _other_units(facts: Facts) -> bool:
     """Whether neighbours differ in more than one record, or share columns."""
     public = any(bool(column.get("public")) for column in _columns(facts))
-    cap = _records(facts).get("max_per_person") or 1
-    return public or _has_persons(facts) or bool(cap > 1)
-
-
-def _sampled(facts: Facts) -> bool:
-    return bool(facts["mechanism"] == "censored-posterior" and facts["privacy"].get("sampling") == "mcmc")
+    records = _records(facts)
+    return public or records.get("person") is not None or (records.get("max_per_person") or 1) > 1
 
 
 def _source(facts: Facts) -> str | None:
@@ -207,25 +168,21 @@ def _reads_values(facts: Facts) -> bool:
     return _modelled(facts, *MODEL_MECHANISMS) and (source is None or VALUES_READ.search(source) is not None)
 
 
-def _unrecorded(facts: Facts) -> bool:
-    return _modelled(facts, *MODEL_MECHANISMS, "modips") and _source(facts) is None
-
-
 TOUCHES: dict[str, Callable[[Facts], bool]] = {
     "always": lambda facts: True,
-    "coded_by_levels": _coded_by_levels,
-    "has_persons": _has_persons,
+    "coded_by_levels": lambda facts: any(column.get("levels") for column in _columns(facts)),
+    "has_persons": lambda facts: _records(facts).get("person") is not None,
     "hit_and_run": lambda facts: facts["mechanism"] == "kng" and facts["settings"].get("sampler") == "hit-and-run",
     "large_whole_numbers": _large_whole_numbers,
     "other_units": _other_units,
     "own_statistics": _own_statistics,
     "perhaps_improper": _in_a_call(_perhaps_improper),
     "reads_values": _reads_values,
-    "sampled": _sampled,
+    "sampled": lambda facts: facts["mechanism"] == "censored-posterior" and facts["privacy"].get("sampling") == "mcmc",
     "second_model": _second_model,
     "seeded": lambda facts: bool(facts.get("reproducible")),
     "transformed": _in_a_call(_transformed),
-    "unrecorded": _unrecorded,
+    "unrecorded": lambda facts: _modelled(facts, *MODEL_MECHANISMS, "modips") and _source(facts) is None,
 }
 """Whether a release is touched, by the name in ``known_faults.toml``."""
 

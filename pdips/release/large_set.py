@@ -31,19 +31,6 @@ def copies_numbers(schema: Schema) -> bool:
 class LargeSet:
     """A synthetic set as distinct records and how often each occurs. Paid for, like every synthetic set.
 
-    Parameters
-    ----------
-    schema : Schema
-        The schema of the set.
-    codes : mapping of str to ndarray of int32, shape (rows,)
-        Level or bin of each row, by column.
-    counts : ndarray of int64, shape (rows,)
-        How many records each row stands for.
-    seed : int
-        Of the positions of numbers within their bins, which depend on no record, so that each pass gives the same.
-
-    Notes
-    -----
     Records come row by row, those of a row together: the order of a file tells no more than its contents. Whoever wants
     a sample must draw one, the first records are none.
     """

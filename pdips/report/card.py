@@ -3,6 +3,7 @@
 import keyword
 import math
 import re
+import tomllib
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -27,56 +28,14 @@ ORDERS = 1 + np.geomspace(1e-3, 1e4, 200)
 """Of the Rényi divergences that bound a test of a zero-concentrated release."""
 HALVINGS = 50
 
-_DRAWN = (
-    "Records were drawn from the table's shares after these were pulled towards even ones: nothing was noised. How far "
-    "a share is off depends on the confidential share itself, so a standard error would have to be paid for."
-)
-_POSTERIOR = (
-    "The sets show a model at released values of its parameters. How wide the posterior of these is was read from "
-    "confidential records and not paid for, so no standard error is published."
-)
-_LINES = (
-    "Lines through the data were drawn, with a law that prefers those near the confidential quantiles. How far off "
-    "they are depends on how many records lie near each, which is confidential: a standard error would have "
-    "to be paid for."
-)
-WHY_NONE = {
-    "censored-posterior": _POSTERIOR,
-    "kng": _LINES,
-    "kng-residual": _LINES,
-    "mcclure-reiter": _DRAWN,
-    "multinomial-dirichlet": _DRAWN,
-    "pseudo-posterior": _POSTERIOR,
-    "smoothed-histogram": _DRAWN,
-}
-"""Why the card of a mechanism gives no standard errors."""
-
-BESIDES = {
-    "perturbed-histogram": "Records were then drawn one by one from the noisy shares, which adds the error of a "
-    "sample: for a share p of N synthetic records, the square root of p (1 - p) / N.",
-    "privbayes": "This is the noise on the tables that the network is made of. Combinations of columns that no table "
-    "holds follow from the independence that the network assumes; how far off that is was not measured, for a "
-    "measurement would have to be paid for.",
-    "universal-histogram": "Counts of all layers were put together, which makes ranges more exact than the sum of "
-    "their levels; the standard deviation above is that of each count before.",
-}
-"""What there is beside the noise in the estimates of a mechanism."""
-
-DEFAULT = "The release lists no noise, so no standard error can be told."
+with Path(__file__).with_suffix(".toml").open("rb") as _file:
+    _TEXTS = tomllib.load(_file)
+DEFAULT, WHY_NONE, BESIDES = _TEXTS["default"], _TEXTS["why_none"], _TEXTS["besides"]
+"""What is said of standard errors: without a reason, why there are none, and what there is beside them."""
 
 
 def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -> dict[str, Any]:
-    """Return all that ``card.html.j2`` is filled with.
-
-    Parameters
-    ----------
-    public : path
-        The folder that goes out; of its sets only whether they are called ``.csv`` is looked at.
-    release : PrivacyDocument
-        ``privacy.json``.
-    paid : PaidDocument, optional
-        A paid evaluation of the release.
-    """
+    """Return all that ``card.html.j2`` is filled with."""
     csv, schema, settings = (public / "synthetic_1.csv").exists(), release.table_schema, release.settings
     kept = {name: value for name, value in settings.items() if value is not None}
     return {
@@ -173,30 +132,13 @@ def odds_factor(epsilon: float) -> float:
 
 
 def belief_bound(epsilon: float, before: float) -> float:
-    """Return the largest belief after the release, of an attacker who held ``before``, for delta = 0.
-
-    Parameters
-    ----------
-    epsilon : float
-        Privacy loss, in nats.
-    before : float
-        Probability that the attacker gave to a secret of the person, above 0 and below 1.
-    """
+    """Return the largest belief after the release, of an attacker who held ``before``, for delta = 0."""
     return before / (before + (1 - before) * math.exp(-epsilon))
 
 
 def detection_bound(epsilon: float, delta: float, false_positives: float) -> float:
     """Return the largest power of any test of one neighbouring table against another.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Privacy loss.
-    false_positives : float
-        Level of the test.
-
-    Notes
-    -----
     Power is at most min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - delta - alpha)), and at most 1: both halves of
     the definition, for the event "the test rejects" and for its complement (Kairouz, Oh and Viswanath 2015, theorem
     2.1).
@@ -209,15 +151,6 @@ def detection_bound(epsilon: float, delta: float, false_positives: float) -> flo
 def detection_bound_zcdp(rho: float, false_positives: float) -> float:
     """Return the largest power of any test of one neighbouring table against another, of a rho-zCDP release.
 
-    Parameters
-    ----------
-    rho : float
-        Zero-concentrated loss.
-    false_positives : float
-        Level of the test.
-
-    Notes
-    -----
     The Rényi divergence of order a of two neighbours' releases is at most rho a, either way round, for every a > 1 (Bun
     and Steinke 2016, definition 1.1). What a test says is worked out from the release, so the same holds of its two
     coins, of which one shows "reject" with the power and the other with the level (data processing: van Erven and
@@ -247,17 +180,7 @@ def power_bound(
 ) -> float:
     """Return the largest power of a test: by rho where it is known, else by epsilon and delta.
 
-    Parameters
-    ----------
-    epsilon, delta : float
-        Privacy loss.
-    false_positives : float
-        Level of the test.
-    rho : float
-        Zero-concentrated loss, 0 for other kinds.
-    replacing : bool
-        The loss is one of adding or removing, and the test tells two versions of a person's records apart: taking one
-        out and adding one. Epsilon doubles, delta becomes (1 + e^epsilon) delta, rho is taken four times.
+    ``replacing``: the loss is one of adding or removing, and the test tells two versions of a person's records apart.
     """
     if replacing:
         epsilon, delta, rho = 2 * epsilon, min(1.0, (1 + odds_factor(epsilon)) * delta) if delta else 0.0, 4 * rho
@@ -279,17 +202,7 @@ def round_up(value: float, digits: int = 3) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class CombiningAdvice:
-    """What is to be said about combining the sets.
-
-    Attributes
-    ----------
-    rule : str or None
-        The rule that fits; None where none does.
-    warning : str or None
-        Why no rule is right, or why there is none.
-    code : str
-        Three lines that analyse each set and combine the results.
-    """
+    """The rule that combines the sets, or why none is right, and three lines of code that use it."""
 
     rule: str | None
     warning: str | None
@@ -298,9 +211,8 @@ class CombiningAdvice:
 
 def standard_errors(release: PrivacyDocument) -> str:
     """Return why no standard error is known, or what there is beside the noise that the release lists."""
-    if release.noise:
-        return BESIDES.get(release.mechanism, "")
-    return WHY_NONE.get(release.mechanism, DEFAULT)
+    found: str = (BESIDES if release.noise else WHY_NONE).get(release.mechanism, "" if release.noise else DEFAULT)
+    return found
 
 
 def combining(release: PrivacyDocument) -> CombiningAdvice:
@@ -313,15 +225,16 @@ def combining(release: PrivacyDocument) -> CombiningAdvice:
         f"combine(lambda one: smf.ols({formula(release.table_schema)!r}, one).fit(), sets, "
         'rule=rule_for("privacy.json")).summary()\n'
     )
+    rule, warning = None, None
     try:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             rule = rule_for({"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets})
+        if caught:
+            rule, warning = None, str(caught[0].message)
     except InputError as error:
-        return CombiningAdvice(rule=None, warning=str(error), code=code)
-    if caught:
-        return CombiningAdvice(rule=None, warning=str(caught[0].message), code=code)
-    return CombiningAdvice(rule=rule, warning=None, code=code)
+        warning = str(error)
+    return CombiningAdvice(rule=rule, warning=warning, code=code)
 
 
 def formula(schema: Schema) -> str:

@@ -29,21 +29,7 @@ Answer = tuple[State, str]
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """One question of the checklist.
-
-    Attributes
-    ----------
-    question : str
-        To be answered by yes before a release goes out.
-    state : {"yes", "watch", "no", "person"}
-        What the files of the release say; ``person`` where they can't know.
-    found : str
-        The answer, and what shows it.
-    why : str
-        What goes wrong otherwise, in a line.
-    topic : str
-        Chapter and topic of NIST SP 800-226.
-    """
+    """One question of the checklist."""
 
     question: str
     state: State = "person"
@@ -108,7 +94,11 @@ def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | No
     yield "bounded", ("yes", said) if bounded else ("no", f"No: {said} That figure bounds nothing for this table.")
     yield "epsilon", _epsilon(epsilon, bounded=bounded, delta=privacy.delta)
     yield "delta", _delta(privacy.delta, run.n_records)
-    yield "unit", _unit(release)
+    records = release.table_schema.records
+    cap = f"Up to {plural(records.max_per_person, 'record')} a person"
+    checked = f"{cap}, checked against the key {records.person!r} before the release."
+    declared = f"{cap}, declared and not checked. Somebody has to know that it is so."
+    yield "unit", ("yes", checked) if records.person else ("person", declared)
     protected: Answer = ("yes", "Protected: neighbours are add-remove.")
     known: Answer = (
         "person",
@@ -130,8 +120,13 @@ def _answers(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | No
     yield "ledger", _ledger(run)
     listed = "The card lists the standard deviations of the noise."
     yield "errors", ("yes", listed) if release.noise else ("watch", "The card says that none are known, and why.")
-    yield "intervals", _intervals(release)
-    yield "time", _time(hidden=settings.get("sampler") not in ("rejection", "atoms"))  # atoms: up to 0.2.0
+    rule = combining(release).rule
+    fits = f"By the rule '{rule}', as the card shows; bias is not allowed for."
+    yield "intervals", ("yes", fits) if rule else ("watch", "No rule is right for these sets; the card says so.")
+    hidden = "No time is in the folder public. Who could watch the machine is outside the guarantee."
+    slow = "Rejection takes longer on some tables than on others: who could watch the run?"
+    told = settings.get("sampler") in ("rejection", "atoms")  # atoms: up to 0.2.0
+    yield "time", ("watch", slow) if told else ("yes", hidden)
     yield "collected", ("person", f"{plural(len(release.table_schema.columns), 'column')} are synthesized.")
 
 
@@ -156,14 +151,6 @@ def _delta(delta: float, n: int | None) -> Answer:
     return "no" if delta >= 1 / n else "watch" if delta > 1 / n**2 else "yes", found
 
 
-def _unit(release: PrivacyDocument) -> Answer:
-    records = release.table_schema.records
-    cap = f"Up to {plural(records.max_per_person, 'record')} a person"
-    if records.person:
-        return "yes", f"{cap}, checked against the key {records.person!r} before the release."
-    return "person", f"{cap}, declared and not checked. Somebody has to know that it is so."
-
-
 def _ledger(run: RunDocument) -> Answer:
     ledger = run.ledger
     if ledger is None:
@@ -171,16 +158,3 @@ def _ledger(run: RunDocument) -> Answer:
     left = "no total" if ledger.total_epsilon is None else f"a total of {price(ledger.total_epsilon)}"
     found = f"The ledger has {price(ledger.spent_epsilon)} spent and {left}."
     return "watch" if ledger.total_epsilon is None else "yes", found
-
-
-def _intervals(release: PrivacyDocument) -> Answer:
-    rule = combining(release).rule
-    if rule is None:
-        return "watch", "No rule is right for these sets; the card says so."
-    return "yes", f"By the rule '{rule}', as the card shows; bias is not allowed for."
-
-
-def _time(*, hidden: bool) -> Answer:
-    if hidden:
-        return "yes", "No time is in the folder public. Who could watch the machine is outside the guarantee."
-    return "watch", "Rejection takes longer on some tables than on others: who could watch the run?"

@@ -23,7 +23,7 @@ from pdips.release.documents import (
 from pdips.report.formats import number, percent, plural
 from pdips.report.posterior_figures import BAND, MOST_DOTS, posterior_figures
 from pdips.report.utility import checks as compared_at_release
-from pdips.report.verdict import Check, Level, Verdict, summed
+from pdips.report.verdict import Check, Verdict, graded, summed
 
 FIGURES = ("parameters", "ranks", "energy", "predicted", "bounds")
 EDGE = 0.01
@@ -44,36 +44,23 @@ HALF_NORMAL = math.sqrt(2 / math.pi)
 
 
 def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> dict[str, Any]:
-    """Return what the section shows; ``verdict`` opens it.
-
-    Parameters
-    ----------
-    confidential : path
-        The folder that stays inside, with ``diagnostics`` where a posterior was looked at.
-    release, run
-        ``privacy.json`` and ``run.json``.
-
-    Raises
-    ------
-    InputError
-        If a file of ``diagnostics`` is damaged.
-    """
+    """Return what the section shows; ``verdict`` opens it."""
     public = confidential.parent / "public"
-    figures = posterior_figures(confidential / "diagnostics", run.diagnostics.posterior, release.table_schema)
+    figures, bfmi = posterior_figures(confidential / "diagnostics", run.diagnostics.posterior, release.table_schema)
     errors = margin_errors(public if run.published and public.is_dir() else confidential, release, run)
-    verdict, checks = judge(release, run, figures.bfmi, errors)
+    verdict, checks = judge(release, run, bfmi, errors)
     return {
         "verdict": verdict,
         "checks": checks,
         "posterior": run.diagnostics.posterior,
-        "stored": figures.stored,
-        "bfmi": figures.bfmi,
+        "stored": bool(figures),
+        "bfmi": bfmi,
         "edge": EDGE,
         "band": BAND,
         "most_dots": MOST_DOTS,
         "noise": errors,
         "noisy": release.noise,
-        "pictures": {kind: [(title, Markup(drawn)) for title, drawn in getattr(figures, kind)] for kind in FIGURES},
+        "pictures": {kind: [(title, Markup(drawn)) for title, drawn in figures.get(kind, ())] for kind in FIGURES},
     }
 
 
@@ -83,43 +70,7 @@ def section(confidential: Path, release: PrivacyDocument, run: RunDocument) -> d
 def judge(
     release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float], noise: "MarginErrors | None"
 ) -> tuple[Verdict, list[Check]]:
-    """Return the verdict on how a release was drawn and what came of it, and each rule with what it found.
-
-    The rules; gates are those of :mod:`pdips.convergence`, the others stand above. The worst of them is the verdict, in
-    the order bad, watch, open, good.
-
-    - *Single columns, means and standard deviations* of the sets: the rules of :func:`pdips.report.utility.checks`. A
-      draw from a posterior, exact or converged, is of no use where the model is wrong.
-
-    - *Chains*, of parameters, lines, or the posterior of noisy statistics: **bad** where R-hat isn't below ``RHAT``,
-      bulk or tail effective draws aren't above ``ESS``, or a trajectory diverged: such a release should have been
-      refused. **watch** where a chain's energy moves too little (``BFMI``). **open** where a release came from chains
-      and says nothing of them.
-    - *Rounds*: **watch** where chains disagreed and were run again.
-    - *Exact draws* (noise, elections, urns, grids, rejection) have no chain that could have failed: **good**. On a
-      grid, **watch** where more than ``EDGE`` of the posterior lies on its outermost cells: the grid cuts it off.
-    - *Posterior predictive check of noisy statistics*: **watch** where so many entries lie outside the middle 95 % of
-      the simulated ones that it happens with a probability below ``CHANCE`` if each does so with one of 5 %; or where
-      the furthest is so many standard deviations off that it does under Laplace tails, times the number of entries;
-      **bad** where, besides, more than ``MOST_OUTSIDE`` of the entries lie outside.
-    - *Posterior predictive check of records*: **watch** where a column's shares lie further from the mean of what the
-      model draws than draws do on average, by more than ``OFF`` in total variation; **bad** by more than ``FAR_OFF``.
-      **open** where it couldn't be made.
-    - *Records cut off*: **watch** where the window cuts off more than ``MOST_CENSORED`` of the records at a released
-      draw, **bad** above ``ALL_BUT_CENSORED``: the guarantee holds, but the posterior depends little on the records.
-    - *Bound of records' terms*: **watch** where chains disagree on it (``RHAT``); it certifies nothing then.
-    - *Noise on margins*: **watch** where a one-way margin of the sets lies more than ``NOISE_FACTOR`` times as far from
-      the table as noise and the drawing of records alone bring it.
-
-    Parameters
-    ----------
-    release, run
-        ``privacy.json`` and ``run.json``.
-    bfmi : sequence of float
-        By chain; none where no energies were kept.
-    noise : MarginErrors, optional
-        Margins' standard errors beside the distances that were found.
-    """
+    """Return the verdict and its checks, by the rules that ``docs/diagnostics.md`` and ``docs/report.md`` list."""
     posterior = run.diagnostics.posterior
     found = _draw(release, run, bfmi)
     if posterior is not None:
@@ -149,13 +100,11 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
         chains.append(posterior.convergence)
     if chains:
         return _chains(chains, bfmi) + _rounds(chains, release.mechanism)
-    mcmc = release.privacy.sampling == "mcmc"
-    level: Level = "good"
-    found = "exact, no chain that could have failed"
-    if mcmc and (posterior is None or posterior.chains > 1):
-        found, level = "by chains or floating point, not described", "open"
-    elif mcmc:
+    found, level = "exact, no chain that could have failed", graded(True)
+    if release.privacy.sampling == "mcmc":
         found = "independent draws in floating point, no chain that could have failed"
+        if posterior is None or posterior.chains > 1:
+            found, level = "by chains or floating point, not described", "open"
     return [Check("the draw", found, "an exact draw, or chains that agree", level)]
 
 
@@ -165,13 +114,12 @@ def _chains(found: Sequence[Convergence], bfmi: Sequence[float]) -> list[Check]:
     divergences = sum(one.divergences for one in found)
     size = "unbounded" if fewest == math.inf else f"{fewest:,.0f}"
     checks = [
-        Check("R-hat, largest", f"{rhat:.4f}", f"below {RHAT}", "good" if rhat < RHAT else "bad"),
-        Check("effective draws, fewest", size, f"above {ESS}", "good" if fewest > ESS else "bad"),
-        Check("divergences", str(divergences), "none", "bad" if divergences else "good"),
+        Check("R-hat, largest", f"{rhat:.4f}", f"below {RHAT}", graded(rhat < RHAT, bad=True)),
+        Check("effective draws, fewest", size, f"above {ESS}", graded(fewest > ESS, bad=True)),
+        Check("divergences", str(divergences), "none", graded(not divergences, bad=True)),
     ]
     if bfmi:
-        level: Level = "good" if min(bfmi) >= BFMI else "watch"
-        checks.append(Check("BFMI, smallest", number(min(bfmi)), f"{BFMI} or more", level))
+        checks.append(Check("BFMI, smallest", number(min(bfmi)), f"{BFMI} or more", graded(min(bfmi) >= BFMI)))
     return checks
 
 
@@ -191,32 +139,26 @@ def _grid(posterior: PosteriorSummary) -> list[Check]:
     if posterior.edge is None:
         return []
     rule = f"at most {percent(EDGE, short=True)}; more is cut off"
-    level: Level = "good" if posterior.edge <= EDGE else "watch"
-    return [Check("posterior on the outermost cells of the grid", percent(posterior.edge), rule, level)]
+    name, level = "posterior on the outermost cells of the grid", graded(posterior.edge <= EDGE)
+    return [Check(name, percent(posterior.edge), rule, level)]
 
 
 def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
     entries = sum(row.entries for row in predictive.values())
     if not entries:
         return []
+    from scipy.stats import binom
+
     outside = sum(round(row.outside * row.entries) for row in predictive.values())
     furthest = max((row.furthest or 0.0 for row in predictive.values()), default=0.0)
-    chance = min(_tail(outside, entries, EXPECTED_OUTSIDE), entries * math.exp(-math.sqrt(2) * furthest))
-    level: Level = "good"
-    if chance < CHANCE:
-        level = "bad" if outside > MOST_OUTSIDE * entries else "watch"
+    by_number = binom.sf(outside - 1, entries, EXPECTED_OUTSIDE)
+    chance = min(by_number, entries * math.exp(-math.sqrt(2) * furthest))
+    level = graded(chance >= CHANCE, bad=outside > MOST_OUTSIDE * entries)
     found = f"{outside} of {plural(entries, 'noisy number')} outside the middle 95 % of the simulated"
     if furthest:
         found += f", the furthest off by {number(furthest)} sd"
     rule = f"nothing that happens less than one time in {1 / CHANCE:.0f}; failed if more than half lie outside as well"
     return [Check("posterior predictive check", found, rule, level)]
-
-
-def _tail(least: int, n: int, p: float) -> float:
-    """Return the probability of at least so many successes in n trials."""
-    from scipy.special import bdtrc
-
-    return float(bdtrc(least - 1, n, p)) if least else 1.0
 
 
 def _records(records: RecordCheck | None) -> list[Check]:
@@ -228,7 +170,7 @@ def _records(records: RecordCheck | None) -> list[Check]:
         return [Check(name, f"could not be made ({records.failed})", rule, "open")]
     gaps = {column.name: column.distance - column.typical for column in records.columns}
     off = [f"{column} by {number(gap)}" for column, gap in gaps.items() if gap > OFF]
-    level: Level = "bad" if max(gaps.values(), default=0.0) > FAR_OFF else "watch" if off else "good"
+    level = graded(not off, bad=max(gaps.values(), default=0.0) > FAR_OFF)
     return [Check(name, ", ".join(off) or "no column is off", rule, level)]
 
 
@@ -238,12 +180,12 @@ def _terms(bounds: BoundSummary | None) -> list[Check]:
     found: list[Check] = []
     if bounds.window is not None and bounds.window.released_share:
         share = max(bounds.window.released_share)
-        level: Level = "good" if share <= MOST_CENSORED else "bad" if share > ALL_BUT_CENSORED else "watch"
+        level = graded(share <= MOST_CENSORED, bad=share > ALL_BUT_CENSORED)
         rule = f"at most {percent(MOST_CENSORED, short=True)}; failed above {percent(ALL_BUT_CENSORED, short=True)}"
         found.append(Check("records cut off at a released draw", percent(share), rule, level))
     if bounds.rhat is not None:
-        level = "good" if bounds.rhat < RHAT else "watch"
-        found.append(Check("R-hat of the bound of records' terms", f"{bounds.rhat:.4f}", f"below {RHAT}", level))
+        level, name = graded(bounds.rhat < RHAT), "R-hat of the bound of records' terms"
+        found.append(Check(name, f"{bounds.rhat:.4f}", f"below {RHAT}", level))
     return found
 
 
@@ -251,7 +193,7 @@ def _margins(noise: "MarginErrors") -> list[Check]:
     far = [row.column for row in noise.one_way if row.found > NOISE_FACTOR * row.expected]
     found = f"{', '.join(far)} further from the table" if far else "as far from the table as noise brings them"
     rule = f"at most {NOISE_FACTOR:g} times what noise and the drawing of records give"
-    return [Check("one-way margins", found, rule, "watch" if far else "good")]
+    return [Check("one-way margins", found, rule, graded(not far))]
 
 
 # ---- noise on margins ----
@@ -291,41 +233,27 @@ class MarginErrors:
 def margin_errors(home: Path, release: PrivacyDocument, run: RunDocument) -> MarginErrors | None:
     """Return standard errors of margins beside distances that were found; None where the release states no errors.
 
-    The expected distance of a margin is half the sum over its cells of the mean absolute error of a normal whose
-    variance is that of the noise and of a sample as large as the table:
-    ``sum_c sqrt((se / n)^2 + p_c (1 - p_c) / n) / sqrt(2 pi)``. For pairs it is the root of the squares of that of the
-    noise alone and of the mean distance of a resample.
-
-    Parameters
-    ----------
-    home : path
-        The folder with the synthetic sets, whose number of records stands for the table's where the run doesn't say it.
-    release, run
-        ``privacy.json`` and ``run.json``.
+    The distance that noise of standard error se and the drawing of n records bring is, of normal errors,
+    ``sum_c sqrt((se / n)^2 + p_c (1 - p_c) / n) / sqrt(2 pi)``; of pairs, the root of the squares of that of the noise
+    alone and of the mean distance of a resample. A run that doesn't say n is that of the sets in ``home``.
     """
     n = (run.n_records or _n_records(home)) if release.margin_errors else None
     if not n:
         return None
     errors = {item.columns: item.standard_error for item in release.margin_errors}
     margins = {margin.column: margin for margin in run.comparison.one_way}
-    rows = [
-        ColumnError(
-            column=name,
-            standard_error=error,
-            share=error / n,
-            expected=_expected(margins[name], error, n),
-            found=margins[name].distance or 0.0,
-        )
-        for (name, *rest), error in errors.items()
-        if not rest and name in margins and margins[name].distance is not None
-    ]
+    rows = []
+    for (name, *rest), error in errors.items():
+        margin = margins.get(name)
+        if not rest and margin is not None and margin.distance is not None:
+            spread = (math.sqrt((error / n) ** 2 + share * (1 - share) / n) for share in margin.table)
+            expected = min(HALF_NORMAL / 2 * math.fsum(spread), 1.0)
+            row = ColumnError(
+                column=name, standard_error=error, share=error / n, expected=expected, found=margin.distance
+            )
+            rows.append(row)
     rows.sort(key=lambda row: -row.found / row.expected if row.expected else -math.inf)
     return MarginErrors(n_records=n, one_way=rows, two_way=_pairs(errors, margins, run, n))
-
-
-def _expected(margin: Margin, error: float, n: int) -> float:
-    spread = (math.sqrt((error / n) ** 2 + share * (1 - share) / n) for share in margin.table)
-    return min(HALF_NORMAL / 2 * math.fsum(spread), 1.0)
 
 
 def _pairs(

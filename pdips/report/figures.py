@@ -9,7 +9,7 @@ import math
 import re
 import unicodedata
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from io import StringIO
 from statistics import NormalDist
@@ -122,19 +122,7 @@ def sheet(width: float, height: float) -> tuple["Figure", "Axes"]:
 
 
 def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str:
-    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off.
-
-    Parameters
-    ----------
-    figure : matplotlib Figure
-        At 72 dots an inch, in the stand-in colours of this module.
-    label : str
-        For those who can't see it.
-    key : str
-        Unlike that of any other figure on the page.
-    clip : bool
-        Cut off what lies beyond the axes: for figures whose limits leave out some of their data.
-    """
+    """Return an SVG element for the inside of a page: what only a file of its own needs is taken off."""
     from matplotlib import rc_context
 
     out = StringIO()
@@ -163,11 +151,11 @@ def as_svg(figure: "Figure", label: str, key: str, *, clip: bool = False) -> str
 
 @styled
 def one_way(margin: Margin, key: str) -> str:
-    """Draw one column: a bar for the table's share of each level, a dot for the synthetic share.
-
-    Of more than 60 levels the 60 that differ most are drawn.
-    """
-    rows = _rows(margin)
+    """Draw one column: a bar for the table's share of each level, a dot for the sets'; of many levels the furthest."""
+    rows: Sequence[int] = range(len(margin.levels))
+    if len(rows) > MOST_ROWS:
+        other = margin.synthetic or [0.0] * len(rows)
+        rows = sorted(sorted(rows, key=lambda row: -abs(margin.table[row] - other[row]))[:MOST_ROWS])
     step = 20 if len(rows) <= 12 else 15 if len(rows) <= 20 else 11
     size = 11 if step > 11 else 8.5
     names = [fit(margin.levels[row], 20) for row in rows]
@@ -182,7 +170,15 @@ def one_way(margin: Margin, key: str) -> str:
     axes.set(xlim=(0, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks([0, limit / 2, limit], [percent(share, short=True) for share in (0, limit / 2, limit)])
     _name_rows(axes, names, size)
-    return as_svg(figure, _describe_margin(margin), key)
+    label = f"{margin.title}: shares of {len(margin.levels)} levels in the table"
+    if margin.furthest is None:
+        return as_svg(figure, f"{label}; no synthetic set has records", key)
+    ours, theirs = percent(margin.table[margin.furthest]), percent(margin.synthetic[margin.furthest])
+    label += (
+        f" and in the synthetic sets; total variation distance {number(margin.distance)}; furthest apart: "
+        f"{margin.levels[margin.furthest]}, {ours} in the table, {theirs} synthetic"
+    )
+    return as_svg(figure, label, key)
 
 
 @styled
@@ -210,41 +206,12 @@ def two_way(pairs: TwoWay, key: str) -> str:
     return as_svg(figure, label, key)
 
 
-def _rows(margin: Margin) -> Sequence[int]:
-    rows: Sequence[int] = range(len(margin.levels))
-    if len(rows) <= MOST_ROWS:
-        return rows
-    other = margin.synthetic or [0.0] * len(rows)
-    return sorted(sorted(rows, key=lambda row: -abs(margin.table[row] - other[row]))[:MOST_ROWS])
-
-
-def _describe_margin(margin: Margin) -> str:
-    text = f"{margin.title}: shares of {len(margin.levels)} levels in the table"
-    if margin.furthest is None:
-        return f"{text}; no synthetic set has records"
-    ours, theirs = percent(margin.table[margin.furthest]), percent(margin.synthetic[margin.furthest])
-    return (
-        f"{text} and in the synthetic sets; total variation distance {number(margin.distance)}; "
-        f"furthest apart: {margin.levels[margin.furthest]}, {ours} in the table, {theirs} synthetic"
-    )
-
-
 # ---- the guarantee ----
 
 
 @styled
 def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: str) -> str:
-    """Draw the largest power of a test against its level, with blind guessing as the diagonal.
-
-    Parameters
-    ----------
-    power : callable
-        Takes a level in [0, 1], returns the bound on the power there.
-    marked : sequence of float
-        Levels at which to set a dot.
-    label : str
-        For those who can't see the figure.
-    """
+    """Draw the largest power of a test against its level, with blind guessing as the diagonal."""
     levels = np.unique([*marked, *np.linspace(0, 1, 101), *np.geomspace(1e-4, 0.1, 25)])
     bound = [min(1.0, power(float(level))) for level in levels]
     figure, axes = panel("false positives", "true positives, at most", width=300, height=278, margins=(46, 24, 40, 8))
@@ -252,8 +219,8 @@ def roc_bound(power: Callable[[float], float], marked: Sequence[float], label: s
     axes.plot([0, 1], [0, 1], color=QUIET, linewidth=1, linestyle="--")
     axes.plot(levels, bound, color=ACCENT, linewidth=2)
     axes.plot(marked, [power(level) for level in marked], "o", color=ACCENT, markersize=7)
-    ticks, names = (0, 0.25, 0.5, 0.75, 1), [percent(share, short=True) for share in (0, 0.5, 1)]
-    spelt = [names[0], "", names[1], "", names[2]]
+    ticks = (0, 0.25, 0.5, 0.75, 1)
+    spelt = [percent(share, short=True) if share in (0, 0.5, 1) else "" for share in ticks]
     axes.set(xlim=(0, 1), ylim=(0, 1), xticks=ticks, yticks=ticks, xticklabels=spelt, yticklabels=spelt)
     axes.tick_params(labelsize=11)
     axes.grid(axis="both")
@@ -279,9 +246,9 @@ def density(found: ColumnDensity, key: str) -> str:
             f"{number(found.edges[place + 1])}, {percent(found.table[place])} in the table, "
             f"{percent(found.sets[place])} synthetic"
         )
-    figure, axes = _steps(np.log(edges) if found.log else edges, found.table, found.sets)
-    ticks = (low, middle, high)
-    _name_ends(axes, [math.log(value) for value in ticks] if found.log else ticks, [number(value) for value in ticks])
+    ends = (low, middle, high)
+    ticks = {math.log(value) if found.log else value: number(value) for value in ends}
+    figure, _ = _steps(np.log(edges) if found.log else edges, found.table, found.sets, ticks)
     return as_svg(figure, label, key)
 
 
@@ -292,10 +259,9 @@ def propensity(found: PropensitySpread, key: str) -> str:
     filled = [at for at in range(n) if found.table[at] or found.sets[at]] or [0, n - 1]
     first = min(max(0, filled[0] - 1), *(int(at * n) for at in found.at))
     last = max(min(n, filled[-1] + 2), *(math.ceil(at * n) for at in found.at))
-    figure, axes = _steps(np.arange(first, last + 1) / n, found.table[first:last], found.sets[first:last])
+    ticks = {at / n: f"{at / n:.2f}" for at in (first, (first + last) / 2, last)}
+    figure, axes = _steps(np.arange(first, last + 1) / n, found.table[first:last], found.sets[first:last], ticks)
     axes.vlines(found.at[:MOST_MARKS], 0, axes.get_ylim()[1], color=INK, linewidth=0.9, linestyle="--")
-    ticks = [at / n for at in (first, (first + last) / 2, last)]
-    _name_ends(axes, ticks, [f"{score:.2f}" for score in ticks])
     low, high = f"{min(found.at):.2f}", f"{max(found.at):.2f}"
     label = (
         "Propensity scores of the table and of the synthetic sets: their distribution functions are "
@@ -305,8 +271,10 @@ def propensity(found: PropensitySpread, key: str) -> str:
     return as_svg(figure, label, key)
 
 
-def _steps(edges: Any, ours: Sequence[float], theirs: Sequence[float]) -> tuple["Figure", "Axes"]:
-    """Draw shares of cells by their areas: ours filled, theirs as an outline."""
+def _steps(
+    edges: Any, ours: Sequence[float], theirs: Sequence[float], ticks: Mapping[float, str]
+) -> tuple["Figure", "Axes"]:
+    """Draw shares of cells by their areas, ours filled, theirs as an outline, with names at both ends and between."""
     figure, axes = panel(height=116, margins=(8, 8, 20, 6))
     widths = np.diff(edges)
     axes.stairs(ours / widths, edges, fill=True, color=BAR)
@@ -315,14 +283,11 @@ def _steps(edges: Any, ours: Sequence[float], theirs: Sequence[float]) -> tuple[
     top = max([*(ours / widths), *(theirs / widths if theirs else ())]) or 1.0
     axes.set(xlim=(edges[0], edges[-1]), ylim=(0, top), yticks=[])
     axes.spines["left"].set_visible(False)
-    return figure, axes
-
-
-def _name_ends(axes: "Axes", places: Sequence[float], names: Sequence[str]) -> None:
-    axes.set_xticks(places, names)
+    axes.set_xticks(list(ticks), list(ticks.values()))
     sides: tuple[Any, ...] = ("left", "center", "right")
     for label, side in zip(axes.get_xticklabels(), sides, strict=True):
         label.set_horizontalalignment(side)
+    return figure, axes
 
 
 @styled
@@ -377,17 +342,25 @@ def forest(found: AnalysisComparison, key: str) -> str:
             axes.vlines(0, table - 0.15, table + 0.15, color=INK, linewidth=1.5)
         if "sets" in one:
             _interval(axes, one["sets"], sets, limit, color=ACCENT, linewidth=1.5)
-        for value in one.get("at", ()):
-            if abs(value) <= limit:
-                axes.plot(value, sets, "o", color=ACCENT, markersize=6)
-        for value in one.get("zero", ()):
-            if abs(value) <= limit:
-                axes.text(value, table, "0", ha="center", va="center_baseline", fontsize=9)
+        if "at" in one and abs(one["at"][0]) <= limit:
+            axes.plot(one["at"], sets, "o", color=ACCENT, markersize=6)
+        if "zero" in one and abs(one["zero"][0]) <= limit:
+            axes.text(one["zero"][0], table, "0", ha="center", va="center_baseline", fontsize=9)
     ticks = (-limit, 0, limit)
     axes.set(xlim=(-limit, limit), ylim=(len(rows) - 0.5, -0.5))
     axes.set_xticks(ticks, [_signed(value, 0) for value in ticks])
     _name_rows(axes, names, 10)
-    return as_svg(figure, _describe_analysis(found), key)
+    told = found.told
+    label = (
+        f"Coefficients of {found.formula}: for {sum(one.covered for one in told)} of {len(told)} the table's estimate "
+        "lies inside the interval of the sets"
+    )
+    known = [one for one in told if one.standardized_difference is not None]
+    if known:
+        worst = max(known, key=lambda one: abs(one.standardized_difference or 0))
+        ours, theirs = number(worst.original), number(worst.combined)
+        label += f"; furthest apart: {worst.coefficient}, {ours} from the table, {theirs} from the sets"
+    return as_svg(figure, label, key)
 
 
 def coefficients(found: AnalysisComparison) -> list[Coefficient]:
@@ -430,22 +403,6 @@ def _interval(axes: "Axes", ends: Sequence[float], y: float, limit: float, **sty
             axes.text(sign * beyond, y, mark, ha="center", va="center_baseline", fontsize=9)
 
 
-def _describe_analysis(found: AnalysisComparison) -> str:
-    told = found.told
-    label = (
-        f"Coefficients of {found.formula}: for {sum(one.covered for one in told)} of {len(told)} the table's estimate "
-        "lies inside the interval of the sets"
-    )
-    known = [one for one in told if one.standardized_difference is not None]
-    if not known:
-        return label
-    worst = max(known, key=lambda one: abs(one.standardized_difference or 0))
-    return (
-        f"{label}; furthest apart: {worst.coefficient}, {number(worst.original)} from the table, "
-        f"{number(worst.combined)} from the sets"
-    )
-
-
 def _name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
     """Write a name beside each row, and lines up from the ticks in place of a frame."""
     axes.set_yticks(range(len(names)), names)
@@ -458,10 +415,8 @@ def _name_rows(axes: "Axes", names: Sequence[str], size: float) -> None:
 
 def _signed(value: float, digits: int) -> str:
     """Return a number with its sign; one that rounds to 0 has none."""
-    spelt = f"{abs(value):.{digits}f}"
-    if not float(spelt):
-        return "0"
-    return f"{'+' if value > 0 else MINUS}{spelt}"
+    spelt = f"{value:+.{digits}f}".replace("-", MINUS)
+    return spelt if spelt.strip(f"+{MINUS}0.") else "0"
 
 
 def fit(text: str, most: int) -> str:

@@ -23,51 +23,12 @@ Tell = Callable[[Mapping[str, Verdict]], None]
 
 
 def write_card(public: Path) -> Path:
-    """Write the privacy card of a published release.
-
-    Parameters
-    ----------
-    public : path
-        The folder that goes out. Of the files in it only ``privacy.json`` is read, and ``evaluation.json`` where there
-        is a paid evaluation; of the synthetic sets only whether they are called ``.csv``.
-
-    Returns
-    -------
-    path
-        ``card.html`` in that folder.
-
-    Raises
-    ------
-    InputError
-        If ``privacy.json`` can't be read, or it or ``evaluation.json`` is damaged or lacks a key.
-    RefusedError
-        If the release has no guarantee: there is nothing that a card could say to its users.
-    """
+    """Write the privacy card of a published release."""
     return _write(public / "card.html", _card(public, PrivacyDocument.read(public)))
 
 
 def write_report(confidential: Path, release: PrivacyDocument, tell: Tell | None = None) -> Path:
-    """Write the curator's report.
-
-    Parameters
-    ----------
-    confidential : path
-        The folder that stays inside, with ``run.json``.
-    release : PrivacyDocument
-        What ``privacy.json`` holds.
-    tell : callable, optional
-        Given the verdict of each section. They are read from the confidential table, so they stay inside too.
-
-    Returns
-    -------
-    path
-        ``report.html`` in that folder.
-
-    Raises
-    ------
-    InputError
-        If ``run.json`` can't be read, or it is damaged or lacks a key.
-    """
+    """Write the curator's report."""
     return _write(confidential / "report.html", _report(confidential, release, tell))
 
 
@@ -76,11 +37,6 @@ def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
 
     A folder with nothing but ``public``, as users outside have it, gets the card only; one of a release that may not be
     published, the report only. Nothing is written unless all pages can be. ``tell`` is that of :func:`write_report`.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no release, or a file is damaged.
     """
     public, confidential, home = directory / "public", directory / "confidential", home_of(directory)
     if home is None:
@@ -97,13 +53,7 @@ def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
 
 
 def rewrite_report(directory: Path) -> Path | None:
-    """Write the curator's report of a release folder anew, and nothing else; None if the folder holds no run.
-
-    Raises
-    ------
-    InputError
-        If a file is damaged.
-    """
+    """Write the curator's report of a release folder anew, and nothing else; None if the folder holds no run."""
     confidential, home = directory / "confidential", home_of(directory)
     if home is None or not _has_run(confidential):
         return None

@@ -5,18 +5,17 @@ for chains only.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import FloatArray
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
 from pdips.posterior.model_file import stored_name
@@ -57,14 +56,15 @@ MOST_SD = 6.0
 
 
 def write_tree(tree: "xr.DataTree", folder: Path) -> None:
-    """Write the groups of a tree into a new folder, a netCDF file each, which needs no library beyond scipy.
-
-    That library writes names in Latin letters only: others are quoted as in web addresses.
-    """
+    """Write the groups of a tree into a new folder, a netCDF file each, in types and letters that netCDF 3 has."""
     folder.mkdir(mode=0o700)
     for name, group in tree.children.items():
         dataset = group.to_dataset()
-        kept = {key: dataset[key].variable.astype(_classic(dataset[key])) for key in dataset.data_vars}
+        kept = {key: dataset[key].variable for key in dataset.data_vars}
+        for key, values in kept.items():
+            if values.dtype.kind in "biu":
+                small = np.abs(values.to_numpy().astype(float)).max(initial=0) < 2**31
+                kept[key] = values.astype(np.int8 if values.dtype.kind == "b" else np.int32 if small else np.float64)
         _renamed(dataset.assign(kept), quote).to_netcdf(folder / f"{name}.nc", engine="scipy")
 
 
@@ -82,63 +82,31 @@ def _renamed(dataset: "xr.Dataset", spell: Callable[[str], str]) -> "xr.Dataset"
     return dataset.rename({name: spell(name) for name in sorted(names)}) if names else dataset
 
 
-def _classic(array: Any) -> Any:
-    """Return a type that classic netCDF has."""
-    if array.dtype.kind == "b":
-        return np.int8
-    if array.dtype.kind in "iu":
-        return np.int32 if np.abs(array.values.astype(float)).max(initial=0) < 2**31 else np.float64
-    return array.dtype
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class PosteriorFigures:
-    """What the report shows of a stored posterior.
-
-    Attributes
-    ----------
-    stored : bool
-        Whether there was a folder of draws.
-    parameters, ranks, energy, predicted, bounds : list of (str, str)
-        Titles and figures; none where nothing was stored or the kind doesn't apply.
-    bfmi : list of float
-        By chain; none where no energies were kept.
-    """
-
-    stored: bool = False
-    parameters: Figures = field(default_factory=list)
-    ranks: Figures = field(default_factory=list)
-    energy: Figures = field(default_factory=list)
-    predicted: Figures = field(default_factory=list)
-    bounds: Figures = field(default_factory=list)
-    bfmi: list[float] = field(default_factory=list)
-
-
-def posterior_figures(path: Path, posterior: PosteriorSummary | None, schema: Schema) -> PosteriorFigures:
-    """Read a folder ``diagnostics`` and draw what is in it.
+def posterior_figures(
+    path: Path, posterior: PosteriorSummary | None, schema: Schema
+) -> tuple[dict[str, Figures], list[float]]:
+    """Read a folder ``diagnostics`` and draw what is in it, by kind, and each chain's BFMI, if energies were kept.
 
     Columns that the model describes come before public ones. Folders of earlier versions lack some groups.
-
-    Raises
-    ------
-    InputError
-        If a file is damaged.
     """
     if posterior is None or not path.is_dir():
-        return PosteriorFigures()
+        return {}, []
     try:
         tree = read_tree(path)
         draws = _draws(tree, posterior)
         energy = energies(tree["sample_stats"].to_dataset() if "sample_stats" in tree.children else None)
-        return PosteriorFigures(
-            stored=True,
-            parameters=_parameters(draws, posterior),
-            ranks=_ranks(draws, posterior),
-            energy=[] if energy is None else [("energy", energy_figure(energy, "energy"))],
-            predicted=_predicted(tree, posterior, schema),
-            bounds=_bounds(tree, schema),
-            bfmi=[] if energy is None else bfmi(energy),
-        )
+        parameters = []
+        for place, (each, parameter) in enumerate(zip(draws, posterior.parameters, strict=False)):
+            released = [value for value in parameter.released if value is not None]
+            figure = draws_of_parameter(each, released, parameter.name, f"parameter {place}")
+            parameters.append((parameter.name, figure))
+        return {
+            "parameters": parameters,
+            "ranks": _ranks(draws, posterior),
+            "energy": [] if energy is None else [("energy", energy_figure(energy, "energy"))],
+            "predicted": _predicted(tree, posterior, schema),
+            "bounds": list(_bounds(tree["pdips"].to_dataset(), schema)) if "pdips" in tree.children else [],
+        }, ([] if energy is None else bfmi(energy))
     except (OSError, KeyError, IndexError, TypeError, ValueError, RuntimeError, StopIteration):
         raise InputError(f"{path} is damaged") from None
 
@@ -151,50 +119,19 @@ def _draws(tree: "xr.DataTree", posterior: PosteriorSummary) -> list[FloatArray]
     return [next(elements[parameter.name.partition("[")[0]]) for parameter in posterior.parameters[:MOST_PARAMETERS]]
 
 
-# ---- parameters ----
-
-
-def _parameters(each: list[FloatArray], posterior: PosteriorSummary) -> Figures:
-    return [
-        (
-            parameter.name,
-            draws_of_parameter(
-                draws, [one for one in parameter.released if one is not None], parameter.name, f"parameter {place}"
-            ),
-        )
-        for place, (draws, parameter) in enumerate(zip(each, posterior.parameters, strict=False))
-    ]
-
-
 @styled
 def draws_of_parameter(draws: FloatArray, released: Sequence[float], name: str, key: str) -> str:
-    """Draw the draws of one parameter as a histogram, a line for each chain, and the released values as dashed lines.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (chains, draws)
-        Of the parameter.
-    released : sequence of float
-        What was released.
-    name : str
-        Of the parameter.
-    key : str
-        Unlike any other figure's on the page.
-    """
+    """Draw a parameter's draws as a histogram, a line for each chain, and the released values as dashed lines."""
     figure, axes = panel(name, "share of draws")
     low, high = np.quantile(draws, [0.0005, 0.9995])
     edges = np.linspace(low, high if high > low else low + 1, BARS + 1)
     for chain, row in enumerate(draws):
-        axes.stairs(np.histogram(row, edges)[0] / draws.shape[1], edges, color=_series(chain), linewidth=1)
+        axes.stairs(np.histogram(row, edges)[0] / draws.shape[1], edges, color=SERIES[chain % len(SERIES)], linewidth=1)
     for value in released:
         axes.axvline(value, color=INK, linewidth=1, linestyle="--")
     axes.set_ylim(0, None)
     lines = "a line for each chain; " if len(draws) > 1 else ""
     return as_svg(figure, f"Draws of {name}, {lines}the dashed line is what was released", key)
-
-
-def _series(place: int) -> str:
-    return SERIES[place % len(SERIES)]
 
 
 # ---- chains ----
@@ -217,39 +154,17 @@ def bfmi(energy: "xr.Dataset") -> list[float]:
 
 @styled
 def energy_figure(energy: "xr.Dataset", key: str) -> str:
-    """Draw ArviZ's plot of energies: how they are distributed, and how their changes from draw to draw are."""
-    import xarray as xr
-
-    az: Any = import_module("arviz_plots")
+    """Draw how energies are distributed, and how their changes from draw to draw are, by ArviZ's density estimate."""
+    stats: Any = import_module("arviz_stats.base").array_stats
     figure, axes = panel("energy, from its mean", "density")
-    kinds = xr.Dataset({"Energy": ("energy", np.zeros(2))}, {"energy": ["marginal", "transition"]})
-    # On a figure of our own: one of pyplot's would join those of a notebook, and stay.
-    home = {"/": _held("figure", figure), "/plot": _held("Energy", axes)}
-    collection = az.PlotCollection(
-        kinds.expand_dims(chain=1, draw=1),
-        xr.DataTree.from_dict(home),
-        aes={"color": ["energy"]},
-        backend="matplotlib",
-        color=[ACCENT, SERIES[1]],
-    )
-    plain = {"title": False, "legend": False, "remove_axis": False, "face": False}
-    tree = xr.DataTree.from_dict({"sample_stats": energy})
-    az.plot_energy(tree, plot_collection=collection, show_bfmi=False, visuals=plain)
-    for line, name, style in zip(axes.lines, ("energy", "change from draw to draw"), ("-", "--"), strict=True):
-        line.set_data(*(np.asarray(part)[::EVERY] for part in line.get_data()))
-        line.set(label=name, linestyle=style, linewidth=1.5)
-    low, high = axes.get_ylim()
-    axes.set_ylim(0, high + 0.25 * (high - low))
+    values = energy["energy"].to_numpy()
+    lines = {"energy": values - values.mean(), "change from draw to draw": np.diff(values, axis=1)}
+    for name, colour, style in zip(lines, (ACCENT, SERIES[1]), ("-", "--"), strict=True):
+        grid, density, _ = stats.kde(lines[name].ravel())
+        axes.plot(grid[::EVERY], density[::EVERY], style, color=colour, linewidth=1.5, label=name)
+    axes.set_ylim(0, 1.25 * axes.get_ylim()[1])
     axes.legend(frameon=False, fontsize=8.5, labelcolor=QUIET, loc="upper right")
     return as_svg(figure, "How energies and their changes from draw to draw are distributed over all chains", key)
-
-
-def _held(name: str, thing: Any) -> "xr.Dataset":
-    import xarray as xr
-
-    held = np.empty((), dtype=object)
-    held[()] = thing
-    return xr.Dataset({name: xr.DataArray(held)})
 
 
 def _ranks(each: list[FloatArray], posterior: PosteriorSummary) -> Figures:
@@ -271,15 +186,6 @@ def rank_figure(draws: FloatArray, name: str, key: str) -> str:
 
     Ranks are those of draws among the draws of all chains, after Säilynoja et al. (2022), as ArviZ's ``plot_rank`` has
     them: differences of distribution functions from the uniform one, with a band for independent draws.
-
-    Parameters
-    ----------
-    draws : ndarray, shape (chains, draws)
-        Of one parameter, thinned: see :func:`stride`.
-    name : str
-        Of the parameter.
-    key : str
-        Unlike any other figure's on the page.
     """
     x = np.linspace(0, 1, POINTS + 1)
     figure, axes = panel("rank among the draws of all chains, as a share", "share below, minus rank")
@@ -287,7 +193,7 @@ def rank_figure(draws: FloatArray, name: str, key: str) -> str:
     axes.fill_between(x, lower, upper, color=BAR, alpha=0.35, linewidth=0)
     axes.axhline(0, color=INK, linewidth=0.5)
     for chain, line in enumerate(_differences(draws, x)):
-        axes.plot(x, line, color=_series(chain), linewidth=1)
+        axes.plot(x, line, color=SERIES[chain % len(SERIES)], linewidth=1)
     label = (
         f"Ranks of {name}: a line for each of {len(draws)} chains; the band holds all of them with probability {BAND}"
     )
@@ -391,81 +297,41 @@ def _statistics(simulated: "xr.Dataset", observed: "xr.Dataset") -> str:
 # ---- bounds of records ----
 
 
-class BoundsByDraw(Protocol):
-    """What the figures need of :class:`pdips.posterior.bounds.Bounds`."""
-
-    @property
-    def largest(self) -> FloatArray: ...
-    @property
-    def limit(self) -> float | None: ...
-    @property
-    def share_by_draw(self) -> FloatArray: ...
-
-
-@dataclass(frozen=True, eq=False)
-class StoredBounds:
-    """Bounds as they were stored: of some records, and by draw."""
-
-    largest: FloatArray
-    limit: float | None
-    share_by_draw: FloatArray
-
-
-def _bounds(tree: "xr.DataTree", schema: Schema) -> Figures:
-    if "pdips" not in tree.children:
-        return []
-    group, found = tree["pdips"].to_dataset(), []
-    kept = _some(group["largest"].to_numpy())
-    shares = group["share_by_draw"].to_numpy() if "share_by_draw" in group else np.zeros((1, 0))
+def _bounds(group: "xr.Dataset", schema: Schema) -> Iterator[tuple[str, str]]:
+    """Yield the figures of records' bounds and weights; of many records some are drawn, with the largest bound."""
+    largest = group["largest"].to_numpy()
+    kept = np.arange(len(largest))
+    if len(largest) > MOST_DOTS:
+        kept = np.random.default_rng(DOT_SEED).choice(len(largest), MOST_DOTS - 1, replace=False)
+        kept = np.unique(np.append(kept, np.argmax(largest)))
     limit = float(group.attrs["limit"]) if "limit" in group.attrs else None
-    stored = StoredBounds(group["largest"].to_numpy()[kept], limit, shares)
     columns = sorted(schema.columns.items(), key=lambda item: item[1].public)[:MOST_COLUMNS]
     values = {
         f"{name} (number of the level)" if column.is_categorical else name: group[stored_name(f"value_{name}")]
         for name, column in columns
     }
     for title, across in values.items():
-        figure = bound_against_value(stored, across.to_numpy()[kept], title, f"bound {title}")
-        found.append((f"bound against {title}", figure))
-    if "weights" in group:
+        figure = bound_against_value(largest[kept], across.to_numpy()[kept], limit, title, f"bound {title}")
+        yield f"bound against {title}", figure
+    for title, across in values.items() if "weights" in group else ():
         weights = group["weights"].to_numpy()[kept]
-        for title, across in values.items():
-            figure = weights_against_value(weights, across.to_numpy()[kept], title, f"weight {title}")
-            found.append((f"weight against {title}", figure))
-    if shares.size:
-        found.append(("records cut off, by draw", censored_by_draw(stored, "censored")))
-    return found
-
-
-def _some(largest: FloatArray) -> IntArray:
-    """Return which records are drawn: all, or some with the one whose bound is largest."""
-    if len(largest) <= MOST_DOTS:
-        return np.arange(len(largest))
-    chosen = np.random.default_rng(DOT_SEED).choice(len(largest), MOST_DOTS - 1, replace=False)
-    return np.unique(np.append(chosen, np.argmax(largest)))
+        yield (
+            f"weight against {title}",
+            weights_against_value(weights, across.to_numpy()[kept], title, f"weight {title}"),
+        )
+    if "share_by_draw" in group and group["share_by_draw"].size:
+        yield "records cut off, by draw", censored_by_draw(group["share_by_draw"].to_numpy(), "censored")
 
 
 @styled
-def bound_against_value(bounds: BoundsByDraw, values: ArrayLike, name: str, key: str) -> str:
-    """Draw each record's bound against its value of a column, and the limit as a dashed line.
-
-    Parameters
-    ----------
-    bounds : BoundsByDraw
-        Of ``n`` records.
-    values : array-like, shape (records,)
-        The column, as the model reads it.
-    name : str
-        Its name.
-    key : str
-        Unlike any other figure's on the page.
-    """
+def bound_against_value(bounds: FloatArray, values: ArrayLike, limit: float | None, name: str, key: str) -> str:
+    """Draw each record's bound against its value of a column, and the limit as a dashed line."""
     figure, axes = panel(name, "bound of the record (nats)")
-    finite = np.isfinite(bounds.largest)
-    _dots(axes, np.asarray(values)[finite], bounds.largest[finite])
+    finite = np.isfinite(bounds)
+    _dots(axes, np.asarray(values)[finite], bounds[finite])
     label = f"Bound of each record against {name}"
-    if bounds.limit is not None:
-        axes.axhline(bounds.limit, color=INK, linewidth=1, linestyle="--")
+    if limit is not None:
+        axes.axhline(limit, color=INK, linewidth=1, linestyle="--")
         label += "; the dashed line is the limit"
     axes.set_ylim(0, None)
     return as_svg(figure, label, key)
@@ -481,11 +347,11 @@ def weights_against_value(weights: ArrayLike, values: ArrayLike, name: str, key:
 
 
 @styled
-def censored_by_draw(bounds: BoundsByDraw, key: str) -> str:
+def censored_by_draw(share_by_draw: FloatArray, key: str) -> str:
     """Draw the share of records beyond the limit at each draw, a line for each chain."""
     figure, axes = panel("draw", "share of records censored")
-    for chain, shares in enumerate(bounds.share_by_draw):
-        axes.plot(np.arange(len(shares)), shares, color=_series(chain), linewidth=0.75)
+    for chain, shares in enumerate(share_by_draw):
+        axes.plot(np.arange(len(shares)), shares, color=SERIES[chain % len(SERIES)], linewidth=0.75)
     axes.set_ylim(0, None)
     return as_svg(figure, "Share of records censored at each draw, a line for each chain", key)
 

@@ -81,36 +81,26 @@ def verdict(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | Non
 
 def account(release: PrivacyDocument, ledger: AccountState, paid: PaidDocument | None) -> dict[str, Any]:
     """Return where the account stood: earlier spends, this release, an evaluation, what is left, and for how many."""
-    this = ledger.charged_epsilon if ledger.charged_epsilon is not None else _charged(release, ledger)
+    this, privacy = ledger.charged_epsilon, release.privacy
+    if this is None and privacy.kind not in ("none", "asymptotic"):  # a run that doesn't say what was charged
+        twice = 2 * privacy.epsilon if privacy.kind != "zcdp" else None
+        this = privacy.epsilon if privacy.neighbours == ledger.neighbours else twice
     later = paid.privacy.epsilon if paid else 0.0
     left = None if ledger.remaining_epsilon is None else max(0.0, ledger.remaining_epsilon - later)
     earlier = None if this is None else max(0.0, ledger.spent_epsilon - this)
+    more = None
+    if left is not None and this:
+        more = math.floor(left / this * (1 + 1e-9))
+        if ledger.charged_delta and ledger.total_delta is not None:
+            room = max(0.0, ledger.total_delta - ledger.spent_delta)
+            more = min(more, math.floor(room / ledger.charged_delta * (1 + 1e-9)))
     return {
         "ledger": ledger,
         "this": this,
         "earlier": earlier,
         "later": later,
         "left": left,
-        "more": None if left is None or not this else _more(ledger, this, left),
+        "more": more,
         "converted": this is not None and not math.isclose(this, release.privacy.epsilon, rel_tol=1e-9),
         "folded": len(ledger.entries) > MOST_ITEMS,
     }
-
-
-def _charged(release: PrivacyDocument, ledger: AccountState) -> float | None:
-    """Return what the account was charged, for a run that doesn't say; None where it can't be told."""
-    privacy = release.privacy
-    if privacy.kind in ("none", "asymptotic"):
-        return None
-    if privacy.neighbours == ledger.neighbours:
-        return privacy.epsilon
-    return 2 * privacy.epsilon if privacy.kind != "zcdp" else None
-
-
-def _more(ledger: AccountState, this: float, left: float) -> int:
-    """Return how many more releases of this price the total has room for, in epsilon and in delta."""
-    fits = math.floor(left / this * (1 + 1e-9))
-    if ledger.charged_delta and ledger.total_delta is not None:
-        room = max(0.0, ledger.total_delta - ledger.spent_delta)
-        fits = min(fits, math.floor(room / ledger.charged_delta * (1 + 1e-9)))
-    return fits

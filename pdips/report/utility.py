@@ -10,7 +10,6 @@ from markupsafe import Markup
 from pdips.evaluation.document import AnalysisComparison, EvaluationDocument, Measure, Pictures
 from pdips.release.documents import (
     Comparison,
-    Margin,
     Moments,
     PaidDocument,
     PrivacyDocument,
@@ -19,7 +18,7 @@ from pdips.release.documents import (
 )
 from pdips.report import figures
 from pdips.report.formats import number, percent
-from pdips.report.verdict import Check, Level, Verdict, summed, worst, worst_of
+from pdips.report.verdict import Check, Level, Verdict, graded, summed, worst, worst_of
 
 NEAR_TIMES, FAR_TIMES = 2.0, 5.0
 """Times the reference."""
@@ -52,7 +51,19 @@ READINGS = {
     "same sign": "share of coefficients",
     COVERAGE: "share of the table's estimates inside the sets' intervals",
 }
+RULES = {
+    "single columns": f"distance at most {NEAR_TIMES_ONE_WAY:g} times a resample's or {NEAR_ONE_WAY:g}; failed above "
+    f"{FAR_TIMES:g} times and {FAR_ONE_WAY:g}",
+    "pairs of columns": f"mean distance at most {NEAR_TIMES:g} times a resample's or {NEAR_MARGINS:g}; failed above "
+    f"{FAR_TIMES:g} times and {FAR_MARGINS:g}",
+    "means": f"at most {NEAR_SHIFT:g} sd of the table off; failed above {FAR_SHIFT:g}, or {FAR_MEANS:g} times too "
+    "large or small",
+    "standard deviations": f"at most {NEAR_RATIO:g} times too large or small; failed above {FAR_RATIO:g}",
+}
 RELATIVE = "Near means near what a resample of the table scores, not fit for every use."
+type Limits = tuple[float, float]
+"""So many times a reference, and so much in any case."""
+
 NEARNESS: dict[Level, str] = {"good": "near", "watch": "some way off", "bad": "far off"}
 
 
@@ -63,11 +74,6 @@ def section(
 
     An evaluation whose release differs in mechanism, epsilon, kind or number of sets isn't shown: ``stale`` names what
     differs.
-
-    Raises
-    ------
-    InputError
-        If the inside ``evaluation.json`` is damaged.
     """
     comparison = run.comparison
     margins, pairs = comparison.margins(), comparison.two_way.pairs()
@@ -75,7 +81,11 @@ def section(
     stale = [] if inside is None else inside.release.differs(release)
     evaluation = None if stale else inside
     found = checks(release, comparison)
-    of_evaluation = _stale_verdict(stale) if stale else evaluation_verdict(evaluation)
+    of_evaluation = evaluation_verdict(evaluation)
+    if stale:
+        differs = f"its {' and '.join(stale)} differ{'s' if len(stale) == 1 else ''}"
+        line = f"{EvaluationDocument.file} is of another release ({differs}) and isn't shown: "
+        of_evaluation = Verdict(level="open", line=f"{line}pdips evaluate TABLE DIR makes it anew.")
     return {
         "verdict": verdict(found, of_evaluation),
         "checks": found,
@@ -113,90 +123,50 @@ def verdict(found: Sequence[Check], evaluation: Verdict) -> Verdict:
 
 
 def checks(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
-    """Judge what was compared at release, of columns that aren't public.
+    """Judge what was compared at release, of columns that aren't public, by the rules of ``docs/report.md``.
 
-    - *Single columns*, by the total variation distance of each from the table: **good** at up to
-      ``NEAR_TIMES_ONE_WAY`` times what a resample of the table has, or up to ``NEAR_ONE_WAY``; **bad** above both
-      ``FAR_TIMES`` times that and ``FAR_ONE_WAY``.
-    - *Pairs of columns*, by the mean distance: **good** at up to ``NEAR_TIMES`` times that of a resample, or up to
-      ``NEAR_MARGINS``; **bad** above both ``FAR_TIMES`` times that and ``FAR_MARGINS``, as in an evaluation.
-    - *Means*: **good** at up to ``NEAR_SHIFT`` standard deviations of the table; **bad** above ``FAR_SHIFT``, or above
-      ``LEAST_SHIFT`` where the column can't be negative and one mean is more than ``FAR_MEANS`` times the other.
-    - *Standard deviations*: **good** at up to ``NEAR_RATIO`` times that of the table, or its inverse; **bad** beyond
-      ``FAR_RATIO``.
-
-    What is off by no more than ``NEAR_ERRORS`` standard errors of a resample is good, by no more than ``FAR_ERRORS``
-    not bad. What isn't bad or good is **watch**. Sets without records, or without any known value of a column that the
-    table has values of, are bad. A run of an earlier version, which compared less, is judged by what it compared.
+    A run of an earlier version, which compared less, is judged by what it compared.
     """
-    return [*_one_way(release, comparison), *_pairs(comparison), *_numeric(release, comparison)]
-
-
-def _one_way(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
-    public = release.table_schema.public_columns
-    known = [one for one in comparison.margins() if one.reference is not None and one.column not in public]
-    rule = (
-        f"distance at most {NEAR_TIMES_ONE_WAY:g} times a resample's or {NEAR_ONE_WAY:g}; failed above {FAR_TIMES:g} "
-        f"times and {FAR_ONE_WAY:g}"
-    )
-    return _check("single columns", known, _of_distance, _show_distance, rule)
-
-
-def _of_distance(one: Margin) -> Level:
-    if one.distance is None:
-        return "bad"
-    near = (NEAR_TIMES_ONE_WAY, NEAR_ONE_WAY)
-    return _against(one.distance, one.reference, near=near, far=(FAR_TIMES, FAR_ONE_WAY))
-
-
-def _show_distance(one: Margin) -> str:
-    return f"{one.column} {number(one.distance)} (a resample {number(one.reference)})"
-
-
-def _against(value: float, reference: float | None, *, near: tuple[float, float], far: tuple[float, float]) -> Level:
-    """Return how near a figure is: below so many times its reference, or below so much in any case."""
-    (near_times, near_value), (far_times, far_value) = near, far
-    known = reference or 0.0
-    if value <= max(near_times * known, near_value):
-        return "good"
-    return "bad" if value > max(far_times * known, far_value) else "watch"
-
-
-def _pairs(comparison: Comparison) -> list[Check]:
-    reference, value = comparison.two_way.reference_mean(), mean(one for one, _, _ in comparison.two_way.pairs())
-    if reference is None or value is None:
-        return []
-    level = _against(value, reference, near=(NEAR_TIMES, NEAR_MARGINS), far=(FAR_TIMES, FAR_MARGINS))
-    rule = (
-        f"mean distance at most {NEAR_TIMES:g} times a resample's or {NEAR_MARGINS:g}; failed above {FAR_TIMES:g} "
-        f"times and {FAR_MARGINS:g}"
-    )
-    shown = f"{number(value)} (a resample {number(reference)})"
-    return _check("pairs of columns", [value], lambda _: level, lambda _: shown, rule)
-
-
-def _numeric(release: PrivacyDocument, comparison: Comparison) -> list[Check]:
-    columns = release.table_schema.columns
-    found = [one for one in comparison.numeric if one.column in columns]
-    of_means = (
-        f"at most {NEAR_SHIFT:g} sd of the table off; failed above {FAR_SHIFT:g}, or {FAR_MEANS:g} times too large or "
-        "small"
-    )
-    of_spreads = f"at most {NEAR_RATIO:g} times too large or small; failed above {FAR_RATIO:g}"
-
-    def show_mean(one: Moments) -> str:
-        return f"{one.column} {number(one.synthetic_mean)} (table {number(one.mean)}, {number(one.shift)} sd off)"
-
-    def show_sd(one: Moments) -> str:
-        return f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"
-
-    def of_mean(one: Moments) -> Level:
-        return _of_means(one, lower=float(columns[one.column].lower or 0))
-
-    return [
-        *_check("means", found, of_mean, show_mean, of_means),
-        *_check("standard deviations", found, _of_spreads, show_sd, of_spreads),
+    schema, two_way = release.table_schema, comparison.two_way
+    singles = [
+        (
+            _against(one.distance, one.reference, (NEAR_TIMES_ONE_WAY, NEAR_ONE_WAY), (FAR_TIMES, FAR_ONE_WAY)),
+            f"{one.column} {number(one.distance)} (a resample {number(one.reference)})",
+        )
+        for one in comparison.margins()
+        if one.reference is not None and one.column not in schema.public_columns
     ]
+    pairs, means, spreads = [], [], []
+    value, reference = mean(distance for distance, _, _ in two_way.pairs()), two_way.reference_mean()
+    if value is not None and reference is not None:
+        level = _against(value, reference, (NEAR_TIMES, NEAR_MARGINS), (FAR_TIMES, FAR_MARGINS))
+        pairs.append((level, f"{number(value)} (a resample {number(reference)})"))
+    for one in comparison.numeric:
+        if one.column in schema.columns:
+            shown = f"(table {number(one.mean)}, {number(one.shift)} sd off)"
+            level = _of_means(one, lower=float(schema.columns[one.column].lower or 0))
+            means.append((level, f"{one.column} {number(one.synthetic_mean)} {shown}"))
+            spreads.append((_of_spreads(one), f"{one.column} {number(one.synthetic_sd)} (table {number(one.sd)})"))
+    found = {"single columns": singles, "pairs of columns": pairs, "means": means, "standard deviations": spreads}
+    return [
+        Check(
+            name,
+            "; ".join(shown for level, shown in each if level != "good") or "near those of the table",
+            RULES[name],
+            worst_of(level for level, _ in each),
+        )
+        for name, each in found.items()
+        if each
+    ]
+
+
+def _against(value: float | None, reference: float | None, near: Limits, far: Limits) -> Level:
+    """Return how near a figure is: below so many times its reference, or below so much in any case."""
+    if value is None:
+        return "bad"
+    (near_times, near_value), (far_times, far_value), known = near, far, reference or 0.0
+    is_near = value <= max(near_times * known, near_value)
+    return graded(is_near, bad=value > max(far_times * known, far_value))
 
 
 def _of_means(one: Moments, lower: float) -> Level:
@@ -217,71 +187,38 @@ def _of_spreads(one: Moments) -> Level:
     if one.ratio is None:  # all values of the table are equal: means say how far off those of the sets are
         return "good"
     times = max(one.ratio, 1 / one.ratio) if one.ratio else float("inf")
-    if times <= max(NEAR_RATIO, 1 + NEAR_ERRORS * one.ratio_error):
-        return "good"
-    return "bad" if times > max(FAR_RATIO, 1 + FAR_ERRORS * one.ratio_error) else "watch"
-
-
-def _check[T](
-    name: str, found: Sequence[T], judge: Callable[[T], Level], show: Callable[[T], str], rule: str
-) -> list[Check]:
-    """Return one check over columns, none without columns; it shows those that aren't good."""
-    levels = [judge(one) for one in found]
-    off = [show(one) for one, level in zip(found, levels, strict=True) if level != "good"]
-    return [Check(name, "; ".join(off) or "near those of the table", rule, worst_of(levels))] if levels else []
+    near = times <= max(NEAR_RATIO, 1 + NEAR_ERRORS * one.ratio_error)
+    return graded(near, bad=times > max(FAR_RATIO, 1 + FAR_ERRORS * one.ratio_error))
 
 
 # ---- an evaluation ----
 
 
 def evaluation_verdict(found: EvaluationDocument | None) -> Verdict:
-    """Judge the utility of the sets by an evaluation.
+    """Judge the utility of the sets by an evaluation, by the rules of ``docs/evaluate.md``.
 
-    Each of three things is near, far or in between; what wasn't worked out doesn't count.
-
-    - *Margins* (two-way; one-way if there are no pairs), by the mean total variation distance: near at up to 2 times
-      the reference or up to 0.01; far above 5 times the reference and above 0.05.
-    - *SPECKS*: near at up to 2 times the reference or up to 0.1; far above 5 times the reference and above 0.3.
-    - *The analysis*, if there is one: near if the combined estimates are up to 2 standard errors of the table's off on
-      average and at least 80 % of the table's estimates lie inside the intervals of the sets; far if they are more off
-      and fewer than half lie inside.
-
-    The absolute limits are there because the reference shrinks with the number of records: in a large table a
-    difference that hardly anybody would notice is many times the reference. All near: good; one far: bad; else watch.
-    Without an evaluation, or with nothing worked out: open. The limits are conventions of this project, not of a paper.
+    Absolute limits are there because the reference shrinks with the number of records: in a large table a difference
+    that hardly anybody would notice is many times the reference.
     """
     if found is None:
         return Verdict(level="open", line="No evaluation was made: pdips evaluate TABLE DIR adds one.")
-    findings = [*_of_margins(found), *_of_specks(found), *_of_analysis(found.specific)]
+    measure = next((one for name in MARGINS if (one := found.measure(name)) is not None), None)
+    what = "two-way margins are" if measure is not None and measure.name == MARGINS[0] else "one-way margins are"
+    findings = [
+        *_of_measure(measure, what, NEAR_MARGINS, FAR_MARGINS),
+        *_of_measure(found.measure(SPECKS), "SPECKS is", NEAR_SPECKS, FAR_SPECKS),
+        *_of_analysis(found.specific),
+    ]
     if not findings:
         return Verdict(level="open", line="The evaluation could work out neither margins nor SPECKS nor an analysis.")
     said = "; ".join(text for _, text in findings)
     return Verdict(level=worst_of(level for level, _ in findings), line=f"{said[0].upper()}{said[1:]}. {RELATIVE}")
 
 
-def _stale_verdict(stale: Sequence[str]) -> Verdict:
-    what = " and ".join(stale)
-    return Verdict(
-        level="open",
-        line=f"{EvaluationDocument.file} is of another release (its {what} differ{'s' if len(stale) == 1 else ''}) and "
-        "isn't shown: pdips evaluate TABLE DIR makes it anew.",
-    )
-
-
-def _of_margins(found: EvaluationDocument) -> list[tuple[Level, str]]:
-    measure = next((one for name in MARGINS if (one := found.measure(name)) is not None), None)
-    what = "two-way margins are" if measure is not None and measure.name == MARGINS[0] else "one-way margins are"
-    return _of_measure(measure, what, NEAR_MARGINS, FAR_MARGINS)
-
-
-def _of_specks(found: EvaluationDocument) -> list[tuple[Level, str]]:
-    return _of_measure(found.measure(SPECKS), "SPECKS is", NEAR_SPECKS, FAR_SPECKS)
-
-
 def _of_measure(measure: Measure | None, what: str, near: float, far: float) -> list[tuple[Level, str]]:
     if measure is None or measure.mean is None:
         return []
-    level = _against(measure.mean, measure.reference, near=(NEAR_TIMES, near), far=(FAR_TIMES, far))
+    level = _against(measure.mean, measure.reference, (NEAR_TIMES, near), (FAR_TIMES, far))
     shown = f"({number(measure.mean)}, a resample {number(measure.reference)})"
     return [(level, f"{what} {NEARNESS[level]} {shown}")]
 
@@ -290,11 +227,10 @@ def _of_analysis(found: AnalysisComparison | None) -> list[tuple[Level, str]]:
     off, inside = (None, None) if found is None else (found.summary.get(DIFFERENCE), found.summary.get(COVERAGE))
     if inside is None:
         return []
-    level: Level = "watch"
-    if off is not None and off <= NEAR_DIFFERENCE and inside >= NEAR_COVERAGE:
-        level = "good"
-    elif (off is None or off > NEAR_DIFFERENCE) and inside < FAR_COVERAGE:
-        level = "bad"
+    level = graded(
+        off is not None and off <= NEAR_DIFFERENCE and inside >= NEAR_COVERAGE,
+        bad=(off is None or off > NEAR_DIFFERENCE) and inside < FAR_COVERAGE,
+    )
     shown = (
         f"(estimates {number(off)} standard errors off on average, {percent(inside)} of the table's inside the "
         "intervals of the sets)"

@@ -20,17 +20,7 @@ DID: dict[Level, tuple[str, str]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """One line on one section.
-
-    Attributes
-    ----------
-    level : {"good", "watch", "bad", "open"}
-        ``open``: what it would take to judge is not there.
-    line : str
-        A sentence that says what was found, by which rule.
-    brief : str
-        The same for a terminal; the line where it is empty.
-    """
+    """One line on one section, a ``brief`` one for a terminal, and the level: open where nothing tells."""
 
     level: Level
     line: str
@@ -65,6 +55,11 @@ class Check:
     def word(self) -> str:
         """The level as a reader sees it."""
         return WORDS[self.level]
+
+
+def graded(good: bool, *, bad: bool = False) -> Level:
+    """Return the level of a rule with two limits; what is neither good nor bad is to be looked at."""
+    return "good" if good else "bad" if bad else "watch"
 
 
 def summed(checks: Sequence[Check]) -> Verdict:

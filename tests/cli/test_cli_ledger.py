@@ -50,8 +50,9 @@ FAULTS = {
 
 
 @pytest.fixture
-def here(tmp_path):
-    """A folder with a table, its schema, and a ledger with a total of 10."""
+def here(tmp_path, monkeypatch):
+    """A folder with a table, its schema, and a ledger with a total of 10; reports, which take long, aren't written."""
+    monkeypatch.setattr("pdips.report.pages.write_report", lambda folder, *_, **__: folder / "report.html")
     people().to_parquet(tmp_path / "t.parquet")
     (tmp_path / "s.toml").write_text(SCHEMA.format(upper=1000))
     Ledger(tmp_path / "l.sqlite").set_total(10)
@@ -229,19 +230,14 @@ def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
 # Copies put back from a backup
 
 
-def test_a_release_carries_its_number_and_nothing_of_the_table(pdips, here):
-    assert pdips(*words(here))[0] == 0
-    assert pdips(*words(here, out="second"))[0] == 0
-    carried = json.loads((here / "second/public/privacy.json").read_text())["receipt"]
-    receipt = Ledger(here / "l.sqlite").receipt(2)
-    assert carried == {"account": receipt.account, "number": 2, "token": receipt.token}
-
-
 def test_a_ledger_put_back_is_noticed(pdips, here):
     check = ["ledger", "check", here / "l.sqlite", here / "out", here / "second"]
     shutil.copy(here / "l.sqlite", here / "backup")
     assert pdips(*words(here))[0] == 0
     assert pdips(*words(here, out="second"))[0] == 0
+    carried = json.loads((here / "second/public/privacy.json").read_text())["receipt"]
+    receipt = Ledger(here / "l.sqlite").receipt(2)
+    assert carried == {"account": receipt.account, "number": 2, "token": receipt.token}
     assert (
         pdips("evaluate", here / "t.parquet", here / "out", "--paid-epsilon", 1, "--ledger", here / "l.sqlite")[0] == 0
     )

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from pdips.posterior import inspection
 from pdips.report.pages import rewrite
 from pdips.report.posterior_figures import read_tree
 
@@ -60,6 +61,13 @@ def here(tmp_path):
 def words(here, *more: object, model="mean.py", epsilon: object = 4, mechanism="censored-posterior", out="out"):
     common = ["synthesize", here / "t.parquet", "--schema", here / "s.toml", "--mechanism", mechanism]
     return [*common, "--model", here / model, "--epsilon", epsilon, "--out", here / out, *more]
+
+
+def without_model(here) -> list[object]:
+    """A release by a mechanism that takes no model, which is quicker."""
+    arguments = words(here, mechanism="steps")
+    del arguments[arguments.index("--model") : arguments.index("--model") + 2]
+    return arguments
 
 
 def figures(content: object) -> set[str]:
@@ -150,20 +158,21 @@ def test_chains_from_end_to_end_and_what_happens_if_they_disagree(pdips, here, c
     assert "mcmc: by Markov chains, taken to have converged" in card
 
 
-def test_the_card_shows_zcdp_with_its_delta(pdips, here):
-    code, out, _ = pdips(*words(here, "--option", "kind=zcdp", "--option", "delta=1/100000"))
-    assert code == 0
-    assert "kind zcdp" in out
-    card = (here / "out/public/card.html").read_text()
-    assert "zero-concentrated" in card
-    assert "1e-05" in card or "0.00001" in card
+def test_a_useless_epsilon_is_one_line_and_a_bound_that_cannot_be_worked_out_stops_nothing(pdips, here, monkeypatch):
+    def broken(*_args, **_kwargs):
+        raise FloatingPointError("SECRET")
 
-
-def test_a_useless_epsilon_is_said_in_one_line_before_it_is_spent(pdips, here):
-    code, _, err = pdips(*words(here, epsilon="0.01"))
+    monkeypatch.setattr(inspection, "_tallied", broken)
+    code, out, err = pdips(*words(here, "--option", "kind=zcdp", "--option", "delta=1/100000", epsilon="0.01"))
     assert (code, err.count("\n")) == (0, 1)
-    assert err.startswith("WARNING   epsilon is so small that ")
+    assert err.startswith("WARNING   epsilon is so small that ")  # before it is spent
     assert str(N) not in err
+    assert "kind zcdp" in out
+    card, page = (here / "out" / name for name in ("public/card.html", "confidential/report.html"))
+    assert "zero-concentrated" in card.read_text()
+    assert "1e-05" in card.read_text() or "0.00001" in card.read_text()
+    assert "could not be worked out (FloatingPointError)" in page.read_text()
+    assert "SECRET" not in page.read_text()
 
 
 def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
@@ -185,16 +194,19 @@ def test_asymptotic_sets_stay_inside_unless_somebody_names_it(pdips, here):
     assert "asymptotic" in err
 
 
-@pytest.mark.parametrize("what", ["pdips.evaluation.margins.compare", "pdips.report.pages.write_report"])
 @pytest.mark.parametrize(
-    ("error", "code"), [(RuntimeError("SECRET"), 1), (OSError("SECRET"), 1), (KeyboardInterrupt(), 130)]
+    ("what", "error", "code"),
+    [
+        ("pdips.evaluation.margins.compare", RuntimeError("SECRET"), 1),
+        ("pdips.report.pages.write_report", OSError("SECRET"), 1),
+        ("pdips.report.pages.write_report", KeyboardInterrupt(), 130),
+    ],
 )
 def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what, error, code):
     def broken(*_args, **_kwargs):
         raise error
 
-    arguments = [*words(here, "--ledger", here / "l.sqlite", mechanism="steps")]
-    del arguments[arguments.index("--model") : arguments.index("--model") + 2]
+    arguments = [*without_model(here), "--ledger", here / "l.sqlite"]
     assert pdips(*arguments)[0] == 0
     monkeypatch.setattr(what, broken)
     found, out, err = pdips(*arguments, "--overwrite")
@@ -212,29 +224,15 @@ def test_a_paid_release_outlives_a_crash_after_it(pdips, here, monkeypatch, what
 
 
 def test_a_crash_before_the_release_is_whole_keeps_the_earlier_one(pdips, here, monkeypatch):
-    assert pdips(*words(here))[0] == 0
+    assert pdips(*without_model(here))[0] == 0
     before = (here / "out/public/synthetic_1.parquet").read_bytes()
     monkeypatch.setattr("pdips.report.pages.write_card", lambda *_: 1 / 0)
-    code, _, err = pdips(*words(here, "--overwrite"))
+    code, _, err = pdips(*without_model(here), "--overwrite")
     assert code == 1
     assert "a bug: ZeroDivisionError" in err
     assert (here / "out/public/synthetic_1.parquet").read_bytes() == before
     assert (here / "out/confidential/report.html").exists()
     assert not [path for path in here.iterdir() if path.name.startswith(".")]
-
-
-def test_a_bound_that_cannot_be_worked_out_is_told_and_stops_nothing(pdips, here, monkeypatch):
-    from pdips.posterior import inspection
-
-    def broken(*_args, **_kwargs):
-        raise FloatingPointError("SECRET")
-
-    monkeypatch.setattr(inspection, "_tallied", broken)
-    code, _, err = pdips(*words(here))
-    assert (code, err) == (0, "")
-    page = (here / "out/confidential/report.html").read_text()
-    assert "could not be worked out (FloatingPointError)" in page
-    assert "SECRET" not in page
 
 
 HEAD = """

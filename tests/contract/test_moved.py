@@ -12,9 +12,6 @@ from pdips import moved
 from pdips.posterior.model_file import load
 
 NAMED = """
-pdips.audit: Finding audit audit_cases overspending registered_cases worst_by_pair
-pdips.audit.engines: log_ratio_bound
-pdips.audit.membership: Attack attack permitted
 pdips.bayes.audit_modips: published
 pdips.bayes.columns: Columns
 pdips.bayes.correlations: correlation_factor
@@ -35,13 +32,10 @@ pdips.bayes.statistics: Counts Products Scatter Sums
 pdips.bayes.step: KNormGradientStep knorm_gradient
 pdips.bayes.units: unit_of
 pdips.calibration.smallest: calibrate
-pdips.errors: InputError
 pdips.evaluation.analysis: read_analysis
 pdips.evaluation.general: general_utility
 pdips.evaluation.inside: evaluate
-pdips.evaluation.paid: PaidEvaluation evaluate_paid
 pdips.evaluation.specific: specific_utility
-pdips.inference: Combined Wald combine mix rule_for
 pdips.inference.choosing: rule_for
 pdips.inference.combining: combine
 pdips.ledger: Ledger
@@ -61,11 +55,9 @@ pdips.mechanisms.views: margin_errors
 pdips.noise: RandomBits
 pdips.pairs: Case Pair pair_of_files small_pairs worst_pairs
 pdips.privacy: PrivacyLoss Spend compose to_replace_one zcdp
-pdips.registry: find register
 pdips.release: Release RunRecord
 pdips.report.bounds: bound_against_value censored_by_draw weights_against_value
 pdips.report.meaning: belief_bound
-pdips.report.pages: write_card
 pdips.report.posterior: read_tree
 pdips.schema: Column Records Schema
 pdips.studies: find
@@ -90,7 +82,7 @@ pdips.utility.propensity: ks_distance specks
 pdips.utility.regression: ci_overlap compare_fits fit_logistic
 pdips.utility.wasserstein: wasserstein_randomization
 """
-"""By module; some are where they were."""
+"""By module."""
 
 OLD = [(module, name) for module, names in re.findall(r"(?m)^(\S+): (.+)$", NAMED) for name in names.split()]
 

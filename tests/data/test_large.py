@@ -1,6 +1,5 @@
 """Tables counted batch by batch give what whole tables give: records, releases, fingerprints and messages."""
 
-import sqlite3
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -58,7 +57,7 @@ public = true
 text = "b"
 flag = true
 """)
-N_TABLES = 30
+N_TABLES = 12
 
 
 @pytest.fixture(autouse=True)
@@ -180,13 +179,6 @@ def test_the_same_seed_gives_the_same_release(tmp_path, mechanism):
         pd.testing.assert_frame_equal(noisy, releases[1].statistics[name])
 
 
-def test_counts_that_are_forgotten_would_be_seen(tmp_path):
-    # the broken twin: a mechanism that takes distinct records for records
-    _, counted = both(write(random_frame(0, 500)[["text", "flag"]], tmp_path / "t.parquet"), PAIR)
-    assert np.bincount(counted.codes["text"]).tolist() != counted.count(counted.codes["text"], 4).tolist()
-    assert counted.count(counted.codes["text"], 4).sum() == 500
-
-
 PAIR = SCHEMA.model_copy(update={"columns": {name: SCHEMA.columns[name] for name in ("text", "flag")}})
 
 
@@ -220,15 +212,8 @@ def test_messages_are_the_same(tmp_path, case, suffix):
     assert "SECRET" not in said[0]
 
 
-@pytest.mark.parametrize("content", [b"PAR1 SECRET PAR1", b""])
-def test_a_damaged_file(tmp_path, content):
-    (tmp_path / "t.parquet").write_bytes(content)
-    with pytest.raises(InputError, match="is damaged, or no parquet file"):
-        Table.read(tmp_path / "t.parquet", SCHEMA, counted=True)
-
-
 def test_a_text_file_damaged_far_down(tmp_path):
-    path = write(pd.concat([random_frame(0)] * 50), tmp_path / "t.csv")
+    path = write(pd.concat([random_frame(0)] * 10), tmp_path / "t.csv")
     path.write_text(path.read_text() + "SECRET,1\n")
     for counted in (False, True):
         with pytest.raises(InputError, match="is damaged, or no csv file"):
@@ -280,13 +265,6 @@ def test_what_cannot_be_counted_is_read_whole(tmp_path, columns, frame):
     assert Table.read(path, Schema.model_validate({"columns": columns}), counted=True).counts is None
 
 
-def test_an_empty_file(tmp_path):
-    path = write(random_frame(0).iloc[:0].astype({"flag": "bool"}), tmp_path / "t.parquet")
-    for counted in (False, True):
-        with pytest.raises(InputError, match="has no records"):
-            Table.read(path, SCHEMA, counted=counted)
-
-
 @dataclass(frozen=True, kw_only=True)
 class OneByOne(LaplaceSanitizer):
     """A mechanism that doesn't say that it weighs records."""
@@ -294,21 +272,15 @@ class OneByOne(LaplaceSanitizer):
     weighs_records = False
 
 
-def test_a_mechanism_that_reads_record_by_record_is_refused_before_the_spend(tmp_path):
-    _, counted = both(write(random_frame(0)[["text", "flag"]], tmp_path / "t.parquet"), PAIR)
-    with pytest.raises(InputError, match="laplace-sanitizer reads records one by one"):
-        OneByOne(epsilon=1).release(counted, ledger=Ledger(tmp_path / "l.sqlite"))
-    assert (
-        not (tmp_path / "l.sqlite").exists()
-        or not sqlite3.connect(tmp_path / "l.sqlite")
-        .execute("SELECT name FROM sqlite_master WHERE name = 'entries'")
-        .fetchall()
-    )
-
-
 def test_both_ways_of_reading_share_a_ledger(tmp_path):
     whole, counted = both(write(random_frame(0)[["text", "flag"]], tmp_path / "t.parquet"), PAIR)
+    # the broken twin: a mechanism that takes distinct records for records
+    assert np.bincount(counted.codes["text"]).tolist() != counted.count(counted.codes["text"], 4).tolist()
+    assert counted.count(counted.codes["text"], 4).sum() == 60
     ledger = Ledger(tmp_path / "l.sqlite")
+    with pytest.raises(InputError, match="laplace-sanitizer reads records one by one"):
+        OneByOne(epsilon=1).release(counted, ledger=ledger)
+    assert not ledger.path.exists()  # refused before the spend
     for table in (whole, counted):
         LaplaceSanitizer(epsilon=1).release(table, ledger=ledger)
     assert len(ledger.entries()) == 2
@@ -405,16 +377,6 @@ def test_large_and_counted_compare_as_whole_ones_do(monkeypatch, tmp_path):
     # the reference is one resample of 400: its L1 has mean 0.48 and standard deviation below 0.05; twin: unweighed
     assert 0.2 < b["l1"]["reference"] < 0.8
     assert abs(a["l1"]["reference"] - b["l1"]["reference"]) < 0.3
-
-
-def test_public_numbers_are_never_in_a_large_set(monkeypatch, tmp_path):
-    _, counted = both(write(random_frame(0), tmp_path / "t.parquet"))
-    del counted  # reading alone is tested above: number columns without bins have no histogram
-    monkeypatch.setattr(synthesis, "LARGE_SET_RECORDS", 10)
-    frame = random_frame(0)[["age", "kids"]]
-    schema = SCHEMA.model_copy(update={"columns": {n: SCHEMA.columns[n] for n in ("age", "kids")}, "impossible": ()})
-    release, _ = LaplaceSanitizer(epsilon=1).release(both(write(frame, tmp_path / "u.parquet"), schema)[1])
-    assert sorted(release.sets[0]["age"]) == sorted(frame["age"])
 
 
 def test_a_file_in_which_text_is_stored_otherwise(tmp_path):

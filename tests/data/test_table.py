@@ -62,16 +62,6 @@ def test_codes():
     }
 
 
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_both_kinds_of_file_give_the_same_codes(tmp_path, suffix):
-    path = tmp_path / f"t.{suffix}"
-    frame = pd.DataFrame(GOOD)
-    frame.to_csv(path, index=False) if suffix == "csv" else frame.to_parquet(path)
-    read = Table.read(path, SCHEMA)
-    for name, values in table_with().codes.items():
-        assert read.codes[name].tolist() == values.tolist()
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -80,6 +70,8 @@ def test_both_kinds_of_file_give_the_same_codes(tmp_path, suffix):
         ({"wage": [SECRET, 1, 100.5]}, "column 'wage' has values outside its bounds, 0 to 100"),
         ({"wage": [SECRET, 1, float("inf")]}, "column 'wage' has values outside its bounds"),
         ({"wage": ["1", "2", "SECRET"]}, "column 'wage' has values that are no numbers"),
+        ({"wage": [True, False, True]}, "column 'wage' has values that are no numbers"),
+        ({"wage": [10**400, 1, 2]}, "column 'wage' has values"),
         ({"kids": [0, 1, 2.5]}, "column 'kids' must hold whole numbers"),
         ({"kids": [0, 1, None]}, "column 'kids' has missing values"),
         ({"employed": [False, False, True]}, "calls impossible: sex = m, employed = False"),
@@ -102,33 +94,15 @@ def test_types_that_are_no_records(values):
         table_with(wage=values)
 
 
-def test_a_number_beyond_all_doubles():
-    with pytest.raises(InputError, match="column 'wage' has values"):
-        table_with(wage=[10**400, 1, 2])
-
-
-def test_true_and_false_are_no_numbers():
-    with pytest.raises(InputError, match="column 'wage' has values that are no numbers"):
-        table_with(wage=[True, False, True])
-
-
-def test_large_whole_levels_keep_apart():
-    schema = Schema.from_toml("[columns.x]\nlevels = [9007199254740990, 9007199254740991]")
-    assert Table(pd.DataFrame({"x": ["9007199254740991"]}), schema).codes["x"].tolist() == [1]
-
-
 def test_a_missing_column_is_named():
     with pytest.raises(InputError, match="column 'sex' of the schema is not in the table"):
         Table(pd.DataFrame(GOOD).drop(columns="sex"), SCHEMA)
 
 
-def test_two_columns_of_one_name():
+def test_two_columns_of_one_name_and_no_records():
     frame = pd.DataFrame([[1, 2]], columns=["a", "a"])
     with pytest.raises(InputError, match="two columns of the same name"):
         Table(frame, SCHEMA)
-
-
-def test_an_empty_table():
     with pytest.raises(InputError, match="has no records"):
         Table(pd.DataFrame(GOOD).iloc[:0], SCHEMA)
 
@@ -144,11 +118,6 @@ def test_the_cap_on_records_of_a_person():
         Table(frame, PERSONS)
     assert "more records than records.max_per_person = 2 allows" in str(caught.value)
     assert "SECRET" not in str(caught.value)
-
-
-def test_the_person_key_must_be_there():
-    with pytest.raises(InputError, match="column 'id' of the schema is not in the table"):
-        Table(pd.DataFrame({"x": [0]}), PERSONS)
 
 
 def test_a_table_shows_nothing():
@@ -170,15 +139,12 @@ def test_a_table_shows_nothing():
     ],
 )
 def test_files_that_cannot_be_read(tmp_path, name, content, message):
+    with pytest.raises(InputError, match=r"doesn't exist|must end in"):
+        read_frame(tmp_path / name)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         read_frame(tmp_path / name)
     assert "SECRET" not in str(caught.value)
-
-
-def test_no_file(tmp_path):
-    with pytest.raises(InputError, match="doesn't exist"):
-        read_frame(tmp_path / "t.csv")
 
 
 def test_fingerprint_is_of_the_records_whatever_their_order_and_the_schema():
@@ -231,10 +197,3 @@ def test_missing_values_come_back_as_they_were(levels, missing, dtype):
     frame = decode(schema, {"x": np.arange(column.n_levels)}, np.random.default_rng(0))
     assert str(frame["x"].dtype) == dtype
     assert Table(frame, schema).codes["x"].tolist() == list(range(column.n_levels))
-
-
-def test_the_person_key_is_compared_as_it_is_spelt():
-    frame = pd.DataFrame({"x": [0, 1, 0, 1], "id": pd.Series([1, "1", 1.0, None], dtype=object)})
-    with pytest.raises(InputError, match="more records than"):
-        Table(frame, PERSONS)
-    assert Table(frame.drop(index=0), PERSONS).n_records == 3

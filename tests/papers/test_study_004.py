@@ -11,8 +11,7 @@ from scipy import stats
 from pdips import InputError, RefusedError, Schema, Table
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
-from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.weights import linear_weights
+from pdips.posterior.pseudo_posterior import PseudoPosterior, linear_weights
 from pdips.registry import MECHANISMS
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure

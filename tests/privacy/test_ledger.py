@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import FrozenInstanceError, dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from functools import reduce
@@ -20,7 +20,7 @@ import pytest
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
-from pdips.privacy.ledger import Account, Entry, Ledger, Unit
+from pdips.privacy.ledger import Account, Ledger, Unit
 from pdips.privacy.ledger_file import ADDED, APPLICATION_ID, FORMAT
 from pdips.privacy.ledger_file import TABLES as TABLES_1
 from pdips.privacy.loss import PrivacyLoss, Spend, to_replace_one, zcdp
@@ -106,13 +106,6 @@ def test_charge_is_recorded_as_given(ledger: Ledger) -> None:
     assert first.time.endswith("+00:00")
 
 
-def test_numbers_are_stored_as_exact_text(ledger: Ledger, path: Path) -> None:
-    charge(ledger, pure("1/3"))
-    with closing(sqlite3.connect(path)) as connection:
-        rows = connection.execute("SELECT epsilon, typeof(epsilon), delta FROM entries").fetchall()
-    assert rows == [("1/3", "text", "0")]
-
-
 def test_zcdp_is_charged_by_its_epsilon_and_delta(ledger: Ledger) -> None:
     loss = zcdp("1/50", "1e-6", "replace-one", "For a test.")
     charge(ledger, loss)
@@ -141,9 +134,7 @@ def test_pure_and_approximate_add_up(ledger: Ledger) -> None:
 def test_without_a_total_nothing_is_refused(ledger: Ledger) -> None:
     charge(ledger, pure("1000000"))
     account = ledger.summary()
-    assert account.spent_epsilon == 10**6
-    assert (account.total_epsilon, account.total_delta) == (None, None)
-    assert (account.remaining_epsilon, account.remaining_delta) == (None, None)
+    assert (account.spent_epsilon, account.remaining_epsilon, account.remaining_delta) == (10**6, None, None)
 
 
 def test_the_ledger_outlives_its_object(ledger: Ledger, path: Path) -> None:
@@ -153,18 +144,6 @@ def test_the_ledger_outlives_its_object(ledger: Ledger, path: Path) -> None:
     assert again.entries() == ledger.entries()
     assert again.summary().remaining_epsilon == Fraction(1, 2)
     assert [file.name for file in path.parent.iterdir()] == [path.name]
-
-
-def test_repr_names_the_file(ledger: Ledger, path: Path) -> None:
-    assert repr(ledger) == f"Ledger({str(path)!r})"
-
-
-@pytest.mark.parametrize("kept", [Entry, Account])
-def test_what_is_returned_is_frozen(ledger: Ledger, kept: type) -> None:
-    charge(ledger, pure("1"))
-    value = ledger.entries()[0] if kept is Entry else ledger.summary()
-    with pytest.raises(FrozenInstanceError):
-        setattr(value, fields(kept)[0].name, 0)
 
 
 @pytest.mark.parametrize("name", ["a b?mode=memory#x.sqlite", "100%.sqlite", "äö.sqlite"])
@@ -210,13 +189,6 @@ def test_overspending_delta_is_refused(ledger: Ledger) -> None:
     charge(ledger, pure("9"))
 
 
-def test_refused_first_charge_leaves_the_ledger_unbound(ledger: Ledger) -> None:
-    ledger.set_total(1)
-    with pytest.raises(RefusedError):
-        charge(ledger, pure("2"), fingerprint="table-1")
-    assert charge(ledger, pure("1"), fingerprint="table-2") == 1
-
-
 def test_total_may_rise_and_fall_down_to_what_is_spent(ledger: Ledger, path: Path) -> None:
     ledger.set_total(1, delta="1e-6")
     charge(ledger, approximate("1/2", "1e-7"))
@@ -237,10 +209,6 @@ def test_total_may_rise_and_fall_down_to_what_is_spent(ledger: Ledger, path: Pat
 def test_totals_that_are_none(ledger: Ledger, path: Path, epsilon: object, delta: object) -> None:
     with pytest.raises(InputError):
         ledger.set_total(epsilon, delta=delta)
-    assert not path.exists()
-
-
-def test_total_for_unknown_neighbours(ledger: Ledger, path: Path) -> None:
     with pytest.raises(InputError, match="neighbours must be one of"):
         ledger.set_total(1, neighbours="bounded")
     assert not path.exists()
@@ -296,14 +264,10 @@ def test_losses_that_bound_nothing(ledger: Ledger, path: Path, kind: str) -> Non
 
 
 @pytest.mark.parametrize("epsilon", ["1/3", "1/2000000000000"])
-def test_spends_that_do_not_add_up(ledger: Ledger, path: Path, epsilon: str) -> None:
+def test_spends_that_do_not_add_up_or_are_missing(ledger: Ledger, path: Path, epsilon: str) -> None:
     spends = [Spend(step="counts", epsilon=Fraction(1, 2)), Spend(step="scale", epsilon=Fraction(epsilon))]
     with pytest.raises(InputError, match="the spends add up to"):
         ledger.charge(pure("1/2"), spends, mechanism="steps", schema=SCHEMA, fingerprint="table-1")
-    assert not path.exists()
-
-
-def test_spends_that_are_missing(ledger: Ledger, path: Path) -> None:
     with pytest.raises(InputError, match="itemised"):
         ledger.charge(approximate("1", "1e-6"), [], mechanism="steps", schema=SCHEMA, fingerprint="table-1")
     assert not path.exists()
@@ -334,13 +298,6 @@ def test_ledger_belongs_to_one_table(ledger: Ledger, path: Path) -> None:
         charge(ledger, pure("1/4"), fingerprint="table-3")
 
 
-def test_adopting_before_the_first_charge_binds(ledger: Ledger) -> None:
-    ledger.set_total(1)
-    ledger.adopt("table-1")
-    with pytest.raises(InputError, match="belongs to another table"):
-        charge(ledger, pure("1/4"), fingerprint="table-2")
-
-
 def test_fingerprint_is_kept_as_a_salted_hash_only(tmp_path: Path) -> None:
     hashes = []
     for name in ("a.sqlite", "b.sqlite"):
@@ -357,64 +314,54 @@ def test_fingerprint_is_kept_as_a_salted_hash_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("table", TABLES)
-@pytest.mark.parametrize(
-    "attack",
-    [
-        "UPDATE {0} SET number = 7",
-        "DELETE FROM {0}",
-        "INSERT OR REPLACE INTO {0} SELECT * FROM {0} LIMIT 1",
-        "REPLACE INTO {0} SELECT * FROM {0} LIMIT 1",
-    ],
-)
-def test_history_can_not_be_changed(ledger: Ledger, path: Path, table: str, attack: str) -> None:
+def test_history_can_not_be_changed(ledger: Ledger, path: Path, table: str) -> None:
     ledger.set_total(1)
     charge(ledger, pure("1/4"))
     ledger.adopt("table-2")
     before = path.read_bytes()
-    with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended"):
-        connection.execute(attack.format(table))
-    assert path.read_bytes() == before
+    for attack in (
+        "UPDATE {0} SET number = 7",
+        "DELETE FROM {0}",
+        "INSERT OR REPLACE INTO {0} SELECT * FROM {0} LIMIT 1",
+        "REPLACE INTO {0} SELECT * FROM {0} LIMIT 1",
+    ):
+        with closing(sqlite3.connect(path)) as connection, pytest.raises(sqlite3.IntegrityError, match="only appended"):
+            connection.execute(attack.format(table))
+        assert path.read_bytes() == before
 
 
 # Files that can't serve
 
 
-@pytest.mark.parametrize("call", [Ledger.entries, Ledger.summary, lambda ledger: ledger.adopt("table-1")])
-def test_missing_file(ledger: Ledger, path: Path, call: Callable[[Ledger], object]) -> None:
-    with pytest.raises(InputError, match="doesn't exist") as error:
-        call(ledger)
-    message(error, path)
-    assert not path.exists()
-
-
-CALLS = [
-    pytest.param(lambda ledger: charge(ledger, pure("1")), id="charge"),
-    pytest.param(lambda ledger: ledger.set_total(1), id="set_total"),
-    pytest.param(lambda ledger: ledger.adopt("table-1"), id="adopt"),
-    pytest.param(Ledger.entries, id="entries"),
-    pytest.param(Ledger.summary, id="summary"),
+CALLS: list[Callable[[Ledger], object]] = [
+    lambda ledger: charge(ledger, pure("1")),
+    lambda ledger: ledger.set_total(1),
+    lambda ledger: ledger.adopt("table-1"),
+    Ledger.entries,
+    Ledger.summary,
 ]
+"""Two that make a file, and three that need one."""
 
 
-@pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("content", ["text", "database", "other-application", "other-program", "other-version"])
-def test_file_that_is_no_ledger(path: Path, call: Callable[[Ledger], object], content: str) -> None:
+def test_file_that_is_no_ledger(path: Path, content: str) -> None:
     expected = "another version of pdips" if content == "other-version" else "isn't a pdips ledger"
+    statements = {
+        "database": "CREATE TABLE entries (number INTEGER PRIMARY KEY)",
+        "other-application": "PRAGMA application_id = 7",
+        "other-program": "PRAGMA user_version = 1",
+        "other-version": f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT + 1}",
+    }
     if content == "text":
         path.write_text("household,income\n1,2\n" * 100)
     else:
-        statements = {
-            "database": "CREATE TABLE entries (number INTEGER PRIMARY KEY)",
-            "other-application": "PRAGMA application_id = 7",
-            "other-program": "PRAGMA user_version = 1",
-            "other-version": f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {FORMAT + 1}",
-        }
         with closing(sqlite3.connect(path)) as connection:
             connection.executescript(statements[content])
     before = path.read_bytes()
-    with pytest.raises(InputError, match=expected) as error:
-        call(Ledger(path))
-    message(error, path)
+    for call in CALLS:
+        with pytest.raises(InputError, match=expected) as error:
+            call(Ledger(path))
+        message(error, path)
     assert path.read_bytes() == before
 
 
@@ -426,14 +373,19 @@ def test_empty_file_is_a_ledger_not_begun(ledger: Ledger, path: Path) -> None:
     assert charge(ledger, pure("1")) == 1
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_damaged_file(ledger: Ledger, path: Path, call: Callable[[Ledger], object]) -> None:
+def test_damaged_file_or_none(ledger: Ledger, path: Path) -> None:
+    for call in CALLS[2:]:
+        with pytest.raises(InputError, match="doesn't exist") as error:
+            call(ledger)
+        message(error, path)
+    assert not path.exists()
     charge(ledger, pure("1"))
     content = path.read_bytes()
     path.write_bytes(content[:100] + b"\xff" * (len(content) - 100))
-    with pytest.raises(InputError, match="is damaged") as error:
-        call(ledger)
-    message(error, path)
+    for call in CALLS:
+        with pytest.raises(InputError, match="is damaged") as error:
+            call(ledger)
+        message(error, path)
 
 
 def test_ledger_without_its_tables(ledger: Ledger, path: Path) -> None:
@@ -445,25 +397,25 @@ def test_ledger_without_its_tables(ledger: Ledger, path: Path) -> None:
     message(error, path)
 
 
-@pytest.mark.parametrize("call", CALLS[:2])
 @pytest.mark.parametrize("place", ["missing/table.sqlite", "file/table.sqlite", ""])
-def test_directory_that_can_not_hold_it(tmp_path: Path, call: Callable[[Ledger], object], place: str) -> None:
+def test_directory_that_can_not_hold_it(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="can't be opened") as error:
-        call(Ledger(tmp_path / place))
-    message(error, tmp_path / place)
+    for call in CALLS[:2]:
+        with pytest.raises(InputError, match="can't be opened") as error:
+            call(Ledger(tmp_path / place))
+        message(error, tmp_path / place)
 
 
-@pytest.mark.parametrize("call", [*CALLS[:2], lambda ledger: ledger.adopt("table-2")])
-def test_read_only_file_is_only_read(ledger: Ledger, path: Path, call: Callable[[Ledger], object]) -> None:
+def test_read_only_file_is_only_read(ledger: Ledger, path: Path) -> None:
     charge(ledger, pure("1"))
     # Write version 3 in SQLite's header means "read only" to everybody, even to root, whom file modes don't stop.
     content = bytearray(path.read_bytes())
     content[18] = 3
     path.write_bytes(content)
-    with pytest.raises(InputError, match="can't be written") as error:
-        call(ledger)
-    message(error, path)
+    for call in (*CALLS[:2], lambda ledger: ledger.adopt("table-2")):
+        with pytest.raises(InputError, match="can't be written") as error:
+            call(ledger)
+        message(error, path)
     assert numbers(ledger) == [1]
 
 
@@ -492,17 +444,17 @@ def test_interruption_changes_nothing_and_frees_the_file(ledger: Ledger, path: P
     assert charge(Ledger(path, timeout=0), pure("1")) == 1
 
 
-@pytest.mark.parametrize("call", CALLS)
-def test_locked_by_another(path: Path, call: Callable[[Ledger], object]) -> None:
+def test_locked_by_another(path: Path) -> None:
     charge(Ledger(path), pure("1"))
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
-        start = time.monotonic()
-        with pytest.raises(InputError, match="is locked by another process; try again when it has finished") as error:
-            call(Ledger(path, timeout=0.1))
-        assert 0.1 <= time.monotonic() - start < 5
-    message(error, path)
-    call(Ledger(path))
+        for call in CALLS:
+            start = time.monotonic()
+            with pytest.raises(InputError, match="is locked by another process; try again when it has") as error:
+                call(Ledger(path, timeout=0.1))
+            assert 0.1 <= time.monotonic() - start < 5
+            message(error, path)
+    assert charge(Ledger(path), pure("1")) == 2
 
 
 def test_commit_that_a_reader_holds_up_records_nothing(path: Path) -> None:
@@ -671,9 +623,9 @@ def run_until_killed(script: str, path: Path, delay: float) -> list[int]:
 
 
 def forgotten(script: str, path: Path) -> Counter[int]:
-    """Return the numbers that were printed before ten kills but aren't in the ledger, or were given out twice."""
+    """Return the numbers that were printed before six kills but aren't in the ledger, or were given out twice."""
     Ledger(path).set_total(10**6)
-    delays = [0.004 * k + 0.0007 * k * k for k in range(10)]
+    delays = [0.004 * k + 0.0007 * k * k for k in range(0, 12, 2)]
     printed = [number for delay in delays for number in run_until_killed(script, path, delay)]
     assert len(printed) >= len(delays)
     entries = Ledger(path).entries()

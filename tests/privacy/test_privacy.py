@@ -29,15 +29,12 @@ def test_a_number_is_what_it_is_written_as(value, wanted):
     assert exact(value, "x") == wanted
 
 
-@pytest.mark.parametrize("value", ["", "x", "1/0", float("nan"), "inf", True])
+@pytest.mark.parametrize(
+    "value",
+    ["", "x", "1/0", float("nan"), "inf", True, "1e400", "1e-400", "1e99999999999999999999", 1e301],
+)
 def test_what_is_no_number(value):
     with pytest.raises(InputError, match="x must be a"):
-        exact(value, "x")
-
-
-@pytest.mark.parametrize("value", ["1e400", "1e-400", "1e99999999999999999999", 1e301])
-def test_a_number_of_extraordinary_size(value):
-    with pytest.raises(InputError, match="must be a finite number"):
         exact(value, "x")
 
 
@@ -62,12 +59,10 @@ def test_prices_are_rounded_up_if_at_all():
 
 def test_ten_tenths_are_one():
     assert compose([loss("0.1")] * 10).epsilon == 1
-    assert np.add.reduce([0.1] * 3) != 0.3  # what doubles would have said
-
-
-def test_approximate_losses_add_in_both():
     total = compose([loss(1, kind="approximate", delta="1e-6"), loss(2, kind="approximate", delta="2e-6")])
     assert (total.epsilon, total.delta) == (3, Fraction(3, 10**6))
+    assert compose([loss(), loss(sampling="mcmc")]).sampling == "mcmc"
+    assert np.add.reduce([0.1] * 3) != 0.3  # what doubles would have said
 
 
 def test_zero_concentrated_losses_add_in_rho_and_are_cheaper_together():
@@ -76,10 +71,6 @@ def test_zero_concentrated_losses_add_in_rho_and_are_cheaper_together():
     assert compose([one] * 100).epsilon < 100 * one.epsilon
     assert float(one.epsilon) == pytest.approx(0.01 + 2 * math.sqrt(0.01 * math.log(1e6)), abs=1e-9)
     assert float(one.epsilon) >= 0.01 + 2 * math.sqrt(0.01 * math.log(1e6))
-
-
-def test_mcmc_anywhere_makes_the_total_mcmc():
-    assert compose([loss(), loss(sampling="mcmc")]).sampling == "mcmc"
 
 
 @pytest.mark.parametrize(
@@ -114,23 +105,17 @@ def test_what_does_not_add_up_is_refused(losses):
 def test_a_loss_that_makes_no_sense_is_refused(changes):
     with pytest.raises(InputError):
         loss(**changes)
+    with pytest.raises(InputError):
+        Spend(step="x", epsilon=0)
 
 
 def test_replacing_is_removing_and_adding():
     assert to_replace_one(loss(neighbours="add-remove")).epsilon == 2
     assert to_replace_one(loss()) == loss()
     assert to_replace_one(zcdp(1, "1e-6", "add-remove", "s")).rho == 4
+    # noise N(0, s^2) on a sum: removing and adding moves it by 2, so rho = 2^2 / (2 s^2), four times 1 / (2 s^2)
+    assert to_replace_one(zcdp(Fraction(1, 2), "1e-6", "add-remove", "s")).rho == Fraction(2**2, 2)
     approximate = to_replace_one(loss(neighbours="add-remove", kind="approximate", delta="1e-6"))
     assert float(approximate.delta) >= (1 + math.e) * 1e-6
     with pytest.raises(InputError, match="no replace-one reading"):
         to_replace_one(loss(800, neighbours="add-remove", kind="approximate", delta="1e-6"))
-
-
-def test_group_privacy_of_zero_concentrated_losses_is_that_of_gaussian_noise():
-    # the noise N(0, s^2) on a sum: removing and adding moves it by 2, so rho = 2^2 / (2 s^2), four times 1 / (2 s^2)
-    assert to_replace_one(zcdp(Fraction(1, 2), "1e-6", "add-remove", "s")).rho == Fraction(2**2, 2)
-
-
-def test_a_spend_must_cost_something():
-    with pytest.raises(InputError):
-        Spend(step="x", epsilon=0)

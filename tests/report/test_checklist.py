@@ -10,7 +10,7 @@ from test_report import COLUMNS, facts_of, pages, run_of, write_folder
 
 from pdips.release.documents import AccountState, PaidDocument, PrivacyDocument, RunDocument, write_json
 from pdips.report import checklist, figures, price
-from pdips.report.verdict import SIGNS, WORDS, Verdict, worst
+from pdips.report.verdict import Verdict
 
 NO_TOTAL = {"total_epsilon": None, "spent_epsilon": 1.0, "remaining_epsilon": None, "neighbours": "replace-one"}
 RUN = run_of(facts_of())
@@ -57,14 +57,6 @@ def test_a_paid_evaluation_counts_where_all_that_is_published_does() -> None:
     assert [check.state for check in together[:2]] == ["yes", "watch"]
     assert "10.15 in total" in together[0].found
     assert "paid evaluation" in together[0].found
-
-
-def test_the_worst_comes_first() -> None:
-    levels: Any = ("good", "open", "bad", "watch")
-    found = worst([Verdict(level=level, line=f"{level}.") for level in levels], Verdict(level="good", line="none"))
-    assert (found.level, found.line) == ("bad", "bad. watch. open. good.")
-    assert worst([], found) is found
-    assert len(set(WORDS.values())) == len(set(SIGNS.values())) == 4
 
 
 def ledger(**changes: Any) -> AccountState:

@@ -1,7 +1,8 @@
 """The diagnostics of the curator's report: each rule with a twin that breaks it, and the page of a small release."""
 
-import copy
 import json
+import subprocess
+import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -127,12 +128,6 @@ def test_each_broken_rule_is_named(diagnostics, bfmi, level, name):
     assert judged(diagnostics, bfmi) == (level, {name})
 
 
-def test_the_worst_rule_comes_first():
-    level, broken = judged({"posterior": posterior_of(convergence=chains_of(divergences=3))}, (0.1,))
-    assert level == "bad"
-    assert broken == {"divergences", "BFMI, smallest"}
-
-
 @pytest.mark.parametrize("entries", [1, 9, 40, 500, 5_000])
 def test_noisy_statistics_outside_are_counted_against_chance(entries):
     allowed = int(stats.binom.isf(CHANCE, entries, 0.05))  # more than so many have a probability of at most CHANCE
@@ -140,10 +135,7 @@ def test_noisy_statistics_outside_are_counted_against_chance(entries):
         known = {"counts": {"entries": entries, "outside": min(outside, entries) / entries, "smallest_p": 0.01}}
         if outside <= entries:
             assert judged({"posterior": posterior_of(predictive=known, records=None)})[0] == level
-
-
-def test_one_noisy_number_far_off_is_enough():
-    for furthest, level in ((3.0, "good"), (9.0, "watch")):
+    for furthest, level in ((3.0, "good"), (9.0, "watch")):  # one that is far off is enough
         known = {"counts": {"entries": 9, "outside": 1 / 9, "smallest_p": 0.02, "furthest": furthest}}
         assert judged({"posterior": posterior_of(predictive=known, records=None)})[0] == level
 
@@ -185,23 +177,20 @@ def test_expected_distances_are_those_by_simulation(tmp_path):
 
 
 def test_margins_far_beyond_their_noise_are_watched():
-    rows = [
-        noise.ColumnError(column="x", standard_error=1.0, share=0.1, expected=0.01, found=0.01 * NOISE_FACTOR * c)
-        for c in (0.99, 1.01)
-    ]
-    for row, level in zip(rows, ("good", "watch"), strict=True):
+    for times, level in ((0.99, "good"), (1.01, "watch")):
+        found = 0.01 * NOISE_FACTOR * times
+        row = noise.ColumnError(column="x", standard_error=1.0, share=0.1, expected=0.01, found=found)
         made = noise.MarginErrors(n_records=9, one_way=[row], two_way=None)
         assert judged({}, sampling="exact", compared=made)[0] == level
 
 
 def test_releases_without_stated_errors_or_sets_have_no_comparison(tmp_path):
     facts = facts_of()
-    run = RunDocument.model_validate(run_of(facts))
-    assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(facts), run) is None
-    facts["margin_errors"] = [{"columns": ["voted"], "standard_error": 3.0}]
-    assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(facts), run) is None
-    (tmp_path / "synthetic_1.parquet").write_bytes(b"no parquet")
-    assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(facts), run) is None
+    run, errors = RunDocument.model_validate(run_of(facts)), [{"columns": ["voted"], "standard_error": 3.0}]
+    for content in (facts, facts | {"margin_errors": errors}):
+        assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(content), run) is None
+        (tmp_path / "synthetic_1.parquet").write_bytes(b"no parquet")
+        assert noise.margin_errors(tmp_path, PrivacyDocument.model_validate(content), run) is None
 
 
 # Records drawn from the model
@@ -226,13 +215,6 @@ def test_records_like_the_models_are_near_and_others_are_not():
     far, _ = check_of(1.0, y)
     assert far["columns"][0]["p"] == 1 / 21
     assert far["columns"][0]["distance"] - far["columns"][0]["typical"] > OFF
-
-
-def test_the_check_keeps_to_its_time_and_its_records(monkeypatch):
-    monkeypatch.setattr(predicted_records, "MOST_SECONDS", 0.0)
-    monkeypatch.setattr(predicted_records, "MOST_RECORDS", 50)
-    found, _ = check_of(0.0, np.zeros(200))
-    assert (found["draws"], found["records"]) == (predicted_records.AT_ONCE, 50)
 
 
 def test_distances_are_those_by_hand():
@@ -335,12 +317,6 @@ def test_the_page_shows_energy_ranks_and_prediction_and_keeps_them_inside(tmp_pa
     assert "#0201" not in section  # no stand-in colour is left, so that dark pages have their own
 
 
-def test_energies_that_hardly_move_are_seen_on_the_page(tmp_path):
-    report = pages(folder_of(tmp_path, tree_of(slow=0.95)))[1]
-    assert "BFMI, smallest: 0.0" in section_of(report)
-    assert "Needs review." in section_of(report)
-
-
 def test_energies_are_weighed_as_by_hand():
     kept = chains.energies(tree_of()["sample_stats"].to_dataset())
     energy = kept["energy"].to_numpy()
@@ -376,20 +352,17 @@ def test_a_folder_of_an_earlier_version_still_has_its_report(tmp_path):
     assert "BFMI, smallest" not in section
 
 
-@pytest.mark.parametrize("name", ["posterior", "sample_stats", "posterior_predictive", "observed_data"])
+@pytest.mark.parametrize("name", ["posterior", "sample_stats", "posterior_predictive", "observed_data", ""])
 def test_a_damaged_file_is_one_line(tmp_path, name):
-    folder = folder_of(tmp_path)
-    (folder / "confidential" / "diagnostics" / f"{name}.nc").write_bytes(b"no netCDF")
+    tree = tree_of()
+    if not name:  # a tree of other columns
+        tree["observed_data"] = xr.DataTree(xr.Dataset({"column_9": (("x",), np.zeros(3))}))
+    folder = folder_of(tmp_path, tree)
+    if name:
+        (folder / "confidential" / "diagnostics" / f"{name}.nc").write_bytes(b"no netCDF")
     with pytest.raises(InputError, match=r"diagnostics is damaged$") as caught:
         pages(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_a_tree_of_other_columns_is_damaged(tmp_path):
-    tree = copy.deepcopy(tree_of())
-    tree["observed_data"] = xr.DataTree(xr.Dataset({"column_9": (("x",), np.zeros(3))}))
-    with pytest.raises(InputError, match="is damaged"):
-        pages(folder_of(tmp_path, tree))
 
 
 def test_noisy_statistics_are_drawn_and_stay_inside(tmp_path):
@@ -423,14 +396,12 @@ def test_columns_of_any_name_can_be_stored(tmp_path, name):
 
 
 def test_an_exact_release_loads_no_library_of_chains(tmp_path):
-    import subprocess
-    import sys
-
     facts = facts_of()
     folder = write_folder(tmp_path / "release", facts, run_of(facts))
     code = (
-        "import sys; from pathlib import Path; from pdips.report.pages import rewrite; rewrite(Path(sys.argv[1]));"
-        "print([name for name in ('arviz_stats', 'arviz_plots', 'pymc', 'numba') if name in sys.modules])"
+        "import sys; from pathlib import Path; from pdips.report.pages import rewrite;"
+        "early = 'matplotlib' in sys.modules; rewrite(Path(sys.argv[1]));"
+        "print(early, [name for name in ('arviz_stats', 'arviz_plots', 'pymc', 'numba') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code, str(folder)], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert done.stdout.strip() == "False []"

@@ -16,6 +16,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.margins import compare, moments
+from pdips.margins.steps import Steps
 from pdips.registry import find
 from pdips.release.documents import PrivacyDocument, RunDocument
 from pdips.release.large_set import LargeSet
@@ -72,27 +73,16 @@ def verdicts_of(table: Table, sets: list[pd.DataFrame], *, sampling: str = "exac
     return {"diagnostics": judge(public, run, (), None)[0].level, "utility": summed(found).level}
 
 
-def wide_normal() -> tuple[Table, list[pd.DataFrame]]:
-    """Return a table of two humps and a release of a model that takes them for one of deviation 1."""
+def normals(humps: float) -> tuple[Table, list[pd.DataFrame]]:
+    """Return a table of two humps and a release of a model that takes them for one normal of deviation 1."""
     schema = Schema.model_validate({"columns": {"y": {"lower": -100, "upper": 100}}})
     rng = np.random.default_rng(4)
-    table = Table(pd.DataFrame({"y": rng.choice([-8.0, 8.0], 2_000) + rng.normal(0, 1, 2_000)}), schema)
+    table = Table(pd.DataFrame({"y": rng.choice([-humps, humps], 2_000) + rng.normal(0, 1, 2_000)}), schema)
     return table, released(table, "censored-posterior", epsilon=4, model=normal)
 
 
-def fitting_normal() -> tuple[Table, list[pd.DataFrame]]:
-    schema = Schema.model_validate({"columns": {"y": {"lower": -100, "upper": 100}}})
-    table = Table(pd.DataFrame({"y": np.random.default_rng(4).normal(3, 1, 2_000)}), schema)
-    return table, released(table, "censored-posterior", epsilon=4, model=normal)
-
-
-def of_people(mechanism: str, **settings: Any) -> tuple[Table, list[pd.DataFrame]]:
-    table = Table(people(), SCHEMA)
-    return table, released(table, mechanism, **settings)
-
-
-def of_answers(mechanism: str, **settings: Any) -> tuple[Table, list[pd.DataFrame]]:
-    table = Table(answers(), MANY)
+def made_of(frame: pd.DataFrame, schema: Schema, mechanism: str, **settings: Any) -> tuple[Table, list[pd.DataFrame]]:
+    table = Table(frame, schema)
     return table, released(table, mechanism, **settings)
 
 
@@ -104,11 +94,13 @@ def off_by(times: float, schema: Schema = OPEN) -> tuple[Table, list[pd.DataFram
 
 
 GOOD = {
-    "steps at 1": lambda: of_people("steps", epsilon=1),
-    "steps at 10": lambda: of_people("steps", epsilon=10, n_sets=2),
-    "laplace at 5": lambda: of_people("laplace-sanitizer", epsilon=5),
-    "laplace at 10, add-remove": lambda: of_people("laplace-sanitizer", epsilon=10, neighbours="add-remove"),
-    "a model that fits": fitting_normal,
+    "steps at 1": lambda: made_of(people(), SCHEMA, "steps", epsilon=1),
+    "steps at 10": lambda: made_of(people(), SCHEMA, "steps", epsilon=10, n_sets=2),
+    "laplace at 5": lambda: made_of(people(), SCHEMA, "laplace-sanitizer", epsilon=5),
+    "laplace at 10, add-remove": lambda: made_of(
+        people(), SCHEMA, "laplace-sanitizer", epsilon=10, neighbours="add-remove"
+    ),
+    "a model that fits": lambda: normals(0.0),
     "other records of the same law": lambda: off_by(1.0),
     "the same, in bins": lambda: off_by(1.0, SCHEMA),
 }
@@ -116,10 +108,10 @@ USELESS = {
     "pay 13 times too large": lambda: off_by(13.0),
     "pay 500 times too small": lambda: off_by(1 / 500),  # as by observed = log(pay)
     "pay 13 times too large, in bins": lambda: off_by(13.0, SCHEMA),
-    "steps at 0.001": lambda: of_people("steps", epsilon="0.001"),
-    "laplace at 0.001": lambda: of_people("laplace-sanitizer", epsilon="0.001"),
-    "laplace on 312,500 cells": lambda: of_answers("laplace-sanitizer", epsilon=1),
-    "a wrong likelihood": wide_normal,
+    "steps at 0.001": lambda: made_of(people(), SCHEMA, "steps", epsilon="0.001"),
+    "laplace at 0.001": lambda: made_of(people(), SCHEMA, "laplace-sanitizer", epsilon="0.001"),
+    "laplace on 312,500 cells": lambda: made_of(answers(), MANY, "laplace-sanitizer", epsilon=1),
+    "a wrong likelihood": lambda: normals(8.0),
 }
 
 
@@ -159,6 +151,13 @@ def test_means_and_deviations_are_those_by_hand():
     assert found["shift"] == pytest.approx((2 / sd + 3 / sd) / 2)  # means of 2.5 on average, and each far off
     assert found["ratio"] == pytest.approx(0.5 / sd)
     assert found["shift_error"] == pytest.approx(2**-0.5)
+    schema = Schema.model_validate({"columns": {"a": {"lower": 0, "upper": 12**0.5, "missing": True}}})
+    frame = pd.DataFrame({"a": [1.0, None, 1.0]})  # constant, and missing
+    (found,) = moments(Table(frame, schema), [pd.DataFrame({"a": [3.0, None]}), pd.DataFrame({"a": [None, None]})])
+    assert (found["sd"], found["ratio"], found["shift"]) == (0, None, pytest.approx(2))
+    assert moments(Table(pd.DataFrame({"a": [None, None]}, dtype=float), schema), [frame]) == []
+    (lost,) = moments(Table(frame, schema), [pd.DataFrame({"a": [None]}, dtype=float)])
+    assert lost["shift"] is None
 
 
 def test_errors_are_those_of_resamples():
@@ -173,16 +172,6 @@ def test_errors_are_those_of_resamples():
     share = (frame["sex"] == "f").mean()
     apart = np.abs(rng.binomial(500, share, 20_000) / 500 - share).mean()
     assert one_way["reference"] == pytest.approx(apart, rel=0.05)
-
-
-def test_missing_values_and_constants():
-    schema = Schema.model_validate({"columns": {"a": {"lower": 0, "upper": 12**0.5, "missing": True}}})
-    frame = pd.DataFrame({"a": [1.0, None, 1.0]})
-    (found,) = moments(Table(frame, schema), [pd.DataFrame({"a": [3.0, None]}), pd.DataFrame({"a": [None, None]})])
-    assert (found["sd"], found["ratio"], found["shift"]) == (0, None, pytest.approx(2))
-    assert moments(Table(pd.DataFrame({"a": [None, None]}, dtype=float), schema), [frame]) == []
-    (lost,) = moments(Table(frame, schema), [pd.DataFrame({"a": [None]}, dtype=float)])
-    assert lost["shift"] is None
 
 
 def test_counted_tables_and_large_sets_are_compared_at_the_middle_of_their_bins(tmp_path):
@@ -311,18 +300,6 @@ def test_further_rounds_need_review_and_the_words_fit_the_mechanism(tmp_path, me
     assert "round 3" not in (folder / "public" / "card.html").read_text(encoding="utf-8")
 
 
-def test_a_further_round_is_announced_for_what_it_is(caplog):
-    caplog.set_level(logging.INFO, logger="pdips")
-    announce(2, confidential=True)
-    announce(3, confidential=False)
-    first, second = (record.message for record in caplog.records)
-    assert first == (
-        "Chains disagreed; running them again, longer (round 2 of 3). This decision is not covered by the privacy "
-        "guarantee."
-    )
-    assert second.endswith("(round 3 of 3). They read noisy statistics only, so this costs nothing.")
-
-
 # The terminal
 
 
@@ -372,31 +349,28 @@ def test_a_useless_release_is_red_and_the_exit_code_is_0(pdips, here):
     assert "single columns" not in public
 
 
-def test_no_report_no_verdicts(pdips, here):
-    assert pdips(*synthesize(here, 1))[0] == 0
-    for path in (here / "out/confidential").iterdir():
-        path.unlink()
-    (here / "out/confidential").rmdir()
-    code, out, _ = pdips("report", here / "out")
-    assert code == 0
-    assert "CURATOR" not in out
-
-
 def test_announcements_reach_the_terminal_while_a_release_is_made(pdips, here, monkeypatch):
-    from pdips.margins import steps as tree
-
-    made = tree.Steps.release
+    made = Steps.release
 
     def announced(*words: Any, **named: Any) -> Any:
         announce(2, confidential=True)
+        announce(3, confidential=False)
         return made(*words, **named)
 
-    monkeypatch.setattr(tree.Steps, "release", announced)
+    monkeypatch.setattr(Steps, "release", announced)
     code, _, err = pdips(*synthesize(here, 1))
     assert code == 0
     assert err == (
         "NOTE      Chains disagreed; running them again, longer (round 2 of 3). This decision is not covered by the "
         "privacy guarantee.\n"
+        "NOTE      Chains disagreed; running them again, longer (round 3 of 3). They read noisy statistics only, so "
+        "this costs nothing.\n"
     )
     assert json.loads((here / "out/public/privacy.json").read_text())["mechanism"] == "steps"
     assert not logging.getLogger("pdips").handlers
+    for path in (here / "out/confidential").iterdir():  # without a report there are no verdicts
+        path.unlink()
+    (here / "out/confidential").rmdir()
+    code, out, _ = pdips("report", here / "out")
+    assert code == 0
+    assert "CURATOR" not in out

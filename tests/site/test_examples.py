@@ -28,46 +28,19 @@ def table_of(name: str) -> Table:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_table_passes_its_schema(name: str) -> None:
-    table = table_of(name)
+def test_a_table_passes_its_schema_and_is_as_its_readme_says(name: str) -> None:
+    schema, table, path = schema_of(name), table_of(name), EXAMPLES / f"{name}.parquet"
     assert table.n_records == RECORDS[name]
     assert list(table.codes) == list(table.schema.columns) == list(table.frame.columns)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_number_of_cells(name: str) -> None:
-    assert math.prod(column.n_levels for column in schema_of(name).columns.values()) == CELLS[name] < 3_000_000
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_schema_survives_the_way_through_toml(name: str) -> None:
-    schema = schema_of(name)
+    assert math.prod(column.n_levels for column in schema.columns.values()) == CELLS[name] < 3_000_000
     assert Schema.from_toml(schema.to_toml()) == schema
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_schema_speaks_to_people(name: str) -> None:
-    schema = schema_of(name)
     assert schema.title
     assert all(column.label for column in schema.columns.values())
     assert all(column.unit for column in schema.columns.values() if not column.is_categorical)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_file_is_plain_and_small(name: str) -> None:
-    path = EXAMPLES / f"{name}.parquet"
     found = pq.read_schema(path)
     assert not found.metadata  # no index of pandas, no trace of where it was made
     assert set(found.types) <= {pa.string(), pa.int64(), pa.float64()}
     assert path.stat().st_size < LARGEST[name]
-
-
-def test_all_examples_together_are_small() -> None:
-    assert sum(path.stat().st_size for path in EXAMPLES.rglob("*") if path.is_file()) < 600_000
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_readme_states_the_numbers(name: str) -> None:
     readme = (EXAMPLES / "README.md").read_text(encoding="utf-8")
     row = next(line for line in readme.splitlines() if line.startswith(f"| `{name}.parquet`"))
     assert f"| {RECORDS[name]:,} |" in row
@@ -94,19 +67,13 @@ def test_each_structural_zero_bites(rule: int) -> None:
         Table(frame, schema)
 
 
-def test_youth_counts_a_person_in_both_years() -> None:
+def test_what_the_readme_says_of_columns_and_persons() -> None:
+    assert sum(path.stat().st_size for path in EXAMPLES.rglob("*") if path.is_file()) < 600_000
     assert schema_of("youth").records.max_per_person == 2
-
-
-def test_zero_gains_and_the_standard_week_have_bins_of_their_own() -> None:
-    columns = schema_of("hours").columns
+    table = table_of("hours")
+    columns = table.schema.columns
     assert columns["capital_gain"].names()[0] == "0"
     assert "40" in columns["hours_per_week"].names()
-
-
-def test_unknown_class_of_worker_is_missing() -> None:
-    table = table_of("hours")
-    column = table.schema.columns["workclass"]
     unknown = (table.frame["workclass"] == "?").to_numpy()
     assert unknown.any()
-    assert (table.codes["workclass"][unknown] == column.n_values).all()
+    assert (table.codes["workclass"][unknown] == columns["workclass"].n_values).all()

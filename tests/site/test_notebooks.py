@@ -56,14 +56,13 @@ def _good() -> Any:
     return notebook
 
 
-def _spoil(notebook: Any, what: str) -> None:
+def _wrong(notebook: Any) -> dict[str, Any]:
+    """Return ways to spoil a notebook, by what is said of each."""
     title, code, last = notebook.cells
-    new = nbformat.v4
-    spoil = {
-        "stderr": lambda: code.outputs.append(new.new_output("stream", name="stderr", text="UserWarning: x")),
-        "ValueError": lambda: code.outputs.append(
-            new.new_output("error", ename="ValueError", evalue="x", traceback=[])
-        ),
+    new = nbformat.v4.new_output
+    return {
+        "stderr": lambda: code.outputs.append(new("stream", name="stderr", text="UserWarning: x")),
+        "ValueError": lambda: code.outputs.append(new("error", ename="ValueError", evalue="x", traceback=[])),
         "folder of a machine: /home": lambda: code.outputs[0].update(text="written to /home/someone/x.csv"),
         "cell 2 names a folder": lambda: code.update(source=code.source + "\nread('/tmp/x')"),
         "address": lambda: code.outputs[0].update(text="<Axes at 0x7f12ab34cd>"),
@@ -78,7 +77,6 @@ def _spoil(notebook: Any, what: str) -> None:
         "formulas": lambda: last.update(source="As $x^2$. " + last.source),
         "seeded release": lambda: last.update(source="[docs](../docs/choosing.md)"),
     }
-    spoil[what]()
 
 
 def test_a_clean_notebook_passes() -> None:
@@ -90,29 +88,10 @@ def test_a_clean_notebook_passes() -> None:
     assert notebook.cells[1].outputs[1].metadata["image/png"].alt == alt
 
 
-@pytest.mark.parametrize(
-    "what",
-    [
-        "stderr",
-        "ValueError",
-        "folder of a machine: /home",
-        "cell 2 names a folder",
-        "address",
-        "top to bottom",
-        "kernel",
-        "format 4.5",
-        "title",
-        "pointer to the docs",
-        "alt text",
-        "no picture",
-        "no table",
-        "formulas",
-        "seeded release",
-    ],
-)
+@pytest.mark.parametrize("what", _wrong(_good()))
 def test_each_fault_is_found(what: str) -> None:
     notebook = _good()
-    _spoil(notebook, what)
+    _wrong(notebook)[what]()
     found = TOOL.faults(notebook)
     assert len(found) == 1
     assert what in found[0]

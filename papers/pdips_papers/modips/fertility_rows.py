@@ -18,8 +18,7 @@ from pdips.errors import InputError
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import variant_class
-from pdips.statistics.count_trees import NoiseLaw
-from pdips.statistics.exact_counts import draw_counts
+from pdips.statistics.exact_counts import NoiseLaw, draw_counts
 
 EPSILONS = (repr(math.e),)
 TARGET, ALTERED = "diagnosis", "O"

@@ -18,8 +18,7 @@ from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
 from pdips.report.formats import MINUS
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.plan import LEAST_VARIANCE, StatisticPlan
 from pdips.statistics.statistic import Products, Statistic, Sums, unit_of
 from pdips_papers.harness.batch import release_each, stacked
 from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
@@ -169,7 +168,7 @@ def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str
     """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself; the sets are never held."""
     rng, n, middle, half = bits.generator(), float(sample.n), (sample.lower + sample.upper) / 2, sample.range / 2
     noisy, scales = sanitize(sample, epsilon, bits)
-    # made possible as post_processing.settle does
+    # made possible as plan.settle does
     total = np.clip(noisy[:, 0], -n, n)
     scatter = np.maximum(np.clip(noisy[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
     plugged = normal_posteriors.plug_in(total, scatter, n, PRIORS, N_SETS, rng)

@@ -19,11 +19,9 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior, Centre, Draws
 from pdips.posterior.columns import Columns, Values, distinct, record_values
-from pdips.posterior.grid import GridDraws
-from pdips.posterior.model import Workspace
-from pdips.posterior.pseudo_posterior import ChainFit, has_few
-from pdips.posterior.target import Target
-from pdips.posterior.weights import linear_weights
+from pdips.posterior.model import Blueprint
+from pdips.posterior.pseudo_posterior import ChainFit, has_few, linear_weights
+from pdips.posterior.target import GridDraws, Target
 from pdips.privacy.loss import exact, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
@@ -110,7 +108,7 @@ class PrintedDraws(GridDraws):
     def draw(self, bits: RandomBits, runs: int = 1) -> FloatArray:  # type: ignore[override]
         """Return the parameters of independent draws, shape (runs, numbers); weights are made once for all."""
         space, values, rng = self.target.space, record_values(self._table), bits.generator()
-        few = has_few(space.blueprint)
+        few = has_few(space)
         if runs > 1 and not few:
             raise InputError("the published form is audited with models of one to three continuous parameters only")
         fits = (LatticeFit if few else ChainFit)(space, values, N_DRAWS, rng)
@@ -158,7 +156,7 @@ class LatticeFit:
 
     name = "quadrature"
 
-    def __init__(self, space: Workspace, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+    def __init__(self, space: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         rows, self._counts = distinct(values, None)
         mode = "NUMBA" if len(self._counts) > COMPILED else "FAST_COMPILE"
         self._quadrature = Quadrature(space.model, rows, counts=self._counts, mode=mode)

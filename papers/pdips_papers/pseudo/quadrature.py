@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
+from pdips.posterior.censoring import check_weights
 from pdips.posterior.columns import Values
-from pdips.posterior.parameters import constrained, initial, split
+from pdips.posterior.model import constrained, initial, split
 from pdips.posterior.pseudo_posterior import largest
 from pdips.posterior.record_likelihood import RecordLikelihood
-from pdips.posterior.weights import check_weights
 from pdips_papers.pseudo import lattice
 
 

@@ -24,7 +24,7 @@ from pdips.posterior.finished_model import censor
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import sample
-from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
 from pdips_papers.harness import study
 from pdips_papers.pseudo.claims import application

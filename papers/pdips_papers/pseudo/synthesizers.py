@@ -13,7 +13,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
-from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
 from pdips_papers.pseudo.quadrature import Quadrature
 
