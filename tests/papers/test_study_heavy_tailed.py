@@ -9,7 +9,8 @@ import pytest
 from scipy.optimize import linprog
 
 from pdips import InputError
-from pdips.quantile.kng import KNG, QuantilePlan
+from pdips.quantile.kng import KNG
+from pdips.quantile.quantile_plan import QuantilePlan
 from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure

@@ -18,8 +18,9 @@ from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.quantile.column_plan import ColumnBudget, NumericPart
 from pdips.quantile.gradient import LineRegression
-from pdips.quantile.kng import AT_ONCE, KNG, QuantilePlan
+from pdips.quantile.kng import KNG
 from pdips.quantile.line_search import Candidates, Fitter, SearchRound
+from pdips.quantile.quantile_plan import AT_ONCE, QuantilePlan
 
 PRECISION = 1e-6
 """Nats to which scores are rounded."""
@@ -100,7 +101,7 @@ class PublishedFitter(Fitter):
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the printed base measure: even, times exp(-c norm(theta)^2)."""
         slopes = (candidates.around[1:] + candidates.slopes) / self.half if len(self.half) else candidates.slopes
-        moved = candidates.around[0] + candidates.intercepts.offsets[None, :] - (slopes @ self.middle)[:, None]
+        moved = candidates.around[0] + candidates.intercepts[None, :] - (slopes @ self.middle)[:, None]
         decay = DECAY * (moved**2 + (slopes**2).sum(axis=1)[:, None])
         return np.asarray(super().log_weights(candidates) - decay)
 

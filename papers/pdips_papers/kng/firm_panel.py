@@ -18,7 +18,7 @@ from pdips.privacy.curator import Curator, Drawing
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips.quantile.column_synthesis import ColumnTask
-from pdips.quantile.conditional import Draw, LineDraw
+from pdips.quantile.conditional import Draw, line_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.panel import panel_of
@@ -343,12 +343,10 @@ class _NonPrivate(KNGResidual):
         """Return quantile regressions of a column."""
         assert isinstance(curator, _Open)
         taus, records = np.array([float(k) / 20 for k in range(1, 20)]), curator.read(task.regression)
-        if not len(records.outcome):  # a part of a year that publicly nobody is in
-            return LineDraw(
-                task.column, task.box, taus, np.zeros((len(taus), 1 + task.box.n_predictors)), "interpolate"
-            )
-        lines = quantile_lines(records.predictors, records.outcome, list(taus))
-        return LineDraw(task.column, task.box, taus, lines, "interpolate")
+        lines = np.zeros((len(taus), 1 + task.box.n_predictors))
+        if len(records.outcome):
+            lines = quantile_lines(records.predictors, records.outcome, list(taus))
+        return line_draw(task.column, task.box, taus, lines, "interpolate")
 
 
 def _non_private(table: Table, rng: np.random.Generator) -> pd.DataFrame:

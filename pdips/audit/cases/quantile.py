@@ -12,9 +12,10 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.gradient import LineRegression, RegressionRecords
-from pdips.quantile.kng import KNG, SCHEMES
+from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.line_search import Fitter
+from pdips.quantile.quantile_plan import SCHEMES
 
 COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 """Levels only: a histogram."""
@@ -72,7 +73,7 @@ def _above(mechanism: KNG, value: float) -> int:
     empty = RegressionRecords.of(np.zeros(0), np.zeros((0, 0)))
     wages = LineRegression(read=lambda table: empty, n_predictors=0, lower=0.0, upper=1000.0)
     fitter = Fitter(n_intercepts=mechanism.n_candidates)
-    return int(np.argmax(fitter.beside(wages, wages.start(), upwards=True).intercepts.offsets > value))
+    return int(np.argmax(fitter.beside(wages, wages.start(), upwards=True).intercepts > value))
 
 
 def _turning(mechanism: KNG) -> Pair:
