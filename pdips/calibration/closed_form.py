@@ -9,9 +9,9 @@ from typing import Any, Literal
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.intervals import IntervalTree
 from pdips.margins.margin_error import ColumnTree, view_error
 from pdips.margins.tree import GivenColumns, TreeDesign
+from pdips.margins.universal_histogram import IntervalTree
 from pdips.mechanism import Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
@@ -91,9 +91,7 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     plan = mechanism.plan(schema)
     design = plan.design
     if isinstance(design, (TreeDesign, IntervalTree)):
-        names, n_public = design.domain.names, plan.n_public
-        is_tree = isinstance(design, TreeDesign)
-        form = _counts(design, n_public) if is_tree else partial(design.margin, n_public=n_public)
+        names, form = design.domain.names, _form(design, plan.n_public)
         found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
     elif hasattr(design, "statistics"):
         found = _of_statistics(design, request)
@@ -102,7 +100,9 @@ def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> d
     return found if plan.repeats == 1 else {name: each.averaged(plan.repeats) for name, each in found.items()}
 
 
-def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+def _form(tree: TreeDesign | IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    if isinstance(tree, IntervalTree):
+        return partial(tree.margin, n_public=n_public)
     if tree.views:
 
         def on_views(columns: list[int]) -> NoiseSum:

@@ -152,8 +152,7 @@ def censor(
     parts = replace(parts, terms=opened)
     looked_at = probe(parts, n)
     check_records(looked_at, points)
-    own = record_parameters(looked_at, points[0], parts)
-    check_record_parameters(own, parts, n, neighbours)
+    own = record_parameters(looked_at, points[0], parts, neighbours)
     public = None if correction is None else check_vector(correction, n, "correction")
     return censored_from(model, parts, own, clip, n, public).update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
@@ -289,8 +288,10 @@ def _halves(n: int, rng: np.random.Generator) -> Iterator[BoolArray]:
         yield ~half
 
 
-def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts) -> tuple[str, ...]:
-    """Return the free variables that are there once for each record."""
+def record_parameters(
+    looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts, neighbours: Neighbours
+) -> tuple[str, ...]:
+    """Return the free variables that are there once for each record; refuse them where their number is confidential."""
     found = []
     before = looked_at.terms(point)
     for node in parts.of_kind(ModelFreeRV):
@@ -298,8 +299,19 @@ def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts
         base = name.removesuffix("_unobserved")
         imputed = base != name and f"{base}_observed" in parts.terms
         numbered = bool(set(node.op.dims or ()) & set(parts.axis.dims))
-        if imputed or numbered or _each_its_own(looked_at, point, before, name):
-            found.append(name)
+        if not imputed and not numbered and not _each_its_own(looked_at, point, before, name):
+            continue
+        if neighbours == "add-remove":
+            raise InputError(
+                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it "
+                "out, or take neighbours='replace-one'"
+            )
+        constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
+        if any(looked_at.n in each.shape and each.dtype != bool and len(np.unique(each)) > 1 for each in constants):
+            raise InputError(
+                f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
+            )
+        found.append(name)
     return tuple(found)
 
 
@@ -316,24 +328,6 @@ def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: F
         if not np.allclose(before[~which], moved[~which], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
             return False
     return True
-
-
-def check_record_parameters(names: Collection[str], parts: Parts, n: int, neighbours: Neighbours) -> None:
-    """Refuse record-specific parameters where the number of records is confidential, or whose prior reads records."""
-    for node in parts.of_kind(ModelFreeRV):
-        name = node.op.name
-        if name not in names:
-            continue
-        if neighbours == "add-remove":
-            raise InputError(
-                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it "
-                "out, or take neighbours='replace-one'"
-            )
-        constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
-        if any(n in value.shape and value.dtype != bool and len(np.unique(value)) > 1 for value in constants):
-            raise InputError(
-                f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
-            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

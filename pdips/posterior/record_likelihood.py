@@ -34,7 +34,7 @@ Points = Sequence[FloatArray]
 LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
 """What looks something up, or may do so inside."""
 
-AT_ONCE = 100_000
+BLOCK = 100_000
 """Log-likelihoods of :meth:`RecordLikelihood.blocks` that are worked out at once: they should fit in the cache."""
 
 TILE = 512
@@ -311,7 +311,7 @@ class RecordLikelihood:
         n_records = len(next(iter(values.values())))
         known = [np.asarray(values[name], column.dtype) for name, column in self.columns.items()]
         points = [np.asarray(each, v.dtype) for each, v in zip(points, self.model.value_vars, strict=True)]
-        size = max(AT_ONCE // n_records, 1)
+        size = max(BLOCK // n_records, 1)
         with np.errstate(all="ignore"):
             read = front(*known)
             for first in range(0, len(points[0]), size):

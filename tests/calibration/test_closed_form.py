@@ -7,17 +7,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy import stats
-from tables import bits, grown, random_table, schema_of
+from tables import grown, random_table, schema_of
 
 from pdips import InputError, LaplaceSanitizer, Steps, UniversalHistogram
 from pdips.calibration.closed_form import errors_of, label, read
 from pdips.calibration.search import EpsilonGrid, Reached, search
 from pdips.calibration.simulation import Simulation, stand_in_table
-from pdips.margins import intervals, planning
+from pdips.margins import planning
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
 from pdips.margins.margin_error import ColumnTree, tree_errors, view_errors
-from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
@@ -145,7 +144,7 @@ def test_weights_of_intervals_are_those_of_least_squares(neighbours, sizes, fan_
     schema = schema_of(*sizes)
     made = UniversalHistogram(epsilon=1, attribute="a", fan_out=fan_out, neighbours=neighbours)
     plan = made.plan(schema)
-    measured = intervals.measure(plan.design, Drawing(plan, random_table(schema, 50), bits()))
+    measured = grown(plan, random_table(schema, 50))
     n_by_layer, every = [layer.n_nodes for layer in measured.layers], np.arange(math.prod(sizes))
     levels = np.column_stack([measured.levels(every, j) for j in range(len(sizes))])
     for size in range(1, min(len(sizes), 2) + 1):

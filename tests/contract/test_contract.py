@@ -17,8 +17,7 @@ from small_models import PAIRS, cells_of, draw_cells, ready, shares_of_cells
 
 from pdips import InputError, Ledger, Schema, Table
 from pdips.audit import overspending
-from pdips.audit.cases.bayes_net import BITS
-from pdips.audit.cases.margins import TINY
+from pdips.audit.cases.margins import BITS, TINY
 from pdips.audit.cases.posterior import COIN, coin
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.engines import exact_bound, law_of

@@ -13,7 +13,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.statistics import logistic
-from pdips.statistics.logistic import Accuracy, Logistic, Logits, decay, descend, minimum, newton, root_above
+from pdips.statistics.logistic import Accuracy, Logistic, Logits, decay, minimum, newton, root_above
 
 LEVELS = {2: [0, 1], 3: ["a", "b", "c"]}
 
@@ -55,9 +55,10 @@ def worst_pair(n_levels, p, neighbours, kappa, records=1):
     return schema, first, table_of(schema, [*levels, *[high] * records], np.vstack([crowd, *[other] * records]))
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
-@pytest.mark.parametrize("n_levels", [2, 3])
-@pytest.mark.parametrize("records", [1, 2])
+@pytest.mark.parametrize(
+    ("n_levels", "neighbours", "records"),
+    [(2, "replace-one", 1), (3, "replace-one", 2), (2, "add-remove", 2), (3, "add-remove", 1)],
+)
 def test_the_sensitivity_is_nearly_attained_and_a_claim_of_ten_times_the_ridge_is_not_kept(
     n_levels, neighbours, records
 ):
@@ -194,12 +195,13 @@ def test_gradient_descent_gets_there_where_newton_does_not(n_levels, monkeypatch
     accuracy = Accuracy(n_levels, 2, logits.kappa)
     near = float(2 * accuracy.tolerance / logits.kappa)
     straight = minimum(logits, accuracy)
-    for bad in (np.nan, np.inf, 1e300, 0.1):
-        monkeypatch.setattr(logistic, "newton", lambda _, __, bad=bad: np.full((n_levels - 1, 2), bad))
-        found = minimum(logits, accuracy)
-        assert accuracy.certifies(logits, found)
-        assert np.linalg.norm(found - straight) <= near
-    assert np.array_equal(descend(logits, accuracy), found)
+    for bad in (np.inf, 1e300, 0.1, np.nan):
+        wrong = np.full((n_levels - 1, 2), bad)
+        assert not accuracy.certifies(logits, wrong)
+    monkeypatch.setattr(logistic, "newton", lambda _, __: wrong)
+    found = minimum(logits, accuracy)
+    assert accuracy.certifies(logits, found)
+    assert np.linalg.norm(found - straight) <= near
 
 
 def test_a_singular_step_ends_newton_and_nothing_else(monkeypatch):
