@@ -212,7 +212,7 @@ def _stand_in(schema: Schema, columns: Sequence[str]) -> pd.DataFrame:
     """Return public records with every level of every column."""
     n = max([_LEAST_ROWS, *(schema.columns[name].n_levels for name in columns if schema.columns[name].is_categorical)])
     rows = np.arange(n)
-    made = {}
+    made: dict[str, Any] = {}
     for name in columns:
         column = schema.columns[name]
         if column.levels is None:
@@ -226,7 +226,8 @@ def _stand_in(schema: Schema, columns: Sequence[str]) -> pd.DataFrame:
 
 def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tuple[pd.DataFrame, BoolArray]:
     """Return records as the formula sees them, and which of them have no missing number."""
-    made, kept = {}, np.ones(len(frame), dtype=np.bool_)
+    made: dict[str, Any] = {}
+    kept = np.ones(len(frame), dtype=np.bool_)
     for name in columns if len(frame) else ():
         column = schema.columns[name]
         if column.levels is None or has_number_levels(column):

@@ -196,7 +196,7 @@ def k_way(
     original = CodedRecords.of_table(table)
     synthetic = [CodedRecords.of_set(one, table.schema) for one in _some(sets)]
     if weighted:
-        sources = [table.frame, *sets]
+        sources: list[Any] = [table.frame, *sets]
         if any(isinstance(source, LargeSet) for source in sources):
             raise InputError("weights are not supported for sets too large to hold")
         original, *synthetic = [
