@@ -275,7 +275,7 @@ def test_a_release_says_how_much_noise_it_has(mechanism):
     assert [item.scale for item in release.noise] == [float(scale) for scale in scales]
     assert release.noise[-1].statistics == ("the margin of a, b, c" if mechanism.name == "steps" else "each cell")
     described = release.describe()["noise"][-1]
-    assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.05)
+    assert described["standard_deviation"] == pytest.approx(math.sqrt(2) * described["scale"], rel=0.02)
     split = mechanism(epsilon=1, n_sets=4, split="per-set")
     assert len(split.release(random_table(SCHEMA, 30), rng=np.random.default_rng(0))[0].statistics) == 4
 
