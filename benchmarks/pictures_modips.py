@@ -8,8 +8,7 @@ from scipy import stats
 
 from benchmarks.pictures import DOCS
 from pdips.privacy.noise import RandomBits, discrete_laplace
-from pdips.statistics.count_trees import NoiseLaw
-from pdips.statistics.exact_counts import draw_first_of_two
+from pdips.statistics.exact_counts import NoiseLaw, draw_first_of_two
 
 N, SHARE, PRIOR, REPLICATES, DRAWS, SEED = 200, 0.25, 1 / 3, 1_000, 1_000, 20261122
 EPSILONS = (Fraction(1, 20), Fraction(1, 10), Fraction(1, 5), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(5))
@@ -22,7 +21,8 @@ def intervals(epsilon: Fraction, rng: np.random.Generator) -> dict[str, np.ndarr
     noisy = exact + discrete_laplace(1 / epsilon, REPLICATES, RandomBits(rng))
     used = np.clip(noisy, 0, N)
     plug_in = stats.beta(used + PRIOR, N - used + PRIOR).ppf([[0.025], [0.975]])
-    counts = draw_first_of_two(noisy, NoiseLaw("laplace", 1 / epsilon), N, (PRIOR, PRIOR), DRAWS, rng)
+    law = NoiseLaw("laplace", 1 / epsilon)
+    counts = np.array([draw_first_of_two(int(each), law, N, PRIOR, DRAWS, rng) for each in noisy])
     draws = rng.beta(counts + PRIOR, N - counts + PRIOR)
     return {"plug-in": plug_in, "noise-aware": np.quantile(draws, [0.025, 0.975], axis=1)}
 

@@ -14,7 +14,7 @@ from scipy import stats
 from benchmarks.pictures import DOCS
 from pdips import CensoredPosterior, Schema, Table
 from pdips.posterior.columns import Columns, record_values
-from pdips.posterior.model import workspace
+from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
@@ -52,13 +52,13 @@ def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Gener
     grid = draws.scored
     p = np.exp(grid.log_probabilities())
     kept = p > 1e-9 * p.max()
-    values = workspace(as_source(shares), SCHEMA).values_of(grid.grid.at(grid.index[kept]))
+    values = blueprint_of(as_source(shares), SCHEMA).values_of(grid.grid.at(grid.index[kept]))
     return np.array([[float(each["phi"]), float(each["lam"])] for each in values]), p[kept] / p[kept].sum()
 
 
 def published(claimed: Fraction, table: Table) -> tuple[np.ndarray, np.ndarray]:
     """Return the posterior of the paper's formula, whose true epsilon is twice the claimed one, by quadrature."""
-    model = workspace(as_source(shares), SCHEMA).model
+    model = blueprint_of(as_source(shares), SCHEMA).model
     nodes, weights = Quadrature(model, record_values(table), window=float(claimed) / 2).nodes()
     return np.column_stack([nodes["phi"], nodes["lam"]]), weights
 

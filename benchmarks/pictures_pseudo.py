@@ -9,8 +9,7 @@ from pdips import Schema
 from pdips.posterior.columns import Columns
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source
-from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.weights import lipschitz_bound
+from pdips.posterior.pseudo_posterior import PseudoPosterior, lipschitz_bound
 from pdips_papers.pseudo.quadrature import Quadrature
 
 SIZES = (20, 40, 80, 160, 320)

@@ -15,7 +15,7 @@ import numpy as np
 import pymc as pm
 
 from pdips.errors import InputError
-from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.plan import LEAST_VARIANCE
 from pdips.statistics.statistic import Products, Sums, unit_of
 
 WIDTH = 1.0

@@ -16,7 +16,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pdips.errors import InputError
-from pdips.statistics.post_processing import nearest_positive, number_of_records
+from pdips.statistics.plan import nearest_positive, number_of_records
 from pdips.statistics.statistic import Counts, Products, Sums, unit_of
 
 MOST_CELLS = 64

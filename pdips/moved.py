@@ -28,7 +28,7 @@ MOVED: dict[str, tuple[str, ...]] = {
     "pdips.bayes.posterior": ("pdips.posterior.censored_posterior",),
     "pdips.bayes.pseudo": ("pdips.posterior.pseudo_posterior",),
     "pdips.bayes.ridge_posterior": ("pdips.statistics.regression",),
-    "pdips.bayes.settling": ("pdips.statistics.post_processing",),
+    "pdips.bayes.settling": ("pdips.statistics.plan",),
     "pdips.bayes.statistics": ("pdips.statistics.statistic",),
     "pdips.bayes.step": ("pdips.quantile.pymc_step",),
     "pdips.bayes.units": ("pdips.statistics.statistic",),

@@ -15,8 +15,8 @@ from pdips.privacy.plan import Plan
 from pdips.privacy.replay import exact_law
 from pdips.quantile.column_plan import ColumnBudget
 from pdips.quantile.gradient import LineRegression, RegressionRecords
-from pdips.quantile.kng import QuantilePlan, line_steps, lines_of
 from pdips.quantile.line_search import UNAVAILABLE, Fitter
+from pdips.quantile.quantile_plan import QuantilePlan
 
 CellTable = tuple[int, ...]
 """The cells of the records, in order; the last cell lies above the grid."""
@@ -97,7 +97,7 @@ class Lines:
     @property
     def steps(self):
         budget = budget_of(self.epsilon, self.fitter.neighbours)
-        return line_steps(self.quantiles, self.fitter, budget, self.n_predictors)
+        return self.quantiles.steps(self.fitter, budget, self.n_predictors)
 
     def plan(self, schema: Schema) -> Plan:
         steps = tuple(step for each in self.steps.values() for step in each)
@@ -108,7 +108,7 @@ class Lines:
         return self.lines(self.regression, curator)
 
     def lines(self, regression: LineRegression, curator) -> np.ndarray:
-        return lines_of(regression, self.quantiles, self.fitter, self.steps, curator)
+        return self.quantiles.lines(regression, self.fitter, self.steps, curator)
 
     def law(self, records) -> list:
         """The exact law on records (x_1, ..., x_p, y), of which there may be none."""

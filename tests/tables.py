@@ -1,21 +1,25 @@
 """Tiny tables that the tests enumerate, and sampling from schemas."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
 from itertools import combinations_with_replacement, product
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
 
-from pdips.audit import Case, audit_cases
+from pdips.audit.engines import exact_bound
 from pdips.audit.neighbour_pairs import small_pairs
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.margins.domain import domain_of
 from pdips.margins.tree import GivenColumns, NoisyTree, Splitter, TreeDesign
 from pdips.privacy.curator import Drawing
+from pdips.privacy.loss import PrivacyLoss
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
-from pdips.privacy.replay import joined, record
+from pdips.privacy.replay import exact_law, joined, record
 from pdips.privacy.sensitivity import Sensitivity
 
 RELATIONS = ("replace-one", "add-remove")
@@ -58,10 +62,22 @@ def random_table(schema: Schema, n: int, seed: int = 0) -> Table:
     return table_of([[rng.integers(c.n_levels) for c in schema.columns.values()] for _ in range(n)], schema)
 
 
-def worst_loss(mechanism, schema, sizes) -> float:
-    """The worst log ratio over all tables of these sizes, their neighbours, and all synthetic sets."""
-    pairs = [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
-    return max(finding.bound for finding in audit_cases([Case(mechanism, pair, "exact") for pair in pairs]))
+def worst_loss(mechanism, schema, sizes=(2,), pairs=None) -> float:
+    """The worst log ratio over all tables of these sizes, their neighbours, and all that is shown.
+
+    Laws are worked out once a table.
+    """
+    laws = {}
+
+    class Remembered:
+        def law(self, table):
+            key = tuple(map(tuple, np.column_stack([*table.codes.values()])))
+            if key not in laws:
+                laws[key] = exact_law(mechanism, table)
+            return laws[key]
+
+    tried = pairs or [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
+    return max(exact_bound(Remembered(), pair).epsilon for pair in tried)
 
 
 def runs_of(mechanism, table: Table, n_runs: int, from_bits: RandomBits | None = None) -> np.ndarray:
@@ -97,3 +113,16 @@ def plan_of_tree(schema: Schema, scales, splitter: Splitter | None = None, relat
 def grown(plan: Plan, table: Table, seed: int = 0) -> NoisyTree:
     """One noisy tree over a table."""
     return plan.design.measure(Drawing(plan, table, bits(seed)), np.random.default_rng(seed))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Flawed:
+    """What mechanisms that break their promise share: the promise."""
+
+    name: ClassVar[str] = "flawed"
+    epsilon: float | Fraction = 1
+    n_sets: int = 1
+    neighbours: str = "replace-one"
+
+    def privacy_loss(self, schema=None) -> PrivacyLoss:
+        return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Wrong.")

@@ -268,14 +268,14 @@ MUTANTS = [
     ),
     Mutant(
         "a record's window is twice what it pays for",
-        "posterior/price.py",
+        "posterior/censored_posterior.py",
         "return self.draw / (2 * sensitivity.l1)",
         "return self.draw / sensitivity.l1",
         f"{CONTRACT} tests/posterior/test_posterior.py -k 'censored or concentrated'",
     ),
     Mutant(
         "square roots of a price are rounded up",
-        "posterior/price.py",
+        "posterior/censored_posterior.py",
         "return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)",
         "return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator) + 1, DIGITS)",
         "tests/posterior/test_censored_parts.py -k concentrated",

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.audit.neighbour_pairs import Event, Pair
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.noise import RandomBits
@@ -37,6 +38,22 @@ def law_of(mechanism: Any, table: Table) -> ExactLaw:
     return found
 
 
+def released_codes(mechanism: Any, table: Table, rng: np.random.Generator) -> list[IntArray]:
+    """Return the levels of the records of each set of a release, shape (records, columns)."""
+    release, _ = mechanism.release(table, rng=rng)
+    schema, found = table.schema.without_person(), list[IntArray]()
+    for frame in release.sets:
+        codes = Table(frame, schema).codes if len(frame) else {}
+        found.append(np.column_stack([codes.get(name, np.zeros(0, dtype=np.int64)) for name in schema.columns]))
+    return found
+
+
+def cells_of(codes: IntArray, schema: Schema) -> IntArray:
+    """Return how many records are in each cell of the cross-tabulation of all columns."""
+    sizes = [column.n_levels for column in schema.columns.values()]
+    return np.bincount(np.ravel_multi_index(tuple(codes.T), sizes), minlength=math.prod(sizes))
+
+
 def exact_bound(mechanism: Any, pair: Pair) -> Bound:
     """Return the exact loss of a pair: the worst log ratio over choices and noisy statistics, in both directions.
 
@@ -49,19 +66,13 @@ def exact_bound(mechanism: Any, pair: Pair) -> Bound:
         if key not in sides[0] or key not in sides[1]:
             return Bound(math.inf, f"outcome {key}, which only one of the tables can give")
         a, b = sides[0][key], sides[1][key]
-        differences = zip(a.statistics, b.statistics, a.scales, strict=True)
-        lost = sum(_lost(abs(x - y), float(scale)) for x, y, scale in differences)
+        numbers = zip(a.statistics, b.statistics, a.scales, strict=True)
+        lost = sum(abs(x - y) / float(scale) if scale else math.inf for x, y, scale in numbers if x != y)
         total = laws[0].repeats * (abs(a.log_probability - b.log_probability) + lost)
         if total > worst.epsilon:
             choices = f"choices {key} and noisy counts beyond both tables' own" if key else "noisy counts"
             worst = Bound(total, choices if a.statistics else f"outcome {key}")
     return worst
-
-
-def _lost(difference: float, scale: float) -> float:
-    if not difference:
-        return 0.0
-    return difference / scale if scale else math.inf
 
 
 def clopper_pearson(hits: Any, n_runs: int, alpha: float) -> tuple[Any, Any]:
@@ -104,13 +115,7 @@ def counts_bound(
 
 
 def read(observe: Observe, pair: Pair, n_runs: int, rng: np.random.Generator | None) -> tuple[Rows, Rows]:
-    """Run a mechanism on both tables and check that it gives what an engine can read.
-
-    Raises
-    ------
-    InputError
-        If the output isn't ``n_runs`` rows of as many numbers for both tables.
-    """
+    """Run a mechanism on both tables and check that it gives ``n_runs`` rows of as many numbers for both."""
     bits = RandomBits(rng)
     found = []
     seen: list[Any] = [observe(table, n_runs, bits) for table in (pair.first, pair.second)]
@@ -168,11 +173,6 @@ def density_bound(
 
     Bins of about equal frequency are laid on half the runs; on the other half every bin and both directions are judged
     at ``alpha`` divided by their number, so the largest bound is wrong with probability ``alpha`` at most.
-
-    Raises
-    ------
-    InputError
-        If the output isn't one number a run.
     """
     first, second = read(observe, pair, n_runs, rng)
     if first.shape[1] != 1:

@@ -2,14 +2,15 @@
 
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass, replace
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from fractions import Fraction
 from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 
-from pdips.audit.engines import Bound, counts_bound, density_bound, exact_bound
+from pdips.arrays import IntArray
+from pdips.audit.engines import Bound, cells_of, counts_bound, density_bound, exact_bound, released_codes
 from pdips.audit.neighbour_pairs import Case, Engine, Pair, check_relation
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -142,7 +143,7 @@ def _audit(
         raise InputError(f"claim must be above 0, got {claim}")
     check_relation(mechanism, pair)
     loss = mechanism.privacy_loss(pair.first.schema)
-    bound = _engine(mechanism, engine, n_runs, alpha, float(loss.delta), rng)(pair)
+    bound = _bound(case, n_runs, alpha, float(loss.delta), rng)
     claimed = as_float(loss.epsilon) if claim is None else float(claim)
     return Finding(
         mechanism=mechanism.name,
@@ -164,47 +165,32 @@ def _audit(
 def _settings(mechanism: Mechanism) -> str:
     """Return the settings that differ from what the class has by default, as the command line spells them."""
     made: Any = mechanism
-    changed = {
-        field.name: getattr(made, field.name)
-        for field in (fields(made) if is_dataclass(made) else ())
-        if field.default is not MISSING and field.name not in ("variant", "neighbours")
-        if getattr(made, field.name) != field.default
-    }
-    return " ".join(f"{key}={','.join(v) if isinstance(v, tuple) else v}" for key, v in changed.items())
+    given = {field.name: (getattr(made, field.name), field.default) for field in fields(made)}
+    return " ".join(
+        f"{name}={','.join(value) if isinstance(value, tuple) else value}"
+        for name, (value, usual) in given.items()
+        if usual is not MISSING and name not in ("variant", "neighbours") and value != usual
+    )
 
 
-def _engine(
-    mechanism: Mechanism, engine: Engine, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None
-) -> Callable[[Pair], Bound]:
+def _bound(case: Case, n_runs: int, alpha: float, delta: float, rng: np.random.Generator | None) -> Bound:
+    mechanism, pair = case.mechanism, case.pair
     planned = isinstance(mechanism, Mechanism)
-    if engine == "exact":
+    if case.engine == "exact":
         if not planned and not hasattr(mechanism, "law"):
             raise InputError(f"engine 'exact' needs a mechanism that spells out its law, and {mechanism.name} doesn't")
         if delta:
             raise InputError("engine 'exact' is for pure losses; use 'counts', which allows for delta")
-        return partial(exact_bound, mechanism)
-    own: Any = partial(synthetic_cells, mechanism)
-    if isinstance(mechanism, Mechanism):
-        own = partial(record, mechanism)
-    observe = getattr(mechanism, "observe", own)
-    bound = counts_bound if engine == "counts" else density_bound
-    return partial(bound, observe, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
+        return exact_bound(mechanism, pair)
+    own: Any = partial(record if planned else synthetic_cells, mechanism)
+    bound = counts_bound if case.engine == "counts" else density_bound
+    return bound(getattr(mechanism, "observe", own), pair, n_runs=n_runs, alpha=alpha, delta=delta, rng=rng)
 
 
-def synthetic_cells(mechanism: Mechanism, table: Table, n_runs: int, bits: RandomBits) -> np.ndarray[Any, Any]:
+def synthetic_cells(mechanism: Mechanism, table: Table, n_runs: int, bits: RandomBits) -> IntArray:
     """Return the cell counts of the first set of whole releases, one release a row: the black box of any mechanism."""
-    sizes = [column.n_levels for column in table.schema.columns.values()]
-    rng, rows = bits.generator(), []
-    for _ in range(n_runs):
-        release, _ = mechanism.release(table, rng=rng)
-        made = release.sets[0]
-        if len(made):
-            codes = Table(made, table.schema.without_person()).codes
-            cells = np.ravel_multi_index(tuple(codes[name] for name in table.schema.columns), sizes)
-            rows.append(np.bincount(cells, minlength=int(np.prod(sizes))))
-        else:
-            rows.append(np.zeros(int(np.prod(sizes)), dtype=np.int64))
-    return np.array(rows)
+    rng = bits.generator()
+    return np.array([cells_of(released_codes(mechanism, table, rng)[0], table.schema) for _ in range(n_runs)])
 
 
 def audit_cases(

@@ -5,13 +5,13 @@ import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.audit.engines import clopper_pearson, likelihood_score
+from pdips.audit.engines import cells_of, clopper_pearson, likelihood_score, released_codes
 from pdips.audit.neighbour_pairs import Pair, check_relation
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -114,7 +114,7 @@ def attack(
         raise InputError(f"a membership attack needs at least 400 shadow releases, got {n_shadow}")
     check_relation(mechanism, pair)
     loss = mechanism.privacy_loss(pair.first.schema)
-    views = [_views(mechanism, table, n_shadow, pair, rng) for table in (pair.first, pair.second)]
+    views = [_views(mechanism, table, n_shadow, _target(pair), rng) for table in (pair.first, pair.second)]
     half = n_shadow // 2
     score = likelihood_score(views[0][:half, :-1], views[1][:half, :-1])
     scores = {
@@ -129,12 +129,7 @@ def attack(
 
 
 def _rate(
-    name: str,
-    inside: NDArray[Any],
-    outside: NDArray[Any],
-    rate: float,
-    loss: PrivacyLoss,
-    rng: np.random.Generator | None,
+    name: str, inside: FloatArray, outside: FloatArray, rate: float, loss: PrivacyLoss, rng: np.random.Generator | None
 ) -> Attack:
     """Cut at the score that gives the wanted false positive rate on half the outsiders, ties broken at random."""
     jitter = np.random.default_rng(rng)
@@ -157,28 +152,22 @@ def _rate(
 
 
 def _views(
-    mechanism: Mechanism, table: Table, n_shadow: int, pair: Pair, rng: np.random.Generator | None
+    mechanism: Mechanism, table: Table, n_shadow: int, target: IntArray, rng: np.random.Generator | None
 ) -> FloatArray:
     """Return what the attacker computes from each release: mean cell counts of its sets, and the target's distance."""
     sizes = [len(part) for part in np.array_split(np.arange(n_shadow), N_PARTS)]
     seeds = np.random.SeedSequence(None if rng is None else int(rng.integers(2**63))).spawn(N_PARTS)
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(os.cpu_count(), mp_context=context) as pool:
-        jobs = [
-            pool.submit(_shadow, mechanism, table, _target(pair), size, seed)
-            for size, seed in zip(sizes, seeds, strict=True)
-        ]
-        return np.concatenate([job.result() for job in jobs])
-
-
-def _codes(table: Table) -> IntArray:
-    return np.column_stack([table.codes[name] for name in table.schema.columns])
+        return np.concatenate(list(pool.map(partial(_shadow, mechanism, table, target), sizes, seeds)))
 
 
 def _target(pair: Pair) -> IntArray:
     """Return the levels of a record that the first table has more often than the second."""
-    rows, counts = np.unique(_codes(pair.first), axis=0, return_counts=True)
-    others = _codes(pair.second)
+    first, others = (
+        np.column_stack([table.codes[name] for name in table.schema.columns]) for table in (pair.first, pair.second)
+    )
+    rows, counts = np.unique(first, axis=0, return_counts=True)
     surplus = [count - int((others == row).all(axis=1).sum()) for row, count in zip(rows, counts, strict=True)]
     if max(surplus) <= 0:
         raise InputError("the first table of the pair has no record that the second lacks")
@@ -189,14 +178,10 @@ def _target(pair: Pair) -> IntArray:
 def _shadow(
     mechanism: Mechanism, table: Table, target: IntArray, n_runs: int, seed: np.random.SeedSequence
 ) -> FloatArray:
-    rng = np.random.default_rng(seed)
-    sizes = [column.n_levels for column in table.schema.columns.values()]
-    rows = []
+    rng, rows = np.random.default_rng(seed), []
     for _ in range(n_runs):
-        release, _ = mechanism.release(table, rng=rng)
-        made = [_codes(Table(frame, table.schema.without_person())) for frame in release.sets if len(frame)]
-        cells = [np.ravel_multi_index(tuple(codes.T), sizes) for codes in made]
-        counts = np.mean([np.bincount(cell, minlength=int(np.prod(sizes))) for cell in cells], axis=0) if made else 0
-        nearest = min(((codes != target).sum(axis=1).min() for codes in made), default=len(sizes) + 1)
-        rows.append(np.append(np.broadcast_to(counts, int(np.prod(sizes))), nearest))
+        made = [codes for codes in released_codes(mechanism, table, rng) if len(codes)]
+        counts = [cells_of(codes, table.schema) for codes in made or [np.zeros((0, len(target)), dtype=np.int64)]]
+        nearest = min(((codes != target).sum(axis=1).min() for codes in made), default=len(target) + 1)
+        rows.append(np.append(np.mean(counts, axis=0), nearest))
     return np.array(rows, dtype=np.float64)

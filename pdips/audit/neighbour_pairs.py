@@ -101,14 +101,8 @@ def with_event(pair: Pair, event: Event, name: str) -> Pair:
 def toward_counts(pair: Pair, first: ArrayLike, second: ArrayLike) -> Pair:
     """Return the pair with the event that no noisy count is on the far side of the first table's true count.
 
-    For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale.
-
-    Parameters
-    ----------
-    pair : Pair
-        The tables.
-    first, second : array_like of int, shape (counts,)
-        Their true counts, in the order of the last numbers of each row of output.
+    For Laplace noise its probabilities differ by the whole loss: each changed count adds |difference| / scale. Counts
+    are in the order of the last numbers of each row of output.
     """
     a, b = np.array(first), np.array(second)
 
@@ -129,13 +123,7 @@ def check_relation(mechanism: Mechanism, pair: Pair) -> None:
 
 
 def check_neighbours(first: Table, second: Table, neighbours: Neighbours) -> None:
-    """Check that two tables differ by what one person may contribute.
-
-    Raises
-    ------
-    InputError
-        If they aren't neighbours under the relation; the message says why.
-    """
+    """Check that two tables differ by what one person may contribute; the message says why not."""
     if first.schema != second.schema:
         raise InputError("the tables of a pair must have one schema")
     _check_records(list(_rows(first)), list(_rows(second)), first.schema, neighbours)
@@ -165,10 +153,9 @@ def _n_persons(records: Counter[tuple[object, ...]]) -> int:
 
 def _rows(table: Table) -> Iterator[tuple[object, ...]]:
     """Yield records as tuples that compare as the schema does: codes of levels, numbers, None for missing."""
-    parts: list[list[object]] = []
-    for name in table.schema.columns:
-        known = table.sort_key(name)
-        parts.append([None if np.isnan(value) else float(value) for value in known])
+    parts: list[list[object]] = [
+        [None if np.isnan(value) else float(value) for value in table.sort_key(name)] for name in table.schema.columns
+    ]
     if table.schema.records.person:
         place, keys = person_keys(table.schema.records.person, table.frame[table.schema.records.person])
         parts.append([None if i < 0 else str(keys[i]) for i in place])
@@ -314,19 +301,13 @@ def worst_pairs(schema: Schema, neighbours: Neighbours) -> list[Pair]:
         "outlier: one of a crowd moves far away": (first, last, 3),
         "stratum: a record changes its first column only": (first, stratum, 3),
     }
-    return [_moved(name, schema, neighbours, [first] * n_crowd, ends) for name, (*ends, n_crowd) in ends.items()]
-
-
-def _moved(name: str, schema: Schema, neighbours: Neighbours, crowd: list[Record], ends: Sequence[Record]) -> Pair:
-    """Return the pair in which one person with all records allowed is at either end, or leaves."""
-    cap = schema.records.max_per_person
-    persons = [*range(len(crowd)), *[len(crowd)] * cap]
-    before, after = ([*crowd, *[end] * cap] for end in ends)
-    if neighbours == "add-remove":
-        after, others = crowd, persons[: len(crowd)]
-    else:
-        others = persons
-    return Pair(name, table_of(before, schema, persons), table_of(after, schema, others), neighbours)
+    cap, pairs = schema.records.max_per_person, []
+    for name, (start, end, n_crowd) in ends.items():  # one person with all records allowed is at either end, or leaves
+        crowd, persons = [first] * n_crowd, [*range(n_crowd), *[n_crowd] * cap]
+        n_left = n_crowd + cap * (neighbours == "replace-one")
+        before, after = table_of([*crowd, *[start] * cap], schema, persons), [*crowd, *[end] * cap][:n_left]
+        pairs.append(Pair(name, before, table_of(after, schema, persons[:n_left]), neighbours))
+    return pairs
 
 
 def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Iterator[Pair]:
@@ -338,8 +319,12 @@ def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Itera
     >>> len(list(small_pairs(schema, "replace-one", 2)))
     6
     """
-    everything = product(*(range(column.n_levels) for column in schema.columns.values()))
-    cells = [cell for cell in everything if not _is_impossible(cell, schema)]
+    names, rules = list(schema.columns), [schema.rule_codes(rule) for rule in schema.impossible]
+    cells = [
+        cell
+        for cell in product(*(range(column.n_levels) for column in schema.columns.values()))
+        if not any(all(cell[names.index(name)] in codes for name, codes in rule.items()) for rule in rules)
+    ]
     tables = {records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records)}
     fewer = {
         records: table_of(records, schema) for records in combinations_with_replacement(cells, n_records - 1) if records
@@ -347,24 +332,17 @@ def small_pairs(schema: Schema, neighbours: Neighbours, n_records: int) -> Itera
     for records, table in tables.items():
         for i in range(n_records):
             rest = records[:i] + records[i + 1 :]
-            if neighbours == "add-remove" and rest:
-                yield Pair("search over small tables", table, fewer[rest], neighbours)
-            elif neighbours == "replace-one":
-                for cell in cells:
-                    if cell != records[i]:
-                        other = tables[tuple(sorted((*rest, cell)))]
-                        yield Pair("search over small tables", table, other, neighbours)
+            others = [fewer[rest]] if neighbours == "add-remove" and rest else []
+            if neighbours == "replace-one":
+                others = [tables[tuple(sorted((*rest, cell)))] for cell in cells if cell != records[i]]
+            yield from (Pair("search over small tables", table, other, neighbours) for other in others)
 
 
 def where_allowed(build: Callable[..., Any], **usual: Any) -> Any:
     """Return a mechanism with the settings that a case is made for, or None if the user asked for something else.
 
-    Parameters
-    ----------
-    build : callable
-        Takes settings, gives the mechanism; the user's settings win over those that it is given.
-    usual
-        What the case needs. Numbers are compared as numbers: 0.1, "0.1" and "1/10" are one epsilon.
+    The user's settings win over those that ``build`` is given. Numbers are compared as numbers: 0.1, "0.1" and "1/10"
+    are one epsilon.
     """
     try:
         made = build(**usual)
@@ -380,9 +358,3 @@ def _is_equal(one: Any, other: Any) -> bool:
         return one == other or exact(one, "setting") == exact(other, "setting")
     except InputError:
         return False
-
-
-def _is_impossible(cell: Record, schema: Schema) -> bool:
-    levels = dict(zip(schema.columns, cell, strict=True))
-    rules = map(schema.rule_codes, schema.impossible)
-    return any(all(levels[name] in codes for name, codes in rule.items()) for rule in rules)

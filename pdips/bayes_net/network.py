@@ -40,16 +40,9 @@ MOST_KEPT_CELLS = 65_536
 
 @dataclass(frozen=True)
 class Families:
-    """The families that there could be: a function of public facts only.
+    """The families that there could be, with so many parents and cells at most: a function of public facts only.
 
-    Parameters
-    ----------
-    domain : Domain
-        The columns.
-    degree : int
-        Largest number of parents.
-    most_cells : int
-        Largest joint table of a family; a column without parents may always be added.
+    A column without parents may always be added.
     """
 
     domain: Domain
@@ -119,43 +112,6 @@ def tables_of(network: Network) -> list[Columns]:
     return [tuple(sorted(one)) for one in sets if not any(one < other for other in sets)]
 
 
-class JointCounts:
-    """Joint counts of a table, the smaller ones counted once. As confidential as the table.
-
-    Parameters
-    ----------
-    table : Table
-        The records.
-    domain : Domain
-        Its columns.
-    """
-
-    def __init__(self, table: Table, domain: Domain) -> None:
-        self.n_records, self._sizes = table.n_records, domain.sizes
-        self._codes = [table.codes[name] for name in domain.names]
-        self._joint: dict[Columns, IntArray] = {}
-
-    def joint(self, columns: Columns) -> IntArray:
-        """Return the counts of sorted columns, one axis a column."""
-        if columns in self._joint:
-            return self._joint[columns]
-        code = np.zeros(self.n_records, dtype=np.int64)
-        for column in columns:
-            code *= self._sizes[column]
-            code += self._codes[column]
-        sizes = self._sizes[list(columns)]
-        counts = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
-        if counts.size <= MOST_KEPT_CELLS:
-            self._joint[columns] = counts
-        return counts
-
-    def family(self, family: Family) -> IntArray:
-        """Return the counts of a family, shape (combinations of parents, levels of the column)."""
-        child, parents = family
-        columns = tuple(sorted((child, *parents)))
-        return as_family(self.joint(columns), columns, family)
-
-
 def as_family[T: np.generic](joint: NDArray[T], columns: Columns, family: Family) -> NDArray[T]:
     """Return the margin of a joint table that belongs to a family, shape (combinations of parents, levels)."""
     child, parents = family
@@ -174,27 +130,17 @@ def distance_from_independence(counts: IntArray) -> int:
 
 def mutual_information(counts: IntArray) -> int:
     """Return n times the mutual information in nats, in whole steps of the public grid."""
-    n = np.array([counts.sum()])
-    nats = _spread(counts) + _spread(n) - _spread(counts.sum(axis=0)) - _spread(counts.sum(axis=1))
+    nats, whole = 0.0, counts.sum(keepdims=True)
+    for sign, each in ((1, counts), (1, whole), (-1, counts.sum(axis=0)), (-1, counts.sum(axis=1))):
+        filled = each[each > 1].astype(np.float64)
+        nats += sign * float((filled * np.log(filled)).sum())
     return math.floor(nats * STEPS_PER_NAT + 0.5)
 
 
-def _spread(counts: IntArray) -> float:
-    filled = counts[counts > 1].astype(np.float64)
-    return float((filled * np.log(filled)).sum())
-
-
 def sensitivity(score: Score, n: int, *, binary: bool) -> int:
-    """Return by how much a score may move when one of ``n`` records is replaced (``docs/proofs/privbayes.md``).
+    """Return by how much a score may move when one of ``n`` records is replaced (docs/proofs/privbayes.md).
 
-    Parameters
-    ----------
-    score : {"r", "mi"}
-        :func:`distance_from_independence`, or :func:`mutual_information` with its rounding.
-    n : int
-        Number of records.
-    binary : bool
-        The column, or its parents together, have two levels at most.
+    A binary family is one whose column, or its parents together, have two levels at most.
     """
     if n == 1:
         return 1  # both scores are 0 for every table of one record
@@ -208,33 +154,39 @@ def sensitivity(score: Score, n: int, *, binary: bool) -> int:
 
 
 class FamilyScores:
-    """What the choices of a network read: joint counts and scores, each worked out once. As confidential as the table.
-
-    Parameters
-    ----------
-    domain : Domain
-        The columns.
-    score : {"r", "mi"}
-        What tells families apart.
-    """
+    """What the choices of a network read of one table: joint counts and scores, each worked out once; confidential."""
 
     def __init__(self, domain: Domain, score: Score) -> None:
         self._domain, self._score = domain, score
-        self._counts: JointCounts | None = None
+        self._joint: dict[Columns, IntArray] = {}
         self._known: dict[Family, int] = {}
 
-    def counts(self, table: Table) -> JointCounts:
-        """Return the joint counts of a table."""
-        if self._counts is None:
-            self._counts = JointCounts(table, self._domain)
-        return self._counts
+    def joint(self, table: Table, columns: Columns) -> IntArray:
+        """Return the counts of sorted columns, one axis a column; smaller ones are counted once."""
+        if columns in self._joint:
+            return self._joint[columns]
+        code = np.zeros(table.n_records, dtype=np.int64)
+        for column in columns:
+            code *= self._domain.sizes[column]
+            code += table.codes[self._domain.names[column]]
+        sizes = self._domain.sizes[list(columns)]
+        counts = np.bincount(code, minlength=int(sizes.prod())).reshape(sizes)
+        if counts.size <= MOST_KEPT_CELLS:
+            self._joint[columns] = counts
+        return counts
+
+    def family(self, table: Table, family: Family) -> IntArray:
+        """Return the counts of a family, shape (combinations of parents, levels of the column)."""
+        child, parents = family
+        columns = tuple(sorted((child, *parents)))
+        return as_family(self.joint(table, columns), columns, family)
 
     def scores(self, table: Table, families: Sequence[Family]) -> IntArray:
         """Return the scores of families, shape (1, families)."""
         find = distance_from_independence if self._score == "r" else mutual_information
         for family in families:
             if family not in self._known:
-                self._known[family] = find(self.counts(table).family(family)) if family[1] else 0
+                self._known[family] = find(self.family(table, family)) if family[1] else 0
         return np.array([[self._known[family] for family in families]], dtype=np.int64)
 
 
@@ -246,22 +198,9 @@ def choose_network(
     curator: Curator,
     rng: np.random.Generator,
 ) -> Network:
-    """Grow a network greedily, family by family.
+    """Grow a network greedily, family by family, by choices that share the price of a step; a public one needs none.
 
-    Parameters
-    ----------
-    families : Families
-        Which there could be.
-    score : {"r", "mi"}
-        What tells them apart.
-    step : Step, optional
-        The choices, which share its price; not needed where the network is public.
-    records : FamilyScores
-        What the choices read.
-    curator : Curator
-        Answers.
-    rng : numpy.random.Generator
-        Draws a first column that has no parents, evenly.
+    A first column that has no parents is drawn evenly.
     """
     if families.whole is not None or step is None:
         return families.whole or ()

@@ -1,7 +1,7 @@
 """PrivBayes: a Bayesian network chosen greedily, noisy joint tables of its families, and records drawn from them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, ClassVar, get_args
@@ -16,7 +16,7 @@ from pdips.bayes_net.network import Columns, Families, FamilyScores, Network, Sc
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
-from pdips.margins.domain import columns_of
+from pdips.margins.domain import Domain, columns_of
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours, Number, choice, exact
@@ -34,12 +34,8 @@ class PrivBayes(Mechanism):
 
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one"}
-        The number of records is public, and all sets have it.
+    epsilon, n_sets, neighbours
+        As of every :class:`pdips.mechanism.Mechanism`; only replace-one.
     degree : int
         Largest number of parents of a column.
     network_share : int, float, str or Fraction
@@ -53,6 +49,7 @@ class PrivBayes(Mechanism):
         costs nothing.
     split : {"once", "per-set"}
         One network and one set of noisy tables for all sets, or everything anew, at epsilon / n_sets, for each.
+
     Raises
     ------
     InputError
@@ -60,7 +57,7 @@ class PrivBayes(Mechanism):
 
     Notes
     -----
-    Neighbours: replace-one. Each round chooses a family by the exponential mechanism. The score R n^2 is a whole number
+    Each round chooses a family by the exponential mechanism. The score R n^2 is a whole number
     and moves by at most 3 (n - 1), or 2 (n - 1) for binary families; mutual information by lemma 1 of Zhang et al.,
     rounding allowed for. Replacing a record changes two cells of each joint table by 1, so T tables with noise of
     scale 2 T / epsilon_2 cost epsilon_2. What follows is post-processing. Proof: ``docs/proofs/privbayes.md``.
@@ -101,22 +98,31 @@ class PrivBayes(Mechanism):
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: the choices of a network, and noisy counts of its joint tables."""
-        families = self._checked_families(schema)
+        families = Families(columns_of(schema), self.degree, networks.MOST_TABLE_CELLS)
+        if not families.free:
+            raise InputError("all columns of the schema are public: there is nothing to synthesize")
+        for name, size in zip(families.domain.names, families.domain.sizes, strict=True):
+            if size > networks.MOST_TABLE_CELLS:
+                raise InputError(f"column {name!r} has more than {networks.MOST_TABLE_CELLS:,} levels; give fewer")
+        if families.most_candidates > MOST_CANDIDATES:
+            raise InputError(
+                f"a round would have more than {MOST_CANDIDATES:,} families to choose from; use a smaller degree"
+            )
         rounds = self.n_sets if self.split == "per-set" else 1
-        network, tables = self.budget(schema)
+        share = exact(self.network_share, "network_share") if families.n_rounds else Fraction(0)
         steps = [
             Step(
                 name="noisy joint tables",
                 counts="each cell of a joint table",
                 sensitivity=self.table_sensitivity(schema),
-                price=tables / rounds,
+                price=(1 - share) * self.per_round(rounds),
             )
         ]
-        if network:
+        if share:
             choices = Step(
                 name="choice of the network",
                 sensitivity=self.choice_sensitivity(schema),
-                price=network / rounds,
+                price=share * self.per_round(rounds),
                 law="exponential",
                 times=families.n_rounds,
             )
@@ -149,25 +155,6 @@ class PrivBayes(Mechanism):
         """Return how far one person moves a joint table."""
         return Sensitivity.of_counts(schema, self.neighbours)
 
-    def _checked_families(self, schema: Schema) -> Families:
-        families = Families(columns_of(schema), self.degree, networks.MOST_TABLE_CELLS)
-        if not families.free:
-            raise InputError("all columns of the schema are public: there is nothing to synthesize")
-        for name, size in zip(families.domain.names, families.domain.sizes, strict=True):
-            if size > networks.MOST_TABLE_CELLS:
-                raise InputError(f"column {name!r} has more than {networks.MOST_TABLE_CELLS:,} levels; give fewer")
-        if families.most_candidates > MOST_CANDIDATES:
-            raise InputError(
-                f"a round would have more than {MOST_CANDIDATES:,} families to choose from; use a smaller degree"
-            )
-        return families
-
-    def budget(self, schema: Schema) -> tuple[Fraction, Fraction]:
-        """Return the epsilon of the network, and of the joint tables, of all rounds together, for one person."""
-        paid = Families(columns_of(schema), self.degree, networks.MOST_TABLE_CELLS).n_rounds
-        share = exact(self.network_share, "network_share") if paid else Fraction(0)
-        return share * self.per_round(1), (1 - share) * self.per_round(1)
-
     def useful_families(self, plan: Plan, n_records: int) -> Families:
         """Return the families whose joint tables hold enough records, by public facts."""
         families, usefulness = plan.design, exact(self.usefulness, "usefulness")
@@ -192,54 +179,53 @@ class PrivBayes(Mechanism):
         """Choose a network, count its joint tables, and draw records column by column."""
         families, records = self.useful_families(plan, curator.n_records), FamilyScores(plan.design.domain, self.score)
         sets, statistics, noise = list[pd.DataFrame](), dict[str, pd.DataFrame](), dict[int, Noise]()
-        step = plan.steps[0] if len(plan.steps) > 1 else None
+        choices, counting = plan.steps[0] if len(plan.steps) > 1 else None, plan.steps[-1]
         for number in range(1, plan.repeats + 1):
             with curator.timed("choosing the network"):
-                network = networks.choose_network(families, self.score, step, records, curator, rng)
+                network = networks.choose_network(families, self.score, choices, records, curator, rng)
             with curator.timed("counting and adding noise"):
-                n_tables = len(networks.tables_of(network))
-                units = self.table_units(n_tables, curator.n_records)
-                noisy = _joint_tables(network, families, plan.steps[-1], records, curator, units)
-            noise[n_tables] = _noise(plan.steps[-1].enlarged(units), n_tables)
+                columns = networks.tables_of(network)
+                units = self.table_units(len(columns), curator.n_records)
+                noisy = _joint_tables(columns, families.domain, counting, records, curator, units)
+            tables = f"the {len(columns)} joint tables" if len(columns) > 1 else "the joint table"
+            noise[len(columns)] = replace(counting.enlarged(units), counts=f"each cell of {tables}").noise
             prefix = f"set {number}, " if plan.repeats > 1 else ""
-            statistics |= _statistics(network, noisy, families.domain.names, families.domain.sizes, prefix)
+            statistics |= {f"{prefix}{name}": frame for name, frame in _statistics(network, noisy, families.domain)}
             with curator.timed("drawing synthetic sets"):
                 sets += _draw_sets(network, noisy, plan, curator, rng)
         return Drawn(sets=sets, statistics=statistics, noise=tuple(noise.values()))
 
 
 def _joint_tables(
-    network: Network, families: Families, step: Step, records: FamilyScores, curator: Curator, units: int | Fraction
+    columns: list[Columns],
+    domain: Domain,
+    step: Step,
+    records: FamilyScores,
+    curator: Curator,
+    units: int | Fraction,
 ) -> dict[Columns, IntArray]:
-    """Return the noisy joint tables of a network, shape (cells,) each."""
-    columns = networks.tables_of(network)
-    possible: list[BoolArray] = [sampling.possible_cells(families.domain, one).ravel() for one in columns]
+    """Return noisy joint tables, shape (cells,) each."""
+    possible: list[BoolArray] = [sampling.possible_cells(domain, one).ravel() for one in columns]
 
     def exact_counts(table: Table) -> IntArray:
-        return np.concatenate([records.counts(table).joint(one).ravel() for one in columns])
+        return np.concatenate([records.joint(table, one).ravel() for one in columns])
 
     noisy = curator.count(step, exact_counts, np.concatenate(possible), units=units)
     ends = np.cumsum([len(mask) for mask in possible])[:-1]
     return dict(zip(columns, np.split(noisy, ends), strict=True))
 
 
-def _noise(step: Step, n_tables: int) -> Noise:
-    tables = f"the {n_tables} joint tables" if n_tables > 1 else "the joint table"
-    return replace(step, counts=f"each cell of {tables}").noise
-
-
 def _statistics(
-    network: Network, noisy: Mapping[Columns, IntArray], names: tuple[str, ...], sizes: IntArray, prefix: str
-) -> dict[str, pd.DataFrame]:
-    """Return the network, and each joint table with the levels of its columns and the noisy count."""
+    network: Network, noisy: Mapping[Columns, IntArray], domain: Domain
+) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the network, and each joint table with the levels of its columns and the noisy count."""
+    names = domain.names
     families = [(names[child], ", ".join(names[parent] for parent in parents)) for child, parents in network]
-    found = {f"{prefix}network": pd.DataFrame(families, columns=["attribute", "parents"])}
+    yield "network", pd.DataFrame(families, columns=["attribute", "parents"])
     for columns, counts in noisy.items():
-        levels = np.unravel_index(np.arange(len(counts)), sizes[list(columns)])
+        levels = np.unravel_index(np.arange(len(counts)), domain.sizes[list(columns)])
         frame = pd.DataFrame({names[column]: level for column, level in zip(columns, levels, strict=True)})
-        label = ", ".join(names[column] for column in columns)
-        found[f"{prefix}table {label}"] = frame.assign(noisy_count=counts)
-    return found
+        yield f"table {', '.join(names[column] for column in columns)}", frame.assign(noisy_count=counts)
 
 
 def _draw_sets(

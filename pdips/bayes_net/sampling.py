@@ -30,9 +30,15 @@ def conditionals(
     """Return the law of each column given its parents, shape (combinations of parents, levels), from noisy tables.
 
     Every table is replaced by the nearest nonnegative one that holds the public number of records, its structural zeros
-    kept. Combinations of parents that this leaves empty get even shares of what is possible. Post-processing.
+    kept. Combinations of parents that this leaves empty get even shares of what is possible.
     """
-    likely = {columns: _nearest_table(counts, domain, columns, n_records) for columns, counts in noisy.items()}
+    likely = {}
+    for columns, counts in noisy.items():
+        weights = possible_cells(domain, columns).ravel().astype(np.float64)
+        one_parent = [np.zeros(len(weights), dtype=np.int64)]
+        estimates = [np.array([float(n_records)]), counts.ravel().astype(np.float64)]
+        nearest = nonnegative(one_parent, estimates, [np.zeros(1), weights])
+        likely[columns] = nearest.reshape(domain.sizes[list(columns)])
     found = []
     for family in network:
         child, parents = family
@@ -46,13 +52,6 @@ def conditionals(
     return found
 
 
-def _nearest_table(counts: IntArray, domain: Domain, columns: Columns, n_records: int) -> FloatArray:
-    weights = possible_cells(domain, columns).ravel().astype(np.float64)
-    one_parent = [np.zeros(len(weights), dtype=np.int64)]
-    estimates = [np.array([float(n_records)]), counts.ravel().astype(np.float64)]
-    return nonnegative(one_parent, estimates, [np.zeros(1), weights]).reshape(domain.sizes[list(columns)])
-
-
 def sample(
     network: Network,
     domain: Domain,
@@ -61,55 +60,27 @@ def sample(
     n_records: int,
     rng: np.random.Generator,
 ) -> dict[int, IntArray]:
-    """Draw records column by column; those that the schema calls impossible are drawn again.
+    """Draw records column by column, given the codes of public columns; return codes by column.
 
-    Parameters
-    ----------
-    network, domain, laws
-        The network, its columns, and the law of each given its parents.
-    given : mapping of int to ndarray of int64, shape (records,)
-        Codes of the public columns.
-    n_records : int
-        Number of records.
-    rng : numpy.random.Generator
-        Its randomness protects nothing.
-
-    Returns
-    -------
-    dict of int to ndarray of int64, shape (records,)
-        Codes by column.
-
-    Raises
-    ------
-    InputError
-        If neither the network nor chance finds a possible record. It depends on what is paid for alone.
+    Records that the schema calls impossible are drawn again, and refused if neither the network nor chance finds a
+    possible one, which depends on what is paid for alone.
     """
     records = {column: codes.copy() for column, codes in given.items()}
     records |= {child: np.zeros(n_records, dtype=np.int64) for child, _ in network}
     wrong, even = np.arange(n_records), [np.full_like(law, 1 / law.shape[1]) for law in laws]
     for attempt in range(MOST_REDRAWS):
-        _draw(network, domain, laws if attempt < MOST_REDRAWS // 2 else even, records, wrong, rng)
+        tried = laws if attempt < MOST_REDRAWS // 2 else even
+        for (child, parents), law in zip(network, tried, strict=True):
+            row = np.zeros(len(wrong), dtype=np.int64)
+            for parent in parents:
+                row = row * domain.sizes[parent] + records[parent][wrong]
+            records[child][wrong] = _systematic(law, row, rng)
         wrong = wrong[_impossible(domain, records, wrong)]
         if not len(wrong):
             return records
     raise InputError(
         "the structural zeros leave no record that the noisy network could give: use a larger epsilon or degree"
     )
-
-
-def _draw(
-    network: Network,
-    domain: Domain,
-    laws: Sequence[FloatArray],
-    records: dict[int, IntArray],
-    places: IntArray,
-    rng: np.random.Generator,
-) -> None:
-    for (child, parents), law in zip(network, laws, strict=True):
-        row = np.zeros(len(places), dtype=np.int64)
-        for parent in parents:
-            row = row * domain.sizes[parent] + records[parent][places]
-        records[child][places] = _systematic(law, row, rng)
 
 
 def _systematic(law: FloatArray, row: IntArray, rng: np.random.Generator) -> IntArray:

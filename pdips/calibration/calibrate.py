@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cache
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -30,46 +31,20 @@ CLOSED_GRID, SIMULATED_GRID = EpsilonGrid(3), EpsilonGrid(2)
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Calibration:
-    """The smallest epsilon at which a stated accuracy is reached, and on what that rests.
+    """The smallest epsilon at which a stated accuracy is reached, and on what that rests."""
 
-    Parameters
-    ----------
-    epsilon : Fraction
-        Rounded up to three significant digits; to two where it was found by simulation.
-    mechanism : Mechanism
-        With this epsilon, ready for a release.
-    goal : {"standard error", "interval width"}
-        What was asked for.
-    target, reached : float
-        What it was to be at most, and what it is at this epsilon, for the worst margin.
-    worst : str
-        That margin, or statistic.
-    monte_carlo_error : float
-        Standard error of ``reached``; 0 in closed form.
-    unit : str
-        Of target and reached.
-    method : {"closed form", "simulation"}
-        How it was found.
-    by_epsilon : DataFrame
-        What is reached at each epsilon that was tried: ``epsilon``, ``reached``, ``monte_carlo_error``, ``worst``.
-    by_margin : DataFrame
-        What is reached at the epsilon that was found: ``margin``, ``reached``.
-    statement : str
-        What was worked out from which facts, and what it leaves out.
-    """
-
-    epsilon: Fraction
-    mechanism: Mechanism
+    epsilon: Fraction  # rounded up to three significant digits; to two where it was found by simulation
+    mechanism: Mechanism  # with this epsilon, ready for a release
     goal: Goal
-    target: float
-    reached: float
-    worst: str
-    monte_carlo_error: float
-    unit: str
+    target: float  # what the goal was to be at most
+    reached: float  # what it is at this epsilon, for the worst margin
+    worst: str  # that margin, or statistic
+    monte_carlo_error: float  # standard error of ``reached``; 0 in closed form
+    unit: str  # of target and reached
     method: Method
-    by_epsilon: pd.DataFrame
-    by_margin: pd.DataFrame
-    statement: str
+    by_epsilon: pd.DataFrame  # of each epsilon that was tried: epsilon, reached, monte_carlo_error, worst
+    by_margin: pd.DataFrame  # at the epsilon that was found: margin, reached
+    statement: str  # what was worked out from which facts, and what it leaves out
 
     def __repr__(self) -> str:
         return f"Calibration(epsilon={spell(self.epsilon)}, {self.goal} {self.reached:.4g} {self.unit}, {self.method})"
@@ -104,6 +79,21 @@ class AccuracyTarget:
     n_records: int | None
     sampling_share: float | None
 
+    def __post_init__(self) -> None:
+        n, share = self.n_records, self.sampling_share
+        if n is not None and (isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MOST_RECORDS):
+            raise InputError(f"n_records must be a whole number of at least 1, got {n}")
+        if share is not None and share >= 1:
+            raise InputError(f"sampling_share must be above 0 and below 1, got {share}")
+        if share is not None and n is None:
+            raise InputError("sampling_share needs n_records: the error of a sample depends on its size")
+        if self.unit == "share" and self.target > 1:
+            raise InputError(
+                f"the target is a share, from 0 to 1, got {self.target:g}; for counts of records leave share out"
+            )
+        if self.unit == "share" and n is None:
+            raise InputError("a share needs n_records, the public number of records (or a public guess)")
+
     @property
     def divisor(self) -> float:
         """What errors in records are divided by."""
@@ -111,28 +101,28 @@ class AccuracyTarget:
 
     def of_sums(self, errors: Mapping[str, NoiseSum], *, worst_only: bool = False) -> Reached:
         """Return what is reached by errors known in closed form; perhaps only of widths that may be the worst."""
-        sums = {name: self._with_sampling(each).scaled(1 / self.divisor) for name, each in errors.items()}
-        deviations = {name: each.standard_error for name, each in sums.items()}
-        if self.goal == "standard error":
-            return _found(deviations)
-        widths, largest = dict[NoiseSum, float](), 0.0
-        for name in sorted(sums, key=lambda name: -deviations[name]):
-            if worst_only and 2 * deviations[name] / math.sqrt(1 - self.level) < largest:  # Chebyshev
-                break
-            if sums[name] not in widths:
-                widths[sums[name]] = 2 * sums[name].half_width(self.level)
-            largest = max(largest, widths[sums[name]])
-        return _found({name: widths[each] for name, each in sums.items() if each in widths})
+        if self.sampling_share is not None:
+            variance = (self.n_records or 0) * self.sampling_share * (1 - self.sampling_share)
+            errors = {name: replace(each, normal_variance=variance) for name, each in errors.items()}
+        sums = {name: each.scaled(1 / self.divisor) for name, each in errors.items()}
+        found = {name: each.standard_error for name, each in sums.items()}
+        if self.goal == "interval width":
+            deviations, widths, largest = found, dict[NoiseSum, float](), 0.0
+            for name in sorted(sums, key=lambda name: -deviations[name]):
+                if worst_only and 2 * deviations[name] / math.sqrt(1 - self.level) < largest:  # Chebyshev
+                    break
+                if sums[name] not in widths:
+                    widths[sums[name]] = 2 * sums[name].half_width(self.level)
+                largest = max(largest, widths[sums[name]])
+            found = {name: widths[each] for name, each in sums.items() if each in widths}
+        return Reached(max(found.values()), 0.0, found)
 
-    def _with_sampling(self, error: NoiseSum) -> NoiseSum:
-        if self.sampling_share is None:
-            return error
-        variance = (self.n_records or 0) * self.sampling_share * (1 - self.sampling_share)
-        return replace(error, normal_variance=variance)
-
-
-def _found(by_margin: dict[str, float]) -> Reached:
-    return Reached(max(by_margin.values()), 0.0, by_margin)
+    def unit_of(self, found: Reached) -> str:
+        """Return the unit in words: records, unless a model's statistic or a measure has one of its own."""
+        counted = all(name in self.schema.columns for each in found.by_margin for name in each.split(" x "))
+        if counted:
+            return "records" if self.unit == "records" else "share of the records"
+        return "its own unit" if self.unit == "records" else "its own unit, divided by the number of records"
 
 
 def calibrate(
@@ -219,72 +209,80 @@ def calibrate(
     Simulation: all that goes on between table and synthetic sets counts. Errors are root mean squares over releases and
     the cells of a margin, or quantiles over both; the target must be met with two Monte Carlo standard errors to spare.
     """
-    target, goal = _target(standard_error, interval_width)
+    if (standard_error is None) == (interval_width is None):
+        raise InputError("give either standard_error or interval_width: how exact counts are to be")
+    goal: Goal = "interval width" if standard_error is None else "standard error"
+    wanted = positive(interval_width or 0 if standard_error is None else standard_error, goal.replace(" ", "_"))
     question = AccuracyTarget(
         schema=schema,
         request=read(of),
         goal=goal,
-        target=target,
+        target=float(wanted),
         level=check_level(level),
         unit=choice(in_, get_args(Unit), "in_"),
-        n_records=_checked_n(n_records, public_table),
-        sampling_share=_checked_share(sampling_share, n_records),
+        n_records=public_table.n_records if n_records is None and public_table is not None else n_records,
+        sampling_share=None if sampling_share is None else float(positive(sampling_share, "sampling_share")),
     )
     build = _builder(mechanism)
     first = build(Fraction(1))
-    _check_claim(first, schema)
-    largest = _checked_largest(largest_epsilon)
-    chosen, why_not = _method(method, first, question, simulated=public_table is not None or measure is not None)
-    if question.unit == "share" and target > 1:
-        raise InputError(f"the target is a share, from 0 to 1, got {target:g}; for counts of records leave share out")
-    if question.unit == "share" and question.n_records is None:
-        raise InputError("a share needs n_records, the public number of records (or a public guess)")
-    if chosen == "closed form":
-        return _closed(question, build, largest)
-    table = _table_for(question, first, public_table, seed, why_not)
-    simulation = Simulation(
-        table=table,
-        margins=[] if measure is not None else question.request.margins(schema),
-        measure=measure,
+    loss = first.privacy_loss()
+    loss = first.privacy_loss(schema) if loss.is_finite else loss
+    if not loss.is_finite:
+        raise InputError(
+            f"the epsilon of {first.name} with these settings bounds nothing (kind {loss.kind}): "
+            "there is no price to be found for it"
+        )
+    largest = positive(largest_epsilon, "largest_epsilon")
+    if not SMALLEST_SIMULATED <= largest <= LARGEST_EPSILON:
+        raise InputError(f"largest_epsilon must be from 0.01 to {LARGEST_EPSILON:,}, got {largest_epsilon}")
+
+    @cache
+    def errors(epsilon: Fraction) -> dict[str, NoiseSum]:
+        return errors_of(build(epsilon), schema, question.request)
+
+    simulated = public_table is not None or measure is not None
+    chosen, why_not = _method(method, errors, sampled=sampling_share is not None, simulated=simulated)
+    simulation = None
+    if chosen == "simulation":
+        if loss.sampling == "mcmc":
+            raise InputError(f"{first.name} draws by Markov chains with these settings: it isn't simulated here")
+        simulation = Simulation(
+            table=_table_for(question, first, public_table, seed, why_not),
+            margins=[] if measure is not None else question.request.margins(schema),
+            measure=measure,
+            goal=goal,
+            level=question.level,
+            replicates=replicates,
+            seed=seed,
+        )
+        top = SIMULATED_GRID.at(SIMULATED_GRID.place_below(largest))
+        measured = _simulated(question, build, simulation, top, progress)
+        epsilon, found = search(measured, question.target, top, SIMULATED_GRID, smallest=SMALLEST_SIMULATED)
+    else:
+
+        def reached(epsilon: Fraction, *, worst_only: bool = True) -> Reached:
+            return question.of_sums(errors(epsilon), worst_only=worst_only)
+
+        epsilon, found = search(reached, question.target, largest, CLOSED_GRID)
+        found[epsilon] = reached(epsilon, worst_only=False)
+    made, here = build(epsilon), found[epsilon]
+    made.spends(schema)
+    rows = [(float(each), f.reached, f.monte_carlo_error, f.worst) for each, f in found.items()]
+    margins = pd.DataFrame(list(here.by_margin.items()), columns=["margin", "reached"])
+    return Calibration(
+        epsilon=epsilon,
+        mechanism=made,
         goal=goal,
-        level=question.level,
-        replicates=replicates,
-        seed=seed,
+        target=question.target,
+        reached=here.reached,
+        worst=here.worst,
+        monte_carlo_error=here.monte_carlo_error,
+        unit=question.unit_of(here),
+        method=chosen,
+        by_epsilon=pd.DataFrame(rows, columns=["epsilon", "reached", "monte_carlo_error", "worst"]),
+        by_margin=margins.sort_values("reached", ascending=False, ignore_index=True),
+        statement=_statement(made, question, here, simulation, public=public_table is not None),
     )
-    return _simulated(question, build, largest, simulation, public_table is not None, progress)
-
-
-def _target(standard_error: float | None, interval_width: float | None) -> tuple[float, Goal]:
-    if (standard_error is None) == (interval_width is None):
-        raise InputError("give either standard_error or interval_width: how exact counts are to be")
-    if standard_error is not None:
-        return float(positive(standard_error, "standard_error")), "standard error"
-    return float(positive(interval_width or 0, "interval_width")), "interval width"
-
-
-def _checked_n(n_records: int | None, public_table: Table | None) -> int | None:
-    if n_records is None:
-        return None if public_table is None else public_table.n_records
-    if isinstance(n_records, bool) or not isinstance(n_records, int) or not 1 <= n_records <= MOST_RECORDS:
-        raise InputError(f"n_records must be a whole number of at least 1, got {n_records}")
-    return n_records
-
-
-def _checked_share(share: float | None, n_records: int | None) -> float | None:
-    if share is None:
-        return None
-    if not 0 < positive(share, "sampling_share") < 1:
-        raise InputError(f"sampling_share must be above 0 and below 1, got {share}")
-    if n_records is None:
-        raise InputError("sampling_share needs n_records: the error of a sample depends on its size")
-    return float(share)
-
-
-def _checked_largest(largest: Number) -> Fraction:
-    found = positive(largest, "largest_epsilon")
-    if not SMALLEST_SIMULATED <= found <= LARGEST_EPSILON:
-        raise InputError(f"largest_epsilon must be from 0.01 to {LARGEST_EPSILON:,}, got {largest}")
-    return found
 
 
 def _builder(source: Source) -> Callable[[Fraction], Mechanism]:
@@ -292,41 +290,26 @@ def _builder(source: Source) -> Callable[[Fraction], Mechanism]:
     configured: Any = source
     if isinstance(source, type):
         return lambda epsilon: configured(epsilon=epsilon)
-    if not hasattr(source, "privacy_loss"):
-        if not callable(source):
-            raise InputError("mechanism must be a mechanism, or a function from epsilon to one")
-        return lambda epsilon: _checked(source(epsilon), epsilon)
-    before, budget = exact(configured.epsilon, "epsilon"), getattr(configured, "budget", None)
+    if not isinstance(source, Mechanism) and not callable(source):
+        raise InputError("mechanism must be a mechanism, or a function from epsilon to one")
 
     def build(epsilon: Fraction) -> Mechanism:
+        if not isinstance(source, Mechanism):
+            made = source(epsilon)
+            if exact(made.epsilon, "epsilon") != epsilon:
+                raise InputError("the function from epsilon to a mechanism must give one with this epsilon")
+            return made
         changed: dict[str, Any] = {"epsilon": epsilon}
+        budget, before = getattr(source, "budget", None), exact(source.epsilon, "epsilon")
         if isinstance(budget, tuple):  # epsilons by layer, which add up to the total
             changed["budget"] = tuple(exact(part, "budget") * epsilon / before for part in budget)
-        made: Mechanism = replace(configured, **changed)
-        return made
+        return replace(source, **changed)
 
     return build
 
 
-def _checked(mechanism: Mechanism, epsilon: Fraction) -> Mechanism:
-    if exact(mechanism.epsilon, "epsilon") != epsilon:
-        raise InputError("the function from epsilon to a mechanism must give one with this epsilon")
-    return mechanism
-
-
-def _check_claim(mechanism: Mechanism, schema: Schema) -> None:
-    """Refuse a mechanism whose epsilon bounds nothing."""
-    loss = mechanism.privacy_loss()
-    loss = mechanism.privacy_loss(schema) if loss.is_finite else loss
-    if not loss.is_finite:
-        raise InputError(
-            f"the epsilon of {mechanism.name} with these settings bounds nothing (kind {loss.kind}): "
-            "there is no price to be found for it"
-        )
-
-
 def _method(
-    method: Method | None, first: Mechanism, question: AccuracyTarget, *, simulated: bool
+    method: Method | None, errors: Callable[[Fraction], Any], *, sampled: bool, simulated: bool
 ) -> tuple[Method, str]:
     """Return how to find out, and why not in closed form."""
     if method is not None:
@@ -334,31 +317,20 @@ def _method(
     if method == "closed form" and simulated:
         raise InputError("public_table and measure are for simulations: leave them out, or method")
     if method == "simulation" or simulated:
-        if question.sampling_share is not None:
+        if sampled:
             raise InputError("sampling_share goes with the closed form only: a simulated table is what it is")
         return "simulation", ""
     try:
-        errors_of(first, question.schema, question.request)
+        errors(Fraction(1))
     except NoFormError as error:
-        if method is not None or question.sampling_share is not None:
+        if method is not None or sampled:
             raise InputError(f"no closed form: {error}; leave method and sampling_share out to simulate") from None
         return "simulation", str(error)
     return "closed form", ""
 
 
-def _closed(question: AccuracyTarget, build: Callable[[Fraction], Mechanism], largest: Fraction) -> Calibration:
-    def measured(epsilon: Fraction) -> Reached:
-        return question.of_sums(errors_of(build(epsilon), question.schema, question.request), worst_only=True)
-
-    epsilon, found = search(measured, question.target, largest, CLOSED_GRID)
-    found[epsilon] = question.of_sums(errors_of(build(epsilon), question.schema, question.request))
-    return _calibration(question, build, epsilon, found, "closed form", closed_form_statement)
-
-
 def _table_for(question: AccuracyTarget, first: Mechanism, public: Table | None, seed: int, why_not: str) -> Table:
     """Return the table to simulate on: never the confidential one."""
-    if first.privacy_loss(question.schema).sampling == "mcmc":
-        raise InputError(f"{first.name} draws by Markov chains with these settings: it isn't simulated here")
     if public is not None:
         if public.schema.columns != question.schema.columns:
             raise InputError("public_table has another schema than the one given")
@@ -374,14 +346,13 @@ def _table_for(question: AccuracyTarget, first: Mechanism, public: Table | None,
 def _simulated(
     question: AccuracyTarget,
     build: Callable[[Fraction], Mechanism],
-    largest: Fraction,
     simulation: Simulation,
-    public: bool,
+    top: Fraction,
     progress: Callable[[str], None] | None,
-) -> Calibration:
-    top = SIMULATED_GRID.at(SIMULATED_GRID.place_below(largest))
+) -> Callable[[Fraction], Reached]:
+    """Return a function from epsilon to what is reached there; nothing where a mechanism refuses so small a one."""
 
-    def measured(epsilon: Fraction) -> Reached:
+    def reached(epsilon: Fraction) -> Reached:
         if progress is not None:
             progress(f"{simulation.replicates} releases at epsilon = {spell(epsilon)}")
         mechanism = build(epsilon)
@@ -395,79 +366,20 @@ def _simulated(
         by_margin = {name: each / question.divisor for name, each in found.by_margin.items()}
         return Reached(found.reached / question.divisor, found.monte_carlo_error / question.divisor, by_margin)
 
-    epsilon, found = search(measured, question.target, top, SIMULATED_GRID, smallest=SMALLEST_SIMULATED)
-    say = simulated_statement(simulation, public=public)
-    return _calibration(question, build, epsilon, found, "simulation", say)
+    return reached
 
 
-def _unit_of(question: AccuracyTarget, found: Reached) -> str:
-    """Return the unit in words: records, unless a model's statistic or a measure has one of its own."""
-    counted = all(name in question.schema.columns for each in found.by_margin for name in each.split(" x "))
-    if not counted:
-        return "its own unit" if question.unit == "records" else "its own unit, divided by the number of records"
-    return "records" if question.unit == "records" else "share of the records"
-
-
-def _calibration(
-    question: AccuracyTarget,
-    build: Callable[[Fraction], Mechanism],
-    epsilon: Fraction,
-    found: Mapping[Fraction, Reached],
-    method: Method,
-    say: Callable[[Mechanism, AccuracyTarget, Reached], str],
-) -> Calibration:
-    mechanism, here = build(epsilon), found[epsilon]
-    mechanism.spends(question.schema)
-    rows = [(float(each), f.reached, f.monte_carlo_error, f.worst) for each, f in found.items()]
-    unit = _unit_of(question, here)
-    margins = pd.DataFrame(list(here.by_margin.items()), columns=["margin", "reached"])
-    return Calibration(
-        epsilon=epsilon,
-        mechanism=mechanism,
-        goal=question.goal,
-        target=question.target,
-        reached=here.reached,
-        worst=here.worst,
-        monte_carlo_error=here.monte_carlo_error,
-        unit=unit,
-        method=method,
-        by_epsilon=pd.DataFrame(rows, columns=["epsilon", "reached", "monte_carlo_error", "worst"]),
-        by_margin=margins.sort_values("reached", ascending=False, ignore_index=True),
-        statement=say(mechanism, question, here),
-    )
-
-
-def goal_in_words(question: AccuracyTarget) -> str:
-    """Return what was asked for."""
+def _statement(
+    mechanism: Mechanism, question: AccuracyTarget, found: Reached, simulation: Simulation | None, *, public: bool
+) -> str:
+    """Return what was worked out, from which facts."""
     what = "standard error" if question.goal == "standard error" else f"width of the {question.level:.4g} interval"
-    return f"{what} of {question.target:g}{' (share)' if question.unit == 'share' else ''}"
-
-
-def closed_form_statement(mechanism: Mechanism, question: AccuracyTarget, found: Reached) -> str:
-    """Return the statement of a result in closed form."""
-    epsilon = spell(exact(mechanism.epsilon, "epsilon"))
-    parts = [
-        f"{mechanism.name} reaches a {goal_in_words(question)} at epsilon = {epsilon} in total over {mechanism.n_sets} "
-        f"set{'s' if mechanism.n_sets > 1 else ''}, {mechanism.neighbours} neighbours, and not at the next smaller "
-        f"number of three digits. Worked out from the schema and the settings: no table was read. It is the error "
-        "that the noise gives to counts or statistics, of the mean over all sets, before they are made nonnegative and "
-        "whole and into records."
-    ]
-    if question.sampling_share is None:
-        parts.append("The error of a sample, which the records have without any noise, comes on top.")
-    else:
-        parts.append(
-            f"The error of a sample of {question.n_records:,} records from a large population is in it, for a cell of "
-            f"share {question.sampling_share:g}."
-        )
-    return " ".join([*parts, *_of_n(mechanism, question)])
-
-
-def simulated_statement(simulation: Simulation, *, public: bool) -> Callable[[Mechanism, AccuracyTarget, Reached], str]:
-    """Return a function that gives the statement of a simulated result."""
-
-    def say(mechanism: Mechanism, question: AccuracyTarget, found: Reached) -> str:
-        epsilon = spell(exact(mechanism.epsilon, "epsilon"))
+    goal = f"{what} of {question.target:g}{' (share)' if question.unit == 'share' else ''}"
+    price = (
+        f"at epsilon = {spell(exact(mechanism.epsilon, 'epsilon'))} in total over {mechanism.n_sets} "
+        f"set{'s' if mechanism.n_sets > 1 else ''}, {mechanism.neighbours} neighbours"
+    )
+    if simulation is not None:
         where = (
             "a table that was given as PUBLIC or SYNTHETIC. If it is the confidential one, this epsilon depends on its "
             "records, nothing has paid for that, and the guarantee of a release at this epsilon is void"
@@ -475,18 +387,27 @@ def simulated_statement(simulation: Simulation, *, public: bool) -> Callable[[Me
             else "records of nobody, drawn independently and evenly from the schema. Real tables are neither"
         )
         text = (
-            f"{mechanism.name} reached a {goal_in_words(question)} at epsilon = {epsilon} in total over "
-            f"{mechanism.n_sets} set{'s' if mechanism.n_sets > 1 else ''}, {mechanism.neighbours} neighbours, in "
-            f"{simulation.replicates} releases (found {found.reached:.4g}, Monte Carlo standard error "
-            f"{found.monte_carlo_error:.2g}; two of them to spare), and not at the next smaller number of two digits "
-            f"that was tried. Simulated on {where}; on another table the error may be another."
+            f"{mechanism.name} reached a {goal} {price}, in {simulation.replicates} releases (found "
+            f"{found.reached:.4g}, Monte Carlo standard error {found.monte_carlo_error:.2g}; two of them to spare), "
+            "and not at the next smaller number of two digits that was tried. Simulated on "
+            f"{where}; on another table the error may be another."
         )
-        return " ".join([text, *_of_n(mechanism, question)])
-
-    return say
-
-
-def _of_n(mechanism: Mechanism, question: AccuracyTarget) -> list[str]:
+    else:
+        sampling = (
+            "The error of a sample, which the records have without any noise, comes on top."
+            if question.sampling_share is None
+            else f"The error of a sample of {question.n_records:,} records from a large population is in it, for a "
+            f"cell of share {question.sampling_share:g}."
+        )
+        text = (
+            f"{mechanism.name} reaches a {goal} {price}, and not at the next smaller number of three digits. Worked "
+            "out from the schema and the settings: no table was read. It is the error that the noise gives to counts "
+            "or statistics, of the mean over all sets, before they are made nonnegative and whole and into records. "
+            f"{sampling}"
+        )
     if question.n_records is None or mechanism.neighbours == "replace-one":
-        return []
-    return [f"The number of records is protected: {question.n_records:,} was taken for it, and must be a public guess."]
+        return text
+    return (
+        f"{text} The number of records is protected: {question.n_records:,} was taken for it, and must be a public "
+        "guess."
+    )

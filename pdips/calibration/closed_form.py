@@ -9,13 +9,11 @@ from typing import Any, Literal
 
 from pdips.data.schema import Schema
 from pdips.errors import InputError
-from pdips.margins.intervals import IntervalTree
 from pdips.margins.margin_error import ColumnTree, view_error
 from pdips.margins.tree import GivenColumns, TreeDesign
+from pdips.margins.universal_histogram import IntervalTree
 from pdips.mechanism import Mechanism
 from pdips.privacy.noise_sum import NoiseSum, Terms
-
-Form = Callable[[Mechanism], dict[str, NoiseSum]]
 
 REDRAWN = ("perturbed-histogram",)
 """Mechanisms with such counts whose sets are drawn from them with replacement, which adds an error of its own."""
@@ -29,27 +27,13 @@ SIZES: dict[str, tuple[int, ...]] = {"one-way": (1,), "two-way": (2,), "all": (1
 
 @dataclass(frozen=True)
 class MarginRequest:
-    """What an accuracy is asked for.
-
-    Parameters
-    ----------
-    named : tuple of str, or of tuple of str
-        Margins by their columns, or statistics by their names.
-    sizes : tuple of int
-        In place of names: all margins of that many columns.
-    """
+    """What an accuracy is asked for: margins by their columns or statistics by name, or all margins of some sizes."""
 
     named: tuple[str | Columns, ...] = ()
     sizes: tuple[int, ...] = ()
 
     def margins(self, schema: Schema) -> list[Columns]:
-        """Return the margins as columns in the order of the schema, those of public columns alone left out.
-
-        Raises
-        ------
-        InputError
-            If a name is no column of the schema, or all columns of a margin are public.
-        """
+        """Return the margins as columns in the order of the schema, those of public columns alone left out."""
         if self.named:
             return [margin_of(schema, item) for item in self.named]
         names = [name for name, column in schema.columns.items() if column.is_categorical or column.is_binned]
@@ -62,7 +46,8 @@ class MarginRequest:
 
 def margin_of(schema: Schema, item: str | Columns) -> Columns:
     """Return the columns of one margin, which may be given as "sex,age"."""
-    names = item if isinstance(item, tuple) else (item,) if item in schema.columns else tuple(_split(item))
+    parts = [part.strip() for part in item.split(",")] if isinstance(item, str) else item
+    names = (item,) if isinstance(item, str) and item in schema.columns else tuple(parts)
     for name in names:
         if name not in schema.columns:
             raise InputError(f"of: {name!r} is no column of the schema")
@@ -75,18 +60,8 @@ def margin_of(schema: Schema, item: str | Columns) -> Columns:
     return tuple(name for name in schema.columns if name in names)
 
 
-def _split(item: str) -> list[str]:
-    return [part.strip() for part in item.split(",")]
-
-
 def read(of: MarginNames) -> MarginRequest:
-    """Return a request as it is given: "one-way", "two-way", "all", one margin or statistic, or several.
-
-    Raises
-    ------
-    InputError
-        If there is nothing in it.
-    """
+    """Return a request as it is given: "one-way", "two-way", "all", one margin or statistic, or several."""
     if isinstance(of, str):
         return MarginRequest(sizes=SIZES[of]) if of in SIZES else MarginRequest(named=(of,))
     if not isinstance(of, Sequence) or not of:
@@ -108,48 +83,36 @@ class NoFormError(Exception):
 def errors_of(mechanism: Mechanism, schema: Schema, request: MarginRequest) -> dict[str, NoiseSum]:
     """Return the error of the mean over all sets that the noise gives to a cell of each margin that is asked for.
 
-    Parameters
-    ----------
-    mechanism : Mechanism
-        With its epsilon.
-    schema : Schema
-        What is public about the table.
-    request : MarginRequest
-        Margins; or statistics, in the unit that the model gives them.
-
-    Returns
-    -------
-    dict of str to NoiseSum
-        In records, but for sums of a model's units. Of the least exact cell of each margin.
-
-    Raises
-    ------
-    NoFormError
-        If the error isn't known in closed form.
-    InputError
-        If a margin or a statistic isn't there.
+    In records, but for sums of a model's units; of the least exact cell of each margin, or of a statistic. Where it
+    isn't known in closed form, :class:`NoFormError` says why.
     """
-    plan_of: Any = getattr(mechanism, "plan", None)
-    if not callable(plan_of) or mechanism.name in REDRAWN:
+    if mechanism.name in REDRAWN:
         raise NoFormError(f"{mechanism.name} has more between its noise and its records than a sum")
-    plan = plan_of(schema)
-    design = getattr(plan, "design", None)
-    if hasattr(design, "statistics"):
-        found, n_averaged = _of_statistics(design, request), plan.repeats
-    elif isinstance(design, (TreeDesign, IntervalTree)):
-        names, n_public = design.domain.names, plan.n_public
-        is_tree = isinstance(design, TreeDesign)
-        form = _counts(design, n_public) if is_tree else partial(design.margin, n_public=n_public)
+    plan = mechanism.plan(schema)
+    design = plan.design
+    if isinstance(design, (TreeDesign, IntervalTree)):
+        names, form = design.domain.names, _form(design, plan.n_public)
         found = {label(each): form([names.index(name) for name in each]) for each in request.margins(schema)}
-        n_averaged = plan.repeats
+    elif hasattr(design, "statistics"):
+        found = _of_statistics(design, request)
     else:
         raise NoFormError(f"what {mechanism.name} counts isn't known to be a tree or margins")
-    return found if n_averaged == 1 else {name: each.averaged(n_averaged) for name, each in found.items()}
+    return found if plan.repeats == 1 else {name: each.averaged(plan.repeats) for name, each in found.items()}
 
 
-def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+def _form(tree: TreeDesign | IntervalTree, n_public: bool) -> Callable[[list[int]], NoiseSum]:
+    if isinstance(tree, IntervalTree):
+        return partial(tree.margin, n_public=n_public)
     if tree.views:
-        return lambda columns: _on_views(tree, columns)
+
+        def on_views(columns: list[int]) -> NoiseSum:
+            found = view_error(tree.views, columns)
+            if found is None:
+                names = label(tuple(tree.domain.names[j] for j in columns))
+                raise NoFormError(f"no margin that is counted holds {names}: it follows from others by maximum entropy")
+            return found
+
+        return on_views
     if tree.groups is not None or not isinstance(tree.splitter, GivenColumns):
         raise NoFormError(
             "which columns split is elected, or drawn, for each release: no margin's error is known before"
@@ -159,52 +122,35 @@ def _counts(tree: TreeDesign, n_public: bool) -> Callable[[list[int]], NoiseSum]
     known = split | dict.fromkeys(tree.domain.public.tolist(), 0)
     depth = tuple(known.get(j, last) for j in range(len(tree.domain.names)))
     columns_alike = ColumnTree(tree.domain, depth, n_public)
-    return lambda columns: columns_alike.margin(columns, tree.scales)
-
-
-def _on_views(tree: TreeDesign, columns: list[int]) -> NoiseSum:
-    found = view_error(tree.views, columns)
-    if found is None:
-        names = label(tuple(tree.domain.names[j] for j in columns))
-        raise NoFormError(f"no margin that is counted holds {names}: it follows from others by maximum entropy")
-    return found
+    scales = tree.scales
+    return lambda columns: columns_alike.margin(columns, scales)
 
 
 def _of_statistics(plan: Any, request: MarginRequest) -> dict[str, NoiseSum]:
     """Return the errors of noisy statistics by name, and of margins of those that are counts."""
-    parts = {part.name: part for part in plan.parts}
-    if request.named:
-        found = {}
-        for item in request.named:
-            if isinstance(item, str) and item in parts:
-                found[item] = _statistic(parts[item], plan.schema)
-            else:
-                columns = _known_margin(plan, item)
-                found[label(columns)] = _counted(plan, columns)
-        return found
-    margins = [columns for columns in request.margins(plan.schema) if _holding(plan, columns)]
-    if not margins:
-        raise InputError(f"of: the model counts no such margin; name statistics of it: {', '.join(parts)}")
-    return {label(columns): _counted(plan, columns) for columns in margins}
-
-
-def _known_margin(plan: Any, item: str | Columns) -> Columns:
-    try:
-        columns = margin_of(plan.schema, item)
-    except InputError as error:
-        raise InputError(f"{error}, nor a statistic of the model: {', '.join(p.name for p in plan.parts)}") from None
-    if not _holding(plan, columns):
-        raise InputError(
-            f"of: no statistic of the model counts the margin {label(columns)}; "
-            f"it has {', '.join(part.name for part in plan.parts)}"
-        )
-    return columns
-
-
-def _statistic(part: Any, schema: Schema) -> NoiseSum:
-    if not part.n_noised:
-        raise InputError(f"of: statistic {part.name!r} has no noise: it is exact at any epsilon")
-    return NoiseSum((Terms(part.statistic.unit(schema), 1, part.scale, part.law),))
+    parts, found = {part.name: part for part in plan.parts}, {}
+    if not request.named:
+        margins = [columns for columns in request.margins(plan.schema) if _holding(plan, columns)]
+        if not margins:
+            raise InputError(f"of: the model counts no such margin; name statistics of it: {', '.join(parts)}")
+        return {label(columns): _counted(plan, columns) for columns in margins}
+    for item in request.named:
+        if isinstance(item, str) and item in parts:
+            part = parts[item]
+            if not part.n_noised:
+                raise InputError(f"of: statistic {item!r} has no noise: it is exact at any epsilon")
+            found[item] = NoiseSum((Terms(part.statistic.unit(plan.schema), 1, part.scale, part.law),))
+            continue
+        try:
+            columns = margin_of(plan.schema, item)
+        except InputError as error:
+            raise InputError(f"{error}, nor a statistic of the model: {', '.join(parts)}") from None
+        if not _holding(plan, columns):
+            raise InputError(
+                f"of: no statistic of the model counts the margin {label(columns)}; it has {', '.join(parts)}"
+            )
+        found[label(columns)] = _counted(plan, columns)
+    return found
 
 
 def _holding(plan: Any, columns: Columns) -> list[Any]:

@@ -18,13 +18,7 @@ SLACK = 5e-3
 
 @dataclass(frozen=True)
 class EpsilonGrid:
-    """Numbers of so many significant digits, in order: for three, 100, 101, ..., 999 times a power of ten.
-
-    Parameters
-    ----------
-    digits : int
-        How many.
-    """
+    """Numbers of so many significant digits, in order: for three, 100, 101, ..., 999 times a power of ten."""
 
     digits: int
 
@@ -53,20 +47,10 @@ class EpsilonGrid:
 
 @dataclass(frozen=True)
 class Reached:
-    """What was reached at one epsilon.
-
-    Parameters
-    ----------
-    reached : float
-        The largest error or width over all margins.
-    monte_carlo_error : float
-        Standard error of it; 0 in closed form.
-    by_margin : dict of str to float
-        The same by margin.
-    """
+    """The largest error or width over all margins at one epsilon, and that of each."""
 
     reached: float
-    monte_carlo_error: float
+    monte_carlo_error: float  # standard error of it; 0 in closed form
     by_margin: dict[str, float]
 
     @property
@@ -90,63 +74,36 @@ def search(
 ) -> tuple[Fraction, dict[Fraction, Reached]]:
     """Return the smallest epsilon of a grid at which a target is reached, and all that was measured on the way.
 
-    Parameters
-    ----------
-    measure : callable
-        From epsilon to what is reached there.
-    target : float
-        What is asked for.
-    largest, smallest : Fraction
-        Of the epsilons that are tried.
-    grid : EpsilonGrid
-        Of epsilons.
-
-    Raises
-    ------
-    InputError
-        If the target isn't reached at the largest epsilon; or, in closed form, an error rises with epsilon.
+    A target that isn't reached at the largest epsilon is refused, and, in closed form, an error that rises.
     """
     low, high = grid.place_above(smallest), grid.place_below(largest)
-    found = {grid.at(high): measure(grid.at(high))}
-    if found[grid.at(high)].at_most > target:
-        raise _unreachable(target, grid.at(high), found[grid.at(high)])
+    top = grid.at(high)
+    best = measure(top)
+    found = {top: best}
+    if best.at_most > target:
+        error = best.monte_carlo_error
+        about = f", two Monte Carlo standard errors of {error:.2g} included" if error else ""
+        raise InputError(
+            f"the target of {target:g} isn't reached: at epsilon = {float(top):g}, the largest that is tried, the best "
+            f"is {best.at_most:.4g} ({best.worst}){about}; ask for less, or raise largest_epsilon"
+        )
     guess = 0
     while low < high:
         place = guess if low <= guess < high else (low + high) // 2
         epsilon = grid.at(place)
         found[epsilon] = measure(epsilon)
-        reached = found[epsilon].at_most
-        low, high = (low, place) if reached <= target else (place + 1, high)
-        bisects = len(found) > GUESSES or not math.isfinite(reached)
-        guess = (low + high) // 2 if bisects else _guess(grid, epsilon, reached / target)
+        ratio = found[epsilon].at_most / target
+        low, high = (low, place) if ratio <= 1 else (place + 1, high)
+        if len(found) > GUESSES or not math.isfinite(ratio):
+            guess = (low + high) // 2
+        else:  # where the target would be met if errors went with 1 / epsilon, or just below if this epsilon meets it
+            wanted = epsilon * Fraction(min(max(ratio, 1e-9), 1e9))
+            guess = grid.place_above(wanted) if ratio > 1 else grid.place_below(wanted)
     if grid.at(high) not in found:
         found[grid.at(high)] = measure(grid.at(high))
     found = dict(sorted(found.items()))
-    _check_falls(list(found.values()))
-    return grid.at(high), found
-
-
-def _guess(grid: EpsilonGrid, epsilon: Fraction, ratio: float) -> int:
-    """Return where the target would be met if errors went with 1 / epsilon, or just below if this epsilon meets it."""
-    wanted = epsilon * Fraction(min(max(ratio, 1e-9), 1e9))
-    return grid.place_above(wanted) if ratio > 1 else grid.place_below(wanted)
-
-
-def _unreachable(target: float, epsilon: Fraction, found: Reached) -> InputError:
-    about = (
-        f", two Monte Carlo standard errors of {found.monte_carlo_error:.2g} included"
-        if found.monte_carlo_error
-        else ""
-    )
-    return InputError(
-        f"the target of {target:g} isn't reached: at epsilon = {float(epsilon):g}, the largest that is tried, the best "
-        f"is {found.at_most:.4g} ({found.worst}){about}; ask for less, or raise largest_epsilon"
-    )
-
-
-def _check_falls(found: list[Reached]) -> None:
-    """Check that errors known in closed form don't rise with epsilon, or bisection would find nothing."""
-    for before, after in pairwise(found):
+    for before, after in pairwise(found.values()):
         exact = not before.monte_carlo_error and not after.monte_carlo_error
         if exact and after.reached > before.reached * (1 + SLACK):
             raise InputError("the error rises with epsilon somewhere: other settings must not change with epsilon")
+    return grid.at(high), found

@@ -29,28 +29,22 @@ FEWEST, MOST = 5, 10_000
 
 
 def stand_in_table(schema: Schema, n_records: int, rng: np.random.Generator) -> Table:
-    """Return records of nobody: every column independent and even over what the schema allows, no structural zeros.
-
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    n_records : int
-        How many, from public knowledge.
-    rng : numpy.random.Generator
-        For the draws.
-
-    Raises
-    ------
-    InputError
-        If there are to be more than a million, or hardly any combination can occur.
-    """
+    """Return records of nobody: every column independent and even over what the schema allows, no structural zeros."""
     if n_records > MOST_STAND_INS:
         raise InputError(f"a simulation takes at most {MOST_STAND_INS:,} records, got {n_records:,}")
+    columns = {
+        name: column if column.is_categorical or column.is_binned else column.model_copy(update={"bins": 1})
+        for name, column in schema.columns.items()
+    }
+    binned = schema.model_copy(update={"columns": columns})
     frames, n_found = list[pd.DataFrame](), 0
     for _ in range(MOST_TRIES):
-        frame = _drawn(schema, n_records, rng)
-        frames.append(frame[_possible(frame, schema)])
+        codes = {name: rng.integers(column.n_levels, size=n_records) for name, column in columns.items()}
+        frame = decode(binned, codes, rng)
+        kept = np.ones(len(frame), dtype=bool)
+        for rule in schema.impossible:
+            kept &= ~np.logical_and.reduce([frame[name].isin(list(levels)).to_numpy() for name, levels in rule.items()])
+        frames.append(frame[kept])
         n_found += len(frames[-1])
         if n_found >= n_records:
             plain = schema.model_copy(update={"records": schema.records.model_copy(update={"person": None})})
@@ -58,54 +52,16 @@ def stand_in_table(schema: Schema, n_records: int, rng: np.random.Generator) -> 
     raise InputError("structural zeros leave next to nothing of records drawn evenly: give a public_table")
 
 
-def _drawn(schema: Schema, n: int, rng: np.random.Generator) -> pd.DataFrame:
-    plain = schema.model_copy(
-        update={
-            "columns": {
-                name: column if column.is_categorical or column.is_binned else column.model_copy(update={"bins": 1})
-                for name, column in schema.columns.items()
-            }
-        }
-    )
-    codes = {name: rng.integers(column.n_levels, size=n) for name, column in plain.columns.items()}
-    return decode(plain, codes, rng)
-
-
-def _possible(frame: pd.DataFrame, schema: Schema) -> FloatArray:
-    kept = np.ones(len(frame), dtype=bool)
-    for rule in schema.impossible:
-        kept &= ~np.logical_and.reduce([frame[name].isin(list(levels)).to_numpy() for name, levels in rule.items()])
-    return kept
-
-
 @dataclass(frozen=True, kw_only=True)
 class Simulation:
-    """Releases of one table with the same seeds at every epsilon.
+    """Releases of one table with the same seeds at every epsilon."""
 
-    Parameters
-    ----------
-    table : Table
-        Public, synthetic, or of nobody: what is found depends on it, and nothing pays for that.
-    margins : list of tuple of str
-        Whose cells are compared.
-    measure : callable, optional
-        In place of margins: a number worked out from all sets of a release.
-    goal : {"standard error", "interval width"}
-        What is reached.
-    level : float
-        Of intervals.
-    replicates : int
-        Releases at one epsilon.
-    seed : int
-        Of the releases.
-    """
-
-    table: Table
-    margins: list[Columns]
-    measure: Measure | None
+    table: Table  # public, synthetic, or of nobody: what is found depends on it, and nothing pays for that
+    margins: list[Columns]  # whose cells are compared
+    measure: Measure | None  # in place of margins: a number worked out from all sets of a release
     goal: Goal
-    level: float
-    replicates: int
+    level: float  # of intervals
+    replicates: int  # releases at one epsilon
     seed: int
 
     def __post_init__(self) -> None:
@@ -123,28 +79,19 @@ class Simulation:
                 )
 
     def run(self, mechanism: Mechanism) -> Reached:
-        """Return what is reached, over seeded releases.
-
-        Raises
-        ------
-        InputError
-            If the mechanism refuses, or a measure gives no finite number.
-        """
+        """Return what is reached, over seeded releases."""
         children = np.random.SeedSequence(self.seed).spawn(self.replicates)
         rows = [self._one(mechanism, np.random.default_rng(child)) for child in children]
         names = [label(columns) for columns in self.margins] if self.measure is None else ["measure"]
         errors = {name: np.array([row[place] for row in rows]) for place, name in enumerate(names)}
-        weights = np.vstack([np.ones(self.replicates), self._resamples()])
+        n = self.replicates
+        resamples = np.random.default_rng([self.seed, 1]).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
+        weights = np.vstack([np.ones(n), resamples.astype(np.float64)])
         by_margin = {name: self._summaries(each, weights) for name, each in errors.items()}
         worst = np.max(list(by_margin.values()), axis=0)
         return Reached(
             float(worst[0]), float(worst[1:].std()), {name: float(each[0]) for name, each in by_margin.items()}
         )
-
-    def _resamples(self) -> FloatArray:
-        rng = np.random.default_rng([self.seed, 1])
-        n = self.replicates
-        return rng.multinomial(n, np.full(n, 1 / n), size=RESAMPLES).astype(np.float64)
 
     def _summaries(self, errors: FloatArray, weights: FloatArray) -> FloatArray:
         """Return the error or width from all releases, and from each resample of them; ``errors`` (releases, cells)."""

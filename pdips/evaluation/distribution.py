@@ -3,18 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import gcd
-from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.coding import numbers
-from pdips.data.schema import Column, Schema
+from pdips.arrays import BoolArray, FloatArray
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.encoding import ColumnPair, TableLike, complete, indicators, paired, weights_of
+from pdips.evaluation.encoding import ColumnPair, TableLike, complete, indicators, paired, values_of, weights_of
 
 Distance = Callable[[BoolArray], float]
 """The distance of two parts of the records, given which belong to the first."""
@@ -25,14 +21,7 @@ N_PROJECTIONS = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Ecdf:
-    """Distances of the distribution functions of a synthetic set and the table.
-
-    Attributes
-    ----------
-    largest, average : dict of str to float
-        By column: largest absolute difference, from 0 to 1, and mean squared difference, both over the records of the
-        two tables together.
-    """
+    """Largest absolute and mean squared difference of the distribution functions, by column, over all records."""
 
     largest: dict[str, float]
     average: dict[str, float]
@@ -57,20 +46,18 @@ def ecdf_distances(table: Table, frame: pd.DataFrame, *, weighted: bool = False)
 
     Notes
     -----
-    Woo, Reiter, Oganian and Karr (2009), *Global measures of data utility for microdata masked for disclosure
-    limitation*, Journal of Privacy and Confidentiality 1, as in section 4.3 of paper 004, which has one such column:
-    differences are taken at every record of both tables. Numbers are compared as they are, levels in the order of the
-    schema (by value if they are numbers), missing after all others. For levels without an order the distance depends on
-    how the schema lists them; it is at most the total variation distance.
+    Woo, Reiter, Oganian and Karr (2009): differences are taken at every record of both tables. Numbers are compared as
+    they are, levels in the order of the schema (by value if they are numbers), missing after all others. For levels
+    without an order the distance depends on how the schema lists them; it is at most the total variation distance.
     """
     if not len(frame):
         raise InputError("a distribution function needs at least one record")
     schema = table.schema
     weights = tuple(weights_of(part, schema) for part in (table.frame, frame)) if weighted else (None, None)
-    found = {
-        name: distances(*(ordered(part[name], name, column) for part in (table.frame, frame)), *weights)
-        for name, column in schema.columns.items()
-    }
+    found = {}
+    for name, column in schema.columns.items():
+        values = [values_of(part, name, column) for part in (table.frame, frame)]
+        found[name] = distances(*(np.where(np.isnan(each), np.inf, each) for each in values), *weights)
     return Ecdf(
         largest={name: both[0] for name, both in found.items()}, average={name: both[1] for name, both in found.items()}
     )
@@ -82,15 +69,7 @@ def distances(
     original_weights: FloatArray | None = None,
     synthetic_weights: FloatArray | None = None,
 ) -> tuple[float, float]:
-    """Return the largest absolute and the mean squared difference of two distribution functions, over all records.
-
-    Parameters
-    ----------
-    original, synthetic : ndarray of float64, shape (records,)
-        Values; infinity is allowed, NaN is not.
-    original_weights, synthetic_weights : ndarray of float64, shape (records,), optional
-        Of the records.
-    """
+    """Return the largest absolute and the mean squared difference of two distribution functions, over all records."""
     points, place, n_here = np.unique(np.concatenate([original, synthetic]), return_inverse=True, return_counts=True)
     parts = ((place[: len(original)], original_weights), (place[len(original) :], synthetic_weights))
     shares = [np.bincount(at, weights, minlength=len(points)) for at, weights in parts]
@@ -98,47 +77,15 @@ def distances(
     return min(1.0, float(np.abs(gap).max())), float(n_here @ gap**2 / n_here.sum())
 
 
-def ordered(values: "pd.Series[Any]", name: str, column: Column) -> FloatArray:
-    """Return a column as numbers in order: levels by place or by value, missing as infinity."""
-    if column.levels is None:
-        found = numbers(name, values, column)
-        return np.where(np.isnan(found), np.inf, found)
-    places: list[float] = [float(level) for level in column.levels] if has_number_levels(column) else []
-    places = places or [float(place) for place in range(column.n_values)]
-    codes = Table(values.to_frame(), Schema(columns={name: column})).codes[name]
-    return np.array([*places, np.inf])[codes]
-
-
-def has_number_levels(column: Column) -> bool:
-    """Whether all levels are numbers (true and false aren't)."""
-    return column.levels is not None and all(
-        isinstance(level, (int, float)) and not isinstance(level, bool) for level in column.levels
-    )
-
-
 # ---- Wasserstein randomization ----
 
 
 @dataclass(frozen=True, kw_only=True)
 class WassersteinTest:
-    """A distance of two tables against the distances of random re-splits of their records.
+    """A distance of two tables against the ``median`` of those of random re-splits of their records.
 
-    Attributes
-    ----------
-    distance : float
-        Between the original and the synthetic table: for ``"pooled"`` in the unit of the data, else without one.
-    median : float
-        Of the distances of re-splits.
-    ratio : float
-        ``distance / median``, what paper 002 prints as WRT: about 1 if both are samples of one population, 0 if they
-        are equal (also if nothing varies).
-    ratio_error : float
-        Standard error of ``ratio`` that comes from the number of re-splits, by order statistics.
-    p_value : float
-        Of the hypothesis that both are samples of one population: (1 + re-splits at least as far apart) / (1 +
-        re-splits).
-    n_permutations : int
-        Re-splits.
+    ``ratio`` is what the paper prints as WRT, 0 if nothing varies; ``ratio_error`` its standard error from the number
+    of re-splits, by order statistics; ``p_value`` (1 + re-splits at least as far apart) / (1 + re-splits).
     """
 
     distance: float
@@ -188,25 +135,10 @@ def wasserstein_randomization(
 
     Notes
     -----
-    Arnold and Neunhoeffer (2020), *Really useful synthetic data*; section 4.2 of paper 002.
-
-    *Pooled.* The authors' code hands whole matrices to ``transport::wasserstein1d``, which takes them for vectors: the
-    entries of all columns are thrown together, in their own units, and so are they for the re-splits, where single
-    entries, not records, change sides. It sees neither which column a number belongs to nor how columns hang together,
-    and the column with the widest spread decides. It is kept for the printed figures (their p counts re-splits strictly
-    farther apart).
-
-    *Columns.* The scale of a numeric column is the mean absolute distance of its pooled values from their median, so
-    that 1 is as far as between the values and their median. For a column of levels the distance is total variation,
-    Wasserstein's for levels that are all 1 apart, over the chance that two pooled records differ. Whole records change
-    sides. Columns that don't vary count as 0.
-
-    *Sliced.* Numeric columns and indicators of levels, centred at the pooled median and divided by the same scale, are
-    projected on directions drawn evenly from the sphere, the same for all re-splits.
-
-    Values are sorted once. The distance of a split is the integral of abs(F_original - F_synthetic), a sum over gaps
-    between sorted values; the difference of the distribution functions runs in whole numbers. Each re-split is evenly
-    distributed over all with the tables' sizes. With 1,000 the ratio has a relative standard error of about 2 %.
+    Arnold and Neunhoeffer (2020); ``docs/utility.md#wasserstein-randomization`` says what each distance sees. A
+    column's scale is the mean absolute distance of its pooled values from their median; for a column of levels it is
+    the chance that two pooled records differ, and the distance total variation. Columns that don't vary count as 0.
+    Whole records change sides, but for ``"pooled"``, where single entries do.
     """
     if distance not in DISTANCES:
         raise InputError(f"distance must be one of {', '.join(DISTANCES)}, not {distance!r}")
@@ -218,11 +150,26 @@ def wasserstein_randomization(
     if distance == "pooled":
         own, measure = _pooled(pairs)
     else:
-        own = np.repeat([True, False], sizes)
-        measure = _columns(pairs, sizes) if distance == "columns" else _sliced(pairs, sizes, n_projections, rng)
+        own, by_column = np.repeat([True, False], sizes), distance == "columns"
+        parts = [_column(p, sizes) for p in pairs] if by_column else _slices(pairs, sizes[0], n_projections, rng)
+
+        def measure(chosen: BoolArray) -> float:
+            return float(np.mean([part(chosen) for part in parts]))
+
     n_first = int(own.sum())
     null = np.array([measure(random_split(n_first, len(own), rng)) for _ in range(n_permutations)])
-    return _summary(measure(own), null)
+    found, middle = measure(own), float(np.median(null))
+    half = 0.5 / np.sqrt(n_permutations)
+    low, high = np.quantile(null, [max(0.0, 0.5 - half), min(1.0, 0.5 + half)])
+    ratio = found / middle if middle > 0 else 0.0
+    return WassersteinTest(
+        distance=found,
+        median=middle,
+        ratio=ratio,
+        ratio_error=ratio * float(high - low) / 2 / middle if middle > 0 else 0.0,
+        p_value=(1 + int((null >= found * (1 - 1e-12)).sum())) / (1 + n_permutations),
+        n_permutations=n_permutations,
+    )
 
 
 def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
@@ -242,35 +189,22 @@ def random_split(n_first: int, n: int, rng: np.random.Generator) -> BoolArray:
     return chosen
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class _Line:
-    """Values on a line, sorted: gives the Wasserstein distance of any split of them."""
+def _line(values: FloatArray, n_first: int, *, is_sorted: bool = False) -> Distance:
+    """Sort values on a line, once for all splits: the distance is an area, whose heights run in whole numbers."""
+    order = None if is_sorted else np.argsort(values, kind="stable")
+    gaps = np.diff(values if order is None else values[order])
+    n_second = len(values) - n_first
+    common = gcd(n_first, n_second)
+    first_step, second_step, unit = n_second // common, n_first // common, n_first * n_second / common
+    kind = np.int32 if (first_step + second_step) * len(values) < 2**31 else np.int64
 
-    order: IntArray | None
-    gaps: FloatArray
-    first_step: int
-    second_step: int
-    unit: float
+    def distance(chosen: BoolArray) -> float:
+        side = chosen if order is None else chosen[order]
+        steps = side.view(np.int8) * kind(first_step + second_step) - kind(second_step)
+        heights = np.cumsum(steps, dtype=kind)[:-1]
+        return float(np.einsum("i,i->", np.abs(heights, out=heights).astype(np.float64), gaps)) / unit
 
-    @classmethod
-    def of(cls, values: FloatArray, n_first: int, *, is_sorted: bool = False) -> "_Line":
-        order = None if is_sorted else np.argsort(values, kind="stable")
-        gaps = np.diff(values if order is None else values[order])
-        n_second = len(values) - n_first
-        common = gcd(n_first, n_second)
-        return cls(order, gaps, n_second // common, n_first // common, n_first * n_second / common)
-
-    def distance(self, chosen: BoolArray) -> float:
-        """Return the integral of the distance of distribution functions: both grow in steps of whole numbers."""
-        side = chosen if self.order is None else chosen[self.order]
-        heights = self._heights(side)[:-1]
-        area = np.einsum("i,i->", np.abs(heights, out=heights).astype(np.float64), self.gaps)
-        return float(area) / self.unit
-
-    def _heights(self, side: BoolArray) -> NDArray[Any]:
-        step = self.first_step + self.second_step
-        kind = np.int32 if step * len(side) < 2**31 else np.int64
-        return np.cumsum(side.view(np.int8) * kind(step) - kind(self.second_step), dtype=kind)
+    return distance
 
 
 def _pooled(pairs: list[ColumnPair]) -> tuple[BoolArray, Distance]:
@@ -279,22 +213,14 @@ def _pooled(pairs: list[ColumnPair]) -> tuple[BoolArray, Distance]:
     original = np.concatenate([pair.original for pair in whole])
     values = np.concatenate([original, *(pair.synthetic for pair in whole)])
     order = np.argsort(values, kind="stable")
-    line = _Line.of(values[order], len(original), is_sorted=True)
-    return order < len(original), line.distance
+    return order < len(original), _line(values[order], len(original), is_sorted=True)
 
 
-def _columns(pairs: list[ColumnPair], sizes: tuple[int, int]) -> Distance:
-    parts = [_levels(pair, sizes) if pair.levels is not None else _numbers(pair, sizes[0]) for pair in pairs]
-    return lambda chosen: float(np.mean([part(chosen) for part in parts]))
-
-
-def _numbers(pair: ColumnPair, n_first: int) -> Distance:
-    values = complete(pair, "this distance").pooled
-    _, scale = _centre_and_scale(values)
-    return _Line.of(values / scale, n_first).distance if scale > 0 else _nowhere
-
-
-def _levels(pair: ColumnPair, sizes: tuple[int, int]) -> Distance:
+def _column(pair: ColumnPair, sizes: tuple[int, int]) -> Distance:
+    if pair.levels is None:
+        values = complete(pair, "this distance").pooled
+        _, scale = _centre_and_scale(values)
+        return _line(values / scale, sizes[0]) if scale > 0 else _nowhere
     codes = pair.pooled.astype(np.int64)
     counts = np.bincount(codes)
     scale = 1 - float(((counts / counts.sum()) ** 2).sum())
@@ -306,16 +232,15 @@ def _levels(pair: ColumnPair, sizes: tuple[int, int]) -> Distance:
     return total_variation if scale > 0 else _nowhere
 
 
-def _sliced(pairs: list[ColumnPair], sizes: tuple[int, int], n_projections: int, rng: np.random.Generator) -> Distance:
+def _slices(pairs: list[ColumnPair], n_first: int, n_projections: int, rng: np.random.Generator) -> list[Distance]:
     whole = [pair if pair.levels is not None else complete(pair, "this distance") for pair in pairs]
-    numbers = [np.concatenate(both) for pair in whole for both in indicators(pair).values()]
-    placed = [((v - centre) / scale) for v in numbers for centre, scale in [_centre_and_scale(v)] if scale > 0]
+    values = [np.concatenate(both) for pair in whole for both in indicators(pair).values()]
+    placed = [((v - centre) / scale) for v in values for centre, scale in [_centre_and_scale(v)] if scale > 0]
     if not placed:
-        return _nowhere
+        return [_nowhere]
     directions = rng.standard_normal((len(placed), n_projections))
     projected = np.column_stack(placed) @ (directions / np.linalg.norm(directions, axis=0))
-    lines = [_Line.of(values, sizes[0]) for values in projected.T]
-    return lambda chosen: float(np.mean([line.distance(chosen) for line in lines]))
+    return [_line(each, n_first) for each in projected.T]
 
 
 def _centre_and_scale(values: FloatArray) -> tuple[float, float]:
@@ -325,17 +250,3 @@ def _centre_and_scale(values: FloatArray) -> tuple[float, float]:
 
 def _nowhere(_: BoolArray) -> float:
     return 0.0
-
-
-def _summary(distance: float, null: FloatArray) -> WassersteinTest:
-    n, middle = len(null), float(np.median(null))
-    low, high = (float(np.quantile(null, min(1.0, max(0.0, 0.5 + sign * 0.5 / np.sqrt(n))))) for sign in (-1, 1))
-    ratio = distance / middle if middle > 0 else 0.0
-    return WassersteinTest(
-        distance=distance,
-        median=middle,
-        ratio=ratio,
-        ratio_error=ratio * (high - low) / 2 / middle if middle > 0 else 0.0,
-        p_value=(1 + int((null >= distance * (1 - 1e-12)).sum())) / (1 + n),
-        n_permutations=n,
-    )

@@ -25,19 +25,7 @@ ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class ReleaseFolder:
-    """A release on disk.
-
-    Attributes
-    ----------
-    folder : Path
-        The folder that holds ``public`` and ``confidential``.
-    home : Path
-        Where the synthetic sets lie: ``public``, or ``confidential`` for a release that may not be published.
-    document : PrivacyDocument
-        Contents of ``privacy.json``.
-    sets : tuple of DataFrame
-        The synthetic sets.
-    """
+    """A release on disk: its folder, ``home`` where sets lie (``public`` or ``confidential``), and what it holds."""
 
     folder: Path
     home: Path
@@ -56,13 +44,7 @@ class ReleaseFolder:
 
 
 def open_release(directory: str | Path) -> ReleaseFolder:
-    """Read the synthetic sets of a release and check them against its schema.
-
-    Raises
-    ------
-    InputError
-        If the folder holds no release, a set is missing or in excess, or a set doesn't fit the schema.
-    """
+    """Read the synthetic sets of a release and check them against its schema."""
     folder = Path(directory)
     home = home_of(folder)
     if home is None:
@@ -71,43 +53,35 @@ def open_release(directory: str | Path) -> ReleaseFolder:
             "`pdips synthesize --out` made"
         )
     document = PrivacyDocument.read(home)
-    sets = tuple(_read_set(path, document.table_schema) for path in _set_files(home, document.n_sets))
+    found: dict[int, Path] = {}
+    for path in sorted(home.iterdir()):
+        if match := re.fullmatch(r"synthetic_(\d+)\.(parquet|csv)", path.name):
+            number = int(match[1])
+            if number in found:
+                raise InputError(
+                    f"{found[number]} and {path.name} are both there: take away the one that isn't of this release"
+                )
+            found[number] = path
+    wanted = range(1, document.n_sets + 1)
+    for number in wanted:
+        if number not in found:
+            raise InputError(
+                f"synthetic set {number} of {document.n_sets} is missing in {home}: put it back from a copy"
+            )
+    if extra := sorted({*found} - {*wanted}):
+        raise InputError(f"{found[extra[0]]} is not of this release, which has {document.n_sets} sets: take it away")
+    sets = tuple(_read_set(found[number], document.table_schema) for number in wanted)
     return ReleaseFolder(folder=folder, home=home, document=document, sets=sets)
 
 
 def open_table(path: str | Path, release: ReleaseFolder) -> Table:
-    """Read the confidential table and check it against the schema of a release.
-
-    Raises
-    ------
-    InputError
-        If the file can't be read, or isn't a table of that schema; a ``DataError`` where its records aren't.
-    """
+    """Read the confidential table and check it against the schema of a release."""
     frame = read_frame(path)
     try:
         return Table(frame, release.schema)
     except InputError as error:
         kind = DataError if isinstance(error, DataError) else InputError
         raise kind(f"{path} is not the table that {release.folder} came from, its schema differs: {error}") from None
-
-
-def _set_files(home: Path, n_sets: int) -> list[Path]:
-    found: dict[int, Path] = {}
-    for path in sorted(home.iterdir()):
-        if match := re.fullmatch(r"synthetic_(\d+)\.(parquet|csv)", path.name):
-            if int(match[1]) in found:
-                raise InputError(
-                    f"{found[int(match[1])]} and {path.name} are both there: take away the one that isn't "
-                    "of this release"
-                )
-            found[int(match[1])] = path
-    for number in range(1, n_sets + 1):
-        if number not in found:
-            raise InputError(f"synthetic set {number} of {n_sets} is missing in {home}: put it back from a copy")
-    extra = sorted(set(found) - {*range(1, n_sets + 1)})
-    if extra:
-        raise InputError(f"{found[extra[0]]} is not of this release, which has {n_sets} sets: take it away")
-    return [found[number] for number in range(1, n_sets + 1)]
 
 
 def _read_set(path: Path, schema: Schema) -> pd.DataFrame:
@@ -178,25 +152,10 @@ class MeasureDetail(Findings):
 
 
 class Measure(BaseModel):
-    """One measure of utility on all sets.
+    """One measure of utility: by set (nothing if it can't be worked out, for a ``reason``), and the mean over the sets.
 
-    Attributes
-    ----------
-    name, reading : str
-        ``reading`` says what its ends mean.
-    by_set : tuple of float or None
-        One a set; empty if it can't be worked out.
-    mean, reference : float or None
-        Over the sets; and the same for records drawn with replacement from the table itself, as many as it has.
-    weighted : bool
-        Whether records were weighted.
-    reason : str or None
-        Why it can't be worked out.
-    best : float
-        What equal tables score.
-    detail : MeasureDetail
-    picture : PropensitySpread or None
-        What its picture needs, if it has one; it isn't written with the measure.
+    ``reading`` says what its ends mean, ``reference`` is the same for records drawn with replacement from the table
+    itself, ``best`` what equal tables score, and ``picture`` isn't written with the measure.
     """
 
     name: str
@@ -225,7 +184,7 @@ class Measure(BaseModel):
 
 
 class Coefficient(BaseModel):
-    """A coefficient on the table and on the sets: see :func:`pdips.evaluation.regression.compare_fits`."""
+    """A row of ``compare_fits``; ``covered`` says whether the table's estimate lies inside the interval of the sets."""
 
     coefficient: str
     original: FiniteOrNone
@@ -241,22 +200,10 @@ class Coefficient(BaseModel):
 
 
 class AnalysisComparison(BaseModel):
-    """An analysis on the table and on the sets.
+    """An analysis on the table and on the sets, which ``rule`` combined; ``note`` is what to know of that rule.
 
-    Attributes
-    ----------
-    formula, family : str
-    weighted : bool
-        Whether records were weighted.
-    level : float
-        Of the confidence intervals.
-    rule, note : str
-        How the sets were combined, and what to know of that rule, if anything.
-    coefficients : list of Coefficient
-        ``covered`` says whether the table's estimate lies inside the interval of the sets.
-    summary, reference : dict of str to float
-        Means over the coefficients: for the combined sets, and for resamples of the table, each with its own interval.
-        None if the table tells no coefficient.
+    ``summary`` and ``reference`` are means over the coefficients: for the combined sets, and for resamples of the
+    table, each with its own interval. None if the table tells no coefficient.
     """
 
     formula: str
@@ -369,13 +316,7 @@ class EvaluationDocument(Document):
 
     @classmethod
     def inside(cls, confidential: Path) -> Self | None:
-        """Read the evaluation in the folder ``confidential``, or return None if there is none.
-
-        Raises
-        ------
-        InputError
-            If it can't be read or is damaged.
-        """
+        """Read the evaluation in the folder ``confidential``, or return None if there is none."""
         return cls.read(confidential) if (confidential / cls.file).exists() else None
 
     def measure(self, name: str) -> Measure | None:
@@ -383,13 +324,7 @@ class EvaluationDocument(Document):
         return next((one for one in self.general if one.name == name and one.mean is not None), None)
 
     def write_inside(self, paths: Sequence[Path]) -> None:
-        """Write the files that :func:`inside_paths` named; the folder of the first is closed to others.
-
-        Raises
-        ------
-        InputError
-            If one can't be written.
-        """
+        """Write the files that :func:`inside_paths` named; the folder of the first is closed to others."""
         contents: dict[str, Any] = self.contents()
         for path in paths:
             try:
@@ -401,13 +336,7 @@ class EvaluationDocument(Document):
 
 
 def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[Path]:
-    """Return where an evaluation is written: ``confidential/evaluation.json``, and another file outside ``public/``.
-
-    Raises
-    ------
-    InputError
-        If the other file lies in ``public/``, or in a folder that isn't there.
-    """
+    """Return where an evaluation is written: ``confidential/evaluation.json``, and another file outside ``public/``."""
     paths = [Path(directory) / "confidential" / EvaluationDocument.file]
     if also is None:
         return paths

@@ -26,13 +26,7 @@ MISSING = "missing"
 
 
 def coded_columns(schema: Schema) -> list[str]:
-    """Return the columns that measures compare: those with levels or bins, in the schema's order.
-
-    Raises
-    ------
-    InputError
-        If there are none.
-    """
+    """Return the columns that measures compare: those with levels or bins, in the schema's order."""
     names = [name for name, column in schema.columns.items() if column.is_categorical or column.is_binned]
     if not names:
         raise InputError("no column has levels or bins to compare; give the numeric ones bins in the schema")
@@ -45,25 +39,9 @@ def sizes_of(schema: Schema) -> list[int]:
 
 
 def codes_of(frame: pd.DataFrame, schema: Schema) -> IntArray:
-    """Return the records of a frame, confidential or synthetic, as codes.
+    """Return the level or bin of each record in each coded column, shape (records, columns), the last code for missing.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns of the schema, with or without the person key.
-    schema : Schema
-        Its structural zeros are not checked: a synthetic set that breaks them is measured like any other.
-
-    Returns
-    -------
-    ndarray of int64, shape (records, columns)
-        Level or bin of each record in each coded column, the last code for missing. Numeric columns without bins are
-        left out.
-
-    Raises
-    ------
-    InputError
-        If a column is missing or in excess, or a value lies outside its column's levels or bounds.
+    A set that breaks structural zeros of the schema is measured like any other.
     """
     names = coded_columns(schema)
     if not len(frame):
@@ -118,14 +96,23 @@ class CodedRecords:
         return CodedRecords(self.codes, rng.multinomial(self.n_records, self.counts / self.n_records))
 
 
-def weights_of(frame: pd.DataFrame, schema: Schema) -> FloatArray:
-    """Return the weight of each record.
+def has_number_levels(column: Column) -> bool:
+    """Whether all levels are numbers (true and false aren't)."""
+    return column.levels is not None and all(
+        isinstance(level, (int, float)) and not isinstance(level, bool) for level in column.levels
+    )
 
-    Raises
-    ------
-    InputError
-        If the schema names no column of weights, or they are all 0.
-    """
+
+def values_of(frame: pd.DataFrame, name: str, column: Column) -> FloatArray:
+    """Return a column as numbers, NaN where missing: levels by value if they are numbers, else by place."""
+    if column.levels is None:
+        return numbers(name, frame[name], column)
+    places = map(float, column.levels if has_number_levels(column) else range(column.n_values))
+    return np.array([*places, np.nan])[Table(frame[[name]], Schema(columns={name: column})).codes[name]]
+
+
+def weights_of(frame: pd.DataFrame, schema: Schema) -> FloatArray:
+    """Return the weight of each record; refuse a schema that names no weights, and weights that are all 0."""
     name = schema.records.weight
     if name is None:
         raise InputError("the schema names no column of weights (records.weight)")
@@ -150,17 +137,7 @@ def resampled(codes: IntArray, rng: np.random.Generator | None) -> IntArray:
 def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
     """Return one number a record, equal for equal records, however many cells there are.
 
-    Parameters
-    ----------
-    codes : ndarray of int64, shape (records, columns)
-        Each below its column's size.
-    sizes : sequence of int
-        Levels of each column.
-
-    Returns
-    -------
-    ndarray of int64, shape (records,)
-        The cell's place in the full table where 64 bits hold it, else an equally good label.
+    It is the cell's place in the full table where 64 bits hold that, else an equally good label.
     """
     cells, n_cells = np.zeros(len(codes), dtype=np.int64), 1
     for column, size in zip(codes.T, sizes, strict=True):
@@ -172,15 +149,7 @@ def cell_ids(codes: IntArray, sizes: Sequence[int]) -> IntArray:
 
 
 def grouped(original: IntArray, synthetic: IntArray, sizes: Sequence[int]) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Group equal records of two tables.
-
-    Returns
-    -------
-    rows : ndarray of int64, shape (groups, columns)
-        Every different record, once.
-    n_original, n_synthetic : ndarray of float64, shape (groups,)
-        How often each table has it.
-    """
+    """Return every different record of two tables once, and how often each table has it."""
     both = np.vstack([original, synthetic])
     _, first, group = np.unique(cell_ids(both, sizes), return_index=True, return_inverse=True)
     count = [np.bincount(part, minlength=len(first)) for part in (group[: len(original)], group[len(original) :])]
@@ -188,13 +157,7 @@ def grouped(original: IntArray, synthetic: IntArray, sizes: Sequence[int]) -> tu
 
 
 def subsets(n: int, k: int, n_draws: int | None, rng: np.random.Generator | None) -> list[tuple[int, ...]]:
-    """Return all sets of ``k`` out of ``n`` columns, or some drawn at random without repetition.
-
-    Raises
-    ------
-    InputError
-        If ``n_draws`` is below 1, or they are more than 100,000.
-    """
+    """Return all sets of ``k`` out of ``n`` columns, or some drawn at random without repetition."""
     n_all = comb(n, k)
     if n_draws is not None and n_draws < 1:
         raise InputError("n_draws must be at least 1")
@@ -221,22 +184,19 @@ def with_decile_bins(table: Table) -> Table:
     The cuts are read off the confidential table, so they and what is found with them are for inside use only. A table
     held as counts is returned as it is.
     """
-    schema = table.schema
-    unbinned = [name for name, column in schema.columns.items() if not (column.is_categorical or column.is_binned)]
+    columns = dict(table.schema.columns)
+    unbinned = [name for name, column in columns.items() if not (column.is_categorical or column.is_binned)]
     if not unbinned or table.counts is not None:
         return table
-    columns = {**schema.columns, **{name: _with_deciles(name, table) for name in unbinned}}
-    return Table(table.frame, schema.model_copy(update={"columns": columns}))
-
-
-def _with_deciles(name: str, table: Table) -> Column:
-    column = table.schema.columns[name]
-    values = numbers(name, table.frame[name], column)
-    known, low, high = values[~np.isnan(values)], float(column.lower or 0), float(column.upper or 0)
-    inner = np.quantile(known, np.arange(1, N_PARTS) / N_PARTS) if len(known) else np.zeros(0)
-    inner = np.unique(np.rint(inner) if column.integer else inner)
-    edges = [low, *(float(edge) for edge in inner if low < edge < high), high]
-    return Column.model_validate(column.model_dump(exclude={"bins", "bin_edges"}) | {"bin_edges": edges})
+    for name in unbinned:
+        column = columns[name]
+        values, low, high = numbers(name, table.frame[name], column), float(column.lower or 0), float(column.upper or 0)
+        known = values[~np.isnan(values)]
+        inner = np.quantile(known, np.arange(1, N_PARTS) / N_PARTS) if len(known) else np.zeros(0)
+        inner = np.unique(np.rint(inner) if column.integer else inner)
+        edges = [low, *(float(edge) for edge in inner if low < edge < high), high]
+        columns[name] = Column.model_validate(column.model_dump(exclude={"bins", "bin_edges"}) | {"bin_edges": edges})
+    return Table(table.frame, table.schema.model_copy(update={"columns": columns}))
 
 
 # ---- two tables as frames, without a schema ----
@@ -247,17 +207,9 @@ TableLike = pd.DataFrame | NDArray[Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ColumnPair:
-    """One column in the original and in the synthetic table.
+    """One column in the original and in the synthetic table: numbers, NaN where missing, or places of its levels.
 
-    Attributes
-    ----------
-    name : str
-        Of the column.
-    original, synthetic : ndarray of float64, shape (records,)
-        Numbers, NaN where missing; for a column of levels the number of the level.
-    levels : tuple of str, or None
-        Levels of a column that isn't numeric, sorted, those of both tables, and ``"missing"`` last where a table has
-        missing values; None for a numeric column.
+    ``levels``, None for a numeric column, are those of both tables, sorted, ``"missing"`` last where it occurs.
     """
 
     name: str
@@ -272,38 +224,22 @@ class ColumnPair:
 
 
 def paired(original: TableLike, synthetic: TableLike, columns: Sequence[str] | None = None) -> list[ColumnPair]:
-    """Lay two tables side by side, column by column.
+    """Lay two tables side by side, column by column: the chosen ones, by default all, as in the original.
 
-    Parameters
-    ----------
-    original, synthetic : DataFrame or array_like, shape (records, columns)
-        Columns of a frame are matched by name; those of an array are called ``"x1"``, ``"x2"``, ... or, if the other
-        table is a frame, as there. Columns of numbers (Booleans too) are numeric, all others have levels.
-    columns : sequence of str, optional
-        Which columns, in which order; default: all, as in the original.
-
-    Returns
-    -------
-    list of ColumnPair
-        One a column.
-
-    Raises
-    ------
-    InputError
-        If a table has no record, columns differ, or a numeric column holds an infinite value.
+    Columns of a frame are matched by name; those of an array are called ``"x1"``, ``"x2"``, ... or, if the other table
+    is a frame, as there. Columns of numbers (Booleans too) are numeric, all others have levels.
     """
-    a, b = _framed(original, synthetic)
+    names = next((list(t.columns) for t in (original, synthetic) if isinstance(t, pd.DataFrame)), None)
+    a, b = (_frame(table, names).rename(columns=str) for table in (original, synthetic))
+    chosen = list(a.columns if columns is None else columns)
+    if not chosen:
+        raise InputError("a comparison needs at least one column")
     for frame, which in ((a, "original"), (b, "synthetic")):
         if not len(frame):
             raise InputError(f"the {which} table must have at least one record")
         if not frame.columns.is_unique:
             raise InputError(f"the {which} table must name each column once")
-    chosen = [str(name) for name in a.columns] if columns is None else list(columns)
-    if not chosen:
-        raise InputError("a comparison needs at least one column")
-    for frame, which in ((a, "original"), (b, "synthetic")):
-        absent = [name for name in chosen if name not in frame.columns]
-        if absent:
+        if absent := [name for name in chosen if name not in frame.columns]:
             raise InputError(f"column {absent[0]!r} is not in the {which} table; both must have it")
     if columns is None and len(b.columns) > len(a.columns):
         extra = next(name for name in b.columns if name not in a.columns)
@@ -336,13 +272,7 @@ def indicators(pair: ColumnPair) -> dict[str, tuple[FloatArray, FloatArray]]:
 
 
 def complete(pair: ColumnPair, measure: str) -> ColumnPair:
-    """Return a numeric column that has no missing values.
-
-    Raises
-    ------
-    InputError
-        If it has levels or missing values.
-    """
+    """Return a numeric column that has no missing values; refuse any other."""
     if pair.levels is not None:
         raise InputError(f"column {pair.name!r} must be numeric for {measure}; leave it out")
     if np.isnan(pair.pooled).any():
@@ -386,19 +316,10 @@ def reference(
     if not len(original):
         raise InputError("the original table must have at least one record")
     rng = np.random.default_rng() if rng is None else rng
-    n = len(original)
-    rows = [rng.integers(n, size=n) for _ in range(n_draws)]
-    return float(np.mean([measure(original, _taken(original, row)) for row in rows]))
-
-
-def _taken(table: TableLike, rows: IntArray) -> TableLike:
-    return table.iloc[rows] if isinstance(table, pd.DataFrame) else np.asarray(table)[rows]
-
-
-def _framed(original: TableLike, synthetic: TableLike) -> tuple[pd.DataFrame, pd.DataFrame]:
-    names = next((list(t.columns) for t in (original, synthetic) if isinstance(t, pd.DataFrame)), None)
-    frames = [_frame(table, names) for table in (original, synthetic)]
-    return frames[0].rename(columns=str), frames[1].rename(columns=str)
+    n, whole = len(original), original if isinstance(original, pd.DataFrame) else np.asarray(original)
+    drawn = [rng.integers(n, size=n) for _ in range(n_draws)]
+    taken = (whole.iloc[rows] if isinstance(whole, pd.DataFrame) else whole[rows] for rows in drawn)
+    return float(np.mean([measure(original, resample) for resample in taken]))
 
 
 def _frame(table: TableLike, names: list[Any] | None) -> pd.DataFrame:

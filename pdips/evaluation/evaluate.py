@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.data.coding import numbers
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.evaluation.distribution import ecdf_distances, wasserstein_randomization
@@ -27,7 +29,7 @@ from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.formula import Analysis, read_analysis
 from pdips.evaluation.margins import k_marginal, k_way
 from pdips.evaluation.pictures import pictures
-from pdips.evaluation.propensity import Scores, specks, standardised_pmse
+from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import Family, Fit, compare_fits
 from pdips.inference import Rule, rule_for
 from pdips.privacy.curator import Clock
@@ -42,6 +44,21 @@ MOST_MARGINS = 1_000
 """Sets of columns that are looked at, drawn at random where there are more: the same for every set."""
 WORST = 5
 """Margins furthest apart that are named."""
+READINGS = {
+    "SPECKS": {"SPECKS": "0 can't be told apart, 1 wholly apart"},
+    "pMSE": {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},
+    f"{MARGINAL}-marginals": {f"{MARGINAL}-marginal score": "1000 equal, 0 disjoint"},
+    "ECDF": {"max-ECDF": "0 equal, 1 disjoint", "avg-ECDF": "0 equal, 1 disjoint"},
+    "Wasserstein randomization": {"Wasserstein ratio": "0 equal, about 1 two samples of one population"},
+    **{
+        f"{k}-way margins": {
+            f"TVD of {k}-way margins": "0 equal, 1 disjoint",
+            f"TVD of {k}-way margins, largest": "0 equal",
+        }
+        for k in (1, 2, 3)
+    },
+}
+"""Measures, and what their ends mean, by the group that is worked out together."""
 BEST = {f"{MARGINAL}-marginal score": 1000.0}
 """What equal tables score, where it isn't 0."""
 RESAMPLES = 5
@@ -120,8 +137,8 @@ def evaluate(
 
 # ---- general utility ----
 
-Figures = dict[str, float]
-Job = tuple[Mapping[str, str], bool, Callable[[], tuple[list[Figures], Mapping[str, Any]]]]
+Figures = Sequence[tuple[float, ...]]
+"""A row a set, and last the reference; a number for each measure of a group."""
 
 
 def resample(table: Table, rng: np.random.Generator) -> pd.DataFrame:
@@ -164,70 +181,53 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
     if table.counts is not None:
         raise InputError("an evaluation reads records one by one: read the table with counted=False")
     clock = clock or Clock()
-    found = []
-    for name, (readings, weighted, job) in _jobs(table, sets).items():
-        with clock.step(name):
-            found += _measures(readings, weighted, job)
-    return found
-
-
-def _jobs(table: Table, sets: Sequence[pd.DataFrame]) -> dict[str, Job]:
-    """Return the groups of measures that are worked out together; the last of each one's figures is the reference."""
     weighted = table.schema.records.weight is not None
     every = [*sets, resample(table, np.random.default_rng(SEED))]
     whole = with_decile_bins(table)
-    plain = _Plain(table, every)
-    jobs: dict[str, Job] = {
-        "SPECKS": ({"SPECKS": "0 can't be told apart, 1 wholly apart"}, False, lambda: _specks(whole, every)),
-        "pMSE": (
-            {"pMSE": "0 can't be told apart", "pMSE over its null": "about 1 for a right model"},
-            False,
-            lambda: ([_pmse(*pair) for pair in plain.pairs()], {}),
-        ),
-        f"{MARGINAL}-marginals": (
-            {f"{MARGINAL}-marginal score": "1000 equal, 0 disjoint"},
-            False,
-            lambda: ([_marginal(*pair) for pair in plain.pairs()], {}),
-        ),
-        "ECDF": (
-            {"max-ECDF": "0 equal, 1 disjoint", "avg-ECDF": "0 equal, 1 disjoint"},
-            weighted,
-            lambda: _ecdf(table, every, weighted),
-        ),
-        "Wasserstein randomization": (
-            {"Wasserstein ratio": "0 equal, about 1 two samples of one population"},
-            False,
-            lambda: ([_wasserstein(*pair) for pair in plain.pairs()], {"re-splits": SPLITS}),
-        ),
+    framed: list[pd.DataFrame] = []
+
+    def of_pairs(measure: Callable[[pd.DataFrame, pd.DataFrame], tuple[float, ...]]) -> tuple[Figures, dict[str, Any]]:
+        if not framed:
+            framed.extend([_plain(frame, table.schema) for frame in (table.frame, *every)])
+        return [measure(framed[0], other) for other in framed[1:]], {}
+
+    groups: dict[str, Callable[[], tuple[Figures, dict[str, Any]]]] = {
+        "SPECKS": lambda: _specks(whole, sets),
+        "pMSE": lambda: of_pairs(_pmse),
+        f"{MARGINAL}-marginals": lambda: of_pairs(_marginal),
+        "ECDF": lambda: _ecdf(table, every, weighted),
+        "Wasserstein randomization": lambda: (of_pairs(_wasserstein)[0], {"re-splits": SPLITS}),
+        **{f"{k}-way margins": partial(_margins, whole, every, k, weighted) for k in (1, 2, 3)},
     }
-    for k in (1, 2, 3):
-        readings = {f"TVD of {k}-way margins": "0 equal, 1 disjoint", f"TVD of {k}-way margins, largest": "0 equal"}
-        jobs[f"{k}-way margins"] = (readings, weighted, lambda k=k: _margins(whole, every, k, weighted))  # type: ignore[misc]
-    return jobs
+    found = []
+    for name, work_out in groups.items():
+        with clock.step(name):
+            found += _measures(READINGS[name], weighted and name.endswith(("ECDF", "way margins")), work_out)
+    return found
 
 
-def _measures(readings: Mapping[str, str], weighted: bool, job: Callable[[], Any]) -> list[Measure]:
-    """Return one measure a reading; the same reason for all where the job can't be done."""
+def _measures(readings: Mapping[str, str], weighted: bool, work_out: Callable[[], Any]) -> list[Measure]:
+    """Return one measure a reading; the same reason for all where they can't be worked out."""
     figures, detail, reason = [], {}, None
     try:
-        figures, detail = job()
+        figures, detail = work_out()
     except InputError as error:
         reason = str(error)
-    picture = detail.get("picture")
+    values = np.array(figures, dtype=np.float64).reshape(-1, len(readings)).T
     return [
         Measure(
             name=name,
             reading=reading,
-            by_set=tuple(_finite(one[name]) for one in figures[:-1]),
-            mean=_finite(np.mean([one[name] for one in figures[:-1]])) if figures else None,
-            reference=_finite(figures[-1][name]) if figures else None,
+            by_set=tuple(map(_finite, own[:-1])),
+            mean=_finite(np.mean(own[:-1])) if len(own) else None,
+            reference=_finite(own[-1]) if len(own) else None,
             weighted=weighted and reason is None,
             reason=reason,
             detail=MeasureDetail(**{key: value for key, value in detail.items() if key != "picture"}),
             best=BEST.get(name, 0.0),
-            picture=picture,
+            picture=detail.get("picture"),
         )
-        for name, reading in readings.items()
+        for (name, reading), own in zip(readings.items(), values, strict=True)
     ]
 
 
@@ -235,83 +235,60 @@ def _finite(value: float | np.floating[Any]) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-class _Plain:
-    """The table and the sets as frames without codes for missing: numbers, and names of levels."""
-
-    def __init__(self, table: Table, every: Sequence[pd.DataFrame]) -> None:
-        self._table, self._every = table, every
-        self._framed: list[pd.DataFrame] | None = None
-
-    def pairs(self) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
-        if self._framed is None:
-            self._framed = [self._frame(frame) for frame in (self._table.frame, *self._every)]
-        first, *others = self._framed
-        return [(first, other) for other in others]
-
-    def _frame(self, frame: pd.DataFrame) -> pd.DataFrame:
-        if not len(frame):
-            raise InputError("a set has no records")
-        schema = self._table.schema
-        plain = schema.without_person().model_copy(update={"impossible": ()})
-        codes = Table(frame[list(schema.columns)], plain).codes
-        return pd.DataFrame(
-            {
-                name: numbers(name, frame[name], column)
-                if column.levels is None
-                else np.array(column.names(), dtype=object)[codes[name]]
-                for name, column in schema.columns.items()
-            }
-        )
+def _plain(frame: pd.DataFrame, schema: Schema) -> pd.DataFrame:
+    """Return records without codes for missing: numbers, and names of levels."""
+    if not len(frame):
+        raise InputError("a set has no records")
+    codes = Table(frame[list(schema.columns)], schema.without_person().model_copy(update={"impossible": ()})).codes
+    return pd.DataFrame(
+        {
+            name: numbers(name, frame[name], column)
+            if column.levels is None
+            else np.array(column.names(), dtype=object)[codes[name]]
+            for name, column in schema.columns.items()
+        }
+    )
 
 
-def _specks(table: Table, every: Sequence[pd.DataFrame]) -> tuple[list[Figures], Mapping[str, Any]]:
-    rng = np.random.default_rng(SEED)
-    classifier = "logistic"
+def _specks(table: Table, sets: Sequence[pd.DataFrame]) -> tuple[Figures, dict[str, Any]]:
+    """Its own reference is the resample that the other measures have, drawn from the same seed."""
+    rng, classifier = np.random.default_rng(SEED), "logistic"
     try:
-        found = specks(table, every, classifier=classifier, rng=rng)
+        found = specks(table, sets, classifier=classifier, rng=rng)
     except InputError:  # too many coefficients
         classifier = "main-effects"
-        found = specks(table, every, classifier=classifier, rng=rng)
-    figures = [{"SPECKS": value} for value in found.by_set]
-    return figures, {"classifier": classifier, "picture": _spread(found.scores[:-1], classifier)}
-
-
-def _spread(scores: Sequence[Scores], classifier: str) -> PropensitySpread | None:
-    """Return the scores of the sets, averaged cell by cell; those of the resample are left out."""
+        found = specks(table, sets, classifier=classifier, rng=rng)
+    figures, scores = [(value,) for value in (*found.by_set, found.reference)], found.scores
     if not scores:
-        return None
-    return PropensitySpread(
+        return figures, {"classifier": classifier}
+    spread = PropensitySpread(
         classifier=classifier,
         table=np.mean([one.table for one in scores], axis=0).tolist(),
         sets=np.mean([one.synthetic for one in scores], axis=0).tolist(),
         distance=[one.distance for one in scores],
         at=[one.at for one in scores],
     )
+    return figures, {"classifier": classifier, "picture": spread}
 
 
-def _pmse(original: pd.DataFrame, other: pd.DataFrame) -> Figures:
+def _pmse(original: pd.DataFrame, other: pd.DataFrame) -> tuple[float, ...]:
     found = standardised_pmse(original, other)
-    return {"pMSE": found.pmse, "pMSE over its null": found.ratio}
+    return found.pmse, found.ratio
 
 
-def _marginal(original: pd.DataFrame, other: pd.DataFrame) -> Figures:
+def _marginal(original: pd.DataFrame, other: pd.DataFrame) -> tuple[float, ...]:
     k = min(MARGINAL, original.shape[1])
-    found = k_marginal(original, other, k, n_draws=MOST_MARGINS, rng=np.random.default_rng(SEED))
-    return {f"{MARGINAL}-marginal score": found.score}
+    return (k_marginal(original, other, k, n_draws=MOST_MARGINS, rng=np.random.default_rng(SEED)).score,)
 
 
-def _wasserstein(original: pd.DataFrame, other: pd.DataFrame) -> Figures:
+def _wasserstein(original: pd.DataFrame, other: pd.DataFrame) -> tuple[float, ...]:
     rng = np.random.default_rng(SEED)
-    found = wasserstein_randomization(original, other, distance="columns", n_permutations=SPLITS, rng=rng)
-    return {"Wasserstein ratio": found.ratio}
+    return (wasserstein_randomization(original, other, distance="columns", n_permutations=SPLITS, rng=rng).ratio,)
 
 
-def _ecdf(table: Table, every: Sequence[pd.DataFrame], weighted: bool) -> tuple[list[Figures], Mapping[str, Any]]:
+def _ecdf(table: Table, every: Sequence[pd.DataFrame], weighted: bool) -> tuple[Figures, dict[str, Any]]:
     found = [ecdf_distances(table, frame, weighted=weighted) for frame in every]
-    figures = [
-        {"max-ECDF": float(np.mean([*one.largest.values()])), "avg-ECDF": float(np.mean([*one.average.values()]))}
-        for one in found
-    ]
+    figures = [tuple(float(np.mean([*one.values()])) for one in (each.largest, each.average)) for each in found]
     by_column = {
         name: {
             "largest": float(np.mean([one.largest[name] for one in found[:-1]])),
@@ -322,20 +299,17 @@ def _ecdf(table: Table, every: Sequence[pd.DataFrame], weighted: bool) -> tuple[
     return figures, {"by_column": by_column}
 
 
-def _margins(
-    table: Table, every: Sequence[pd.DataFrame], k: int, weighted: bool
-) -> tuple[list[Figures], Mapping[str, Any]]:
+def _margins(table: Table, every: Sequence[pd.DataFrame], k: int, weighted: bool) -> tuple[Figures, dict[str, Any]]:
     found = [
         k_way(table, [frame], k, weighted=weighted, n_draws=MOST_MARGINS, rng=np.random.default_rng(SEED))
         for frame in every
     ]
-    name = f"TVD of {k}-way margins"
-    figures = [{name: one["mean"], f"{name}, largest": one["max"]} for one in found]
     apart = {
         columns: float(np.mean([one["by_margin"][columns] for one in found[:-1]])) for columns in found[0]["by_margin"]
     }
     worst = sorted(apart, key=lambda columns: -apart[columns])[:WORST]
-    return figures, {"furthest": [{"columns": list(columns), "distance": apart[columns]} for columns in worst]}
+    furthest = [{"columns": list(columns), "distance": apart[columns]} for columns in worst]
+    return [(one["mean"], one["max"]) for one in found], {"furthest": furthest}
 
 
 # ---- the utility of an analysis ----

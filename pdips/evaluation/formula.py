@@ -10,32 +10,25 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
-from pdips.data.coding import numbers
+from pdips.arrays import BoolArray, FloatArray
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.evaluation.distribution import has_number_levels
-from pdips.evaluation.encoding import weights_of
+from pdips.evaluation.encoding import has_number_levels, values_of, weights_of
 from pdips.evaluation.regression import FAMILIES, Family, Fit, fit_design
 
 _INTERCEPT = "Intercept"
 _LEAST_ROWS = 64
 _EXAMPLE = "such as 'voted ~ age + college * prereg'"
-_TERMS = frozenset(
-    re.findall(
-        r"\w+",
-        """C I Q Treatment Poly Sum Helmert Diff bs cc cr cs center scale standardize poly
-        log log2 log10 exp exp2 exp10""",
+_TERMS, _NUMPY = (
+    frozenset(re.findall(r"\w+", names))
+    for names in (
+        "C I Q Treatment Poly Sum Helmert Diff bs cc cr cs center scale standardize poly log log2 log10 exp exp2 exp10",
+        """abs ceil clip cos exp expm1 floor log log10 log1p log2 maximum minimum power round sign sin sqrt square tanh
+        where""",
     )
 )
-_NUMPY = frozenset(
-    re.findall(
-        r"\w+",
-        """abs ceil clip cos exp expm1 floor log log10 log1p log2 maximum minimum power round sign sin sqrt square
-        tanh where""",
-    )
-)
+"""The functions that a term may call: formulaic's, and those of np."""
 _SYNTAX = (
     *(ast.Expression, ast.Constant, ast.Name, ast.Load, ast.Call, ast.keyword, ast.List, ast.Tuple, ast.Attribute),
     *(ast.BinOp, ast.operator, ast.UnaryOp, ast.unaryop, ast.Compare, ast.cmpop),
@@ -44,19 +37,9 @@ _SYNTAX = (
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Analysis:
-    """A regression that can be fitted to any frame of one schema.
+    """A regression that can be fitted to any frame of one schema: its left side, and the coefficients' names.
 
-    Attributes
-    ----------
-    formula : str
-        As it was given.
-    family : {"linear", "logistic", "poisson"}
-    outcome : str
-        The left side.
-    names : tuple of str
-        Of the coefficients, the intercept first.
-    weighted : bool
-        Whether records are weighted by the column that the schema names.
+    The intercept is the first of them. ``weighted`` says whether the schema names a column of weights.
     """
 
     formula: str
@@ -82,19 +65,15 @@ class Analysis:
         if not len(values):
             return fit_design(np.ones((0, len(self.names))), np.ones(0), self.names, self.family)
         x = _design(self._right, values, self.formula)
-        y = self._numbers(values)
+        if self._left is not None:
+            y = _design(self._left, values, self.formula)[:, 0]
+        elif self.family != "logistic" or column is None:
+            y = values[self.outcome].to_numpy(dtype=np.float64)
+        else:
+            second = column.levels[1] if has_number_levels(column) else column.names()[1]
+            y = np.asarray(values[self.outcome] == second, dtype=np.float64)
         weights = weights_of(frame, self._schema)[kept] if self.weighted else None
         return fit_design(x, y, self.names, self.family, weights)
-
-    def _numbers(self, values: pd.DataFrame) -> FloatArray:
-        """Return the outcome as numbers: itself, or whether it is the second level."""
-        if self._left is not None:
-            return _design(self._left, values, self.formula)[:, 0]
-        y, column = values[self.outcome], self._schema.columns[self.outcome]
-        if self.family != "logistic":
-            return y.to_numpy(dtype=np.float64)
-        second = column.levels[1] if has_number_levels(column) else column.names()[1]
-        return np.asarray(y == second, dtype=np.float64)
 
 
 def read_analysis(formula: str, schema: Schema, family: Family | None = None) -> Analysis:
@@ -131,8 +110,7 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
         sides = {"left": None if plain in schema.columns else Formula(f"0 + {left}"), "right": Formula(right)}
     except _troubles():  # formulaic's own messages have colours and several lines
         raise InputError(f"the analysis {formula!r} can't be read; write one {_EXAMPLE}") from None
-    _check_names(formula, schema, sides)
-    _check_terms(formula, sides)
+    _check_terms(formula, schema, sides)
     columns = tuple(name for name in schema.columns if _occurs(name, formula))
     if plain in schema.columns and _occurs(plain, right):
         raise InputError(f"the analysis {formula!r} has its outcome among the predictors; take it out")
@@ -168,19 +146,16 @@ def _occurs(name: str, text: str) -> bool:
     return re.search(rf"(?<![\w.]){re.escape(name)}(?![\w(])", text) is not None
 
 
-def _check_names(formula: str, schema: Schema, sides: dict[str, Any]) -> None:
+def _check_terms(formula: str, schema: Schema, sides: dict[str, Any]) -> None:
+    """Refuse unknown columns, and terms that are more than arithmetic: formulaic evaluates a term as Python."""
+    from formulaic.formula import SimpleFormula  # type: ignore[import-untyped]
+
     needed = {str(name) for one in sides.values() if one is not None for name in one.required_variables}
     for name in sorted(needed - {*schema.columns}):
         raise InputError(
             f"the analysis {formula!r} names {name!r}, which is no column of the schema; those are "
             f"{', '.join(schema.columns)}"
         )
-
-
-def _check_terms(formula: str, sides: dict[str, Any]) -> None:
-    """Refuse terms that are more than arithmetic: formulaic evaluates a term as Python, which could write files."""
-    from formulaic.formula import SimpleFormula  # type: ignore[import-untyped]
-
     for side in sides.values():
         if side is not None and not isinstance(side, SimpleFormula):
             raise InputError(
@@ -195,6 +170,7 @@ def _check_terms(formula: str, sides: dict[str, Any]) -> None:
 
 
 def _is_arithmetic(term: str) -> bool:
+    """Whether a term has nothing but arithmetic, comparisons and the functions that are allowed."""
     try:
         tree = ast.parse(re.sub("`[^`]*`", "column", term), mode="eval")
     except (SyntaxError, ValueError):
@@ -203,15 +179,12 @@ def _is_arithmetic(term: str) -> bool:
     for node in ast.walk(tree):
         if not isinstance(node, _SYNTAX):
             return False
-        if isinstance(node, ast.Attribute) and not (_name(node.value) == "np" and node.attr in _NUMPY):
-            return False
-        if id(node) in called and not isinstance(node, ast.Attribute) and _name(node) not in _TERMS:
+        if isinstance(node, ast.Attribute):
+            if not (isinstance(node.value, ast.Name) and node.value.id == "np" and node.attr in _NUMPY):
+                return False
+        elif id(node) in called and not (isinstance(node, ast.Name) and node.id in _TERMS):
             return False
     return True
-
-
-def _name(node: ast.AST) -> str | None:
-    return node.id if isinstance(node, ast.Name) else None
 
 
 def _family(family: Family | None, column: Column | None, name: str) -> Family:
@@ -247,12 +220,8 @@ def _stand_in(schema: Schema, columns: Sequence[str]) -> pd.DataFrame:
         elif has_number_levels(column):
             made[name] = np.array(column.levels, dtype=np.float64)[rows % column.n_values]
         else:
-            made[name] = _categories(rows % column.n_levels, column)
+            made[name] = pd.Categorical.from_codes(rows % column.n_levels, categories=pd.Index(column.names()))
     return pd.DataFrame(made, index=rows)
-
-
-def _categories(codes: IntArray, column: Column) -> Any:
-    return pd.Categorical.from_codes(codes, categories=pd.Index(column.names()))
 
 
 def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tuple[pd.DataFrame, BoolArray]:
@@ -260,16 +229,12 @@ def _values(frame: pd.DataFrame, schema: Schema, columns: Sequence[str]) -> tupl
     made, kept = {}, np.ones(len(frame), dtype=np.bool_)
     for name in columns if len(frame) else ():
         column = schema.columns[name]
-        if column.levels is None:
-            values = numbers(name, frame[name], column)
+        if column.levels is None or has_number_levels(column):
+            made[name] = values_of(frame, name, column)
+            kept &= ~np.isnan(made[name])
         else:
             codes = Table(frame[[name]], Schema(columns={name: column})).codes[name]
-            if not has_number_levels(column):
-                made[name] = _categories(codes, column)
-                continue
-            values = np.array([*map(float, column.levels), np.nan])[codes]
-        made[name] = values
-        kept &= ~np.isnan(values)
+            made[name] = pd.Categorical.from_codes(codes, categories=pd.Index(column.names()))
     return pd.DataFrame(made, index=np.arange(len(frame))), kept
 
 

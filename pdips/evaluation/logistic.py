@@ -1,11 +1,13 @@
 """Logistic regression for propensity scores: maximum likelihood, a fixed ridge, LASSO and ridge by cross-validation."""
 
 import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 
 RIDGE = 0.01
 """Half of it times the sum of squared coefficients is taken off the log-likelihood of SPECKS."""
@@ -15,7 +17,7 @@ _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path
 _MOST_EXPLAINED = 0.999  # of the null deviance
 _RIDGE_TOP = 1e3  # glmnet's: largest ridge penalty over the LASSO's
 _MOST_STEPS, _MOST_ROUNDS, _SWEEPS = 25, 200, 5
-_MOST_RIDGE_STEPS = 500
+_MOST_RIDGE_STEPS, _LEAST_PROMISE = 500, 1e-16
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
 _ROUNDING = 1e-13  # of deviance, a record
@@ -54,17 +56,8 @@ def orthonormal(x: FloatArray) -> FloatArray:
 
 
 def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
-    """Return fitted chances of a 1 in a logistic regression without a penalty.
+    """Return fitted chances of a 1 in a logistic regression without a penalty on columns from :func:`orthonormal`.
 
-    Parameters
-    ----------
-    z : ndarray of float64, shape (records, columns)
-        Without an intercept; from :func:`orthonormal`.
-    y : ndarray of float64, shape (records,)
-        0 or 1, both of which occur.
-
-    Notes
-    -----
     Where a combination of columns separates 0 from 1, maximum likelihood lies at infinity, but chances converge, to 0
     and 1. A ridge of 1e-12 a record, which moves no other fit by more than that, keeps the equations solvable, and the
     steps end when the likelihood hardly rises: chances are then right up to about 1e-8.
@@ -75,91 +68,109 @@ def maximum_likelihood(z: FloatArray, y: FloatArray) -> FloatArray:
     return chances
 
 
+def places_of(codes: IntArray, sizes: Sequence[int], *, interactions: bool) -> Iterator[IntArray]:
+    """Give each record's place among the indicators of all levels, a column at a time, then of all pairs of levels.
+
+    The place is -1 where a code is.
+    """
+    start = 0
+    for column, size in zip(codes.T, sizes, strict=True):
+        yield np.where(column < 0, -1, column + start)
+        start += size
+    for i, j in combinations(range(len(sizes)), 2) if interactions else ():
+        a, b = codes[:, i], codes[:, j]
+        yield np.where((a < 0) | (b < 0), -1, a * sizes[j] + b + start)
+        start += sizes[i] * sizes[j]
+
+
+def indicators_at(places: Iterable[IntArray], n_coefficients: int | None = None) -> Any:
+    """Return sparse indicators, a row a record, with a 1 at each of its places.
+
+    Without a number of coefficients those that are 0 throughout are left out.
+    """
+    from scipy.sparse import csr_array
+
+    at = np.column_stack([*places])
+    there = at >= 0
+    column = at[there]
+    if n_coefficients is None:
+        used = np.bincount(column, minlength=1) > 0
+        column, n_coefficients = (np.cumsum(used) - 1)[column], int(used.sum())
+    ends = np.cumsum(there.sum(axis=1))
+    return csr_array((np.ones(len(column)), column, np.append(0, ends)), shape=(len(at), n_coefficients))
+
+
 def ridge_logistic(
     features: Any, n_original: FloatArray, n_synthetic: FloatArray, *, ridge: float = RIDGE
 ) -> tuple[FloatArray, FloatArray]:
-    """Tell synthetic records from confidential ones by a ridge-penalised logistic regression on groups of records.
+    """Return coefficients and log odds of being synthetic of groups of records, by ridge-penalised logistic regression.
 
-    Parameters
-    ----------
-    features : scipy.sparse array, shape (groups, coefficients)
-        Without an intercept.
-    n_original, n_synthetic : ndarray of float64, shape (groups,)
-        Records of each table in each group; neither may be 0 throughout.
-    ridge : float
-        Half of it times the sum of squared coefficients, the intercept's left out, is taken off the log-likelihood.
-
-    Returns
-    -------
-    coefficients : ndarray of float64, shape (coefficients,)
-        Without the intercept.
-    log_odds : ndarray of float64, shape (groups,)
-        Of being synthetic, natural logarithms.
+    Features are sparse, without an intercept; half of ``ridge`` times the sum of squared coefficients, the intercept's
+    left out, is taken off the log-likelihood. Neither table may have no records at all. Newton's method, with halved
+    steps: the information matrix, which takes longest, is kept while steps go on shrinking. scikit-learn builds it at
+    each step from the records of both tables, and takes twice as long.
     """
-    from scipy.sparse import vstack
-    from sklearn.linear_model import LogisticRegression
+    from scipy.linalg import cho_factor, cho_solve
+    from scipy.sparse import diags_array
 
-    if not features.shape[1]:
-        return np.zeros(0), np.full(len(n_original), np.log(n_synthetic.sum() / n_original.sum()))
-    both = np.concatenate([n_original, n_synthetic])
-    synthetic = np.repeat([0, 1], len(n_original))[both > 0]
-    rows = vstack([features[n_original > 0], features[n_synthetic > 0]], format="csr")
-    model = LogisticRegression(
-        C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=1e-9, max_iter=_MOST_RIDGE_STEPS
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it goes on by another method where rounding stops this one
-        model.fit(rows, synthetic, sample_weight=both[both > 0])
-    if model.n_iter_[0] >= _MOST_RIDGE_STEPS:
-        warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
-    coefficients: FloatArray = model.coef_[0]
-    return coefficients, features @ coefficients + model.intercept_[0]
+    n, by_column = n_original + n_synthetic, features.T.tocsr()
+    penalty = np.append(_JITTER, np.full(features.shape[1], ridge))
 
+    def at(beta: FloatArray) -> tuple[float, FloatArray]:
+        log_odds = features @ beta[1:] + beta[0]
+        fit = n_synthetic @ log_odds - n @ np.logaddexp(0, log_odds)
+        return float(fit - penalty @ beta**2 / 2), log_odds
 
-def _deviance(eta: FloatArray, y: FloatArray) -> float:
-    return float(2 * (np.log(1 + np.exp(-np.abs(eta))).sum() + np.maximum(eta, 0).sum() - y @ eta))
+    factor: Any = None
+    beta, last = np.zeros(len(penalty)), np.inf
+    beta[0] = np.log(n_synthetic.sum() / n_original.sum())
+    value, log_odds = at(beta)
+    for _ in range(_MOST_RIDGE_STEPS):
+        chance = expit(log_odds)
+        rest, weight = n_synthetic - n * chance, n * chance * (1 - chance)
+        score = np.append(rest.sum(), by_column @ rest) - penalty * beta
+        if factor is None:
+            totals = np.append(weight.sum(), by_column @ weight)
+            information = np.empty((len(penalty), len(penalty)))
+            information[1:, 1:] = (by_column @ (diags_array(weight) @ features)).toarray()
+            information[0], information[:, 0] = totals, totals
+            factor, fresh = cho_factor(information + np.diag(penalty), overwrite_a=True), True
+        step = cho_solve(factor, score)
+        promise, part = float(score @ step), 1.0
+        if promise < _LEAST_PROMISE:
+            return beta[1:] + step[1:], at(beta + step)[1]
+        if promise > last / 1.5 and not fresh:
+            factor, last = None, np.inf
+            continue
+        while (new := at(beta + part * step))[0] < value - _ROUNDING * abs(value) and part > 1e-9:
+            part /= 2
+        beta, (value, log_odds) = beta + part * step, new
+        last, fresh = promise, False
+    warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
+    return beta[1:], log_odds
 
 
 def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:
     """Return fitted chances of a 1 in a LASSO or ridge logistic regression with its penalty from cross-validation.
 
-    Parameters
-    ----------
-    x : ndarray of float64, shape (records, columns)
-        Without an intercept; from :func:`standardised`.
-    y : ndarray of float64, shape (records,)
-        0 or 1, both of which occur.
-    penalty : {"lasso", "ridge"}
-        Absolute or half the squared coefficients.
-    rng : numpy.random.Generator
-        Deals the records out to 10 folds.
-
-    Notes
-    -----
-    As ``cv.glmnet`` with ``lambda.min`` (Friedman, Hastie and Tibshirani 2010): minimise the mean negative log
-    likelihood + lambda * penalty, the intercept free, for 100 lambdas in geometric progression from one that leaves no
-    column in (a thousand times that for ridge) to 1e-4 of it, or until the deviance hardly falls; take the lambda with
-    the smallest deviance over the folds left out, and all records. scikit-learn's ``LogisticRegressionCV`` takes ten
-    times as long, and another penalty a record inside the folds than outside.
+    As ``cv.glmnet`` with ``lambda.min`` (Friedman, Hastie and Tibshirani 2010), on columns from :func:`standardised`:
+    minimise the mean negative log-likelihood + lambda * penalty, the intercept free, for 100 lambdas in geometric
+    progression from one that leaves no column in (a thousand times that for ridge) to 1e-4 of it, or until the deviance
+    hardly falls; take the lambda with the smallest deviance over ten folds left out, and all records. scikit-learn's
+    ``LogisticRegressionCV`` takes ten times as long, and another penalty a record inside the folds than outside.
     """
-    sizes = _penalties(x, y, penalty)
-    path = _path(x, y, penalty, sizes)
+    top = float(np.abs(x.T @ (y - y.mean())).max(initial=0.0)) / len(y)
+    ratios = np.geomspace(1.0, _RATIO, N_PENALTIES) * (_RIDGE_TOP if penalty == "ridge" else 1.0)
+    path = _path(x, y, penalty, top * ratios if top else np.ones(1))
     loss = np.zeros(len(path))
     fold = rng.permutation(np.arange(len(y)) % N_FOLDS)
     for inside in (fold != j for j in range(min(N_FOLDS, len(y)) if len(path) > 1 else 0)):
         if len(np.unique(y[inside])) == 2:
-            fits = _path(x[inside], y[inside], penalty, sizes[: len(path)], whole=True)
+            fits = _path(x[inside], y[inside], penalty, top * ratios[: len(path)], whole=True)
             loss += [_deviance(intercept + x[~inside] @ beta, y[~inside]) for intercept, beta in fits]
     intercept, beta = path[int(loss.argmin())]
     chances: FloatArray = expit(intercept + x @ beta)
     return chances
-
-
-def _penalties(x: FloatArray, y: FloatArray, penalty: str) -> FloatArray:
-    top = float(np.abs(x.T @ (y - y.mean())).max(initial=0.0)) / len(y)
-    if top == 0.0:
-        return np.ones(1)
-    return top * (_RIDGE_TOP if penalty == "ridge" else 1.0) * np.geomspace(1.0, _RATIO, N_PENALTIES)
 
 
 def _path(
@@ -191,73 +202,65 @@ def penalised(
 ) -> tuple[float, FloatArray]:
     """Return intercept and coefficients that minimise mean negative log-likelihood + size * penalty.
 
-    Proximal Newton: the log-likelihood's quadratic at the last fit, with the intercept profiled out, has a ridge
-    solution in closed form, and a LASSO one that is linear once its signs are known: coordinate descent finds them.
-    Steps that don't help are halved.
+    Proximal Newton: each step minimises the log-likelihood's quadratic at the last fit, with the intercept profiled
+    out, and the penalty; steps that don't help are halved.
     """
+
+    def objective(eta: FloatArray, beta: FloatArray) -> float:
+        cost = np.abs(beta).sum() if penalty == "lasso" else 0.5 * beta @ beta
+        return _deviance(eta, y) / (2 * len(y)) + size * float(cost)
+
     intercept, beta = start
     eta = intercept + x @ beta
-    value = _objective(eta, y, beta, penalty, size)
+    value = objective(eta, beta)
     for _ in range(_MOST_STEPS):
         chance = expit(eta)
         weight = np.maximum(chance * (1 - chance), least_weight)
-        centre = weight @ x / weight.sum()
-        target = eta + (y - chance) / weight
-        weighted = weight[:, None] * (x - centre)
-        gram, product = weighted.T @ x / len(y), weighted.T @ target / len(y)
-        goal = _quadratic(gram, product, penalty, size, beta)
-        step = (float(weight @ target / weight.sum() - centre @ goal) - intercept, goal - beta)
-        move, part = step[0] + x @ step[1], 1.0
-        while (
-            new := _objective(eta + part * move, y, beta + part * step[1], penalty, size)
-        ) > value + _ROUNDING and part > 1e-6:
+        total, weighted = weight.sum(), x.T * weight
+        centre, target = weighted.sum(axis=1) / total, eta + (y - chance) / weight
+        middle = float(weight @ target / total)
+        gram = (weighted @ x - total * np.outer(centre, centre)) / len(y)
+        product = (weighted @ target - total * middle * centre) / len(y)
+        if penalty == "lasso" and len(product):
+            goal = _lasso(gram, product, size, beta)
+        else:
+            goal = np.linalg.solve(gram + size * np.eye(len(product)), product)
+        ahead, toward = middle - float(centre @ goal) - intercept, goal - beta
+        move, part = ahead + x @ toward, 1.0
+        while (new := objective(eta + part * move, beta + part * toward)) > value + _ROUNDING and part > 1e-6:
             part /= 2
         if new > value + _ROUNDING:
             break
-        intercept, beta, eta = intercept + part * step[0], beta + part * step[1], eta + part * move
+        intercept, beta, eta = intercept + part * ahead, beta + part * toward, eta + part * move
         done, value = value - new < _TOLERANCE, new
         if done:
             break
     return intercept, beta
 
 
-def _objective(eta: FloatArray, y: FloatArray, beta: FloatArray, penalty: str, size: float) -> float:
-    cost = np.abs(beta).sum() if penalty == "lasso" else 0.5 * beta @ beta
-    return _deviance(eta, y) / (2 * len(y)) + size * float(cost)
+def _deviance(eta: FloatArray, y: FloatArray) -> float:
+    return float(2 * (np.log1p(np.exp(-np.abs(eta))).sum() + np.maximum(eta, 0).sum() - y @ eta))
 
 
-def _quadratic(gram: FloatArray, product: FloatArray, penalty: str, size: float, start: FloatArray) -> FloatArray:
-    """Minimise b' gram b / 2 - product' b + size * penalty(b)."""
+def _lasso(gram: FloatArray, product: FloatArray, size: float, start: FloatArray) -> FloatArray:
+    """Minimise b' gram b / 2 - product' b + size |b|: linear once its signs are known, which coordinate descent finds.
+
+    The solution of those signs is taken when it has them and meets the conditions for the coefficients that are 0.
+    """
     k = len(product)
-    if penalty == "ridge" or not k:
-        solved: FloatArray = np.linalg.solve(gram + size * np.eye(k), product)
-        return solved
     gram = gram + _JITTER * np.eye(k)
     beta = start.copy()
     for _ in range(_MOST_ROUNDS):
-        exact = _with_signs(gram, product, size, np.sign(beta))
-        if exact is not None:
+        signs, exact = np.sign(beta), np.zeros(k)
+        kept, out = np.flatnonzero(signs), signs == 0
+        exact[kept] = np.linalg.solve(gram[np.ix_(kept, kept)], product[kept] - size * signs[kept])
+        if (np.sign(exact) == signs).all() and (np.abs(product - gram @ exact)[out] <= size * (1 + 1e-9)).all():
             return exact
-        _sweep(gram, product, size, beta)
+        rest = product - gram @ beta
+        for j in [*range(k)] * _SWEEPS:
+            pull = rest[j] + gram[j, j] * beta[j]
+            new = np.copysign(max(abs(pull) - size, 0.0), pull) / gram[j, j]
+            if new != beta[j]:
+                rest -= gram[j] * (new - beta[j])
+                beta[j] = new
     return beta
-
-
-def _with_signs(gram: FloatArray, product: FloatArray, size: float, signs: FloatArray) -> FloatArray | None:
-    """Return the LASSO solution if it has these signs: on them it is linear, and the conditions for it are checked."""
-    kept = np.flatnonzero(signs)
-    beta = np.zeros(len(signs))
-    beta[kept] = np.linalg.solve(gram[np.ix_(kept, kept)], product[kept] - size * signs[kept])
-    out = signs == 0
-    agrees = (np.sign(beta) == signs).all() and (np.abs(product - gram @ beta)[out] <= size * (1 + 1e-9)).all()
-    return beta if agrees else None
-
-
-def _sweep(gram: FloatArray, product: FloatArray, size: float, beta: FloatArray) -> None:
-    """Improve each coefficient in turn, in place, a few times over."""
-    rest = product - gram @ beta
-    for j in [*range(len(beta))] * _SWEEPS:
-        pull = rest[j] + gram[j, j] * beta[j]
-        new = np.copysign(max(abs(pull) - size, 0.0), pull) / gram[j, j]
-        if new != beta[j]:
-            rest -= gram[j] * (new - beta[j])
-            beta[j] = new

@@ -17,7 +17,6 @@ from pdips.data.table import Table, tally
 from pdips.errors import InputError
 from pdips.evaluation.encoding import (
     CodedRecords,
-    ColumnPair,
     TableLike,
     cell_ids,
     coded_columns,
@@ -83,15 +82,9 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[dict[str, Any]]:
     """Compare means and standard deviations of numeric columns that aren't public, with or without bins.
 
     Where the confidential table or a set is held as counts of distinct records, values are the middles of their bins.
-
-    Returns
-    -------
-    list of dict
-        By ``column``: ``mean`` and ``sd`` of the known values of the table; ``synthetic_mean`` and ``synthetic_sd``,
-        averaged over sets with known values, or None; ``shift``, the mean over sets of the absolute difference of
-        means, in standard deviations of the table (of an even spread between the bounds where that is 0);
-        ``ratio``, the mean standard deviation of the sets over that of the table; and the standard errors of both for a
-        resample of the table as large as a set. A column without known values is left out.
+    ``shift`` is in standard deviations of the table (of an even spread between the bounds where that is 0), ``ratio``
+    that of the sets over that of the table; their errors are standard errors for a resample of the table as large as a
+    set. A column without known values is left out.
     """
     schema, some = table.schema, [one for one in sets if len(one)]
     frames = [table.frame, *(one for one in some if isinstance(one, pd.DataFrame))]
@@ -203,9 +196,12 @@ def k_way(
     original = CodedRecords.of_table(table)
     synthetic = [CodedRecords.of_set(one, table.schema) for one in _some(sets)]
     if weighted:
+        sources = [table.frame, *sets]
+        if any(isinstance(source, LargeSet) for source in sources):
+            raise InputError("weights are not supported for sets too large to hold")
         original, *synthetic = [
-            replace(rows, weights=_weights(source, table.schema))
-            for rows, source in zip((original, *synthetic), (table.frame, *sets), strict=True)
+            replace(rows, weights=weights_of(source, table.schema))
+            for rows, source in zip((original, *synthetic), sources, strict=True)
         ]
     found = {}
     for chosen in subsets(len(names), k, n_draws, rng):
@@ -213,12 +209,6 @@ def k_way(
         apart = [_full_distance(original.of(columns), rows.of(columns), widths) / 2 for rows in synthetic]
         found[tuple(names[j] for j in chosen)] = float(np.mean(apart))
     return {"k": k, "mean": float(np.mean(list(found.values()))), "max": max(found.values()), "by_margin": found}
-
-
-def _weights(source: SyntheticSet, schema: Schema) -> FloatArray:
-    if isinstance(source, LargeSet):
-        raise InputError("weights are not supported for sets too large to hold")
-    return weights_of(source, schema)
 
 
 def _some[T](sets: Sequence[T]) -> Sequence[T]:
@@ -318,27 +308,23 @@ def k_marginal(
 
     Notes
     -----
-    Task, Bhagat and Howarth (2021), as in section 4.2 of paper 002: a numeric column has six bins, (-inf, Min], (Min,
-    Q1], (Q1, Median], (Median, Q3], (Q3, Max] and (Max, inf), with the quantiles of the *original* (R's type 7, the
-    default of numpy and of R), so that only its smallest value falls into the first and nothing of it into the last
-    bin. Bins that coincide, for the column has few values, are empty. A level is a bin of its own, and so is missing.
-    With shares of both tables in all combinations of bins,
-
-        score = 1000 (2 - sum abs(share - share)) / 2.
-
-    The authors' code divides both counts by the size of the original, which is the same for tables of one size.
+    Task, Bhagat and Howarth (2021); ``docs/utility.md#k-marginal-score``. A numeric column has six bins, by the
+    quartiles (R's type 7) of the *original*, open on the left; a level is a bin of its own, and so is missing. The
+    score is 1000 (2 - sum abs(share - share)) / 2 over all combinations of bins.
     """
     pairs = paired(original, synthetic, columns)
     if not 1 <= k <= len(pairs):
         raise InputError(f"k must be from 1 to the number of columns, {len(pairs)}, not {k}")
-    names = [pair.name for pair in pairs]
-    coded = [_in_quartile_bins(pair) for pair in pairs]
+    names, n = [pair.name for pair in pairs], len(pairs[0].original)
+    coded = [
+        bins_of(pair.pooled, pair.original) if pair.levels is None else pair.pooled.astype(np.int64) for pair in pairs
+    ]
     sizes = [int(codes.max()) + 1 for codes in coded]
-    n = len(pairs[0].original)
     found = {}
     for chosen in subsets(len(pairs), k, n_draws, rng):
-        cells = cell_ids(np.column_stack([coded[j] for j in chosen]), [sizes[j] for j in chosen])
-        found[tuple(names[j] for j in chosen)] = _k_marginal_score(cells, n)
+        codes = np.column_stack([coded[j] for j in chosen])
+        apart = _full_distance(CodedRecords(codes[:n]), CodedRecords(codes[n:]), [sizes[j] for j in chosen])
+        found[tuple(names[j] for j in chosen)] = 1000 * (2 - apart) / 2
     return KMarginal(score=float(np.mean(list(found.values()))), by_columns=found)
 
 
@@ -349,36 +335,16 @@ def bins_of(values: FloatArray, original: FloatArray) -> IntArray:
     return np.where(np.isnan(values), N_BINS, np.searchsorted(edges, values, side="left"))
 
 
-def _in_quartile_bins(pair: ColumnPair) -> IntArray:
-    return pair.pooled.astype(np.int64) if pair.levels is not None else bins_of(pair.pooled, pair.original)
-
-
-def _k_marginal_score(cells: IntArray, n_original: int) -> float:
-    if cells.max() >= 4 * len(cells):
-        _, cells = np.unique(cells, return_inverse=True)
-    size = int(cells.max()) + 1
-    shares = [np.bincount(part, minlength=size) / len(part) for part in (cells[:n_original], cells[n_original:])]
-    return 1000 * (2 - float(np.abs(shares[0] - shares[1]).sum())) / 2
-
-
 # ---- tests of association ----
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Association:
-    """Conclusions of chi-square tests on the table and on the synthetic sets.
+    """Conclusions of chi-square tests of every two columns on the table and, combined, on the synthetic sets.
 
-    Attributes
-    ----------
-    pairs : list of tuple of str
-        Every two columns.
-    p_original, p_synthetic : ndarray of float64, shape (pairs,)
-        p-values on the table, and combined over the synthetic sets.
-    consistency, reference : dict of float to float
-        By level of significance, the share of pairs on which table and sets conclude alike; and the same for a single
-        set drawn with replacement from the table itself.
-    crosstab : DataFrame, 4 by 4
-        Number of pairs by category of the original (rows) and of the synthetic p-value (columns).
+    ``consistency`` is by level of significance the share of pairs on which both conclude alike, ``reference`` the same
+    for a single set drawn with replacement from the table itself; ``crosstab`` counts pairs by category of the
+    original (rows) and of the synthetic p-value (columns).
     """
 
     pairs: list[tuple[str, str]]
@@ -403,54 +369,38 @@ def chi_square(table: Table, sets: Sequence[pd.DataFrame], *, rng: np.random.Gen
 
     Notes
     -----
-    No correction for continuity nor for the number of tests, as in section 4.3 of paper 000 (Bowen, Liu and Su 2021).
-    A test leaves out levels that its own table doesn't have, and its degrees of freedom are those of what is left; with
-    none left (a column with one level only, or no records) the statistic is 0 and the p-value 1.
-
-    :func:`combine_chi_square` wants one number of degrees of freedom: it is the largest among the sets. A set that
-    lacks levels enters with the statistic that has the same p-value at that number (its own statistic, where the
-    p-value is below what a double can hold). With one set the p-value is its own.
+    Bowen, Liu and Su (2021), section 4.3, without corrections: ``docs/utility.md#chi-square-tests-of-association``. A
+    test leaves out levels that its own table doesn't have; with no degrees of freedom left the p-value is 1. A set that
+    lacks levels enters the combination with the statistic that has the same p-value at the largest number of degrees
+    of freedom among the sets.
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     original = table_codes(table)
-    p_original = _p_values([original], sizes)
-    p_synthetic = _p_values([codes_of(frame, table.schema) for frame in _some(sets)], sizes)
-    p_resample = _p_values([resampled(original, rng)], sizes)
+    ours = _p_values([original], sizes)
+    theirs = _p_values([codes_of(frame, table.schema) for frame in _some(sets)], sizes)
+    crosstab = np.zeros((len(CATEGORIES), len(CATEGORIES)), dtype=np.int64)
+    np.add.at(crosstab, (np.searchsorted(LEVELS, ours), np.searchsorted(LEVELS, theirs)), 1)
     return Association(
         pairs=list(combinations(names, 2)),
-        p_original=p_original,
-        p_synthetic=p_synthetic,
-        consistency=_consistency(p_original, p_synthetic),
-        crosstab=_crosstab(p_original, p_synthetic),
-        reference=_consistency(p_original, p_resample),
+        p_original=ours,
+        p_synthetic=theirs,
+        consistency=_consistency(ours, theirs),
+        crosstab=pd.DataFrame(crosstab, pd.Index(CATEGORIES, name="original"), pd.Index(CATEGORIES, name="synthetic")),
+        reference=_consistency(ours, _p_values([resampled(original, rng)], sizes)),
     )
 
 
 def combine_chi_square(statistics: ArrayLike, df: int) -> float:
-    """Combine chi-square statistics of several sets into one p-value.
+    """Combine chi-square statistics of one hypothesis, with ``df`` degrees of freedom, into one p-value.
 
-    Parameters
-    ----------
-    statistics : array_like, shape (sets,)
-        Chi-square statistics ``d`` of the same hypothesis; a single one keeps its own p-value.
-    df : int
-        Their degrees of freedom ``k``.
-
-    Raises
-    ------
-    InputError
-        If there are no statistics, one is negative or not finite, or ``df`` is below 1.
-
-    Notes
-    -----
     Li, Meng, Raghunathan and Rubin (1991), *Significance levels from repeated p-values with multiply-imputed data*,
     Statistica Sinica 1, 65-92: with ``r = (1 + 1/m) var(sqrt d)``, variance with m - 1 below,
 
         D = (mean(d) / k - (m + 1) / (m - 1) r) / (1 + r),
 
     referred to the F distribution with ``k`` and ``k^(-3/m) (m - 1) (1 + 1/r)^2`` degrees of freedom (to chi-square for
-    ``r = 0``). It was made for imputed data; paper 000 uses it for synthetic sets. Where sets disagree, as under much
-    noise, it is conservative: D may even be negative, and the p-value is then 1.
+    ``r = 0``). It was made for imputed data. Where sets disagree, as under much noise, it is conservative: D may even
+    be negative, and the p-value is then 1. A single statistic keeps its own.
     """
     from scipy.special import chdtrc, fdtrc
 
@@ -482,20 +432,15 @@ def pearson(counts: FloatArray) -> tuple[float, int]:
 
 def _p_values(tables: Sequence[IntArray], sizes: Sequence[int]) -> FloatArray:
     """Return the p-value of each pair of columns, combined over tables."""
-    pairs = combinations(range(len(sizes)), 2)
-    return np.array(
-        [_combined_p_value([pearson(_two_way_counts(codes, i, j, sizes)) for codes in tables]) for i, j in pairs]
-    )
-
-
-def _two_way_counts(codes: IntArray, i: int, j: int, sizes: Sequence[int]) -> FloatArray:
-    cells = np.bincount(codes[:, i] * sizes[j] + codes[:, j], minlength=sizes[i] * sizes[j])
-    return cells.reshape(sizes[i], sizes[j]).astype(np.float64)
-
-
-def _combined_p_value(tests: Sequence[tuple[float, int]]) -> float:
-    df = max(own for _, own in tests)
-    return combine_chi_square([_at_df(statistic, own, df) for statistic, own in tests], df) if df else 1.0
+    found = []
+    for i, j in combinations(range(len(sizes)), 2):
+        shape = (sizes[i], sizes[j])
+        counts = [np.bincount(c[:, i] * sizes[j] + c[:, j], minlength=prod(shape)).reshape(shape) for c in tables]
+        tests = [pearson(each.astype(np.float64)) for each in counts]
+        df = max(own for _, own in tests)
+        statistics = [_at_df(statistic, own, df) for statistic, own in tests]
+        found.append(combine_chi_square(statistics, df) if df else 1.0)
+    return np.array(found)
 
 
 def _at_df(statistic: float, own: int, df: int) -> float:
@@ -510,10 +455,3 @@ def _at_df(statistic: float, own: int, df: int) -> float:
 
 def _consistency(a: FloatArray, b: FloatArray) -> dict[float, float]:
     return {level: float(np.mean((a <= level) == (b <= level))) if len(a) else float("nan") for level in LEVELS}
-
-
-def _crosstab(original: FloatArray, synthetic: FloatArray) -> pd.DataFrame:
-    counts = np.zeros((len(CATEGORIES), len(CATEGORIES)), dtype=np.int64)
-    np.add.at(counts, (np.searchsorted(LEVELS, original), np.searchsorted(LEVELS, synthetic)), 1)
-    index = pd.Index(CATEGORIES, name="original")
-    return pd.DataFrame(counts, index=index, columns=pd.Index(CATEGORIES, name="synthetic"))

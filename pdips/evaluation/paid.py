@@ -15,11 +15,10 @@ import pandas as pd
 
 from pdips.arrays import IntArray
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import ReleaseFolder, ReleaseIdentity, open_release, open_table
 from pdips.evaluation.encoding import codes_of, grouped, resampled, sizes_of, table_codes
-from pdips.evaluation.logistic import ridge_logistic
+from pdips.evaluation.logistic import indicators_at, places_of, ridge_logistic
 from pdips.mechanism import LARGEST_EPSILON, Drawn, Mechanism
 from pdips.privacy.curator import Clock, Curator
 from pdips.privacy.ledger import Ledger
@@ -28,7 +27,7 @@ from pdips.privacy.noise import LARGEST_SCALE
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.documents import PaidDocument, StatedLoss, StatedSpend, write_json
-from pdips.release.release import Release, software
+from pdips.release.release import software
 
 FILE = PaidDocument.file
 MEASURES = {
@@ -112,17 +111,14 @@ class PaidEvaluation(Mechanism):
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure the published sets against the table; no set is made."""
-        noisy = [
-            int(curator.count(step, measure)[0])
-            for step, measure in zip(plan.steps, (self._score_distance, self._margin_distance), strict=True)
-        ]
+        score, codes, (on_score, on_margins) = self.score, self.codes, plan.steps
+        scores, sizes = [score.of(other) for other in codes], sizes_of(plan.schema)
+        answers = (
+            curator.count(on_score, lambda table: np.array([ks_steps(score.of(table_codes(table)), scores)])),
+            curator.count(on_margins, lambda table: np.array([margins_steps(table_codes(table), codes, sizes)])),
+        )
+        noisy = [int(steps) for (steps,) in answers]
         return Drawn(sets=(), statistics={"measures": pd.DataFrame({"measure": [*MEASURES], "noisy_steps": noisy})})
-
-    def _score_distance(self, table: Table) -> IntArray:
-        return np.array([ks_of(table_codes(table), self.codes, self.score)])
-
-    def _margin_distance(self, table: Table) -> IntArray:
-        return np.array([tvd_of(table_codes(table), self.codes, self.score)])
 
     @cached_property
     def score(self) -> "PublicScore":
@@ -204,7 +200,7 @@ def evaluate_paid(
     with clock.step("fitting the public score"):
         score = mechanism.score
     if rng is None:
-        _check_writable(release.home)
+        _write(release.home, None)
     with nullcontext() if ledger is None else ledger.reserve(mechanism, release.schema, explain=explain):
         with clock.step("reading the table"):
             confidential = open_table(table, release)
@@ -212,30 +208,43 @@ def evaluate_paid(
         references = mechanism.references(confidential.n_records)
         with clock.step("charging and measuring"):
             figures, _ = mechanism.release(confidential, ledger=ledger, rng=rng)
-    found = _document(release, figures, plan, references, confidential.n_records, score)
+    noisy = figures.statistics["measures"]["noisy_steps"]
+    n = confidential.n_records
+    found = PaidDocument.model_validate(
+        {
+            "mechanism": figures.mechanism,
+            "release": ReleaseIdentity.of(release.document).model_dump(),
+            "measures": [
+                {
+                    "measure": name,
+                    "reading": reading,
+                    "value": min(1.0, max(0.0, int(steps) / n)),
+                    "noisy_steps": int(steps),
+                    "steps": n,
+                    "standard_deviation_of_noise": step.standard_deviation / n,
+                    "reference": reference,
+                }
+                for (name, reading), step, steps, reference in zip(
+                    MEASURES.items(), plan.steps, noisy, references, strict=True
+                )
+            ],
+            "references": "what a resample of the first synthetic set scores against it; they cost nothing",
+            "score": score.describe(),
+            "privacy": StatedLoss.model_validate(figures.loss),
+            "spends": [StatedSpend.model_validate(spend) for spend in figures.spends],
+            "software": software(),
+            "receipt": None if figures.receipt is None else asdict(figures.receipt),
+        }
+    )
     if not figures.reproducible:
         _write(release.home, found)
     return found
 
 
-def measured_steps(table: Table, sets: Sequence[pd.DataFrame], score: "PublicScore") -> tuple[int, int]:
-    """Return both measures in whole parts of the number of records: exact, and confidential."""
-    return steps_of(table_codes(table), [codes_of(frame, score.schema) for frame in sets], score)
-
-
 def steps_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> tuple[int, int]:
-    """Return both measures of codes against codes."""
-    return ks_of(original, others, score), tvd_of(original, others, score)
-
-
-def ks_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> int:
-    """Return n times the mean Kolmogorov-Smirnov distance of the score, in whole steps."""
-    return ks_steps(score.of(original), [score.of(other) for other in others])
-
-
-def tvd_of(original: IntArray, others: Sequence[IntArray], score: "PublicScore") -> int:
-    """Return n times the mean total variation distance of small margins, in whole steps."""
-    return margins_steps(original, others, sizes_of(score.schema))
+    """Return both measures of codes against codes, in whole parts of their number: exact, and confidential."""
+    on_score = ks_steps(score.of(original), [score.of(other) for other in others])
+    return on_score, margins_steps(original, others, sizes_of(score.schema))
 
 
 def _refuse(release: ReleaseFolder) -> None:
@@ -257,58 +266,20 @@ def _refuse(release: ReleaseFolder) -> None:
         )
 
 
-def _document(
-    release: ReleaseFolder, figures: Release, plan: Plan, references: tuple[float, float], n: int, score: "PublicScore"
-) -> PaidDocument:
-    noisy = [int(steps) for steps in figures.statistics["measures"]["noisy_steps"]]
-    return PaidDocument.model_validate(
-        {
-            "mechanism": figures.mechanism,
-            "release": ReleaseIdentity.of(release.document).model_dump(),
-            "measures": [
-                {
-                    "measure": name,
-                    "reading": reading,
-                    "value": min(1.0, max(0.0, steps / n)),
-                    "noisy_steps": steps,
-                    "steps": n,
-                    "standard_deviation_of_noise": step.standard_deviation / n,
-                    "reference": reference,
-                }
-                for (name, reading), step, steps, reference in zip(
-                    MEASURES.items(), plan.steps, noisy, references, strict=True
-                )
-            ],
-            "references": "what a resample of the first synthetic set scores against it; they cost nothing",
-            "score": score.describe(),
-            "privacy": StatedLoss.model_validate(figures.loss),
-            "spends": [StatedSpend.model_validate(spend) for spend in figures.spends],
-            "software": software(),
-            "receipt": None if figures.receipt is None else asdict(figures.receipt),
-        }
-    )
-
-
-def _hidden(home: Path) -> Path:
-    return home.parent / f".{FILE}"
-
-
-def _check_writable(home: Path) -> None:
+def _write(home: Path, found: PaidDocument | None) -> None:
+    """Write the evaluation, or, before anything is charged, see whether it can be written."""
+    hidden = home.parent / f".{FILE}"
     try:
-        for place in (_hidden(home), home / FILE):
+        if found is not None:
+            write_json(hidden, found.contents())
+            hidden.replace(home / FILE)
+            return
+        for place in (hidden, home / FILE):
             place.write_text("", encoding="utf-8")
             place.unlink()
     except OSError as error:
-        raise InputError(f"can't write {home / FILE}: {error.strerror}; nothing was charged") from None
-
-
-def _write(home: Path, found: PaidDocument) -> None:
-    hidden = _hidden(home)
-    try:
-        write_json(hidden, found.contents())
-        hidden.replace(home / FILE)
-    except OSError as error:
-        raise InputError(f"can't write {home / FILE}: {error.strerror}; a spend on record stays charged") from None
+        what = "a spend on record stays charged" if found else "nothing was charged"
+        raise InputError(f"can't write {home / FILE}: {error.strerror}; {what}") from None
 
 
 # ---- the public score ----
@@ -316,16 +287,9 @@ def _write(home: Path, found: PaidDocument) -> None:
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class PublicScore:
-    """A score: a sum of whole numbers, one for each level and each pair of levels that a record has.
+    """A score: a sum of whole ``coefficients``, in steps of 2^-20 nats, of each level and pair of levels of a record.
 
-    Attributes
-    ----------
-    schema : Schema
-        Public.
-    coefficients : ndarray of int64
-        In steps of 2^-20 nats, of every level of every column, then of every pair of levels of two columns.
-    interactions : bool
-        Whether pairs enter.
+    They are of every level of every column, then, if ``interactions`` enter, of every pair of levels of two columns.
     """
 
     schema: Schema
@@ -334,10 +298,9 @@ class PublicScore:
 
     def of(self, codes: IntArray) -> IntArray:
         """Return the score of each record: whole numbers that depend on that record and on public ones only."""
-        places = _places(codes, sizes_of(self.schema), self.interactions)
         total = np.zeros(len(codes), dtype=np.int64)
-        for column in places:
-            total += self.coefficients[column]
+        for place in places_of(codes, sizes_of(self.schema), interactions=self.interactions):
+            total += self.coefficients[place]
         return total
 
     def describe(self) -> dict[str, Any]:
@@ -354,28 +317,13 @@ class PublicScore:
 def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScore:
     """Fit a classifier that tells published sets from records drawn evenly over the schema's levels and bins.
 
-    Parameters
-    ----------
-    sets : sequence of DataFrame
-        Published, so nothing confidential comes in.
-    schema : Schema
-        Public.
-
-    Returns
-    -------
-    PublicScore
-        The log odds, rounded: about the log density of the sets' records.
-
-    Raises
-    ------
-    InputError
-        If no set has a record, or there are more than 5,000 levels.
+    The log odds, rounded, are about the log density of the sets' records: nothing confidential comes in.
     """
     sizes = sizes_of(schema)
     if sum(sizes) > MOST_COEFFICIENTS:
         raise InputError(f"a score needs at most {MOST_COEFFICIENTS:,} levels and bins in all; choose coarser bins")
-    pairs = sum(a * b for a, b in combinations(sizes, 2))
-    interactions = sum(sizes) + pairs <= MOST_COEFFICIENTS
+    with_pairs = sum(sizes) + sum(a * b for a, b in combinations(sizes, 2))
+    interactions = with_pairs <= MOST_COEFFICIENTS
     rng = np.random.default_rng(SEED)
     made = np.vstack([codes_of(frame, schema) for frame in sets])
     if not len(made):
@@ -384,8 +332,8 @@ def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScor
         made = made[rng.choice(len(made), MOST_RECORDS, replace=False)]
     even = np.column_stack([rng.integers(size, size=len(made)) for size in sizes])
     rows, n_even, n_made = grouped(even, made, sizes)
-    n_coefficients = sum(sizes) + (pairs if interactions else 0)
-    coefficients, _ = ridge_logistic(_indicators(rows, sizes, interactions, n_coefficients), n_even, n_made)
+    places = places_of(rows, sizes, interactions=interactions)
+    coefficients, _ = ridge_logistic(indicators_at(places, with_pairs if interactions else sum(sizes)), n_even, n_made)
     return PublicScore(
         schema=schema, coefficients=np.rint(coefficients * STEPS).astype(np.int64), interactions=interactions
     )
@@ -394,68 +342,42 @@ def fit_public_score(sets: Sequence[pd.DataFrame], schema: Schema) -> PublicScor
 def ks_steps(original: IntArray, others: Sequence[IntArray]) -> int:
     """Return n times the mean Kolmogorov-Smirnov distance of scores, rounded to a whole number, exactly.
 
-    Parameters
-    ----------
-    original : ndarray of int64, shape (n,)
-        Scores of the confidential records.
-    others : sequence of ndarray of int64, shape (records,)
-        Scores of each set; a set without records is 1 away.
-
-    Returns
-    -------
-    int
-        ``floor(n * mean + 1/2)``, from 0 to n.
+    A set without records is 1 away.
     """
-    return rounded(sum((_ks(original, other) for other in others), Fraction(0)) / len(others), len(original))
+    n, total = len(original), Fraction(0)
+    for other in others:
+        if not len(other):
+            total += 1
+            continue
+        _, place = np.unique(np.concatenate([original, other]), return_inverse=True)
+        total += Fraction(int(np.abs(np.cumsum(_differences(place, n))).max()), n * len(other))
+    return rounded(total / len(others), n)
 
 
 def margins_steps(original: IntArray, others: Sequence[IntArray], sizes: Sequence[int]) -> int:
     """Return n times the mean total variation distance of all one-way and two-way margins, rounded, exactly.
 
-    Parameters
-    ----------
-    original : ndarray of int64, shape (n, columns)
-        Codes of the confidential records.
-    others : sequence of ndarray of int64, shape (records, columns)
-        Codes of each set; one without records is 1 away.
-    sizes : sequence of int
-        Levels of each column.
-
-    Returns
-    -------
-    int
-        ``floor(n * mean + 1/2)``, from 0 to n.
+    A set without records is 1 away.
     """
-    margins = margins_of(len(sizes))
-    total = sum((_tvd(original, other, sizes, margin) for other in others for margin in margins), Fraction(0))
-    return rounded(total / (len(others) * len(margins)), len(original))
-
-
-def margins_of(n_columns: int) -> list[tuple[int, ...]]:
-    """Return all single columns and all pairs."""
-    return [*((j,) for j in range(n_columns)), *combinations(range(n_columns), 2)]
+    n, total = len(original), Fraction(0)
+    margins = [*((j,) for j in range(len(sizes))), *combinations(range(len(sizes)), 2)]
+    for other in others:
+        if not len(other):
+            total += len(margins)
+            continue
+        both = np.vstack([original, other])
+        for margin in margins:
+            shape = tuple(sizes[j] for j in margin)
+            place = np.ravel_multi_index(tuple(both[:, j] for j in margin), shape)
+            if prod(shape) > 4 * len(both):
+                _, place = np.unique(place, return_inverse=True)
+            total += Fraction(int(np.abs(_differences(place, n)).sum()), 2 * n * len(other))
+    return rounded(total / (len(others) * len(margins)), n)
 
 
 def rounded(distance: Fraction, n: int) -> int:
     """Return ``floor(n * distance + 1/2)``: what moves n * distance by at most a whole k moves it by at most k."""
     return (2 * n * distance.numerator + distance.denominator) // (2 * distance.denominator)
-
-
-def _ks(original: IntArray, other: IntArray) -> Fraction:
-    if not len(other):
-        return Fraction(1)
-    _, place = np.unique(np.concatenate([original, other]), return_inverse=True)
-    return Fraction(int(np.abs(np.cumsum(_differences(place, len(original)))).max()), len(original) * len(other))
-
-
-def _tvd(original: IntArray, other: IntArray, sizes: Sequence[int], margin: tuple[int, ...]) -> Fraction:
-    if not len(other):
-        return Fraction(1)
-    both = np.vstack([original, other])
-    place = np.ravel_multi_index(tuple(both[:, j] for j in margin), tuple(sizes[j] for j in margin))
-    if prod(sizes[j] for j in margin) > 4 * len(both):
-        _, place = np.unique(place, return_inverse=True)
-    return Fraction(int(np.abs(_differences(place, len(original))).sum()), 2 * len(original) * len(other))
 
 
 def _differences(place: IntArray, n: int) -> IntArray:
@@ -465,22 +387,3 @@ def _differences(place: IntArray, n: int) -> IntArray:
         raise InputError("the table and the sets have too many records for exact comparison")
     first, second = np.bincount(place[:n], minlength=size), np.bincount(place[n:], minlength=size)
     return first * n_other - second * n
-
-
-def _places(codes: IntArray, sizes: Sequence[int], interactions: bool) -> list[IntArray]:
-    """Return the place of each record's indicators among all coefficients, one array a column or pair."""
-    starts = np.cumsum([0, *sizes])
-    places = [codes[:, j] + starts[j] for j in range(len(sizes))]
-    start = int(starts[-1])
-    for i, j in combinations(range(len(sizes)), 2) if interactions else ():
-        places.append(codes[:, i] * sizes[j] + codes[:, j] + start)
-        start += sizes[i] * sizes[j]
-    return places
-
-
-def _indicators(rows: IntArray, sizes: Sequence[int], interactions: bool, n_coefficients: int) -> Any:
-    from scipy.sparse import csr_array
-
-    places = np.column_stack(_places(rows, sizes, interactions))
-    row = np.repeat(np.arange(len(rows)), places.shape[1])
-    return csr_array((np.ones(places.size), (row, places.ravel())), shape=(len(rows), n_coefficients))

@@ -1,7 +1,7 @@
 """What the pictures of an evaluation need: shares of cells, never a record. For inside use only."""
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -24,25 +24,10 @@ SCORES_FROM = "SPECKS"
 
 
 def pictures(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Measure]) -> Pictures:
-    """Work out what the pictures of an evaluation show.
+    """Work out what the pictures of an evaluation show; its measures say which pairs of columns are furthest apart.
 
-    Parameters
-    ----------
-    table : Table
-        The confidential table, not counted.
-    sets : sequence of DataFrame
-        Synthetic sets of its schema.
-    measures : sequence of Measure
-        The general measures: they have the propensity scores, and say which pairs of columns are furthest apart.
-
-    Returns
-    -------
-    Pictures
-        ``propensity``: how the scores of SPECKS' classifier are spread over the hundredths of [0, 1], table and sets,
-        averaged over the sets, and the distance and where it is found by set; None without SPECKS. ``densities``: for
-        each numeric column, :func:`density`. ``pairs``: for the 4 pairs of columns furthest apart,
-        :func:`difference`. Shares are of weights where the schema names them, each table by its own, but for
-        ``propensity``, which counts records. Sets without records are left out.
+    Shares are of weights where the schema names them, each table by its own, but for ``propensity``, which counts
+    records. Sets without records are left out.
     """
     kept = [frame for frame in sets if len(frame)]
     found = {measure.name: measure for measure in measures}
@@ -62,23 +47,9 @@ def pictures(table: Table, sets: Sequence[pd.DataFrame], measures: Sequence[Meas
 
 
 def density(table: Table, sets: Sequence[pd.DataFrame], name: str) -> dict[str, Any]:
-    """Return the shares of the cells of a numeric column.
+    """Return the shares of the cells of a numeric column in the table and, the mean, in sets with records.
 
-    Parameters
-    ----------
-    table : Table
-        The confidential table.
-    sets : sequence of DataFrame
-        Synthetic sets, each with records.
-    name : str
-        A numeric column.
-
-    Returns
-    -------
-    dict
-        ``column``, ``label``, ``unit``, ``log`` (whether its scale is), ``edges`` of at most 60 cells (see
-        :func:`cells`), ``table`` and ``sets`` (a share a cell, the mean over the sets; empty without sets),
-        ``missing`` (the two shares that are missing, or None where none may be).
+    ``missing`` are the two shares that are missing, or None where none may be.
     """
     column = table.schema.columns[name]
     edges = cells(column)
@@ -114,28 +85,19 @@ def cells(column: Column) -> FloatArray:
 
 
 def difference(table: Table, sets: Sequence[pd.DataFrame], schema: Schema, pair: Sequence[str]) -> dict[str, Any]:
-    """Return by how much the shares of the cells of two columns differ.
+    """Return by how much the shares of the cells of two columns differ: the mean over sets minus that in the table.
 
-    Parameters
-    ----------
-    table : Table
-        The confidential table.
-    sets : sequence of DataFrame
-        Synthetic sets, each with records.
-    schema : Schema
-        The table's, with bins for every numeric column.
-    pair : sequence of str
-        Two columns.
-
-    Returns
-    -------
-    dict
-        ``columns`` (the pair), ``labels``, ``levels`` (two lists of at most 14 names; neighbouring bins are taken
-        together, and so are the levels that differ least), ``difference`` (shape (levels, levels): mean share over
-        the sets minus the share in the table, of records or of weights).
+    ``levels`` are two lists of at most 14 names: neighbouring bins are taken together, and so are the levels that
+    differ least. The schema is the table's with bins for every numeric column.
     """
     columns = {name: schema.columns[name] for name in pair}
-    places, apart = _apart([table.frame, *sets], table.schema, columns)
+    width = [*columns.values()][1].n_levels
+    frames, plain = [table.frame, *sets], Schema(columns=columns)
+    coded = [[*Table(frame[list(columns)], plain).codes.values()] for frame in frames]
+    cells, place = np.unique(np.concatenate([a * width + b for a, b in coded]), return_inverse=True)
+    parts = np.split(place, np.cumsum([len(frame) for frame in frames])[:-1])
+    ours, *theirs = [_weighed(frame, table.schema, part, len(cells)) for frame, part in zip(frames, parts, strict=True)]
+    apart, places = np.mean(theirs, axis=0) - ours, (cells // width, cells % width)
     merged = [
         _merged(column, np.bincount(place, np.abs(apart), minlength=column.n_levels))
         for column, place in zip(columns.values(), places, strict=True)
@@ -158,21 +120,6 @@ def _shares_of(frame: pd.DataFrame, schema: Schema, name: str, edges: FloatArray
     return _weighed(frame, schema, np.where(np.isnan(values), n_cells, place), n_cells + 1)
 
 
-def _apart(
-    frames: Sequence[pd.DataFrame], schema: Schema, columns: Mapping[str, Column]
-) -> tuple[tuple[IntArray, IntArray], FloatArray]:
-    """Return the levels of the cells that occur, and the mean share of the frames but the first, minus the first's."""
-    width = [*columns.values()][1].n_levels
-    plain = Schema(columns=dict(columns))
-    coded = [[*Table(frame[list(columns)], plain).codes.values()] for frame in frames]
-    ends = np.cumsum([len(frame) for frame in frames])[:-1]
-    cells, place = np.unique(np.concatenate([a * width + b for a, b in coded]), return_inverse=True)
-    ours, *theirs = [
-        _weighed(frame, schema, part, len(cells)) for frame, part in zip(frames, np.split(place, ends), strict=True)
-    ]
-    return (cells // width, cells % width), np.mean(theirs, axis=0) - ours
-
-
 def _weighed(frame: pd.DataFrame, schema: Schema, place: IntArray, n_places: int) -> FloatArray:
     weights = None if schema.records.weight is None else weights_of(frame, schema)
     return CodedRecords(place[:, None], weights=weights).shares(place, n_places)
@@ -193,14 +140,13 @@ def _merged(column: Column, apart: FloatArray) -> tuple[list[str], IntArray]:
     else:
         starts = np.linspace(0, n, most + 1).round().astype(np.int64)
         groups = np.searchsorted(starts, np.arange(n), side="right") - 1
-        found = [_joined(column, int(low), int(high)) for low, high in itertools.pairwise(starts)]
+        found = [_joined(*column.edges[[low, high]], whole=column.integer) for low, high in itertools.pairwise(starts)]
     if column.missing:
         groups = np.append(groups, len(found))
     return [*found, *last], groups
 
 
-def _joined(column: Column, low: int, high: int) -> str:
-    a, b = column.edges[low], column.edges[high]
-    if column.integer:
+def _joined(a: float, b: float, *, whole: bool) -> str:
+    if whole:
         return f"{a:.0f}" if b - a == 1 else f"{a:.0f}-{b - 1:.0f}"
     return f"{a:g} to {b:g}"

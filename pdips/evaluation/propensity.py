@@ -1,6 +1,6 @@
 """Propensity scores: how well a classifier tells synthetic records from confidential ones. For inside use only."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, Literal
@@ -27,8 +27,10 @@ from pdips.evaluation.encoding import (
 from pdips.evaluation.logistic import (
     cross_validated,
     expit,
+    indicators_at,
     maximum_likelihood,
     orthonormal,
+    places_of,
     ridge_logistic,
     standardised,
 )
@@ -48,19 +50,11 @@ TIE_DIGITS = 6
 
 @dataclass(frozen=True, kw_only=True)
 class StandardisedPmse:
-    """pMSE against what it would be if the synthetic set were right.
+    """pMSE, and its mean ``expected`` and ``standard_deviation`` under the null hypothesis that the set is right.
 
-    Attributes
-    ----------
-    pmse : float
-        From 0 to c (1 - c).
-    expected, standard_deviation : float
-        Of pMSE under the null hypothesis.
-    ratio, z : float
-        ``pmse / expected`` (about 1 for a right set) and ``(pmse - expected) / standard_deviation``. NaN where no
-        column varies; under a LASSO null with nothing selected, infinite.
-    n_coefficients : int
-        Of the logistic regression, the intercept and only independent ones counted.
+    ``ratio`` is ``pmse / expected`` (about 1 for a right set), ``z`` ``(pmse - expected) / standard_deviation``: NaN
+    where no column varies, infinite under a LASSO null with nothing selected. ``n_coefficients`` are those of the
+    logistic regression, the intercept and only independent ones counted.
     """
 
     pmse: float
@@ -107,11 +101,8 @@ def pmse(
 
     Notes
     -----
-    Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
-    181, 663-688; section 4.2 of paper 002. Columns are standardised, products are of standardised columns, and
-    dependent columns are dropped: none of it changes an unpenalised fit.
-    Under separation likelihood has no maximum, but chances converge, to 0 and 1 where the tables are apart: they are
-    used (:func:`pdips.evaluation.logistic.maximum_likelihood`).
+    ``docs/utility.md#pmse``. Columns are standardised, products are of standardised columns, and dependent columns are
+    dropped: none of it changes an unpenalised fit. Under separation chances converge, to 0 and 1, and are used.
     """
     return _Comparison(original, synthetic, interactions, penalty).score(rng)
 
@@ -151,12 +142,7 @@ def standardised_pmse(
 
     Notes
     -----
-    Snoke et al. (2018), section 3: for unpenalised logistic regression with k independent coefficients, the intercept
-    among them, and N records of which a share c is synthetic,
-
-        E(pMSE) = (k - 1) (1 - c)^2 c / N,   sd(pMSE) = sqrt(2 (k - 1)) (1 - c)^2 c / N
-
-    for large N: N pMSE / ((1 - c)^2 c) is chi-square with k - 1 degrees of freedom. It takes columns with moments; with
+    The formula, see :func:`null_moments`, is for large N and columns with moments (``docs/utility.md#pmse``); with
     heavy tails and interactions, the simulated nulls are safer.
     """
     chosen = null or ("formula" if penalty is None else "resample")
@@ -170,7 +156,7 @@ def standardised_pmse(
     if chosen == "formula":
         expected, deviation = null_moments(comparison.n_coefficients, *comparison.sizes)
     else:
-        draws = [comparison.score(rng, rows) for rows in comparison.null_rows(chosen, n_draws, rng)]
+        draws = comparison.null_scores(chosen, n_draws, rng)
         expected, deviation = float(np.mean(draws)), float(np.std(draws, ddof=1))
     return StandardisedPmse(
         pmse=score,
@@ -185,8 +171,8 @@ def standardised_pmse(
 def null_moments(n_coefficients: int, n_original: int, n_synthetic: int) -> tuple[float, float]:
     """Return mean and standard deviation of pMSE for a right synthetic set, the original fixed.
 
-    They are ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N``: see :func:`standardised_pmse`. The
-    coefficients are those of an unpenalised logistic regression, the intercept among them.
+    With k coefficients of an unpenalised logistic regression, the intercept among them, and N records of which a share
+    c is synthetic, they are ``(k - 1) (1 - c)^2 c / N`` and ``sqrt(2 (k - 1)) (1 - c)^2 c / N`` (Snoke et al. 2018).
     """
     n = n_original + n_synthetic
     share = n_synthetic / n
@@ -203,7 +189,7 @@ class _Comparison:
         pairs = paired(original, synthetic)
         self.sizes = len(pairs[0].original), len(pairs[0].synthetic)
         self._penalty = penalty
-        self._columns = pmse_design(pairs, interactions=interactions)
+        self._columns = _design(pairs, sum(self.sizes), interactions=interactions)
         self._orthonormal = orthonormal(standardised(self._columns))
         self.n_coefficients = self._orthonormal.shape[1] + 1
 
@@ -217,45 +203,27 @@ class _Comparison:
             chance = cross_validated(x, y, self._penalty, np.random.default_rng() if rng is None else rng)
         return float(np.mean((chance - y.mean()) ** 2))
 
-    def null_rows(self, null: str, n_draws: int, rng: np.random.Generator) -> list[IntArray]:
+    def null_scores(self, null: str, n_draws: int, rng: np.random.Generator) -> list[float]:
         n_original, n_synthetic = self.sizes
-        first = np.arange(n_original)
-        draw: Callable[[], IntArray] = {
-            "permutation": lambda: rng.permutation(n_original + n_synthetic),
-            "resample": lambda: np.concatenate([first, rng.integers(n_original, size=n_synthetic)]),
-        }[null]
-        return [draw() for _ in range(n_draws)]
+        rows = [
+            rng.permutation(n_original + n_synthetic)
+            if null == "permutation"
+            else np.concatenate([np.arange(n_original), rng.integers(n_original, size=n_synthetic)])
+            for _ in range(n_draws)
+        ]
+        return [self.score(rng, each) for each in rows]
 
 
-def pmse_design(pairs: list[ColumnPair], *, interactions: bool) -> FloatArray:
-    """Return the columns of the logistic regression, original records first, without an intercept.
-
-    Parameters
-    ----------
-    pairs : list of ColumnPair
-        Columns of both tables.
-    interactions : bool
-        Whether products of every two columns enter, of columns that are standardised first: they span the same.
-
-    Returns
-    -------
-    ndarray of float64, shape (records of both tables, coefficients)
-        Not standardised.
-
-    Raises
-    ------
-    InputError
-        If there are more than 2,000.
-    """
+def _design(pairs: list[ColumnPair], n: int, *, interactions: bool) -> FloatArray:
+    """Return the columns of the logistic regression, original records first; products are of standardised columns."""
     blocks = [[np.concatenate(both) for both in indicators(pair).values()] for pair in pairs]
     widths = [len(block) for block in blocks]
-    n_products = sum(a * b for a, b in combinations(widths, 2)) if interactions else 0
-    if sum(widths) + n_products > MOST_PMSE_COEFFICIENTS:
+    size = sum(widths) + (sum(a * b for a, b in combinations(widths, 2)) if interactions else 0)
+    if size > MOST_PMSE_COEFFICIENTS:
         raise InputError(
-            f"these columns make {sum(widths) + n_products:,} coefficients, above {MOST_PMSE_COEFFICIENTS:,}; "
+            f"these columns make {size:,} coefficients, above {MOST_PMSE_COEFFICIENTS:,}; "
             "leave out columns with many levels, or interactions"
         )
-    n = len(pairs[0].original) + len(pairs[0].synthetic)
     main = [standardised(np.column_stack(block)) if block else np.empty((n, 0)) for block in blocks]
     if interactions:
         main += [(a[:, :, None] * b[:, None, :]).reshape(n, -1) for a, b in combinations(main, 2)]
@@ -273,17 +241,9 @@ def _ratio(a: float, b: float) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """How the propensity scores of a table and of one synthetic set are spread.
+    """Shares of the records of a table and of one set whose score, ``P(synthetic | record)``, lies in each hundredth.
 
-    Attributes
-    ----------
-    table, synthetic : tuple of float, length 100
-        Shares of the records whose score, ``P(synthetic | record)``, lies in each hundredth of [0, 1]; the last one has
-        1 in it.
-    distance : float
-        The Kolmogorov-Smirnov distance of the scores.
-    at : float
-        The score up to which the shares of the two tables differ by that much.
+    ``distance`` is the Kolmogorov-Smirnov distance of the scores, found at the score ``at``.
     """
 
     table: tuple[float, ...]
@@ -296,18 +256,9 @@ class Scores:
 class Specks:
     """Kolmogorov-Smirnov distances of propensity scores, from 0 (can't be told apart) to 1 (wholly apart).
 
-    Attributes
-    ----------
-    by_set : tuple of float
-        One a synthetic set; 1 for a set without records.
-    mean : float
-        Over the sets: the figure that the paper reports.
-    standard_deviation : float or None
-        Over the sets, with m - 1 below; None for a single set.
-    reference : float
-        The same for a sample of the table's size drawn with replacement from the table itself.
-    scores : tuple of Scores
-        One a synthetic set that has records.
+    ``by_set`` has 1 for a set without records, ``mean`` is the figure that the paper reports, ``standard_deviation``
+    has m - 1 below (None for a single set), ``reference`` is of a sample of the table's size drawn with replacement
+    from the table itself, and ``scores`` are of the sets that have records.
     """
 
     by_set: tuple[float, ...]
@@ -315,14 +266,6 @@ class Specks:
     standard_deviation: float | None
     reference: float
     scores: tuple[Scores, ...]
-
-
-@dataclass(frozen=True)
-class _Score:
-    """A function of rows and their two counts that gives a score for each row: log odds, or a chance."""
-
-    of: Any
-    log_odds: bool = False
 
 
 def specks(
@@ -356,22 +299,17 @@ def specks(
 
     Notes
     -----
-    Section 2.4 of Bowen, Liu and Su (2021), *Differentially private data release via statistical election to partition
-    sequentially*: pool table and set, estimate ``e = P(synthetic | record)``, and take the largest distance between
-    the empirical distribution functions of ``e`` in the two. It is computed on groups of equal records, which changes
-    nothing. Scores whose log odds agree to 6 decimals (probabilities to 6 for other classifiers) count as tied.
-
-    The logistic log-likelihood carries a ridge penalty of 0.01 / 2 times the sum of squared coefficients (a normal
-    prior of standard deviation 10; the intercept has none; the commonest level of a column is its reference). So an
-    answer exists and is unique even where levels or combinations occur in one table only, which sends maximum
-    likelihood to infinity.
+    Bowen, Liu and Su (2021), section 2.4; ``docs/utility.md#specks``. Scores whose log odds agree to 6 decimals
+    (probabilities to 6 for other classifiers) count as tied. The logistic log-likelihood carries a ridge penalty of
+    0.01 / 2 times the sum of squared coefficients (the intercept has none; the commonest level of a column is its
+    reference), so that an answer exists and is unique even where levels occur in one table only.
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
     schema, original = table.schema, table_codes(table)
-    score = _scorer(classifier, schema)
-    found = [_compared(original, codes_of(frame, schema), schema, score) for frame in sets]
-    reference = _compared(original, resampled(original, rng), schema, score)
+    _check_classifier(classifier, sizes_of(schema))
+    found = [_compared(original, codes_of(frame, schema), schema, classifier) for frame in sets]
+    reference = _compared(original, resampled(original, rng), schema, classifier)
     by_set = tuple(1.0 if one is None else one.distance for one in found)
     return Specks(
         by_set=by_set,
@@ -399,86 +337,52 @@ def _widest_gap(scores: FloatArray, n_original: FloatArray, n_synthetic: FloatAr
     return min(1.0, float(gaps[widest])), float(points[widest])
 
 
-def _compared(original: IntArray, synthetic: IntArray, schema: Schema, score: _Score) -> Scores | None:
+def _check_classifier(classifier: Any, sizes: Sequence[int]) -> None:
+    if not isinstance(classifier, str):
+        if not (hasattr(classifier, "fit") and hasattr(classifier, "predict_proba")):
+            raise InputError("a classifier needs scikit-learn's fit and predict_proba")
+        return
+    if classifier not in CLASSIFIERS:
+        raise InputError(f"classifier must be one of {', '.join(CLASSIFIERS)} or an object, not {classifier!r}")
+    main = [size - 1 for size in sizes]
+    size = sum(main) + (sum(a * b for a, b in combinations(main, 2)) if classifier == "logistic" else 0)
+    if size > MOST_SPECKS_COEFFICIENTS and classifier != "tree":
+        raise InputError(
+            f"this schema makes {size:,} coefficients, above {MOST_SPECKS_COEFFICIENTS:,}; "
+            "choose another classifier or coarser bins"
+        )
+
+
+def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifier: Any) -> Scores | None:
     """Return how the scores of two tables are spread; None if the synthetic one has no records."""
     if not len(synthetic):
         return None
-    rows, n_original, n_synthetic = grouped(original, synthetic, sizes_of(schema))
-    scores = np.round(score.of(rows, n_original, n_synthetic), TIE_DIGITS)
+    sizes = sizes_of(schema)
+    rows, n_original, n_synthetic = grouped(original, synthetic, sizes)
+    if log_odds := isinstance(classifier, str) and classifier != "tree":
+        features = indicator_matrix(rows, sizes, n_original + n_synthetic, interactions=classifier == "logistic")
+        _, scores = ridge_logistic(features, n_original, n_synthetic)
+    else:
+        scores = _classified(classifier, rows, schema, n_original, n_synthetic)
+    scores = np.round(scores, TIE_DIGITS)
     distance, at = _widest_gap(scores, n_original, n_synthetic)
-    chances = expit(scores) if score.log_odds else scores
-    cells = np.clip(np.floor(chances * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
+    cells = np.clip(np.floor((expit(scores) if log_odds else scores) * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
     shares = [np.bincount(cells, n, minlength=N_CELLS) / n.sum() for n in (n_original, n_synthetic)]
     return Scores(
         table=tuple(shares[0].tolist()),
         synthetic=tuple(shares[1].tolist()),
         distance=distance,
-        at=float(expit(at)) if score.log_odds else at,
+        at=float(expit(at)) if log_odds else at,
     )
 
 
-def _scorer(classifier: Any, schema: Schema) -> _Score:
-    sizes = sizes_of(schema)
-    if isinstance(classifier, str):
-        if classifier not in CLASSIFIERS:
-            raise InputError(f"classifier must be one of {', '.join(CLASSIFIERS)} or an object, not {classifier!r}")
-        if classifier == "tree":
-            return _Score(lambda rows, a, b: _classified(_tree(float((a + b).sum())), _features(rows, schema), a, b))
-        interactions = classifier == "logistic"
-        _check_size(sizes, interactions)
-        return _Score(
-            lambda rows, a, b: ridge_logistic(indicator_matrix(rows, sizes, a + b, interactions=interactions), a, b)[1],
-            log_odds=True,
-        )
-    if not hasattr(classifier, "fit") or not hasattr(classifier, "predict_proba"):
-        raise InputError("a classifier needs scikit-learn's fit and predict_proba")
-    return _Score(lambda rows, a, b: _classified(classifier, _features(rows, schema), a, b))
-
-
-def _check_size(sizes: Sequence[int], interactions: bool) -> None:
-    main = [size - 1 for size in sizes]
-    pairs = (sum(main) ** 2 - sum(size**2 for size in main)) // 2 if interactions else 0
-    if sum(main) + pairs > MOST_SPECKS_COEFFICIENTS:
-        raise InputError(
-            f"this schema makes {sum(main) + pairs:,} coefficients, above {MOST_SPECKS_COEFFICIENTS:,}; "
-            "choose another classifier or coarser bins"
-        )
-
-
 def indicator_matrix(rows: IntArray, sizes: Sequence[int], weights: FloatArray, *, interactions: bool) -> Any:
-    """Return indicators of all levels but the commonest, and products of those of two columns.
+    """Return sparse indicators of all levels but the commonest by weight, and products of those of two columns.
 
-    Parameters
-    ----------
-    rows : ndarray of int64, shape (groups, columns)
-        Codes.
-    sizes : sequence of int
-        Levels of each column.
-    weights : ndarray of float64, shape (groups,)
-        Records in each group: they say which level is the commonest.
-    interactions : bool
-        Whether to add the products.
-
-    Returns
-    -------
-    scipy.sparse.csr_array, shape (groups, coefficients)
-        Without an intercept, nor indicators that are 0 throughout.
+    Indicators that are 0 throughout are left out.
     """
-    from scipy.sparse import csr_array
-
     ranks = [_rank(rows[:, j], size, weights) for j, size in enumerate(sizes)]
-    terms = [(np.flatnonzero(rank >= 0), rank[rank >= 0], size - 1) for rank, size in zip(ranks, sizes, strict=True)]
-    if interactions:
-        for j, a in enumerate(ranks):
-            for i in range(j):
-                where = np.flatnonzero((a >= 0) & (ranks[i] >= 0))
-                width = sizes[i] - 1
-                terms.append((where, a[where] * width + ranks[i][where], (sizes[j] - 1) * width))
-    starts = np.cumsum([0, *(width for _, _, width in terms)])
-    row = np.concatenate([where for where, _, _ in terms])
-    column = np.concatenate([start + place for start, (_, place, _) in zip(starts[:-1], terms, strict=True)])
-    used, column = np.unique(column, return_inverse=True)
-    return csr_array((np.ones(len(row)), (row, column)), shape=(len(rows), len(used)))
+    return indicators_at(places_of(np.column_stack(ranks), [size - 1 for size in sizes], interactions=interactions))
 
 
 def _rank(codes: IntArray, size: int, weights: FloatArray) -> IntArray:
@@ -487,32 +391,28 @@ def _rank(codes: IntArray, size: int, weights: FloatArray) -> IntArray:
     return np.where(codes == commonest, -1, codes - (codes > commonest))
 
 
-def _features(rows: IntArray, schema: Schema) -> FloatArray:
-    """Return indicators of every level of categorical columns and bin numbers of numeric ones."""
-    blocks = [
-        rows[:, [j]] == np.arange(schema.columns[name].n_levels)
-        if schema.columns[name].is_categorical
-        else rows[:, [j]]
-        for j, name in enumerate(coded_columns(schema))
-    ]
-    return np.hstack(blocks).astype(np.float64)
+def _classified(
+    classifier: Any, rows: IntArray, schema: Schema, n_original: FloatArray, n_synthetic: FloatArray
+) -> FloatArray:
+    """Fit a fresh copy of a classifier on weighted groups; return each group's chance of being synthetic.
 
-
-def _tree(n_records: float) -> Any:
+    Its features are indicators of every level of categorical columns and bin numbers of numeric ones.
+    """
+    from sklearn.base import clone
     from sklearn.tree import DecisionTreeClassifier
 
-    leaf = min(0.5, TREE_LEAF / n_records)
-    return DecisionTreeClassifier(max_depth=TREE_DEPTH, min_weight_fraction_leaf=leaf, random_state=0)
-
-
-def _classified(classifier: Any, features: FloatArray, n_original: FloatArray, n_synthetic: FloatArray) -> FloatArray:
-    """Fit a fresh copy of a classifier on weighted groups; return each group's chance of being synthetic."""
-    from sklearn.base import clone
-
+    columns = [schema.columns[name] for name in coded_columns(schema)]
+    features = np.hstack(
+        [
+            rows[:, [j]] == np.arange(column.n_levels) if column.is_categorical else rows[:, [j]]
+            for j, column in enumerate(columns)
+        ]
+    ).astype(np.float64)
     both = np.concatenate([n_original, n_synthetic])
-    labels = np.repeat([0, 1], len(features))
-    fitted = clone(classifier).fit(
-        np.vstack([features, features])[both > 0], labels[both > 0], sample_weight=both[both > 0]
-    )
+    if isinstance(classifier, str):
+        leaf = min(0.5, TREE_LEAF / both.sum())
+        classifier = DecisionTreeClassifier(max_depth=TREE_DEPTH, min_weight_fraction_leaf=leaf, random_state=0)
+    labels = np.repeat([0, 1], len(features))[both > 0]
+    fitted = clone(classifier).fit(np.vstack([features, features])[both > 0], labels, sample_weight=both[both > 0])
     chances: FloatArray = fitted.predict_proba(features)[:, 1]
     return chances

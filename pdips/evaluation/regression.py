@@ -27,17 +27,9 @@ _SAME = 1e-9  # relative; what varies less is constant, what adds less to others
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Fit:
-    """Estimates of a logistic regression.
+    """Estimates and standard errors of a regression, NaN for a coefficient that the data can't tell.
 
-    Attributes
-    ----------
-    names : tuple of str
-        ``"intercept"``, ``"age"`` for a numeric predictor, ``"income=high"`` for a level, ``"a=x:b=y"`` for an
-        interaction: the same for every frame of one schema.
-    estimates, standard_errors : ndarray of float64, shape (coefficients,)
-        Log odds ratios; NaN for a coefficient that the data can't tell (an empty level, a constant column).
-    converged : bool
-        Whether Newton's method met its tolerance, 1e-6 on score and step; if not, all estimates are NaN.
+    ``names`` are the same for every frame of one schema. Without convergence all estimates are NaN.
     """
 
     names: tuple[str, ...]
@@ -96,24 +88,33 @@ def fit_logistic(
 
     Notes
     -----
-    Firth (1993), *Bias reduction of maximum likelihood estimates*, Biometrika 80, 27-38; Heinze and Schemper (2002) for
-    logistic regression. Records are grouped, which changes nothing; the package firthmodels fits. Standard errors are
-    from the information augmented by the correction, as there; Wald intervals, for profile ones take a fit for every
-    bound. Records with a missing outcome or numeric predictor are left out. Indicators that depend linearly on those
-    before them are dropped, their estimates are NaN; if only one level of the outcome occurs, all are. Under
-    separation plain likelihood has no maximum: what comes out lies far out with a huge standard error.
+    Firth (1993); ``docs/utility.md#logistic-regression``. Records are grouped, which changes nothing; the package
+    firthmodels fits. Standard errors are from the information augmented by the correction, as there. Records with a
+    missing outcome or numeric predictor are left out. Indicators that depend linearly on those before them are dropped,
+    their estimates are NaN; if only one level of the outcome occurs, all are. Under separation plain likelihood has no
+    maximum: what comes out lies far out with a huge standard error.
     """
-    _check_names(schema, outcome, predictors, interactions, numeric)
-    used = _coded(frame, schema, [outcome, *predictors]) if len(frame) else {}
-    y = used[outcome] if used else np.empty(0, dtype=np.int64)
+    _check_model(schema, outcome, predictors, interactions, numeric)
+    absent = [name for name in (outcome, *predictors) if len(frame) and name not in frame.columns]
+    if absent:
+        raise InputError(f"column {absent[0]!r} of the schema is not in the table")
+    chosen = {name: schema.columns[name] for name in (outcome, *predictors)}
+    codes = Table(frame[[*chosen]], Schema(columns=chosen)).codes if len(frame) else {}
+    y = codes.get(outcome, np.empty(0, dtype=np.int64))
     terms: dict[str, dict[str, FloatArray]] = {}
     for name in predictors:
-        terms[name] = _numeric(frame, name, schema) if name in numeric else _indicators(used.get(name, y), name, schema)
+        column, own = chosen[name], codes.get(name, y)
+        if name not in numeric:
+            terms[name] = {f"{name}={label}": (own == code) * 1.0 for code, label in enumerate(column.names()) if code}
+        elif column.levels is None:
+            terms[name] = {name: numbers(name, frame[name], column) if len(frame) else np.empty(0)}
+        else:
+            terms[name] = {name: np.array([*map(float, column.levels), np.nan])[own]}
     columns = {"intercept": np.ones(len(y))} | {key: value for term in terms.values() for key, value in term.items()}
     for a, b in interactions:
         columns |= {f"{i}:{j}": u * v for i, u in terms[a].items() for j, v in terms[b].items()}
     x = np.column_stack(list(columns.values()))
-    kept = (y < schema.columns[outcome].n_values) & ~np.isnan(x).any(axis=1)
+    kept = (y < chosen[outcome].n_values) & ~np.isnan(x).any(axis=1)
     x, y = x[kept], y[kept]
     if len(np.unique(y)) < 2:
         return _fit_of(tuple(columns), [], np.zeros(0), np.zeros(0), converged=False)
@@ -137,9 +138,8 @@ def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper
 
     Notes
     -----
-    Karr, Kohnen, Oganian, Reiter and Sanil (2006), *A framework for evaluating the utility of data altered to protect
-    confidentiality*, The American Statistician 60, 224-232. The measure goes negative there for disjoint intervals;
-    paper 000 cuts it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
+    Karr, Kohnen, Oganian, Reiter and Sanil (2006). The measure goes negative there for disjoint intervals; Bowen, Liu
+    and Su (2021) cut it at 0, and so do we. Two equal intervals of length 0 overlap by 1.
     """
     bounds = (np.asarray(x, dtype=np.float64) for x in (lower_o, upper_o, lower_s, upper_s))
     lo, uo, ls, us = np.broadcast_arrays(*bounds)
@@ -203,54 +203,29 @@ def compare_fits(
     )
 
 
-def _check_names(
+def _check_model(
     schema: Schema,
     outcome: str,
     predictors: Sequence[str],
     interactions: Sequence[tuple[str, str]],
     numeric: Sequence[str],
 ) -> None:
+    columns = schema.columns
     for name in (outcome, *predictors):
-        if name not in schema.columns:
+        if name not in columns:
             raise InputError(f"{name!r} is no column of the schema")
-    if schema.columns[outcome].levels is None or len(schema.columns[outcome].levels) != 2:
+    if columns[outcome].levels is None or len(columns[outcome].levels) != 2:
         raise InputError(f"the outcome {outcome!r} must have two levels")
     if outcome in predictors or len({*predictors}) < len(predictors):
         raise InputError("each column may appear once: as the outcome or as a predictor")
     for name in {*numeric, *(name for pair in interactions for name in pair)} - {*predictors}:
         raise InputError(f"{name!r} is named for an interaction or as numeric, but is no predictor")
-    for name in {*predictors} - {*numeric}:
-        if not (schema.columns[name].is_categorical or schema.columns[name].is_binned):
+    for name in predictors:
+        column = columns[name]
+        if name not in numeric and not (column.is_categorical or column.is_binned):
             raise InputError(f"column {name!r} has neither levels nor bins; name it as numeric")
-    for name in numeric:
-        if not all(isinstance(level, (int, float)) for level in schema.columns[name].levels or ()):
+        if name in numeric and not all(isinstance(level, (int, float)) for level in column.levels or ()):
             raise InputError(f"column {name!r} has levels that are no numbers, so it can't be numeric")
-
-
-def _coded(frame: pd.DataFrame, schema: Schema, names: Sequence[str]) -> dict[str, IntArray]:
-    chosen = {name: schema.columns[name] for name in names}
-    absent = [name for name in names if name not in frame.columns]
-    if absent:
-        raise InputError(f"column {absent[0]!r} of the schema is not in the table")
-    return Table(frame[list(names)], Schema(columns=chosen)).codes
-
-
-def _indicators(codes: IntArray, name: str, schema: Schema) -> dict[str, FloatArray]:
-    return {
-        f"{name}={label}": (codes == code).astype(np.float64)
-        for code, label in enumerate(schema.columns[name].names())
-        if code > 0
-    }
-
-
-def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatArray]:
-    if not len(frame):
-        return {name: np.empty(0)}
-    column = schema.columns[name]
-    if column.levels is None:
-        return {name: numbers(name, frame[name], column)}
-    values = np.array([*(float(level) for level in column.levels), np.nan])
-    return {name: values[Table(frame[[name]], Schema(columns={name: column})).codes[name]]}
 
 
 # ---- fits of a design ----
@@ -259,38 +234,14 @@ def _numeric(frame: pd.DataFrame, name: str, schema: Schema) -> dict[str, FloatA
 def fit_design(
     x: FloatArray, y: FloatArray, names: tuple[str, ...], family: Family, weights: FloatArray | None = None
 ) -> Fit:
-    """Fit a regression of an outcome on a design.
+    """Fit least squares, logistic regression with Firth's correction, or log-linear (Poisson) regression of a design.
 
-    Parameters
-    ----------
-    x : ndarray of float64, shape (records, coefficients)
-        The design; its first column is the intercept.
-    y : ndarray of float64, shape (records,)
-        The outcome: 0 or 1 for ``"logistic"``, not negative for ``"poisson"``.
-    names : tuple of str
-        Of the coefficients.
-    family : {"linear", "logistic", "poisson"}
-        Least squares; logistic regression with Firth's correction; log-linear regression.
-    weights : ndarray of float64, shape (records,), optional
-        Survey weights, not negative.
-
-    Returns
-    -------
-    Fit
-        Estimates and standard errors. NaN for a coefficient that depends linearly on those before it; all NaN if there
-        is no fit (too few records, one outcome only).
-
-    Raises
-    ------
-    InputError
-        If there is no such family, or an outcome that it can't have.
-
-    Notes
-    -----
-    Without weights standard errors are those of the model: n - k below for least squares, for logistic regression as in
-    :func:`fit_logistic`. With weights, which are scaled to a mean of 1, estimates solve the weighted score equations
-    (Firth's correction included) and standard errors are Binder's (1983) linearisation for records drawn one by one,
-    A^-1 B A^-1 n / (n - 1) with B the sum of squared weighted scores: strata and clusters are not known here.
+    The first column of ``x`` is the intercept. NaN for a coefficient that depends linearly on those before it; all NaN
+    if there is no fit (too few records, one outcome only). Without weights standard errors are those of the model: n -
+    k below for least squares, for logistic regression as in :func:`fit_logistic`. With weights, which are scaled to a
+    mean of 1, estimates solve the weighted score equations (Firth's correction included) and standard errors are
+    Binder's (1983) linearisation for records drawn one by one, A^-1 B A^-1 n / (n - 1) with B the sum of squared
+    weighted scores: strata and clusters are not known here.
     """
     if family not in FAMILIES:
         raise InputError(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
@@ -306,13 +257,16 @@ def fit_design(
         w = w / w.mean()
     if len(y) <= x.shape[1] or not np.ptp(y) > 0:
         return _fit_of(names, [], np.zeros(0), np.zeros(0), converged=False)
-    kept = independent_columns(x, w)
-    converged = True
+    kept, converged = independent_columns(x, w), True
+    estimates = errors = np.zeros(0)
     if family == "logistic":
         estimates, errors, converged = _firth_on_groups(x[:, kept], y.astype(np.int64), w)
     if converged and (family != "logistic" or weights is not None):
         start = estimates if family == "logistic" else None
-        estimates, errors, converged = _generalised(x[:, kept], y, w, family, start, sandwich=weights is not None)
+        try:
+            estimates, errors, converged = _generalised(x[:, kept], y, w, family, start, sandwich=weights is not None)
+        except np.linalg.LinAlgError:
+            converged = False
     return _fit_of(names, kept, estimates, errors, converged)
 
 
@@ -327,24 +281,30 @@ def _fit_of(names: tuple[str, ...], kept: list[int], estimates: FloatArray, erro
 def _generalised(
     x: FloatArray, y: FloatArray, w: FloatArray, family: Family, start: FloatArray | None, *, sandwich: bool
 ) -> tuple[FloatArray, FloatArray, bool]:
-    """Fit a generalised linear model by statsmodels; with ``start``, its estimates, work out standard errors only."""
-    from statsmodels.genmod import families
-    from statsmodels.genmod.generalized_linear_model import GLM
-
-    law = {"linear": families.Gaussian, "logistic": families.Binomial, "poisson": families.Poisson}[family]()
+    """Fit a generalised linear model; with ``start``, its estimates, work out standard errors only."""
     z, back = _uncorrelated(x, w)
-    begin = None if start is None else np.linalg.solve(back, start)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        model = GLM(y, z, family=law, var_weights=w)
-        found = model.fit(
-            start_params=begin,
-            maxiter=100 if start is None else 0,
-            tol=1e-10,
-            cov_type="HC0" if sandwich else "nonrobust",
-        )
-    covariance = back @ found.cov_params() @ back.T * (len(y) / (len(y) - 1) if sandwich else 1.0)
-    estimates, errors = back @ found.params, np.sqrt(np.diagonal(covariance))
+    dispersion = 1.0
+    if family == "poisson":
+        from statsmodels.genmod.families import Poisson
+        from statsmodels.genmod.generalized_linear_model import GLM
+
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            b = GLM(y, z, family=Poisson(), var_weights=w).fit(maxiter=100, tol=1e-10).params
+        mean = slope = np.exp(z @ b)
+    elif start is None:
+        b = z.T @ (w * y) / w.sum()
+        mean, slope = z @ b, np.ones(len(y))
+        dispersion = float((y - mean) @ (y - mean)) / (len(y) - z.shape[1])
+    else:
+        b = np.linalg.solve(back, start)
+        mean = 1 / (1 + np.exp(-(z @ b)))
+        slope = mean * (1 - mean)
+    covariance = np.linalg.inv((z.T * (w * slope)) @ z) * dispersion
+    if sandwich:
+        scores = (z * (w * (y - mean))[:, None]) @ covariance / dispersion
+        covariance = scores.T @ scores * len(y) / (len(y) - 1)
+    estimates, errors = back @ b, np.sqrt(np.diagonal(back @ covariance @ back.T))
     return estimates, errors, bool(np.isfinite([estimates, errors]).all())
 
 
@@ -356,7 +316,10 @@ def _firth_on_groups(
     from scipy.special import expit
     from sklearn.exceptions import ConvergenceWarning
 
-    x, y, n = _equal_records(x, y, weights)
+    keys = np.ascontiguousarray(np.column_stack([x, y]))
+    rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
+    _, first, group = np.unique(rows, return_index=True, return_inverse=True)
+    x, y, n = x[first], y[first], np.bincount(group, weights).astype(np.float64)
     z, back = _uncorrelated(x, n)
     penalty = 0.5 if firth else 0.0
     model = FirthLogisticRegression(backend="numpy", fit_intercept=False, penalty_weight=penalty)
@@ -378,13 +341,6 @@ def _uncorrelated(x: FloatArray, w: FloatArray) -> tuple[FloatArray, FloatArray]
     """Return a basis in which units and zeros of the columns don't matter, z' w z = sum(w), and the matrix back."""
     back = np.linalg.inv(np.linalg.qr(np.sqrt(w / w.sum())[:, None] * x, mode="r"))
     return x @ back, back
-
-
-def _equal_records(x: FloatArray, y: IntArray, weights: FloatArray | None) -> tuple[FloatArray, IntArray, FloatArray]:
-    keys = np.ascontiguousarray(np.column_stack([x, y]))
-    rows = keys.view(np.dtype((np.void, keys.dtype.itemsize * keys.shape[1]))).ravel()
-    _, first, group = np.unique(rows, return_index=True, return_inverse=True)
-    return x[first], y[first], np.bincount(group, weights).astype(np.float64)
 
 
 def independent_columns(x: FloatArray, n: FloatArray) -> list[int]:
@@ -433,17 +389,14 @@ def standardised_differences(
 
     Notes
     -----
-    Snoke, Raab, Nowok, Dibben and Slavkovic (2018), *General and specific utility measures for synthetic data*, JRSS A
-    181, 663-688, as in section 4.3 of paper 002. SE is that of ordinary least squares, with n - k below. With n records
-    in both tables, differences of a perfect synthesis are about as large as a standard normal number, 0.8 in the mean:
-    so are those of a resample of the original.
+    Snoke, Raab, Nowok, Dibben and Slavkovic (2018); SE is that of ordinary least squares, with n - k below. A resample
+    of the original scores 0.8 in the mean.
     """
     names, (x, y), theirs = _both(original, synthetic, outcome, predictors)
-    kept = independent_columns(x, np.ones(len(y)))
-    if len(kept) < x.shape[1]:
-        culprit = next(name for j, name in enumerate(names) if j not in kept)
-        raise InputError(f"predictor {culprit!r} must vary in the original and not depend linearly on those before it")
     ours = fit_design(x, y, tuple(names), "linear")
+    if ours.converged and np.isnan(ours.estimates).any():
+        culprit = names[int(np.isnan(ours.estimates).argmax())]
+        raise InputError(f"predictor {culprit!r} must vary in the original and not depend linearly on those before it")
     if not ours.converged or not np.abs(y - x @ ours.estimates).max() > _SAME * np.abs(y).max():
         raise InputError(f"the original needs more records than coefficients, and {outcome!r} must vary around the fit")
     difference = np.abs(_least_squares(*theirs) - ours.estimates) / ours.standard_errors
@@ -473,8 +426,8 @@ def normalised_rmse(synthetic: TableLike, holdout: TableLike, outcome: str, pred
 
     Notes
     -----
-    Arnold and Neunhoeffer (2020), *Really useful synthetic data*, as in section 4.3 of paper 002. A predictor that the
-    set can't tell from those before it has coefficient 0, as with R's ``predict``. Compare with the original's.
+    Arnold and Neunhoeffer (2020). A predictor that the set can't tell from those before it has coefficient 0, as with
+    R's ``predict``. Compare with the original's.
     """
     _, theirs, ours = _both(synthetic, holdout, outcome, predictors)
     deviation = float(np.std(ours[1], ddof=1)) if len(ours[1]) > 1 else 0.0
@@ -513,8 +466,8 @@ def _both(
 
 def _least_squares(x: FloatArray, y: FloatArray) -> FloatArray:
     """Return coefficients, NaN for columns that depend on those before them."""
-    kept = independent_columns(x, np.ones(len(y)))
-    scale = np.abs(x[:, kept]).max(axis=0)
-    estimates = np.full(x.shape[1], np.nan)
-    estimates[kept] = np.linalg.lstsq(x[:, kept] / scale, y)[0] / scale
+    n, estimates = np.ones(len(y)), np.full(x.shape[1], np.nan)
+    kept = independent_columns(x, n)
+    z, back = _uncorrelated(x[:, kept], n)
+    estimates[kept] = back @ (z.T @ y) / len(y)
     return estimates

@@ -127,7 +127,7 @@ class PerturbedHistogram(LaplaceSanitizer):
         for number in range(1, plan.repeats + 1):
             with curator.timed("counting and adding noise"):
                 measured = plan.design.measure(curator, rng)
-            statistics |= plan.design.statistics(measured, f"set {number}, " if plan.repeats > 1 else "")
+            statistics |= plan.design.noisy_statistics(measured, f"set {number}, " if plan.repeats > 1 else "")
             for _ in range(plan.n_sets // plan.repeats):
                 with curator.timed("drawing records"):
                     cell = draw_from_noisy(measured, n_public=plan.n_public, rng=rng)

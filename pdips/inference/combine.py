@@ -11,16 +11,16 @@ from numpy.typing import ArrayLike
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.inference.rules import (
-    ErrorLaw,
+    ONE_STANDARD_DEVIATION,
+    Mixture,
     Rule,
+    Student,
     Wald,
     check_rule,
-    degrees_of,
     f_test,
     law_of,
-    raab_factor,
     rule_for,
-    variance_of,
+    total_variance,
 )
 from pdips.release.release import Release
 
@@ -50,9 +50,8 @@ class Combined:
         Of the interval.
     n_sets : int
     covariance : ndarray of float64, shape (coefficients, coefficients), or None
-        ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite.
-        By ``"posterior-predictive"`` correlations come from ``(1 + 1/m) V + W/m``, with ``V`` the part of ``B - W``
-        that is positive semidefinite in the metric of ``W``, and variances are those of ``variance``.
+        ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite; by
+        ``"posterior-predictive"`` V is the part of ``B - W`` that is positive semidefinite in the metric of ``W``.
     """
 
     estimate: FloatArray
@@ -66,7 +65,7 @@ class Combined:
     level: float
     n_sets: int
     covariance: FloatArray | None = None
-    _law: ErrorLaw = field(repr=False)
+    _law: Student | Mixture = field(repr=False)
     _matrices: tuple[FloatArray, FloatArray] | None = field(default=None, repr=False)
     _ratio: float = field(default=1.0, repr=False)
 
@@ -125,13 +124,11 @@ class Combined:
 
         Notes
         -----
-        F tests that take ``B`` to be a multiple of ``W``, so that few sets will do: Li, Raghunathan and Rubin (1991,
-        Journal of the American Statistical Association 86) for ``"rubin"``; Reiter (2005, Journal of Statistical
-        Planning and Inference 131) for ``"sanitized"`` and ``"fully-synthetic"``. Where k (m - 1) <= 4, the degrees of
-        freedom that Li, Raghunathan and Rubin have for few sets, by analogy for the other two as well.
-        ``"raab-nowok-dibben"`` has a chi-square test.
-        ``"posterior-predictive"`` averages chi-square tails over the multiple; for one coefficient its p-value is that
-        of :meth:`p_value`, and its ``statistic`` divides by the median of the multiple.
+        F tests that take ``B`` to be a multiple of ``W``, so that few sets will do: Li, Raghunathan and Rubin (1991)
+        for ``"rubin"``, Reiter (2005) for ``"sanitized"`` and ``"fully-synthetic"``. Where k (m - 1) <= 4, the degrees
+        of freedom that Li, Raghunathan and Rubin have for few sets, by analogy for the other two as well.
+        ``"raab-nowok-dibben"`` has a chi-square test. ``"posterior-predictive"`` averages chi-square tails over the
+        multiple, and its ``statistic`` divides by the median of the multiple.
         """
         if self._matrices is None:
             raise InputError("a test of several coefficients needs each set's covariance matrix, not variances alone")
@@ -173,22 +170,19 @@ def combine(
 
         ``"sanitized"``, alias ``"partial"``
             Each set has noise of its own (``split="per-set"``). T = W + B/m, t with (m - 1) (1 + m W / B)^2 degrees of
-            freedom. Bowen and Liu (2020), *Comparative study of differentially private data synthesis methods*,
-            Statistical Science 35, (3.5) to (3.7), after Liu (2016); the rule of Reiter (2003) for partial synthesis.
+            freedom.
         ``"posterior-predictive"``
             Sets are independent posterior predictive draws given one noisy release (``modips`` with
-            ``split="once"`` and the noise-aware likelihood). See Notes.
+            ``split="once"`` and the noise-aware likelihood). T = (1 + 1/m) V + W/m with V unknown.
         ``"fully-synthetic"``
             The same without privacy noise, many sets. T = (1 + 1/m) B - W, t with (m - 1) (1 - W / ((1 + 1/m) B))^2
-            degrees of freedom: Raghunathan, Reiter and Rubin (2003), Journal of Official Statistics 19; Reiter (2002),
-            the same 18. Where T <= 0, Reiter's (2002) nonnegative variance ``size_ratio`` W, and the normal law.
+            degrees of freedom. Where T <= 0, Reiter's (2002) nonnegative variance ``size_ratio`` W, the normal law.
         ``"raab-nowok-dibben"``
             Posterior predictive sets without privacy noise, one set or more: T = W (r + (1 + r)/m) with r
-            ``size_ratio``, W (1 + 2/m) for sets as large as the original; normal. Raab, Nowok and Dibben (2017),
-            Journal of Privacy and Confidentiality 7.
+            ``size_ratio``, W (1 + 2/m) for sets as large as the original; normal.
         ``"rubin"``
             Missing values imputed, the rest original. T = W + (1 + 1/m) B, t with
-            (m - 1) (1 + W / ((1 + 1/m) B))^2 degrees of freedom. Rubin (1987). Too wide for synthetic sets as a rule.
+            (m - 1) (1 + W / ((1 + 1/m) B))^2 degrees of freedom. Too wide for synthetic sets as a rule.
     level : float
         Of the interval, between 0 and 1.
     size_ratio : float
@@ -208,18 +202,8 @@ def combine(
 
     Notes
     -----
-    ``B`` is the variance between sets with ``m - 1`` below, ``W`` the mean of the variances.
-
-    ``"posterior-predictive"``: given the release, the estimand has the posterior N(c, V). A set's parameter is drawn
-    from it and its estimate is that parameter plus the error of a sample, so estimates are N(c, V + W). With S = V + W
-    and flat priors on c and log S, S ~ (m - 1) B / chi-square(m - 1), c ~ N(mean, S / m), and the estimand is
-    N(mean, (1 + 1/m) V + W/m): a mixture over S, integrated by quadrature; nothing is drawn. Si and Reiter (2011, *A
-    comparison of posterior simulation and inference by combining rules for multiple imputation*, Journal of
-    Statistical Theory and Practice 5) simulate such a posterior. Privacy noise needs no term of its own: V holds it
-    where the posterior is right about it. V can't be negative: of the probability of S < W, four fifths go to V = 0
-    and the rest to the other S in proportion (all of it at 0 undercovers a little, none of it overcovers a lot for few
-    sets; ``python -m benchmarks.combining`` shows coverage). As V outgrows W the law becomes t with m - 1 degrees of
-    freedom and T = (1 + 1/m) B; with many sets T is that of ``"fully-synthetic"``.
+    ``B`` is the variance between sets with ``m - 1`` below, ``W`` the mean of the variances. Where the rules come from,
+    the mixture of ``"posterior-predictive"`` and its coverage: ``docs/inference.md#which-rule``.
     """
     chosen: str
     if callable(fit):
@@ -231,7 +215,6 @@ def combine(
         if isinstance(synthetic_sets, Release):
             raise InputError("a release needs an analysis: give combine a function of one set first")
         q, v = np.asarray(fit, dtype=np.float64), np.asarray(synthetic_sets, dtype=np.float64)
-    _check(q, v, chosen, level, size_ratio)
     return _pool(q, v, names, chosen, level, size_ratio)
 
 
@@ -245,7 +228,9 @@ def _frames(sets: Any, rule: Rule | None) -> tuple[list[pd.DataFrame], str]:
     return list(sets), rule or "sanitized"
 
 
-def _check(q: FloatArray, v: FloatArray, rule: str, level: float, ratio: float) -> None:
+def _pool(
+    q: FloatArray, v: FloatArray, names: tuple[str, ...] | None, rule: str, level: float, ratio: float
+) -> Combined:
     if not 0 < level < 1:
         raise InputError(f"level must lie between 0 and 1, not {level}")
     if not 0 < ratio < np.inf:
@@ -256,29 +241,22 @@ def _check(q: FloatArray, v: FloatArray, rule: str, level: float, ratio: float) 
             "covariance matrices, (sets, coefficients, coefficients)"
         )
     check_rule(rule, len(q))
-    if (_diagonal(v) < 0).any():
+    variances = np.diagonal(v, axis1=1, axis2=2) if v.ndim == 3 else v
+    if (variances < 0).any():
         raise InputError("variances must not be negative")
     if v.ndim == 3 and not np.allclose(v, v.swapaxes(1, 2), rtol=1e-6, atol=0, equal_nan=True):
         raise InputError("covariance matrices must be symmetric")
-
-
-def _diagonal(v: FloatArray) -> FloatArray:
-    return np.diagonal(v, axis1=1, axis2=2) if v.ndim == 3 else v
-
-
-def _pool(
-    q: FloatArray, v: FloatArray, names: tuple[str, ...] | None, rule: str, level: float, ratio: float
-) -> Combined:
-    m, estimate, within = len(q), q.mean(axis=0), _diagonal(v).mean(axis=0)
+    m, estimate, within = len(q), q.mean(axis=0), variances.mean(axis=0)
     off = q - estimate
     between = (off**2).sum(axis=0) / (m - 1) if m > 1 else np.full(estimate.shape, np.nan)
     law = law_of(rule, np.asarray(between), np.asarray(within), m, ratio)
-    half, variance = law.half_width(level), variance_of(law)
+    half = law.half_width(level)
+    variance = law.variance if isinstance(law, Student) else law.half_width(ONE_STANDARD_DEVIATION) ** 2
     matrices = ((off.T @ off) / max(m - 1, 1), v.mean(axis=0)) if v.ndim == 3 else None
     return Combined(
         estimate=estimate,
         variance=variance,
-        degrees_of_freedom=degrees_of(law, estimate.shape),
+        degrees_of_freedom=law.degrees if isinstance(law, Student) else np.full(estimate.shape, np.nan),
         interval=(estimate - half, estimate + half),
         between=between,
         within=within,
@@ -296,16 +274,8 @@ def _pool(
 def _covariance(
     rule: str, between: FloatArray, within: FloatArray, variance: FloatArray, m: int, ratio: float
 ) -> FloatArray:
-    if rule == "raab-nowok-dibben":
-        return within * raab_factor(m, ratio)
-    if rule == "rubin":
-        return within + (1 + 1 / m) * between
-    if rule == "fully-synthetic":
-        return (1 + 1 / m) * between - within
-    return _predictive(between, within, variance, m) if rule == "posterior-predictive" else within + between / m
-
-
-def _predictive(between: FloatArray, within: FloatArray, variance: FloatArray, m: int) -> FloatArray:
+    if rule != "posterior-predictive":
+        return total_variance(rule, between, within, m, ratio)
     known = np.flatnonzero(~np.isnan(np.diagonal(within)) & (np.diagonal(within) > 0))
     total, block = np.full_like(within, np.nan), np.ix_(known, known)
     values, vectors = np.linalg.eigh(within[block])
@@ -324,20 +294,9 @@ Analysis = Callable[[pd.DataFrame], Any]
 
 
 def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
-    """Analyse each set and line up the coefficients.
+    """Analyse each set and line up the coefficients: names, if the analyses have any, estimates and (co)variances.
 
-    Returns
-    -------
-    names : tuple of str, or None
-        All names, in the order in which they first appear; None where the analyses have none.
-    estimates : ndarray of float64, shape (sets,) or (sets, coefficients)
-        NaN where a set lacks a coefficient.
-    variances : ndarray of float64, shape of estimates, or (sets, coefficients, coefficients)
-
-    Raises
-    ------
-    InputError
-        If a result has no estimates and covariances, their shapes don't fit, or results without names differ in length.
+    Names are in the order in which they first appear; an estimate is NaN where a set lacks a coefficient.
     """
     found = [_read(fit(frame)) for frame in frames]
     if not found:
@@ -349,28 +308,28 @@ def gather(fit: Analysis, frames: Sequence[pd.DataFrame]) -> tuple[tuple[str, ..
     names = tuple(dict.fromkeys(name for own, _, _ in found for name in own or ()))
     if len({v.ndim for _, _, v in found}) > 1:
         raise InputError("the analysis must give variances for all sets or covariances for all")
-    aligned = [_aligned(names, *one) for one in found]
-    return names, np.stack([q for q, _ in aligned]), np.stack([v for _, v in aligned])
-
-
-def _aligned(
-    names: tuple[str, ...], own: tuple[str, ...] | None, estimate: FloatArray, variance: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    at = [names.index(name) for name in own or ()]
-    q, v = np.full(len(names), np.nan), np.full((len(names),) * variance.ndim, np.nan)
-    q[at], v[np.ix_(*[at] * variance.ndim)] = estimate, variance
-    return q, v
+    estimates = np.full((len(found), len(names)), np.nan)
+    variances = np.full((len(found),) + (len(names),) * found[0][2].ndim, np.nan)
+    for place, (own, estimate, variance) in enumerate(found):
+        at = [names.index(name) for name in own or ()]
+        estimates[place, at] = estimate
+        variances[place][np.ix_(*[at] * variance.ndim)] = variance
+    return names, estimates, variances
 
 
 def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
-    if hasattr(result, "params") and callable(getattr(result, "cov_params", None)):
-        estimate, variance = result.params, result.cov_params()
-        names = _names(estimate) or _names_of_model(result, np.size(estimate))
-    elif isinstance(result, tuple) and len(result) == 2:
-        estimate, variance = result
-        names = _names(estimate)
-    else:
+    fitted = hasattr(result, "params") and callable(getattr(result, "cov_params", None))
+    if not fitted and not (isinstance(result, tuple) and len(result) == 2):
         raise InputError("fit must return a result with params and cov_params(), or a pair (estimate, variance)")
+    estimate, variance = (result.params, result.cov_params()) if fitted else result
+    labels: list[object] | None = None
+    of_model = getattr(getattr(result, "model", None), "exog_names", None) if fitted else None
+    if isinstance(estimate, pd.Series):
+        labels = list(estimate.index)
+    elif isinstance(estimate, pd.DataFrame):
+        labels = [f"{_spell(column)}:{_spell(row)}" for column in estimate.columns for row in estimate.index]
+    elif of_model is not None and len(of_model) == np.size(estimate):
+        labels = list(of_model)
     # an outcome with several levels has a column of coefficients for each, and covariances run column by column
     flat = np.asarray(estimate, dtype=np.float64)
     q, v = flat.ravel(order="F") if flat.ndim == 2 else flat, np.asarray(variance, dtype=np.float64)
@@ -378,23 +337,12 @@ def _read(result: Any) -> tuple[tuple[str, ...] | None, FloatArray, FloatArray]:
         v = v.ravel(order="F")
     if q.ndim > 1 or v.shape not in {q.shape, q.shape * 2}:
         raise InputError("fit must return one variance for each estimate, or their covariance matrix")
-    if names is not None and len({*names}) < len(names):
+    if labels is None:
+        return None, q, v
+    if len({*map(_spell, labels)}) < len(labels):
         raise InputError("fit must return coefficients with names that differ")
-    return names, q, v
-
-
-def _names(estimate: Any) -> tuple[str, ...] | None:
-    if isinstance(estimate, pd.Series):
-        return tuple(map(_spell, estimate.index))
-    if isinstance(estimate, pd.DataFrame):
-        return tuple(f"{_spell(column)}:{_spell(row)}" for column in estimate.columns for row in estimate.index)
-    return None
+    return tuple(map(_spell, labels)), q, v
 
 
 def _spell(label: object) -> str:
     return ":".join(map(str, label)) if isinstance(label, tuple) else str(label)
-
-
-def _names_of_model(result: Any, size: int) -> tuple[str, ...] | None:
-    names = getattr(getattr(result, "model", None), "exog_names", None)
-    return tuple(map(str, names)) if names is not None and len(names) == size else None

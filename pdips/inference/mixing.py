@@ -34,40 +34,29 @@ def mix(posteriors: Sequence[Any]) -> Any:
 
     Notes
     -----
-    Räisä, Jälkö and Honkela (2023), *On consistent Bayesian inference from synthetic data*: if the sets are posterior
-    predictive draws given one release (``modips``, ``split="once"``, noise-aware), the analyst's model agrees with the
-    one that made them, and **each set is much larger than the original**, the mixture tends to the posterior given the
-    release. With sets of finite size it is too wide. In the normal case, where V is the posterior variance given the
-    release and W the sampling variance of a set's estimate: a set's estimate is N(c, V + W), its posterior has variance
-    W, and the mixture has variance V + 2 W, sqrt(1 + 2 W / V) times too wide. Sets as large as the original and little
-    noise have W = V: 1.73 times. Sets r times as large have W = V / r: 5 % too wide at r = 20. Use
-    :func:`combine` with ``"posterior-predictive"`` where sets are as large as the original.
+    Räisä, Jälkö and Honkela (2023): if the sets are posterior predictive draws given one release (``modips``,
+    ``split="once"``, noise-aware), the analyst's model agrees with the one that made them, and **each set is much
+    larger than the original**, the mixture tends to the posterior given the release. Sets as large as the original
+    make it up to 1.73 times too wide (``docs/inference.md#mixing-posteriors``): use :func:`combine` with
+    ``"posterior-predictive"`` there.
     """
     items = list(posteriors)
     if len(items) < 2:
         raise InputError("mixing pools the posteriors of at least 2 sets; one set's posterior stays as it is")
-    kinds = {_kind(one) for one in items}
-    if len(kinds) > 1:
+    trees = [hasattr(one, "data_vars") or hasattr(one, "children") for one in items]
+    dicts = [isinstance(one, Mapping) and not tree for one, tree in zip(items, trees, strict=True)]
+    if len({*zip(trees, dicts, strict=True)}) > 1:
         raise InputError("posteriors must all be of one kind: arrays, dicts of arrays, or DataTrees")
-    if kinds == {"tree"}:
+    if all(trees):
         return _trees(items)
-    if kinds == {"dict"}:
-        return _by_name([{name: np.asarray(value) for name, value in one.items()} for one in items])
-    return _pool([np.asarray(one) for one in items], "posteriors")
-
-
-def _kind(one: Any) -> str:
-    if hasattr(one, "data_vars") or hasattr(one, "children"):
-        return "tree"
-    return "dict" if isinstance(one, Mapping) else "array"
-
-
-def _by_name(items: list[dict[str, Draws]]) -> dict[str, Draws]:
-    _same_names([list(one) for one in items])
-    for one in items:
+    if not all(dicts):
+        return _pool([np.asarray(one) for one in items], "posteriors")
+    named = [{name: np.asarray(value) for name, value in one.items()} for one in items]
+    _same_names([list(one) for one in named])
+    for one in named:
         if len({len(value) if value.ndim else -1 for value in one.values()}) != 1:
             raise InputError("all parameters of one posterior need the same number of draws, and at least one")
-    return {name: _pool([one[name] for one in items], name) for name in items[0]}
+    return {name: _pool([one[name] for one in named], name) for name in named[0]}
 
 
 def _same_names(names: list[list[str]]) -> None:

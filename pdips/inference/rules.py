@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -19,21 +19,9 @@ from pdips.release.release import Release
 AT_ZERO = 0.8
 """How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others."""
 
-N_NODES = 200
+_legendre = cache(np.polynomial.legendre.leggauss)
 _TAIL = 1e-16
 _NEWTON_STEPS = 200
-
-
-class ErrorLaw(Protocol):
-    """The law of estimand minus estimate, symmetric about 0, for each coefficient."""
-
-    def half_width(self, level: float) -> FloatArray:
-        """Return half the width of the central interval of this probability."""
-        ...
-
-    def two_sided(self, distance: FloatArray) -> FloatArray:
-        """Return the probability of being at least this far off."""
-        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,34 +86,12 @@ class Mixture:
         return np.asarray(np.where(np.isnan(self.weights).any(axis=-1), np.nan, half))
 
 
-@cache
-def _gauss_legendre() -> tuple[FloatArray, FloatArray]:
-    return np.polynomial.legendre.leggauss(N_NODES)
-
-
 def inverse_chi2(
     sum_of_squares: FloatArray, degrees: float, floor: FloatArray, *, at_floor: float = AT_ZERO
 ) -> tuple[FloatArray, FloatArray]:
-    """Return nodes and weights of ``sum_of_squares / chi2``, what falls below a floor partly moved onto it.
+    """Return nodes and weights of ``sum_of_squares / chi2``; of what falls below a floor, ``at_floor`` moves onto it.
 
-    Parameters
-    ----------
-    sum_of_squares : ndarray of float64
-        Of each coefficient, at least 0.
-    degrees : float
-        Of the chi-square law.
-    floor : ndarray of float64
-        The least value, of the same shape.
-    at_floor : float
-        Of the probability below the floor, how much goes onto it.
-
-    Returns
-    -------
-    nodes, weights : ndarray of float64, shape (..., N_NODES + 1)
-        The last node is the floor; weights add up to 1, and are NaN where an input is.
-
-    Notes
-    -----
+    Nodes have one axis more, whose last place is the floor; weights add up to 1, and are NaN where an input is.
     Gauss-Legendre over the root of the chi-square variable, in which all integrands here are smooth, between its
     quantiles 1e-16 and 1 - 1e-16 within the values that the floor leaves.
     """
@@ -139,7 +105,7 @@ def inverse_chi2(
         inner = gammaincinv(half, above * np.array([_TAIL, 1 - _TAIL]).reshape(2, *[1] * above.ndim))
         low = np.where(tiny, _TAIL ** (1 / half), inner[0] / most)
         ends = np.sqrt(2 * np.where(np.isinf(most), inner[0], low * most)), np.sqrt(2 * np.minimum(inner[1], most))
-        points, parts = _gauss_legendre()
+        points, parts = _legendre(200)
         if_tiny = np.sqrt(low[..., None]) + (1 - np.sqrt(low[..., None])) * (points + 1) / 2
         roots = ends[0][..., None] + (ends[1] - ends[0])[..., None] * (points + 1) / 2
         relative = np.where(tiny[..., None], if_tiny, roots)
@@ -171,36 +137,31 @@ def check_rule(rule: str, n_sets: int) -> None:
         )
 
 
-def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> ErrorLaw:
-    """Return the law of estimand minus estimate.
+def total_variance(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> FloatArray:
+    """Return ``T`` of a rule whose law is Student's, from ``B`` and ``W`` as variances or as matrices."""
+    if rule == "raab-nowok-dibben":
+        return within * (ratio + (1 + ratio) / m)
+    if rule == "rubin":
+        return within + (1 + 1 / m) * between
+    return (1 + 1 / m) * between - within if rule == "fully-synthetic" else within + between / m
 
-    Parameters
-    ----------
-    rule : str
-        One of ``RULES``.
-    between, within : ndarray of float64
-        ``B`` and ``W``, of one shape.
-    m : int
-        Number of sets.
-    ratio : float
-        Records of a set over records of the original.
-    """
+
+def law_of(rule: str, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Student | Mixture:
+    """Return the law of estimand minus estimate, symmetric about 0, for each coefficient, from ``B`` and ``W``."""
     if rule == "posterior-predictive":
         return predictive_law(between, within, m)
+    variance = total_variance(rule, between, within, m, ratio)
     if rule == "raab-nowok-dibben":
-        variance = within * raab_factor(m, ratio)
         return Student(variance, np.where(np.isnan(variance), np.nan, np.inf))
+    sign, extra = 1, between / m if rule in ("sanitized", "partial") else (1 + 1 / m) * between
+    nowhere = extra == 0
     if rule == "fully-synthetic":
-        return _fully_synthetic(between, within, m, ratio)
-    if rule == "rubin":
-        extra = (1 + 1 / m) * between
-        return Student(within + extra, _degrees(within, extra, m, 1))
-    return Student(within + between / m, _degrees(within, between / m, m, 1))
-
-
-def raab_factor(m: int, ratio: float) -> float:
-    """Return what multiplies W: sampling of the original, a draw of the parameters and of the records a set."""
-    return ratio + (1 + ratio) / m
+        sign, nowhere = -1, ~(extra > within)
+        variance = np.where(nowhere, ratio * within, variance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        degrees = np.where(nowhere, np.inf, (m - 1) * (1 + sign * within / extra) ** 2)
+    missing = np.isnan(within + extra)
+    return Student(np.where(missing, np.nan, variance), np.where(missing, np.nan, degrees))
 
 
 def predictive_law(between: FloatArray, within: FloatArray, m: int, *, at_zero: float = AT_ZERO) -> Mixture:
@@ -208,31 +169,6 @@ def predictive_law(between: FloatArray, within: FloatArray, m: int, *, at_zero: 
     total, weights = inverse_chi2((m - 1) * between, m - 1, within, at_floor=at_zero)
     variance = (1 + 1 / m) * (total - within[..., None]) + within[..., None] / m
     return Mixture(np.sqrt(variance), weights)
-
-
-def _degrees(within: FloatArray, extra: FloatArray, m: int, sign: int) -> FloatArray:
-    with np.errstate(divide="ignore", invalid="ignore"):
-        degrees = np.where(extra == 0, np.inf, (m - 1) * (1 + sign * within / extra) ** 2)
-    return np.where(np.isnan(within + extra), np.nan, degrees)
-
-
-def _fully_synthetic(between: FloatArray, within: FloatArray, m: int, ratio: float) -> Student:
-    extra = (1 + 1 / m) * between
-    positive = extra > within
-    variance = np.where(positive, extra - within, ratio * within)
-    degrees = np.where(positive, _degrees(within, extra, m, -1), np.inf)
-    missing = np.isnan(within + extra)
-    return Student(np.where(missing, np.nan, variance), np.where(missing, np.nan, degrees))
-
-
-def variance_of(law: ErrorLaw) -> FloatArray:
-    """Return the variance to report: that of t's scale, or of the normal that agrees on the interval of 68.3 %."""
-    return law.variance if isinstance(law, Student) else law.half_width(ONE_STANDARD_DEVIATION) ** 2
-
-
-def degrees_of(law: ErrorLaw, shape: tuple[int, ...]) -> FloatArray:
-    """Return degrees of freedom, NaN for a mixture."""
-    return law.degrees if isinstance(law, Student) else np.full(shape, np.nan)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,21 +190,7 @@ class Wald:
 
 
 def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, m: int, ratio: float) -> Wald:
-    """Test that a vector of differences from the null is zero.
-
-    Parameters
-    ----------
-    rule : str
-        One of ``RULES``.
-    off : ndarray of float64, shape (k,)
-        Estimates minus the values of the null.
-    between, within : ndarray of float64, shape (k, k)
-        ``B`` and ``W``.
-    m : int
-        Number of sets.
-    ratio : float
-        Records of a set over records of the original.
-    """
+    """Test that a vector of differences from the null is zero, with ``B`` and ``W`` as matrices."""
     from scipy.special import chdtrc, fdtrc
 
     k = len(off)
@@ -277,41 +199,25 @@ def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, 
         trace = float(np.trace(np.linalg.solve(within, between))) / k
     except np.linalg.LinAlgError:
         raise InputError("the mean covariance of these coefficients is singular: test fewer of them") from None
-    if rule == "raab-nowok-dibben":
-        statistic = form / raab_factor(m, ratio)
-        return Wald(statistic=statistic, degrees_of_freedom=(k, math.inf), p_value=float(chdtrc(k, k * statistic)))
-    if rule == "posterior-predictive":
-        return _mixture(form, trace, k, m)
-    sign, r = -1 if rule == "fully-synthetic" else 1, trace / m
-    if rule in ("rubin", "fully-synthetic"):
-        r = (1 + 1 / m) * trace
-    if sign < 0 and r <= 1:
+    if rule == "posterior-predictive":  # chi-square tails averaged over the share of B + W in W, one number for all k
+        nodes, weights = inverse_chi2(np.array(k * (m - 1) * trace), k * (m - 1), np.array(1.0))
+        factors = (1 + 1 / m) * (nodes - 1) + 1 / m
+        p = float(weights @ chdtrc(k, k * form / factors))
+        middle = float(np.interp(0.5, np.cumsum(weights[::-1]), factors[::-1]))
+        return Wald(statistic=form / middle, degrees_of_freedom=(k, math.nan), p_value=p)
+    factor = float(total_variance(rule, np.array(trace), np.array(1.0), m, ratio))
+    if factor <= 0:
         raise InputError(f"rule {rule!r} finds no variance to test with here; 'posterior-predictive' always does")
-    statistic = form / (r - 1 if sign < 0 else r + 1)
-    below = _below(k * (m - 1), k, r, sign)
-    p = chdtrc(k, k * statistic) if math.isinf(below) else fdtrc(k, below, statistic)
-    return Wald(statistic=statistic, degrees_of_freedom=(k, below), p_value=float(p))
-
-
-def _below(t: int, k: int, r: float, sign: int) -> float:
-    """Return the degrees of freedom below, those of Li, Raghunathan and Rubin (1991) for few sets where t <= 4."""
-    if r == 0:
-        return math.inf
-    if t > 4:
-        return 4 + (t - 4) * (1 + sign * (1 - 2 / t) / r) ** 2
-    return t * (1 + 1 / k) * (1 + sign / r) ** 2 / 2
-
-
-def _mixture(form: float, trace: float, k: int, m: int) -> Wald:
-    """Average chi-square tails over the share of B + W in W, taken as one number for all k coefficients."""
-    from scipy.special import chdtrc
-
-    degrees = k * (m - 1)
-    nodes, weights = inverse_chi2(np.array(degrees * trace), degrees, np.array(1.0))
-    factors = (1 + 1 / m) * (nodes - 1) + 1 / m
-    p = float(weights @ chdtrc(k, k * form / factors))
-    middle = float(np.interp(0.5, np.cumsum(weights[::-1]), factors[::-1]))
-    return Wald(statistic=form / middle, degrees_of_freedom=(k, math.nan), p_value=p)
+    statistic, t, sign = form / factor, k * (m - 1), -1 if rule == "fully-synthetic" else 1
+    r = factor - sign
+    if rule == "raab-nowok-dibben" or r == 0:
+        below, p = math.inf, float(chdtrc(k, k * statistic))
+    else:
+        # where t <= 4 those of Li, Raghunathan and Rubin (1991) for few sets
+        few, many = t * (1 + 1 / k) * (1 + sign / r) ** 2 / 2, 4 + (t - 4) * (1 + sign * (1 - 2 / t) / r) ** 2
+        below = many if t > 4 else few
+        p = float(fdtrc(k, below, statistic))
+    return Wald(statistic=statistic, degrees_of_freedom=(k, below), p_value=p)
 
 
 _ONE_SET = (
@@ -348,64 +254,59 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
         If there is one set only, or the release doesn't say how it was made.
     """
     facts = _facts(release)
-    name, n_sets = str(facts["mechanism"]), facts["n_sets"]
-    settings = facts["settings"]
-    split = settings.get("split") or _only_split(name)
+    name, n_sets, settings = str(facts["mechanism"]), facts["n_sets"], facts["settings"]
+    splits: tuple[str, ...] | None = find(name).splits if name in MECHANISMS else None
     if n_sets < 2:
-        raise InputError(_ONE_SET.format(advice=_advice_on_sets(name)))
+        advice = f"of a mechanism with split='per-set'; {name} hasn't"
+        if name == "modips":
+            advice = "for modips more sets cost nothing"
+        elif splits is None or "per-set" in splits:
+            advice = 'with split="per-set"'
+        raise InputError(
+            "one synthetic set can't show how uncertain its estimates are, so no rule fits it: ask for a release of "
+            f"two sets or more ({advice}), or combine it by 'raab-nowok-dibben', which knows of no privacy noise: too "
+            "short an interval"
+        )
+    split = settings.get("split") or (splits[0] if splits is not None and len(splits) == 1 else None)
     if split == "per-set":
         return "sanitized"
     if split != "once":
         raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
     if name != "modips":
-        _warn(
+        warnings.warn(
             f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
-            "'sanitized' is the nearest rule and its intervals are too short"
+            "'sanitized' is the nearest rule and its intervals are too short",
+            UserWarning,
+            stacklevel=2,
         )
         return "sanitized"
     if settings.get("likelihood", "noise-aware") != "noise-aware":
-        _warn(
+        warnings.warn(
             "the plug-in likelihood takes noisy statistics as exact, so sets made from them once don't show the noise: "
-            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short"
+            "no rule is right, 'posterior-predictive' is the nearest, and its intervals are too short",
+            UserWarning,
+            stacklevel=2,
         )
     return "posterior-predictive"
-
-
-def _warn(message: str) -> None:
-    warnings.warn(message, UserWarning, stacklevel=3)
-
-
-def _advice_on_sets(name: str) -> str:
-    if name == "modips":
-        return "for modips more sets cost nothing"
-    splits = find(name).splits if name in MECHANISMS else ("per-set",)
-    return 'with split="per-set"' if "per-set" in splits else f"of a mechanism with split='per-set'; {name} hasn't"
-
-
-def _only_split(name: str) -> str | None:
-    """Return the split of a mechanism that offers one only, and so doesn't repeat it in its settings."""
-    splits: tuple[str, ...] = find(name).splits if name in MECHANISMS else ()
-    return splits[0] if len(splits) == 1 else None
 
 
 def _facts(release: Release | Mapping[str, Any] | str | Path) -> Mapping[str, Any]:
     if isinstance(release, Release):
         return {"mechanism": release.mechanism, "settings": release.settings, "n_sets": release.n_sets}
-    found = release if isinstance(release, Mapping) else _read(Path(release))
-    if not isinstance(found, Mapping) or not isinstance(found.get("settings"), Mapping):
+    found: Any = release
+    if not isinstance(release, Mapping):
+        path = Path(release)
+        choices = [path] if path.is_file() else [path / "privacy.json", path / "public" / "privacy.json"]
+        file = next((each for each in choices if each.is_file()), None)
+        if file is None:
+            raise InputError(f"there is no privacy.json in {path}")
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+        except (ValueError, OSError):
+            raise InputError(f"{file} can't be read as JSON") from None
+    n_sets, settings = (found.get(name) for name in ("n_sets", "settings")) if isinstance(found, Mapping) else (0, 0)
+    whole = isinstance(n_sets, int) and not isinstance(n_sets, bool)
+    if not isinstance(settings, Mapping) or not whole or "mechanism" not in found:
         raise InputError("privacy.json must hold mechanism, settings and n_sets")
-    n_sets = found.get("n_sets")
-    if "mechanism" not in found or isinstance(n_sets, bool) or not isinstance(n_sets, int):
-        raise InputError("privacy.json must hold mechanism, settings and n_sets")
-    return found
-
-
-def _read(path: Path) -> Any:
-    choices = [path] if path.is_file() else [path / "privacy.json", path / "public" / "privacy.json"]
-    for each in choices:
-        if each.is_file():
-            try:
-                return json.loads(each.read_text(encoding="utf-8"))
-            except (ValueError, OSError):
-                raise InputError(f"{each} can't be read as JSON") from None
-    raise InputError(f"there is no privacy.json in {path}")
+    facts: Mapping[str, Any] = found
+    return facts

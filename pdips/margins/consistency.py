@@ -14,44 +14,24 @@ from pdips.arrays import BoolArray, FloatArray, IntArray
 def consistent(
     parents: Sequence[IntArray], observed: Sequence[ArrayLike], variances: Sequence[FloatArray]
 ) -> tuple[list[FloatArray], list[FloatArray]]:
-    """Return the generalised least squares estimate of all counts of a tree, given that children add up to parents.
+    """Return the generalised least squares estimates of all counts of a tree, given that children add up, by layer.
 
-    Parameters
-    ----------
-    parents : sequence of ndarray
-        For each layer but the first, the index of each node's parent in the layer above. Nodes without children in the
-        layer below are leaves, wherever they are.
-    observed : sequence of ndarray
-        Noisy counts by layer.
-    variances : sequence of ndarray
-        Their variances, in squared records: 0 for an exact count, infinity for a node that was not observed and has
-        children.
-
-    Returns
-    -------
-    estimates, estimate_variances : list of ndarray
-        By layer. Where an exact node has only exact descendants, these decide.
-
-    Notes
-    -----
-    Two passes over any tree with any variances, O(nodes): docs/proofs/steps.md. With equal fan-out and equal variances
-    this is Hay, Rastogi, Miklau and Suciu (2010), theorem 3. Equations (2) and (3) of the STEPS paper are neither.
+    Of noisy counts by layer with their variances: 0 for an exact count, infinity for a node that was not observed and
+    has children. ``parents`` holds, for each layer but the first, the index of each node's parent; nodes without
+    children are leaves, wherever they are. Also returns the variances of the estimates. Where an exact node has only
+    exact descendants, these decide. Two passes over the tree: docs/proofs/steps.md. With equal fan-out and equal
+    variances this is Hay, Rastogi, Miklau and Suciu (2010), theorem 3.
     """
-    z, s = (
-        [np.asarray(y, dtype=np.float64).copy() for y in observed],
-        [np.array(v, dtype=np.float64) for v in variances],
-    )
-    sums, sum_variances = [], []
+    z, s = ([np.array(each, dtype=np.float64) for each in both] for both in (observed, variances))
+    sums, sum_variances = list[FloatArray](), list[FloatArray]()
     for layer in range(len(parents) - 1, -1, -1):
         n_above = len(z[layer])
         total = np.bincount(parents[layer], weights=z[layer + 1], minlength=n_above)
         spread = np.bincount(parents[layer], weights=s[layer + 1], minlength=n_above)
         inner = np.bincount(parents[layer], minlength=n_above) > 0
         _pool(z[layer], s[layer], total, spread, inner)
-        sums.append(total)
-        sum_variances.append(spread)
-    sums.reverse()
-    sum_variances.reverse()
+        sums.insert(0, total)
+        sum_variances.insert(0, spread)
     x, v = [z[0]], [s[0]]
     for layer, parent in enumerate(parents):
         spread = sum_variances[layer]
@@ -80,12 +60,7 @@ def nonnegative(
     """Return nonnegative cells that add up along the tree: layer by layer, the nearest ones to the estimates.
 
     Among siblings the squared distance, divided by ``weights``, is least given their parent's value, so that the upper
-    layers, which are the more accurate, are kept. Post-processing: free, and it reads only noisy counts.
-
-    Returns
-    -------
-    ndarray, shape (cells,)
-        Values of the last layer.
+    layers, which are the more accurate, are kept.
     """
     value = np.maximum(estimates[0], 0.0)
     for parent, estimate, weight in zip(parents, estimates[1:], weights[1:], strict=True):
@@ -136,23 +111,8 @@ def round_cells(
     """Round cells to whole records at random, without bias, so that every node of the tree moves by less than one.
 
     Siblings are put in random order at every layer, and one systematic sample is taken along the cells: the count of
-    any run of neighbouring cells, hence of any node, is its value rounded up or down. Post-processing: free.
-
-    Parameters
-    ----------
-    parents : sequence of ndarray
-        The tree, as for :func:`consistent`.
-    values : ndarray, shape (cells,)
-        Nonnegative values that add up to ``n_records``.
-    n_records : int
-        Size of the synthetic table.
-    rng : numpy.random.Generator
-        For the order and the start of the systematic sample.
-
-    Returns
-    -------
-    cell, count : ndarray of int64
-        The cells that are not empty, and how many records each holds.
+    any run of neighbouring cells, hence of any node, is its value rounded up or down. The nonnegative values are scaled
+    to add up to ``n_records``. Returns the cells that are not empty, and how many records each holds.
     """
     rank = rng.permutation(int(parents[0].max()) + 1).astype(np.float64)
     for parent in parents[:-1]:

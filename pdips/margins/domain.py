@@ -58,7 +58,7 @@ class Domain:
         found: IntArray = cell // self.size_of(order[order.index(column) + 1 :]) % self.sizes[column]
         return found
 
-    def possible(self, level_of: Callable[[int], IntArray | None]) -> BoolArray | bool:
+    def possible(self, level_of: Callable[[int], NDArray[Any] | None]) -> BoolArray | bool:
         """Return which cells no structural zero rules out, True for all.
 
         ``level_of`` gives the levels of a column: -1 where it isn't known, None if it isn't known at all.

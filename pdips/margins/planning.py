@@ -295,14 +295,9 @@ def suggest_layers(
         ``two_way_worst`` (standard errors of a cell's count in percentage points of ``n``; margins of public columns
         alone, which are exact, left out), ``usable``, how many of these margins are within one point, ``cells`` of the
         last layer, and ``epsilons`` by layer, to be given on.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range or doesn't fit the schema.
     """
-    order, total = checked_order(schema, order), positive(epsilon, "epsilon")
-    each = total / _whole(n_sets, "n_sets")
+    order = checked_order(schema, order)
+    each = positive(epsilon, "epsilon") / _whole(n_sets, "n_sets")
     wanted: By = choice(by, get_args(By), "by") if len(schema.columns) > 1 else "one-way"
     rows = [_margins(schema, _whole(n, "n"), each, neighbours)] if columns_of(schema).n_cells <= MOST_DENSE else []
     margins, n_free = small_margins(len(schema.columns)), len(splittable(schema))

@@ -72,11 +72,6 @@ class Steps(Mechanism):
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
 
-    Raises
-    ------
-    InputError
-        If a setting is out of range.
-
     Notes
     -----
     A record is in one node of each layer and in one cell of each margin. Replacing it changes the counts of a layer by

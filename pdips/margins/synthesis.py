@@ -11,7 +11,6 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.consistency import consistent, nonnegative, round_cells
 from pdips.margins.domain import Domain, descend, top_node
-from pdips.margins.intervals import IntervalTree
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign
@@ -45,7 +44,7 @@ class Estimate:
 
 def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     """Measure the tree of a plan once for all sets, or once for each, and draw the sets from it."""
-    tree: TreeDesign | IntervalTree = plan.design
+    tree = plan.design
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
     for part in range(1, plan.repeats + 1):
@@ -54,8 +53,8 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         with curator.timed("making the counts consistent"):
             found = estimate(measured, tree, n_public=plan.n_public)
         sets += draw_sets(found, plan, curator, rng, part=part)
-        statistics |= tree.statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
-    if isinstance(tree, IntervalTree):
+        statistics |= tree.noisy_statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
+    if not isinstance(tree, TreeDesign):
         return Drawn.of(sets, statistics=statistics)
     errors = view_errors(tree.domain, tree.views)
     if not tree.views:  # all trees of a release have the same noise, and nearly the same errors
@@ -63,7 +62,7 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     return Drawn.of(sets, statistics=statistics, margin_errors=errors)
 
 
-def estimate(measured: NoisyTree, tree: TreeDesign | IntervalTree, *, n_public: bool) -> Estimate:
+def estimate(measured: NoisyTree, tree: object, *, n_public: bool) -> Estimate:
     """Return one consistent table from all noisy counts: by least squares made nonnegative, or of maximum entropy."""
     if isinstance(tree, TreeDesign) and tree.views:
         return _estimate_from_views(measured, tree, n_public=n_public)

@@ -188,7 +188,7 @@ class TreeDesign:
         limit = float(self.stop) * below.standard_deviation
         return np.asarray(curator.decide(counts, lambda noisy: (noisy < limit) & above.counted | stopped), dtype=bool)
 
-    def statistics(self, measured: NoisyTree, prefix: str) -> dict[str, pd.DataFrame]:
+    def noisy_statistics(self, measured: NoisyTree, prefix: str) -> dict[str, pd.DataFrame]:
         """Return the noisy counts as tables: levels of the columns split so far (-1: not split), and the count."""
         names, found = list(self.domain.names), dict[str, pd.DataFrame]()
         for number in range(1, len(measured.chosen) + 1):

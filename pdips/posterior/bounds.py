@@ -4,7 +4,6 @@ All of it is computed from the confidential records and no epsilon pays for it: 
 ``docs/diagnostics.md`` says how to read it.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -18,7 +17,8 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
-from pdips.posterior.stream import MOST_AT_ONCE, Draws, Tally, draws_by_name, stream
+from pdips.posterior.finished_model import MOST_AT_ONCE, Draws, draws_by_name, slices, stream
+from pdips.posterior.record_likelihood import Tally
 
 FEWEST_DRAWS = 4
 """Draws a chain below which ArviZ gives neither R-hat nor effective numbers."""
@@ -26,29 +26,16 @@ FEWEST_DRAWS = 4
 MOST_HELD = 10_000_000
 """Log-likelihoods that :func:`log_likelihood_tree` agrees to hold."""
 
-MEASURED = (
-    "The bound is the largest |alpha_i (log p(x_i | theta_s) - c_i)| found over all records i and all draws s of this "
-    "posterior."
-)
-
-USE = (
-    "So, for the removal of one record that is in the table, with weights and centre as they are, and outside a part "
-    "of the posterior whose mass is expected to be no more than that, the log-likelihood's part of the privacy loss is "
-    "at most the bound. Weights and centre must have been fixed before these draws were made, not computed from them."
-)
-
-NOT = (
-    "It does not bound the change of the normalising constant, a record that is not in the table, any other table, the "
-    "change of the weights when a record changes, or parameters that were not drawn. Twice the bound is what paper 004 "
-    "calls epsilon_x: it describes this table and is no guarantee of differential privacy."
-)
-
-INSIDE_ONLY = "The bound is itself a function of the confidential records without noise: it must not be published."
+NAN = float("nan")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Bounds:
-    """Bounds of ``u = alpha (log p(x | theta) - c)`` over draws of ``theta``: confidential, all of it."""
+    """Bounds of ``u = alpha (log p(x | theta) - c)``, nats, over draws of ``theta``: confidential, all of it.
+
+    A log-likelihood of minus infinity, or one that is no number, counts as infinitely large; with weight 0 a record
+    contributes nothing, whatever its log-likelihood.
+    """
 
     largest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
     lowest: FloatArray  # shape (records,): of ``|u|``, ``u``, ``u`` and ``u`` over all draws, nats
@@ -123,45 +110,86 @@ class Bounds:
         if len(chains) == 1:
             half = chains.shape[1] // 2
             chains = np.stack([chains[0, :half], chains[0, half : 2 * half]])
-        return float(az.rhat(chains)) if _moves(chains) else float("nan")
+        return float(az.rhat(chains)) if _moves(chains) else NAN
 
     @cached_property
     def ess_bulk(self) -> float:
         """Effective number of draws of ``largest_by_draw``, for its middle; NaN if it can't be said."""
-        return float(az.ess(self.largest_by_draw, method="bulk")) if _moves(self.largest_by_draw) else float("nan")
+        return float(az.ess(self.largest_by_draw, method="bulk")) if _moves(self.largest_by_draw) else NAN
 
     @cached_property
     def ess_tail(self) -> float:
         """Effective number of draws of ``largest_by_draw`` for its upper 5 percent; NaN if it can't be said."""
         chains = self.largest_by_draw
-        return float(az.ess(chains, method="quantile", prob=0.95)) if _moves(chains) else float("nan")
-
-    @property
-    def effective_draws(self) -> float:
-        """Number of draws that :attr:`exceedance` counts: all independent ones, or the smaller effective number."""
-        if self.independent:
-            return float(self.n_draws)
-        smaller = min(self.ess_bulk, self.ess_tail)
-        return 0.0 if np.isnan(smaller) else min(smaller, float(self.n_draws))
+        return float(az.ess(chains, method="quantile", prob=0.95)) if _moves(chains) else NAN
 
     @property
     def exceedance(self) -> float:
         """Bound on the probability that a further draw from this posterior goes beyond :attr:`overall`.
 
         ``1 / (S + 1)`` for ``S`` independent draws, by exchangeability. For a Markov chain ``S`` is its effective
-        number, which is customary and not a theorem.
+        number (0 if it can't be said), which is customary and not a theorem.
         """
-        return 1 / (self.effective_draws + 1)
+        draws: float = self.largest_by_draw.size
+        if not self.independent:
+            draws = float(np.nan_to_num(min(self.ess_bulk, self.ess_tail, draws)))
+        return 1 / (draws + 1)
 
     def certifies(self) -> str:
         """Say in words what the bound certifies and what it doesn't."""
-        return _in_words(
-            exceedance=self.exceedance,
-            independent=self.independent,
-            mixed=bool(self.rhat < 1.01),
-            limited=self.limit is not None,
-            weighted=self.weighted,
+        mixed, limited = bool(self.rhat < 1.01), self.limit is not None
+        parts = [
+            "The bound is the largest |alpha_i (log p(x_i | theta_s) - c_i)| found over all records i and all draws s "
+            "of this posterior."
+        ]
+        if self.independent:
+            parts.append(
+                "The draws being independent, one more draw from the same posterior goes beyond the bound with "
+                f"probability at most {self.exceedance:.2g}, one in the number of draws plus one."
+            )
+        elif mixed:
+            parts.append(
+                "One more draw from the same posterior goes beyond the bound with probability of about "
+                f"{self.exceedance:.2g} or less: one in the effective number of draws plus one, which for a Markov "
+                "chain is customary and not a theorem."
+            )
+        else:
+            parts.append(
+                "The chains do not agree on the bound, or are too short to tell (R-hat below 1.01 is asked for), so "
+                "nothing can be said on how often a further draw would go beyond it."
+            )
+        if self.independent or mixed:
+            parts.append(
+                "So, for the removal of one record that is in the table, with weights and centre as they are, and "
+                "outside a part of the posterior whose mass is expected to be no more than that, the log-likelihood's "
+                "part of the privacy loss is at most the bound. Weights and centre must have been fixed before these "
+                "draws were made, not computed from them."
+            )
+        parts.append(
+            "It does not bound the change of the normalising constant, a record that is not in the table, any other "
+            "table, the change of the weights when a record changes, or parameters that were not drawn. Twice the "
+            "bound is what paper 004 calls epsilon_x: it describes this table and is no guarantee of differential "
+            "privacy."
         )
+        parts.append(
+            "If the mechanism censors at the limit, each record's term is within the limit by construction and the "
+            "guarantee follows from that alone; the bound here, of terms before they are censored, adds nothing to it. "
+            "The share of censored records tells what the guarantee costs."
+            if limited
+            else "Nothing is censored: wherever the log-likelihood of a possible record is unbounded over the prior, "
+            "no finite epsilon holds, however small the bound."
+        )
+        if self.weighted:
+            how = "censored or not" if limited else "whatever the bound"
+            parts.append(
+                "Weights computed from the confidential records change for every record when one of them changes, and "
+                f"no finite epsilon holds for such weights, {how}. Weights that are a public function of one record "
+                "are free of this."
+            )
+        parts.append(
+            "The bound is itself a function of the confidential records without noise: it must not be published."
+        )
+        return " ".join(parts)
 
     def describe(self) -> dict[str, Any]:
         """Return the findings as plain numbers and words, for ``run.json``: confidential. What is no number is None."""
@@ -238,7 +266,8 @@ def stream_bounds(
     Raises
     ------
     InputError
-        See :func:`pdips.posterior.stream.stream`; or if weights, centre or limit are not what they should be.
+        If the model has no observed variable or not one log-likelihood a record, a parameter lacks draws, columns
+        differ in length, or weights, centre or limit are not what they should be.
 
     Examples
     --------
@@ -298,11 +327,11 @@ def from_log_likelihood(
     sizes = arrays[0].sizes
     n_records, chains, n_draws = sizes[records], sizes["chain"], sizes["draw"]
     tally = Tally(n_records, chains * n_draws, weights, centre, limit)
-    for chain, start, stop in _chunks(chains, n_draws, max(1, MOST_AT_ONCE // (2 * n_records))):
-        found = sum(_piece(array.isel(chain=chain, draw=slice(start, stop)), records) for array in arrays)
-        tally.add(
-            slice(0, n_records), slice(chain * n_draws + start, chain * n_draws + stop), np.ascontiguousarray(found)
-        )
+    chunk = max(1, MOST_AT_ONCE // (2 * n_records))
+    for chain, some in ((chain, some) for chain in range(chains) for some in slices(n_draws, chunk)):
+        found = sum(_piece(array.isel(chain=chain, draw=some), records) for array in arrays)
+        draws = slice(chain * n_draws + some.start, chain * n_draws + some.stop)
+        tally.add(slice(0, n_records), draws, np.ascontiguousarray(found))
     return Bounds.of(tally, chains, independent)
 
 
@@ -368,44 +397,33 @@ def _arrays(tree: xr.DataTree, variable: str | None, record_dim: str | None) -> 
     group = tree["log_likelihood"].to_dataset()
     names = [str(name) for name in group.data_vars] if variable is None else [variable]
     if not names or any(name not in group.data_vars for name in names):
-        raise InputError(
-            "the log_likelihood group has no such variable" if names else "the log_likelihood group is empty"
-        )
-    found = [group[name] for name in names]
-    dims = {_record_dim(str(array.name), array, record_dim) for array in found}
+        raise InputError(f"the log_likelihood group {'has no such variable' if names else 'is empty'}")
+    dims = set()
+    for name in names:
+        others = [str(dim) for dim in group[name].dims if dim not in ("chain", "draw")]
+        if len(others) != group[name].ndim - 2:
+            raise InputError(f"log_likelihood variable {name!r} must have dims chain and draw")
+        if (record_dim is None and len(others) != 1) or record_dim not in (None, *others):
+            raise InputError(
+                f"log_likelihood variable {name!r} has dims {', '.join(others) or 'none'} besides chain and draw; say "
+                "which one counts records by record_dim=..."
+            )
+        dims.add(record_dim or others[0])
     if len(dims) != 1:
         raise InputError(
             "the variables of the log_likelihood group have different dims of records; pass variable=..., or rename "
             "the dims if they count the same records"
         )
+    found = [group[name] for name in names]
     if any(size == 0 for array in found for size in array.shape):
         raise InputError("the log_likelihood group has no records or no draws")
     return found, dims.pop()
-
-
-def _record_dim(name: str, array: xr.DataArray, record_dim: str | None) -> str:
-    others = [str(dim) for dim in array.dims if dim not in ("chain", "draw")]
-    if "chain" not in array.dims or "draw" not in array.dims:
-        raise InputError(f"log_likelihood variable {name!r} must have dims chain and draw")
-    records = record_dim if record_dim is not None else others[0] if len(others) == 1 else None
-    if records is None or records not in others:
-        raise InputError(
-            f"log_likelihood variable {name!r} has dims {', '.join(others) or 'none'} besides chain and draw; say "
-            "which one counts records by record_dim=..."
-        )
-    return records
 
 
 def _piece(part: xr.DataArray, records: str) -> FloatArray:
     # Loaded before it is turned: what lies in a file and is turned would be read whole.
     found = part.load().transpose("draw", records, ...).to_numpy().astype(np.float64)
     return found.reshape(*found.shape[:2], -1).sum(axis=2) if found.ndim > 2 else found
-
-
-def _chunks(chains: int, n_draws: int, chunk: int) -> Iterator[tuple[int, int, int]]:
-    for chain in range(chains):
-        for start in range(0, n_draws, chunk):
-            yield chain, start, min(start + chunk, n_draws)
 
 
 def _moves(chains: FloatArray) -> bool:
@@ -420,50 +438,3 @@ def _five(values: NDArray[Any]) -> dict[str, float | None]:
     words = ("min", "quarter", "median", "three_quarters", "max")
     found = np.quantile(values, (0, 0.25, 0.5, 0.75, 1), method="inverted_cdf")
     return {word: _number(value) for word, value in zip(words, found, strict=True)}
-
-
-def _in_words(*, exceedance: float, independent: bool, mixed: bool, limited: bool, weighted: bool) -> str:
-    """Return the statement, a paragraph."""
-    use = [USE] if independent or mixed else []
-    parts = [MEASURED, _further(exceedance, independent, mixed), *use, NOT, _censoring(limited)]
-    return " ".join([*parts, *([_weights(limited)] if weighted else []), INSIDE_ONLY])
-
-
-def _further(exceedance: float, independent: bool, mixed: bool) -> str:
-    if independent:
-        return (
-            "The draws being independent, one more draw from the same posterior goes beyond the bound with probability "
-            f"at most {exceedance:.2g}, one in the number of draws plus one."
-        )
-    if not mixed:
-        return (
-            "The chains do not agree on the bound, or are too short to tell (R-hat below 1.01 is asked for), so "
-            "nothing can be said on how often a further draw would go beyond it."
-        )
-    return (
-        "One more draw from the same posterior goes beyond the bound with probability of about "
-        f"{exceedance:.2g} or less: one in the effective number of draws plus one, which for a Markov chain is "
-        "customary and not a theorem."
-    )
-
-
-def _censoring(limited: bool) -> str:
-    if limited:
-        return (
-            "If the mechanism censors at the limit, each record's term is within the limit by construction and the "
-            "guarantee follows from that alone; the bound here, of terms before they are censored, adds nothing to it. "
-            "The share of censored records tells what the guarantee costs."
-        )
-    return (
-        "Nothing is censored: wherever the log-likelihood of a possible record is unbounded over the prior, no finite "
-        "epsilon holds, however small the bound."
-    )
-
-
-def _weights(limited: bool) -> str:
-    how = "censored or not" if limited else "whatever the bound"
-    return (
-        "Weights computed from the confidential records change for every record when one of them changes, and no "
-        f"finite epsilon holds for such weights, {how}. Weights that are a public function of one record are free of "
-        "this."
-    )

@@ -1,9 +1,12 @@
 """censored-posterior: any PyMC model as a differentially private synthesizer (paper 004, corrected)."""
 
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from math import isqrt
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -13,25 +16,21 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import ROUNDS
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError, UselessWarning
+from pdips.errors import InputError, RefusedError, UselessWarning
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
-from pdips.posterior import price as prices
 from pdips.posterior import private_reference as stages
 from pdips.posterior.censoring import CLIPS, Clip
-from pdips.posterior.grid import NODES, GridDraws
-from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Workspace, workspace
+from pdips.posterior.columns import synthetic_sets
+from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, blueprint_of
+from pdips.posterior.model_checks import check_unused, on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.posterior.nuts import ChainDraws
-from pdips.posterior.price import Price
 from pdips.posterior.private_reference import Reference, Stage
-from pdips.posterior.records import synthetic_sets
-from pdips.posterior.rehearsal import check_unused, on_stand_ins
-from pdips.posterior.rejection import RejectionDraws, check_prior, check_proposals
-from pdips.posterior.target import Target
+from pdips.posterior.target import NODES, GridDraws, RejectionDraws, Target, prior_of
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Number, as_float, choice, exact, positive
+from pdips.privacy.loss import Kind, Number, as_float, choice, exact, positive, zcdp
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Closer
@@ -43,6 +42,12 @@ Draws = GridDraws | ChainDraws | RejectionDraws
 
 USELESS = 8
 """Nats that all records together must be able to move the log density by; with fewer, the prior is all there is."""
+
+DIGITS = 10**12
+"""Square roots are rounded down to this part of one."""
+
+MOST_PROPOSALS = 10**7
+"""Proposals of all draws by rejection, on average, that are put up with."""
 
 OF_NUTS = ("draws", "tune", "n_chains", "nuts")
 
@@ -65,6 +70,85 @@ SAMPLING = {
     "without a release if they never do. These decisions are not covered by the guarantee. Each record's term is "
     "worked out by the library from the model of a single record, so no record can enter the term of another.",
 }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Price:
+    """How a total is spent."""
+
+    stage: Fraction  # epsilon of the first stage; 0 without one
+    draw: Fraction  # bounded range of one draw, in nats: its epsilon
+    n_draws: int  # number of parameter draws
+    rho: Fraction = Fraction(0)  # the total as zero-concentrated loss; 0 where epsilons are added up
+
+    def window(self, sensitivity: Sensitivity) -> Fraction:
+        """Return the half-width w of a draw's window, given that of counts of records: 2 w a record is its price."""
+        return self.draw / (2 * sensitivity.l1)
+
+
+def pure(epsilon: Number, share: Fraction, n_draws: int) -> Price:
+    """Split epsilon between a first stage and draws by sequential composition."""
+    total = exact(epsilon, "epsilon")
+    return Price(stage=total * share, draw=total * (1 - share) / n_draws, n_draws=n_draws)
+
+
+def concentrated(epsilon: Number, delta: Number, share: Fraction, n_draws: int) -> Price:
+    """Split epsilon at delta between a first stage and draws that compose as zero-concentrated losses.
+
+    A draw of bounded range eta is eta^2 / 8-zCDP (Cesar and Rogers, 2021), a first stage of epsilon_0
+    epsilon_0^2 / 2-zCDP (Bun and Steinke, 2016, proposition 1.4); ``docs/proofs/censored-posterior.md``, theorem 3.
+    """
+    rho = largest_rho(exact(epsilon, "epsilon"), exact(delta, "delta"))
+    stage = root(2 * rho * share)
+    draw = root(8 * (rho - stage**2 / 2) / n_draws)
+    if not draw or (share and not stage):
+        raise InputError("the share leaves too little for the private reference or for the draws; move it towards 1/2")
+    return Price(stage=stage, draw=draw, n_draws=n_draws, rho=stage**2 / 2 + n_draws * draw**2 / 8)
+
+
+def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Return the largest rho, to ten digits, whose reading at delta is at most epsilon."""
+
+    def fits(rho: Fraction) -> bool:
+        return zcdp(rho, delta, "replace-one", "").epsilon <= epsilon
+
+    low, high = Fraction(0), epsilon
+    for _ in range(60):
+        middle = ((low + high) / 2).limit_denominator(DIGITS * 10**6)
+        if not low < middle < high:
+            break
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    if not low:
+        raise InputError("epsilon is too small for kind 'zcdp' at this delta; take a larger one, or kind 'pure'")
+    return low
+
+
+def root(square: Fraction) -> Fraction:
+    """Return the square root, rounded down."""
+    return Fraction(isqrt(square.numerator * DIGITS**2 // square.denominator), DIGITS)
+
+
+def check_share(share: Number) -> Fraction:
+    """Return the first stage's share of the budget, above 0 and below 1."""
+    found = positive(share, "share")
+    if found >= 1:
+        raise InputError(f"share must be below 1, for it leaves nothing for the draws; got {share}")
+    return found
+
+
+def expected_proposals(n: int, window: Fraction) -> float:
+    """Return the most proposals that a draw takes on average, e^(2 n w) for n records, whatever these are."""
+    nats = 2 * n * window
+    return math.exp(nats) if nats < 700 else math.inf
+
+
+def check_proposals(n: int, window: Fraction, *, n_draws: int = 1, most: int = MOST_PROPOSALS) -> None:
+    """Refuse, from public settings alone and before anything is spent, what could take too long."""
+    if n_draws * expected_proposals(n, window) > most:
+        raise RefusedError(
+            f"rejection may take e^{float(2 * n * window):.4g} proposals a draw, more than {most:,} in all; take the "
+            "exact grid for up to three parameters, otherwise sampling='mcmc', or fewer records or a smaller epsilon"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,7 +253,7 @@ class CensoredPosterior(Mechanism):
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.sampler, ("auto", "grid", "nuts", "rejection"), "sampler")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
-        prices.check_share(self.share)
+        check_share(self.share)
         if self.centre is not None:
             choice(self.centre, self.centres, "centre")
         if (self.centre == "reference") != (self.reference is not None) and self.centre is not None:
@@ -197,10 +281,10 @@ class CensoredPosterior(Mechanism):
     @property
     def price(self) -> Price:
         """How the budget is spent."""
-        share = prices.check_share(self.share) if self.centred_on == "staged" else Fraction(0)
+        share = check_share(self.share) if self.centred_on == "staged" else Fraction(0)
         if self.kind == "zcdp":
-            return prices.concentrated(self.epsilon, self.delta, share, self.n_draws)
-        return prices.pure(self.epsilon, share, self.n_draws)
+            return concentrated(self.epsilon, self.delta, share, self.n_draws)
+        return pure(self.epsilon, share, self.n_draws)
 
     @property
     def loss_kind(self) -> Kind:  # type: ignore[override]
@@ -260,21 +344,22 @@ class CensoredPosterior(Mechanism):
         if sampler == "rejection":
             if self.neighbours == "add-remove":
                 raise InputError("sampler = rejection needs a public number of records: neighbours = replace-one")
-            check_prior(space)
+            with on_stand_ins("the prior"):
+                space.tried.once("prior", lambda: prior_of(space.model)(2, np.random.default_rng(0)))
         if self.centred_on == "staged":
             stages.rehearse(space)
         if self.centred_on == "reference":
             with on_stand_ins("the fit to the reference"):
                 self._reference(space, 1)
 
-    def _space(self, schema: Schema) -> Workspace:
+    def _space(self, schema: Schema) -> Blueprint:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
-        return workspace(as_source(self.model), schema)
+        return blueprint_of(as_source(self.model), schema)
 
     def _sampler(self, schema: Schema) -> str:
         """Return how parameters are drawn."""
-        n_parameters = self._space(schema).blueprint.n_parameters
+        n_parameters = self._space(schema).n_parameters
         few = n_parameters <= max(NODES)
         if self.sampler == "grid" and not few:
             raise InputError(
@@ -292,7 +377,7 @@ class CensoredPosterior(Mechanism):
         space, weighted = self._space(schema), self.weights == "public"
         return Target(space=space, stage=stage, window=self.window(schema), clip=self.clip, weights=weighted)
 
-    def _reference(self, space: Workspace, n_records: int) -> Stage:
+    def _reference(self, space: Blueprint, n_records: int) -> Stage:
         wanted: Reference = "prior" if self.reference is None else self.reference
         with ONE_AT_A_TIME:
             key = stages.key_of(wanted), n_records
@@ -302,17 +387,17 @@ class CensoredPosterior(Mechanism):
         """Return what is known before the draw, and ask for the private reference if there is one."""
         space = self._space(plan.schema)
         if self.centred_on == "staged":
-            cells = stages.measure(plan, curator, self._followed(curator))
+            cells = stages.measure(plan, curator, partial(self._followed, curator))
             public = stages.public_rows(curator.public, rng) if plan.schema.public_columns else {}
             return stages.after(space, cells, public)
         n_public = self.n_records or (curator.n_records if plan.n_public else 1)
-        return (
-            self._reference(space, n_public) if self.centred_on == "reference" else stages.unreferenced(space, n_public)
-        )
+        if self.centred_on == "reference":
+            return self._reference(space, n_public)
+        return Stage(anchor=stages.anchor_of_prior(space.prior), n_records=n_public)
 
-    def _followed(self, curator: Curator) -> Callable[[IntArray], IntArray]:
-        """Return what is made of noisy counts that the draws depend on: audits follow them."""
-        return lambda noisy: curator.decide(noisy, lambda counts: counts)
+    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
+        """Return what the draws depend on of noisy counts: audits follow them."""
+        return curator.decide(noisy, lambda counts: counts)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask for the private reference and for parameters, and draw records from the model at these."""
@@ -323,7 +408,7 @@ class CensoredPosterior(Mechanism):
             answers = [curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)]
             drawn = draws.parameters(answers, rng)
         sets = synthetic_sets(
-            self._space(plan.schema).blueprint.draw,
+            self._space(plan.schema).draw,
             plan.schema,
             curator,
             drawn if self.n_draws > 1 else drawn[0],
@@ -335,9 +420,9 @@ class CensoredPosterior(Mechanism):
 
     def draws_from(self, target: Target) -> Draws:
         """Return what the parameters are drawn from, once a curator gives it a table."""
-        sampler = self._sampler(target.space.blueprint.schema)
+        sampler = self._sampler(target.space.schema)
         if sampler == "nuts":
-            lengths = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "nuts": self.nuts}
+            lengths = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "sampler": self.nuts}
             return ChainDraws(target, self.n_draws, **lengths)
         return GridDraws(target) if sampler == "grid" else RejectionDraws(target, self.n_draws)
 
@@ -398,13 +483,8 @@ def _closer(draws: Any, released: Sequence[Mapping[str, FloatArray]]) -> Closer 
     """Return what looks closer at a posterior, when somebody asks: what it needs takes seconds to import."""
 
     def look() -> Any:
-        from pdips.posterior import inspection
+        from pdips.posterior.inspection import inspect_draws
 
-        if isinstance(draws, GridDraws):
-            held: Any = draws.records
-            values, counts = held
-            return inspection.inspect_grid(draws.target, values, counts, released, draws.scored)
-        facts = draws.values, draws.table.counts, released, draws.tree, draws.convergence
-        return inspection.inspect_chains(draws.target, *facts)
+        return inspect_draws(draws, released)
 
-    return look if isinstance(draws, ChainDraws) or getattr(draws, "records", None) else None
+    return look if isinstance(draws, ChainDraws) or (isinstance(draws, GridDraws) and draws.records[0]) else None

@@ -7,7 +7,8 @@ import inspect
 import sys
 import sysconfig
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from datetime import date
 from decimal import Decimal
 from enum import Enum
@@ -46,95 +47,25 @@ READS_NAME = ("LOAD_GLOBAL", "LOAD_NAME")
 READS_CELL = ("LOAD_DEREF", "LOAD_CLASSDEREF")
 
 
-@dataclass
-class _Held:
-    """What a function was found to hold."""
-
-    what: str  # the function, for messages
-    written: Collection[str] = ()
-    constants: dict[str, str] = field(default_factory=dict)  # small constants by name, as Python writes them
-    functions: dict[str, FunctionType] = field(default_factory=dict)
-    _seen: set[int] = field(default_factory=set)
-
-    def look_at(self, name: str, value: Any) -> None:
-        """Follow a value into the functions that it is made of; write it down if it is small, refuse it if not."""
-        if id(value) in self._seen and not isinstance(value, PLAIN):
-            return
-        self._seen.add(id(value))
-        if callable(value) and not isinstance(value, CODE):
-            value = inspect.unwrap(value)
-        if isinstance(value, functools.partial):
-            self._look_at_all(name, [value.func, *value.args, *value.keywords.values()])
-        elif isinstance(value, MethodType):
-            self._look_at_all(name, [value.__func__, value.__self__])
-        elif isinstance(value, FunctionType):
-            if _is_own(value.__code__.co_filename):
-                self._look_into(value)
-        elif isinstance(value, type) and _is_own_class(value) and not issubclass(value, Enum):
-            self._look_into_class(name, value)
-        elif not isinstance(value, CODE) and not _is_library_function(value):
-            self._look_at_value(name, value)
-
-    def _look_at_all(self, name: str, values: list[Any]) -> None:
-        for each in values:
-            self.look_at(name, each)
-
-    def _look_into(self, function: FunctionType) -> None:
-        self.functions[function.__qualname__] = function
-        defaults = [*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
-        for default in defaults:
-            self.look_at(f"a default of {function.__name__}", default)
-        for name, value in _names_read(function):
-            self.look_at(name, value)
-
-    def _look_into_class(self, name: str, kind: type) -> None:
-        for attribute, each in vars(kind).items():
-            inner = getattr(each, "__func__", getattr(each, "fget", getattr(each, "func", each)))
-            if isinstance(inner, FunctionType) or not (attribute.startswith("__") or isinstance(inner, DESCRIPTORS)):
-                self.look_at(f"{name}.{attribute}", inner)
-
-    def _look_at_value(self, name: str, value: Any) -> None:
-        size = 1 if name in self.written else _size(value)
-        if size is None and _is_own_class(type(value)) and hasattr(value, "__dict__"):
-            self.look_at(name, type(value))
-            for attribute, each in vars(value).items():
-                self.look_at(f"{name}.{attribute}", each)
-        elif size is None and _is_ours(value):
-            for each in fields(value):
-                self.look_at(f"{name}.{each.name}", getattr(value, each.name))
-        elif size is None and type(value) in (list, tuple, dict) and len(value) <= MOST:
-            for key, each in value.items() if isinstance(value, dict) else enumerate(value):
-                self.look_at(f"{name}[{key!r}]", each)
-        elif size is None or size > MOST:
-            kind = type(value).__name__
-            raise InputError(
-                f"{self.what} reads {name!r} from outside of its code: {kind} that could hold records, which enter a "
-                "model as data[...] only. If it is public, write it into the function or the model's file as numbers, "
-                f"lists or small arrays (up to {MOST} numbers or words a name)"
-            )
-        else:
-            self.constants[name] = repr(value)
-
-
 def check_closed(function: Any, what: str, text: str = "") -> dict[str, str]:
     """Refuse a function that holds arrays, tables or other objects which could be records.
 
     Looked at are the variables that it takes from around it or from its module, default arguments, what
     ``functools.partial`` and methods are bound to, and the same of the functions that it uses, down to libraries.
     """
-    return _looked_at(function, what, _written_out(text)).constants
+    return _looked_at(function, what, _written_out(text))[0]
 
 
 def source_of(function: Any, what: str) -> str:
     """Return the source of a function and of the analyst's own functions that it uses, with the constants they read."""
-    held = _looked_at(function, what)
-    if any(each.__code__.co_filename == "<string>" for each in held.functions.values()):
+    held, functions = _looked_at(function, what)
+    if any(each.__code__.co_filename == "<string>" for each in functions):
         return ""  # what Python keeps of these is another text: the command line of `python -c`
     try:
-        sources = [inspect.cleandoc("\n" + inspect.getsource(each)) for each in held.functions.values()]
+        sources = [inspect.cleandoc("\n" + inspect.getsource(each)) for each in functions]
     except (OSError, TypeError):
         return ""
-    constants = "\n".join(f"{name} = {value}" for name, value in held.constants.items())
+    constants = "\n".join(f"{name} = {value}" for name, value in held.items())
     return "\n\n\n".join([*([constants] if constants else []), *sources]) + "\n" if sources else ""
 
 
@@ -151,22 +82,80 @@ def _written_out(text: str) -> set[str]:
     return found
 
 
-def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> _Held:
-    held = _Held(what, written)
-    held.look_at(getattr(function, "__name__", type(function).__name__), function)
-    return held
+def _looked_at(function: Any, what: str, written: Collection[str] = ()) -> tuple[dict[str, str], list[FunctionType]]:
+    """Return the small constants that a function holds, as Python writes them, and the analyst's own functions in it.
+
+    Names that are ``written`` out in a recorded file may hold anything.
+    """
+    constants: dict[str, str] = {}
+    functions: dict[str, FunctionType] = {}
+    seen: dict[int, Any] = {}  # held, so that no two have one id
+    waiting: list[tuple[str, Any]] = [(getattr(function, "__name__", type(function).__name__), function)]
+    while waiting:
+        name, value = waiting.pop()
+        if id(value) in seen and not isinstance(value, PLAIN):
+            continue
+        seen[id(value)] = value
+        if callable(value) and not isinstance(value, CODE):
+            value = inspect.unwrap(value)
+        inner: list[tuple[str, Any]] = []
+        if isinstance(value, functools.partial):
+            inner = [(name, each) for each in (value.func, *value.args, *value.keywords.values())]
+        elif isinstance(value, MethodType):
+            inner = [(name, value.__func__), (name, value.__self__)]
+        elif isinstance(value, FunctionType):
+            if _is_own(value.__code__.co_filename):
+                functions[value.__qualname__] = value
+                defaults = (*(value.__defaults__ or ()), *(value.__kwdefaults__ or {}).values())
+                inner = [(f"a default of {value.__name__}", each) for each in defaults]
+                inner += _names_read(value)
+        elif isinstance(value, type) and _is_own_class(value) and not issubclass(value, Enum):
+            for attribute, each in vars(value).items():
+                code = getattr(each, "__func__", getattr(each, "fget", getattr(each, "func", each)))
+                if isinstance(code, FunctionType) or not (attribute.startswith("__") or isinstance(code, DESCRIPTORS)):
+                    inner.append((f"{name}.{attribute}", code))
+        elif not isinstance(value, CODE) and not _is_library_function(value):
+            size = 1 if name in written else _size(value)
+            held = _held_by(name, value) if size is None else None
+            if held is None and (size is None or size > MOST):
+                raise InputError(
+                    f"{what} reads {name!r} from outside of its code: {type(value).__name__} that could hold records, "
+                    "which enter a model as data[...] only. If it is public, write it into the function or the model's "
+                    f"file as numbers, lists or small arrays (up to {MOST} numbers or words a name)"
+                )
+            if held is None:
+                constants[name] = repr(value)
+            inner = held or []
+        waiting += reversed(inner)
+    return constants, list(functions.values())
+
+
+def _held_by(name: str, value: Any) -> list[tuple[str, Any]] | None:
+    """Return what an object of the analyst's own, of pdips, or a short collection is made of; None for any other."""
+    if _is_own_class(type(value)) and hasattr(value, "__dict__"):
+        held = [(f"{name}.{attribute}", each) for attribute, each in vars(value).items()]
+        return [(name, type(value)), *held]
+    if is_dataclass(value) and type(value).__module__.partition(".")[0] == "pdips":  # settings, such as a statistic
+        return [(f"{name}.{each.name}", getattr(value, each.name)) for each in fields(value)]
+    if type(value) in (list, tuple, dict) and len(value) <= MOST:
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        return [(f"{name}[{key!r}]", each) for key, each in items]
+    return None
 
 
 def _names_read(function: FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield what a function's code takes from around it and from its module, by name; ``module.name`` too."""
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    cells = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # a function may refer to what is not defined yet
+            cells[name] = cell.cell_contents
     for code in _codes(function.__code__):
         held, path = None, ""
         for step in dis.get_instructions(code):
             if step.opname in READS_NAME and step.argval in function.__globals__:
                 held, path = function.__globals__[step.argval], str(step.argval)
-            elif step.opname in READS_CELL and step.argval in cells and _is_filled(cells[step.argval]):
-                held, path = cells[step.argval].cell_contents, str(step.argval)
+            elif step.opname in READS_CELL and step.argval in cells:
+                held, path = cells[step.argval], str(step.argval)
             elif step.opname in ("LOAD_ATTR", "LOAD_METHOD") and isinstance(held, ModuleType) and _is_own_module(held):
                 held, path = getattr(held, step.argval, None), f"{path}.{step.argval}"
             else:
@@ -183,14 +172,6 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
             yield from _codes(constant)
 
 
-def _is_filled(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - raises where a function refers to what is not defined yet
-    except ValueError:
-        return False
-    return True
-
-
 def _size(value: Any) -> int | None:
     """Return how many numbers and words a constant holds; None for what isn't made of these."""
     if isinstance(value, PLAIN):
@@ -205,11 +186,6 @@ def _size(value: Any) -> int | None:
         return None
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
-
-
-def _is_ours(value: Any) -> bool:
-    """Whether a value is a record of settings that pdips defines, such as a statistic."""
-    return is_dataclass(value) and type(value).__module__.partition(".")[0] == "pdips"
 
 
 def _is_library_function(value: Any) -> bool:

@@ -1,8 +1,9 @@
-"""The columns that a model reads and observes, as PyMC data or as stand-ins that need no table."""
+"""Columns from a table to a model, as PyMC data or as stand-ins that need no table, and back to synthetic sets."""
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock
 from typing import Any, NoReturn
 
@@ -20,10 +21,14 @@ from pytensor.tensor.elemwise import Elemwise
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.coding import numbers
 from pdips.data.schema import Column, Schema
-from pdips.data.table import Table
+from pdips.data.table import Table, decode
 from pdips.errors import InputError
+from pdips.margins.synthesis import public_order, public_records
+from pdips.privacy.curator import Curator
 
 Values = Mapping[str, NDArray[Any]]
+Parameters = Mapping[str, NDArray[Any]]
+DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 
 SUFFIX = "_data"
 """A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
@@ -98,8 +103,9 @@ class Columns(Mapping[str, Any]):
             known = self._made[name] = pm.Data(name + SUFFIX, self._values[name])
             if RECORD not in (*model.coords, *model.named_vars, *self._values):
                 model.add_coord(RECORD, length=known.shape[0])
-            if self._locked:
-                _lock(known, name)
+            if self._locked:  # PyMC itself asks for no value while a model is built
+                for method in READING:
+                    setattr(known, method, partial(_refuse, name))
         return known
 
     @contextmanager
@@ -143,32 +149,27 @@ class Columns(Mapping[str, Any]):
         return pt.stack([self[name] for name in names], axis=1)
 
 
-def _lock(variable: Any, name: str) -> None:
-    """Make a column refuse to hand out its values; PyMC itself asks for none while a model is built."""
-
-    def refuse(*_: Any, **__: Any) -> NoReturn:
-        raise InputError(
-            f"the model asks for the values of data[{name!r}], by get_value() or eval(), and is built on stand-ins "
-            f"before a record is read: what comes is no record's value. Use data[{name!r}] in the formula itself, and "
-            f"public numbers to standardise it, such as the bounds in schema.columns[{name!r}]"
-        )
-
-    for method in READING:
-        setattr(variable, method, refuse)
+def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
+    raise InputError(
+        f"the model asks for the values of data[{name!r}], by get_value() or eval(), and is built on stand-ins before "
+        f"a record is read: what comes is no record's value. Use data[{name!r}] in the formula itself, and public "
+        f"numbers to standardise it, such as the bounds in schema.columns[{name!r}]"
+    )
 
 
 def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:
     """Return the columns of a table as models read them, one value a row, at the schema's resolution."""
-    columns = table.schema.columns
-    return {name: _values(name, columns[name], table) for name in (columns if names is None else names)}
-
-
-def _values(name: str, column: Column, table: Table) -> NDArray[Any]:
-    check_column(name, column)
-    if column.is_categorical:
-        return table.codes[name]
-    known = numbers(name, table.frame[name], column)
-    return known.astype(np.int64) if column.integer else collapse(known, column) + 0.0  # one zero, not two
+    found: dict[str, NDArray[Any]] = {}
+    for name in table.schema.columns if names is None else names:
+        column = table.schema.columns[name]
+        check_column(name, column)
+        if column.is_categorical:
+            found[name] = table.codes[name]
+            continue
+        known = numbers(name, table.frame[name], column)
+        # one zero, not two
+        found[name] = known.astype(np.int64) if column.integer else collapse(known, column) + 0.0
+    return found
 
 
 def check_column(name: str, column: Column) -> None:
@@ -184,12 +185,11 @@ def collapse(values: FloatArray, column: Column) -> FloatArray:
     """Move each value to the middle of its cell of the column's resolution, if it has one."""
     if column.resolution is None:
         return values
-    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    lower, upper = bounds_of(column)
     n_cells = int(np.ceil((upper - lower) / column.resolution))
     cell = np.clip(np.floor((values - lower) / column.resolution), 0, n_cells - 1)
     left, right = lower + cell * column.resolution, np.minimum(lower + (cell + 1) * column.resolution, upper)
-    middle: FloatArray = (left + right) / 2
-    return middle
+    return np.asarray((left + right) / 2)
 
 
 def stand_ins(
@@ -197,15 +197,28 @@ def stand_ins(
 ) -> dict[str, NDArray[Any]]:
     """Return ``n`` records made from the schema alone, values of all columns spread over their levels or bounds.
 
-    The first two have the lower and the upper end of every column.
+    The first two have the lower and the upper end of every column, or all have one of these (``end``, 0 or 1). Columns
+    that are ``known``, such as public ones, are taken as they are.
     """
     found: dict[str, NDArray[Any]] = {}
     for place, (name, column) in enumerate(schema.columns.items()):
         share = ((np.arange(n) + 0.5) * GOLDEN ** (1 + place % 3) + place * 0.17) % 1
         share[: len(ENDS)] = ENDS[:n]
         share = share if end is None else np.full(n, ENDS[end])
-        found[name] = known[name] if known and name in known else _spread(column, share)
+        lower, upper = bounds_of(column)
+        if known and name in known:
+            found[name] = known[name]
+        elif column.is_categorical:
+            found[name] = np.minimum((share * column.n_levels).astype(np.int64), column.n_levels - 1)
+        else:
+            spread = lower * (upper / lower) ** share if column.scale == "log" else lower + (upper - lower) * share
+            found[name] = np.floor(spread).astype(np.int64) if column.integer else spread
     return found
+
+
+def public_stand_ins(schema: Schema, n: int) -> dict[str, NDArray[Any]]:
+    """Return the public columns of ``n`` stand-ins."""
+    return {name: values for name, values in stand_ins(schema, n).items() if name in schema.public_columns}
 
 
 def bounds_of(column: Column) -> tuple[float, float]:
@@ -215,21 +228,70 @@ def bounds_of(column: Column) -> tuple[float, float]:
     return float(column.lower or 0), float(column.upper or 0)
 
 
-def _spread(column: Column, share: NDArray[Any]) -> NDArray[Any]:
-    if column.is_categorical:
-        return np.minimum((share * column.n_levels).astype(np.int64), column.n_levels - 1)
-    lower, upper = bounds_of(column)
-    spread = lower * (upper / lower) ** share if column.scale == "log" else lower + (upper - lower) * share
-    return np.floor(spread).astype(np.int64) if column.integer else spread
-
-
 def distinct(values: Values, counts: IntArray | None) -> tuple[dict[str, NDArray[Any]], IntArray]:
-    """Return the distinct records in sorted order, and how many records each stands for."""
+    """Return the distinct records in sorted order, and how many each stands for; without ``counts`` rows count one."""
     keys = [pd.Series(column, name=name) for name, column in values.items()]
     each = pd.Series(np.ones(len(keys[0]), dtype=np.int64) if counts is None else counts)
     grouped = each.groupby(keys, sort=True).sum()
     kept = grouped.index.to_frame(index=False)
     return {name: kept[name].to_numpy() for name in values}, grouped.to_numpy(dtype=np.int64)
+
+
+def synthetic_sets(
+    draw: DrawRecords,
+    schema: Schema,
+    curator: Curator,
+    parameters: Parameters | Sequence[Parameters],
+    n_sets: int,
+    n_records: int,
+    rng: np.random.Generator,
+) -> list[pd.DataFrame]:
+    """Draw synthetic sets from a model at one value of its parameters, or at one for each set.
+
+    The curator is asked for the public columns alone, if there are any; then there are as many records as it holds.
+    """
+    each = [parameters] * n_sets if isinstance(parameters, Mapping) else list(parameters)
+    if len(each) != n_sets:
+        raise InputError(f"parameters must be given once, or once for each of {n_sets} sets")
+    if schema.public_columns and n_records != curator.n_records:
+        raise InputError("with public columns the synthetic sets have the table's public records")
+    public, covariates = public_columns(curator.public) if schema.public_columns else (pd.DataFrame(), {})
+    sets = []
+    for number, values in enumerate(each, start=1):
+        with curator.timed(f"drawing synthetic set {number} of {n_sets}"):
+            sets.append(to_frame(schema, draw(values, n_records, covariates, rng), public, rng))
+    return sets
+
+
+def to_frame(
+    schema: Schema, drawn: Mapping[str, NDArray[Any]], public: pd.DataFrame, rng: np.random.Generator
+) -> pd.DataFrame:
+    """Turn what a model drew into records, beside public columns in the same order.
+
+    What lies outside is moved to the nearest that may be, what is no number to the lower end: nothing may fail once the
+    draw is paid for. ``rng`` isn't used for columns with levels or bounds, and these are all that models describe.
+    """
+    made = {name: public[name].array for name in public.columns}
+    for name, given in drawn.items():
+        column, values = schema.columns[name], np.asarray(given)
+        if np.isnan(values.astype(np.float64)).any():
+            values = np.where(np.isnan(values), float(column.lower or 0), values)
+        if column.is_categorical:
+            codes = np.clip(np.rint(values), 0, column.n_levels - 1).astype(np.int64)
+            made[name] = decode(schema, {name: codes}, rng)[name].array
+        else:
+            known = np.clip(values.astype(np.float64), *bounds_of(column))
+            made[name] = np.rint(known).astype(np.int64) if column.integer else known
+    return pd.DataFrame({name: made[name] for name in schema.columns})
+
+
+def public_columns(table: Table) -> tuple[pd.DataFrame, dict[str, NDArray[Any]]]:
+    """Return the public columns of a table as they are written, and as models read them, in one order."""
+    names = list(table.schema.public_columns)
+    if not names:
+        return pd.DataFrame(), {}
+    order = public_order(table, names)
+    return public_records(table, names), {name: values[order] for name, values in record_values(table, names).items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +300,7 @@ class Transformation:
 
     function: Any = field(repr=False)  # compiled; of a vector of doubles
     lower: float  # the column's bounds, in the unit of the schema
-    upper: float  # the column's bounds, in the unit of the schema
+    upper: float
     _lock: Any = field(default_factory=Lock, repr=False)
 
     def forward(self, values: FloatArray) -> FloatArray:
@@ -263,14 +325,29 @@ class Transformation:
 def transformations(
     model: pm.Model, observed: Mapping[str, Sequence[str]], schema: Schema
 ) -> dict[str, Transformation]:
-    """Return how the columns are transformed that a model doesn't observe as they are."""
+    """Return how the columns are transformed that a model of stand-ins doesn't observe as they are.
+
+    An observed value must be its column or a strictly monotonic function of it, record by record.
+    """
     columns = {model[name + SUFFIX]: name for name in schema.columns if name + SUFFIX in model.named_vars}
     found: dict[str, Transformation] = {}
     for variable in model.observed_RVs:
         value, names = model.rvs_to_values[variable], observed[variable.name]
         _check_read(variable.name, value, names, columns)
-        if names != (variable.name,) or not _is_column(value, columns, schema.columns[variable.name]):
-            found |= _taken_apart(value, names, columns, schema)
+        if names == (variable.name,) and _is_column(value, columns, schema.columns[variable.name]):
+            continue
+        try:
+            inputs = {name: pt.dvector(name) for name in names}
+            replaced = {each: inputs[name] for each, name in columns.items() if name in inputs}
+            [graph] = clone_replace([value], replaced, rebuild_strict=False)
+            graph = graph if graph.ndim > 1 else graph[:, None]
+            whole = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
+            made = {name: _transformation(whole, names, name, schema) for name in names}
+        except InputError:
+            raise
+        except Exception:  # noqa: BLE001 - the analyst's own graph, which has seen stand-ins only
+            raise _no_inverse(names[0]) from None
+        found |= {name: each for name, each in made.items() if each is not None}
     return found
 
 
@@ -301,64 +378,37 @@ def _is_column(value: Any, columns: Collection[Any], column: Column) -> bool:
     return value in columns
 
 
-def _taken_apart(
-    value: Any, names: Sequence[str], columns: Mapping[Any, str], schema: Schema
-) -> dict[str, Transformation]:
-    """Return the transformations in an observed value, shape (records,) or (records, columns)."""
-    inputs = {name: pt.dvector(name) for name in names}
-    replaced = {each: inputs[name] for each, name in columns.items() if name in inputs}
-    try:
-        [graph] = clone_replace([value], replaced, rebuild_strict=False)
-        graph = graph if graph.ndim > 1 else graph[:, None]
-        whole = pytensor.function(list(inputs.values()), graph, mode="FAST_COMPILE", on_unused_input="ignore")
-        found = {}
-        for place, name in enumerate(names):
-            made = _Looked(whole, names, place, schema)
-            if made.is_transformed:
-                found[name] = made.transformation
-    except InputError:
-        raise
-    except Exception:  # noqa: BLE001 - the analyst's own graph, which has seen stand-ins only
-        raise _no_inverse(names[0]) from None
-    return found
+def _transformation(function: Any, names: Sequence[str], name: str, schema: Schema) -> Transformation | None:
+    """Look at one column of an observed value over the column's bounds, with all others at an end; None: as it is."""
+    column = schema.columns[name]
+    lower, upper = bounds_of(column)
 
-
-class _Looked:
-    """One column of an observed value, looked at over the column's bounds with all other columns at an end."""
-
-    def __init__(self, function: Any, names: Sequence[str], place: int, schema: Schema) -> None:
-        self._function, self._names, self._place, self._columns = function, names, place, schema.columns
-        self.name, column = names[place], schema.columns[names[place]]
-        lower, upper = bounds_of(column)
-        tried = np.linspace(lower, upper, TRIED)
-        if column.is_categorical or column.integer:
-            tried = np.unique(np.rint(tried))
-        else:  # neighbours close by show whether the function has steps
-            tried = np.union1d(tried, tried[TRIED // 4 :: TRIED // 4] * (1 - CLOSE) + CLOSE * lower)
-        seen = self._at(tried, 0)
-        self.is_transformed = not np.array_equal(seen, tried)
-        if self.is_transformed:
-            self._check(tried, seen)
-        self.transformation = Transformation(lambda values: self._at(values, 0), lower, upper)
-
-    def _at(self, values: FloatArray, end: int) -> FloatArray:
-        others = (np.full(len(values), bounds_of(self._columns[name])[end]) for name in self._names)
-        given = [values if name == self.name else other for name, other in zip(self._names, others, strict=True)]
+    def at(values: FloatArray, end: int = 0) -> FloatArray:
+        others = {each: np.full(len(values), bounds_of(schema.columns[each])[end]) for each in names}
         with np.errstate(all="ignore"):
-            return np.asarray(self._function(*given)[:, self._place], dtype=np.float64)
+            found = function(*(others | {name: values}).values())
+        return np.asarray(found[:, names.index(name)], dtype=np.float64)
 
-    def _check(self, tried: FloatArray, seen: FloatArray) -> None:
-        if np.isnan(seen).any():
-            raise InputError(
-                f"the observed value of {self.name!r} is not a number everywhere between the column's bounds; a "
-                "logarithm needs bounds above 0, a logit a column that is scaled to the range from 0 to 1 by its bounds"
-            )
-        same = np.allclose(self._at(tried, 1), seen, rtol=EQUAL, atol=EQUAL)
-        fewer = slice(None, -max(1, len(tried) // 3) - 1, -1)  # so that neither means nor sums from the first on agree
-        alone = np.allclose(self._at(tried[fewer], 0), seen[fewer], rtol=EQUAL, atol=EQUAL)
-        steps = np.diff(seen)
-        if not (same and alone and (np.all(steps > 0) or np.all(steps < 0))):
-            raise _no_inverse(self.name)
+    tried = np.linspace(lower, upper, TRIED)
+    if column.is_categorical or column.integer:
+        tried = np.unique(np.rint(tried))
+    else:  # neighbours close by show whether the function has steps
+        tried = np.union1d(tried, tried[TRIED // 4 :: TRIED // 4] * (1 - CLOSE) + CLOSE * lower)
+    seen = at(tried)
+    if np.array_equal(seen, tried):
+        return None
+    if np.isnan(seen).any():
+        raise InputError(
+            f"the observed value of {name!r} is not a number everywhere between the column's bounds; a logarithm needs "
+            "bounds above 0, a logit a column that is scaled to the range from 0 to 1 by its bounds"
+        )
+    same = np.allclose(at(tried, 1), seen, rtol=EQUAL, atol=EQUAL)
+    fewer = slice(None, -max(1, len(tried) // 3) - 1, -1)  # so that neither means nor sums from the first on agree
+    alone = np.allclose(at(tried[fewer]), seen[fewer], rtol=EQUAL, atol=EQUAL)
+    steps = np.diff(seen)
+    if not (same and alone and (np.all(steps > 0) or np.all(steps < 0))):
+        raise _no_inverse(name)
+    return Transformation(at, lower, upper)
 
 
 def _no_inverse(name: str) -> InputError:

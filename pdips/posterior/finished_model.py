@@ -1,24 +1,41 @@
-"""Any PyMC model that is already built, with each record's part in the posterior bounded; what can be, is tried."""
+"""Any PyMC model that is already built: with records' parts in the posterior bounded, and what these parts are."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor
+import pytensor.tensor as pt
+import xarray as xr
 from numpy.typing import ArrayLike, NDArray
+from pymc.logprob.basic import transformed_conditional_logp
 from pymc.model.fgraph import ModelFreeRV, ModelNamed, ModelObservedRV
+from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
-from pytensor.graph.replace import clone_replace
+from pytensor.graph.replace import clone_replace, vectorize_graph
 from pytensor.graph.rewriting.utils import rewrite_graph
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import ancestors, explicit_graph_inputs, toposort
+from pytensor.tensor.basic import Alloc
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.posterior.censoring import CLIPS, Censored, Clip, censored_from
-from pdips.posterior.model_parts import Axis, Parts, check_variables, natural_points, read_by, take_apart, total
-from pdips.posterior.weights import check_vector
+from pdips.posterior.censoring import (
+    CLIPS,
+    Axis,
+    Censored,
+    Clip,
+    Parts,
+    censored_from,
+    check_variables,
+    check_vector,
+    natural_points,
+    read_by,
+    take_apart,
+)
+from pdips.posterior.columns import SUFFIX, Values
+from pdips.posterior.record_likelihood import in_two_steps, on_first_axis, open_checks
 from pdips.privacy.loss import Neighbours, choice
 
 N_POINTS = 2
@@ -28,6 +45,20 @@ FULL_SEARCH = 2**14
 """Up to this many records every pair of records is looked at."""
 
 TOLERANCE = 1e-8
+
+BLOCK, CHUNK = 4096, 16
+"""Records and draws of a stream at once: their log-likelihoods stay in a core's cache."""
+
+MOST_AT_ONCE = 1 << 20
+"""Log-likelihoods of a stream held at once where records can't be taken block by block."""
+
+Draws = Mapping[str, Any] | xr.DataTree
+
+NOT_EACH = (
+    "the model's observed variables must have one log-likelihood for each record along their first axis, and it must "
+    "be possible to work them out from these columns and draws; a log_likelihood group made elsewhere can be given to "
+    "from_log_likelihood"
+)
 
 
 def censor(
@@ -109,11 +140,19 @@ def censor(
     check_variables(parts, public_potentials)
     points = natural_points(model, N_POINTS)
     n = count_records(parts, points[0])
-    parts = parts.opened({name: np.shape(value) for name, value in points[0].items()}, n)
+    lengths = {n, *(np.asarray(ids).size for ids in axis.ids.values())}
+    data, stands = set(parts.data), set(parts.stands)
+
+    def holds_records(variable: Any) -> bool:
+        if isinstance(variable, Constant):
+            return bool(lengths & set(np.shape(variable.data)))
+        return variable in data or (variable in stands and bool(lengths & set(np.shape(points[0][variable.name]))))
+
+    opened = {name: open_checks(term, holds_records) for name, term in parts.terms.items()}
+    parts = replace(parts, terms=opened)
     looked_at = probe(parts, n)
     check_records(looked_at, points)
-    own = record_parameters(looked_at, points[0], parts)
-    check_record_parameters(own, parts, n, neighbours)
+    own = record_parameters(looked_at, points[0], parts, neighbours)
     public = None if correction is None else check_vector(correction, n, "correction")
     return censored_from(model, parts, own, clip, n, public).update(
         weights=1.0 if weights is None else weights, centre=0.0 if centre is None else centre, window=window
@@ -160,7 +199,8 @@ class Probe:
 
 def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
     """Return the number of records of a model's data."""
-    inputs = {**{each: point[each.name] for each in parts.parameters}, **_values(parts)}
+    inputs = {each: point[each.name] for each in parts.parameters}
+    inputs |= {held: shared.get_value(borrow=True) for held, shared in parts.data.items()}
     graphs = [rewrite_graph(term, include=("local_remove_check_parameter",)) for term in parts.terms.values()]
     lengths = [graph.shape[0] for graph in graphs]
     found = pytensor.function(list(inputs), lengths, mode="FAST_COMPILE", on_unused_input="ignore")(*inputs.values())
@@ -179,16 +219,12 @@ def count_records(parts: Parts, point: Mapping[str, NDArray[Any]]) -> int:
     return n
 
 
-def _values(parts: Parts) -> dict[Any, Any]:
-    return {held: shared.get_value(borrow=True) for held, shared in parts.data.items()}
-
-
 def probe(parts: Parts, n: int) -> Probe:
     """Compile a model's terms as a function of what holds records."""
     owners = {n: np.arange(n)} | {np.asarray(ids).size: np.asarray(ids).ravel() for ids in parts.axis.ids.values()}
     owners |= {len(ids): np.asarray(ids) for ids in parts.axis.ids.values()}
-    graph = total(list(parts.terms.values()))
-    given = _values(parts)
+    graph = parts.total
+    given = {held: shared.get_value(borrow=True) for held, shared in parts.data.items()}
     found = {held: value for held, value in given.items() if _record_axis(value, owners) is not None}
     columns = parts.of_kind(ModelObservedRV)
     if not all(isinstance(node.inputs[1].owner and node.inputs[1].owner.op, ModelNamed) for node in columns):
@@ -252,8 +288,10 @@ def _halves(n: int, rng: np.random.Generator) -> Iterator[BoolArray]:
         yield ~half
 
 
-def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts) -> tuple[str, ...]:
-    """Return the free variables that are there once for each record."""
+def record_parameters(
+    looked_at: Probe, point: Mapping[str, NDArray[Any]], parts: Parts, neighbours: Neighbours
+) -> tuple[str, ...]:
+    """Return the free variables that are there once for each record; refuse them where their number is confidential."""
     found = []
     before = looked_at.terms(point)
     for node in parts.of_kind(ModelFreeRV):
@@ -261,8 +299,19 @@ def record_parameters(looked_at: Probe, point: Mapping[str, NDArray[Any]], parts
         base = name.removesuffix("_unobserved")
         imputed = base != name and f"{base}_observed" in parts.terms
         numbered = bool(set(node.op.dims or ()) & set(parts.axis.dims))
-        if imputed or numbered or _each_its_own(looked_at, point, before, name):
-            found.append(name)
+        if not imputed and not numbered and not _each_its_own(looked_at, point, before, name):
+            continue
+        if neighbours == "add-remove":
+            raise InputError(
+                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it "
+                "out, or take neighbours='replace-one'"
+            )
+        constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
+        if any(looked_at.n in each.shape and each.dtype != bool and len(np.unique(each)) > 1 for each in constants):
+            raise InputError(
+                f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
+            )
+        found.append(name)
     return tuple(found)
 
 
@@ -281,19 +330,179 @@ def _each_its_own(looked_at: Probe, point: Mapping[str, NDArray[Any]], before: F
     return True
 
 
-def check_record_parameters(names: Collection[str], parts: Parts, n: int, neighbours: Neighbours) -> None:
-    """Refuse record-specific parameters where the number of records is confidential, or whose prior reads records."""
-    for node in parts.of_kind(ModelFreeRV):
-        name = node.op.name
-        if name not in names:
-            continue
-        if neighbours == "add-remove":
-            raise InputError(
-                f"{name!r} has one value for each record, so their number can be read off the posterior; integrate it "
-                "out, or take neighbours='replace-one'"
-            )
-        constants = (np.asarray(each.data) for each in read_by(node.inputs[0]) if isinstance(each, Constant))
-        if any(n in value.shape and value.dtype != bool and len(np.unique(value)) > 1 for value in constants):
-            raise InputError(
-                f"the prior of {name!r}, one for each record, reads records; give all of them the same prior"
-            )
+@dataclass(frozen=True, eq=False, repr=False)
+class Stream:
+    """The log-likelihood of every record at every draw, piece by piece."""
+
+    columns: tuple[NDArray[Any], ...]  # what the model reads of each record, shape (records, ...)
+    draws: tuple[NDArray[Any], ...]  # what it reads of each draw, shape (draws, ...)
+    of_records: Any  # compiled: what can be worked out from records alone
+    joint: Any  # compiled: the log-likelihoods, shape (draws, records), from that and draws
+    block: int  # how many records are taken at once
+    chunk: int  # and how many draws
+
+    def __repr__(self) -> str:
+        return "Stream()"
+
+    @property
+    def n_records(self) -> int:
+        """Number of records."""
+        return len(self.columns[0])
+
+    @property
+    def n_draws(self) -> int:
+        """Number of draws."""
+        return len(self.draws[0])
+
+    def pieces(self) -> Iterator[tuple[slice, slice, FloatArray]]:
+        """Yield records, draws and their log-likelihoods, shape (draws, records); all draws of a block in a row."""
+        for records in slices(self.n_records, self.block):
+            known = self.known(records)
+            for draws in slices(self.n_draws, self.chunk):
+                yield records, draws, self.piece(known, records, draws)
+
+    def known(self, records: slice) -> list[Any]:
+        """Return what can be worked out from some records alone."""
+        return list(_quietly(self.of_records, [each[records] for each in self.columns]))
+
+    def piece(self, known: list[Any], records: slice, draws: slice) -> FloatArray:
+        """Return the log-likelihoods of some records, given what is known of them, at some draws."""
+        found = _quietly(self.joint, [*(each[draws] for each in self.draws), *known])
+        found = np.require(found, np.float64, ["C", "W"])
+        if found.shape != (len(self.draws[0][draws]), len(self.columns[0][records])):
+            raise InputError(NOT_EACH)
+        return found
+
+
+def _quietly(function: Any, arguments: list[Any]) -> Any:
+    """Call a compiled function: its records may have density 0, and what it says of failures shows lengths."""
+    try:
+        with np.errstate(all="ignore"):
+            return function(*arguments)
+    except Exception:  # noqa: BLE001 - whatever a model's graph raises
+        raise InputError(NOT_EACH) from None
+
+
+def slices(n: int, size: int) -> Iterator[slice]:
+    """Yield slices of so many, one after the other, of n in all."""
+    return (slice(start, min(start + size, n)) for start in range(0, n, size))
+
+
+def stream(
+    model: pm.Model,
+    values: Values | None,
+    draws: Draws,
+    *,
+    block: int = BLOCK,
+    chunk: int = CHUNK,
+    mode: str | None = None,
+) -> Stream:
+    """Compile any model's log-likelihoods, of columns (or what the model holds) and draws, to be worked out in pieces.
+
+    Records come block by block if that gives the same numbers as all at once, tried at one draw.
+    """
+    parameters = draws_by_name(draws)
+    graph, symbols = _likelihood(model, parameters)
+    columns = _columns_of(model, graph, values)
+    for arrays, what in ((columns, "columns"), (parameters, "draws")):
+        if len({len(array) for array in arrays.values()}) != 1:
+            raise InputError(f"all {what} must have the same length; columns left out are taken from the model")
+    by_draw = {}
+    for name, variable in symbols.items():
+        if parameters[name].ndim != variable.ndim + 1:
+            raise InputError(f"draws of {variable.name!r} must have {variable.ndim} axes besides the first one")
+        by_draw[variable] = np.ascontiguousarray(parameters[name], variable.type.dtype)
+    records = {v: v.type.clone(shape=(None, *v.type.shape[1:]))() for v in columns}
+    batched = {v: v.type.clone(shape=(None, *v.type.shape), dtype=v.dtype)() for v in by_draw}
+    known = dict(records)  # PyTensor's own ways to replace these would hold on to the length of a constant
+    for node in toposort([graph]):
+        if any(v in known for v in node.inputs):
+            again = node.clone_with_new_inputs([known.get(v, v) for v in node.inputs], strict=False)
+            known |= dict(zip(node.outputs, again.outputs, strict=True))
+    both = vectorize_graph(known[graph], batched)
+    functions = in_two_steps(both, list(records.values()), list(batched.values()), mode, mode)
+    n_records = len(next(iter(columns.values())))
+    at_once = max(1, min(chunk, MOST_AT_ONCE // n_records))
+    whole = Stream(tuple(columns.values()), tuple(by_draw.values()), *functions, n_records, at_once)
+    blocked = replace(whole, block=block, chunk=chunk)
+    return blocked if n_records <= block or _same_at_one_draw(blocked, whole) else whole
+
+
+def draws_by_name(draws: Draws) -> dict[str, NDArray[Any]]:
+    """Return draws by name, shape (draws, ...), the chains of a tree one after the other."""
+    if not isinstance(draws, xr.DataTree):
+        found = {name: np.asarray(value) for name, value in draws.items()}
+    elif "posterior" not in draws.children:
+        raise InputError("the tree of draws has no posterior group")
+    else:
+        posterior = {str(name): array.transpose("chain", "draw", ...) for name, array in draws["posterior"].items()}
+        found = {name: array.to_numpy() for name, array in posterior.items()}
+        found = {name: array.reshape(-1, *array.shape[2:]) for name, array in found.items()}
+    if not found or any(array.ndim == 0 or len(array) == 0 for array in found.values()):
+        raise InputError("draws must be arrays with one entry a draw along their first axis, and at least one draw")
+    return found
+
+
+def _likelihood(model: pm.Model, parameters: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    """Return the log-likelihood of each record, and the variables it needs by the name of their draws."""
+    if not model.observed_RVs:
+        raise InputError("the model has no observed variable")
+    given, transforms, symbols = dict(model.rvs_to_values), dict(model.rvs_to_transforms), {}
+    for rv in model.free_RVs:
+        if rv.name in parameters:
+            given[rv], transforms[rv] = rv.type(name=rv.name), None
+        symbols[rv.name if rv.name in parameters else given[rv].name] = given[rv]
+    terms = transformed_conditional_logp(model.observed_RVs, rvs_to_values=given, rvs_to_transforms=transforms)
+    for place, term in enumerate(terms):  # what spreads it over the size that its variable had when it was built
+        while term.owner is not None and isinstance(term.owner.op, Alloc) and term.owner.inputs[0].ndim == term.ndim:
+            term = term.owner.inputs[0]
+        terms[place] = on_first_axis(term)
+    if any(term.ndim == 0 for term in terms):
+        raise InputError(NOT_EACH)
+    try:
+        graph = pt.add(*terms) if len(terms) > 1 else terms[0]
+    except ValueError:
+        raise InputError(NOT_EACH) from None
+    needed = set(explicit_graph_inputs([graph]))
+    symbols = {name: variable for name, variable in symbols.items() if variable in needed}
+    for name in symbols:
+        if name not in parameters:
+            raise InputError(f"there are no draws of {name!r}, which the log-likelihood depends on")
+    if not symbols:
+        raise InputError("the model's log-likelihood depends on no free variable, so there is nothing to bound")
+    return graph, symbols
+
+
+def _columns_of(model: pm.Model, graph: Any, values: Values | None) -> dict[Any, NDArray[Any]]:
+    """Return the leaves of a graph that have one entry a record, each with its values."""
+    given = dict(values or {})
+    used = [v for v in ancestors([graph]) if v.owner is None and isinstance(v, (SharedVariable, Constant))]
+    observed = [model.rvs_to_values[rv] for rv in model.observed_RVs]
+    n_built = max(int(value.shape[0].eval()) if value.ndim else 0 for value in observed)
+    found: dict[Any, NDArray[Any]] = {}
+    for variable in used:
+        name = variable.name or ""
+        inside = variable.get_value(borrow=True) if isinstance(variable, SharedVariable) else variable.data
+        own = given.get(name, given.get(name.removesuffix(SUFFIX)))
+        if isinstance(variable, SharedVariable) and own is not None:
+            found[variable] = np.ascontiguousarray(own, variable.type.dtype)
+        elif np.ndim(inside) and len(inside) == n_built and n_built > 1:
+            found[variable] = inside
+    if not found:
+        raise InputError("the model's likelihood reads nothing that has one entry a record")
+    return found
+
+
+def _same_at_one_draw(blocked: Stream, whole: Stream) -> bool:
+    """Tell whether blocks of records give what all records at once give, at the first draw."""
+    first = slice(0, 1)
+    everything = slice(0, whole.n_records)
+    together = whole.piece(whole.known(everything), everything, first)
+    for records in slices(whole.n_records, blocked.block):
+        try:
+            found = blocked.piece(blocked.known(records), records, first)
+        except InputError:
+            return False
+        if not np.allclose(found, together[:, records], rtol=1e-9, atol=1e-12, equal_nan=True):
+            return False
+    return True

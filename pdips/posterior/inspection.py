@@ -11,17 +11,15 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.convergence import Convergence
 from pdips.data.schema import Column
 from pdips.posterior.bounds import Bounds
 from pdips.posterior.columns import Values, bounds_of, collapse, distinct
-from pdips.posterior.grid import Scored
-from pdips.posterior.model import Blueprint
+from pdips.posterior.finished_model import draws_by_name
+from pdips.posterior.model import Blueprint, unconstrained
 from pdips.posterior.model_file import stored_name
-from pdips.posterior.parameters import unconstrained
-from pdips.posterior.record_likelihood import Points, RecordLikelihood
-from pdips.posterior.stream import Tally, draws_by_name
-from pdips.posterior.target import Target
+from pdips.posterior.nuts import ChainDraws
+from pdips.posterior.record_likelihood import Points, RecordLikelihood, Tally
+from pdips.posterior.target import GridDraws, Target
 
 Draws = Mapping[str, NDArray[Any]]
 Found = tuple[dict[str, Any], xr.DataTree | None]
@@ -75,29 +73,22 @@ class InspectedRecords:
     blueprint: Blueprint | None = None  # what draws records, to compare them with these
 
 
-def inspect_chains(
-    target: Target,
-    values: Values,
-    counts: IntArray | None,
-    released: Sequence[Draws],
-    tree: xr.DataTree,
-    convergence: Convergence,
-) -> Found:
-    """Look closer at a posterior that was drawn from by NUTS; ``values`` has all records."""
-    facts = {"sampler": "nuts", "convergence": convergence, "passed": convergence.passed}
-    posterior = Posterior(tree=tree, released=released, facts=facts, independent=False)
-    return inspect(censored_records(target, *distinct(values, counts)), posterior)
-
-
-def inspect_grid(target: Target, values: Values, counts: IntArray, released: Sequence[Draws], scored: Scored) -> Found:
-    """Look closer at a posterior on a grid: by draws from it that nobody pays for, so they stay inside."""
-    rng = np.random.default_rng()
+def inspect_draws(draws: GridDraws | ChainDraws, released: Sequence[Draws]) -> Found:
+    """Look closer at a censored posterior: at its chains, or by draws from its grid that nobody pays for."""
+    values: Values
+    if isinstance(draws, ChainDraws):
+        values, counts = distinct(draws.values, draws.table.counts)
+        facts = {"sampler": "nuts", "convergence": draws.convergence, "passed": draws.convergence.passed}
+        posterior = Posterior(tree=draws.tree, released=released, facts=facts, independent=False)
+        return inspect(censored_records(draws.target, values, counts), posterior)
+    values, counts = draws.records
+    scored, rng = draws.scored, np.random.default_rng()
     probabilities = np.exp(scored.log_probabilities())
     chosen = rng.choice(len(probabilities), GRID_DRAWS, p=probabilities / probabilities.sum())
-    draws = target.space.values_of(scored.grid.inside(scored.index[chosen], rng))
+    tree = tree_of(draws.target.space.values_of(scored.grid.inside(scored.index[chosen], rng)))
     facts = {"sampler": "grid", "edge": float(probabilities[scored.grid.outermost(scored.index)].sum())}
-    posterior = Posterior(tree=tree_of(draws), released=released, facts=facts, independent=True)
-    return inspect(censored_records(target, values, counts), posterior)
+    posterior = Posterior(tree=tree, released=released, facts=facts, independent=True)
+    return inspect(censored_records(draws.target, values, counts), posterior)
 
 
 def censored_records(target: Target, values: Values, counts: IntArray) -> InspectedRecords:
@@ -111,7 +102,7 @@ def censored_records(target: Target, values: Values, counts: IntArray) -> Inspec
         weights=None if fine.all() and not target.weights else np.where(fine, weights, 0.0),
         centre=np.where(fine, centre, 0.0),
         limit=float(target.window),
-        blueprint=target.space.blueprint,
+        blueprint=target.space,
     )
 
 
@@ -143,39 +134,37 @@ def inspect(records: InspectedRecords, posterior: Posterior) -> Found:
         facts["bounds"] = bounds.describe() | {"window": censored}
         groups["pdips"] = _stored(bounds, records)
     if records.blueprint is not None:
-        facts["records"], predicted = _predicted(records.blueprint, records, groups["posterior"])
-        groups |= predicted
+        try:
+            with np.errstate(all="ignore"):
+                facts["records"], predicted = check_records(
+                    records.blueprint, groups["posterior"], records.values, records.counts
+                )
+        except Exception as error:  # noqa: BLE001 - whatever a model's graph raises; its words may quote records
+            facts["records"] = {"failed": type(error).__name__}
+        else:
+            groups |= predicted
     return {"posterior": facts}, xr.DataTree.from_dict(groups)
-
-
-def _predicted(
-    blueprint: Blueprint, records: InspectedRecords, posterior: xr.Dataset
-) -> tuple[dict[str, Any], dict[str, xr.Dataset]]:
-    try:
-        with np.errstate(all="ignore"):
-            return check_records(blueprint, posterior, records.values, records.counts)
-    except Exception as error:  # noqa: BLE001 - whatever a model's graph raises; its words may quote records
-        return {"failed": type(error).__name__}, {}
 
 
 def listed(posterior: Posterior) -> list[dict[str, Any]]:
     """Return mean, standard deviation, R-hat and effective draws of each parameter, and the value that was released."""
     found, names = posterior.tree["posterior"].to_dataset(), list(posterior.released[0])
     found = found[[name for name in names if name in found]]
-    chains = not posterior.independent
-    with np.errstate(all="ignore"):
-        parts = (
-            {"rhat": az.rhat(found), "ess_bulk": az.ess(found, method="bulk"), "ess_tail": az.ess(found, method="tail")}
-            if chains
-            else {}
-        )
+    parts: dict[str, Any] = {}
+    if not posterior.independent:
+        with np.errstate(all="ignore"):
+            parts = {"rhat": az.rhat(found), "ess_bulk": az.ess(found, method="bulk")}
+            parts["ess_tail"] = az.ess(found, method="tail")
     rows = []
-    for name in found:
-        array = found[name]
+    for name, array in found.items():
         mean, deviation = array.mean(("chain", "draw")), array.std(("chain", "draw"))
         for place in np.ndindex(mean.shape):
+            labels = [
+                str(mean.coords[dim].values[i]) if dim in mean.coords else str(i)
+                for dim, i in zip(mean.dims, place, strict=True)
+            ]
             row: dict[str, Any] = {
-                "name": _called(mean, str(name), place),
+                "name": f"{name}[{', '.join(labels)}]" if labels else str(name),
                 "mean": _number(mean.values[place]),
                 "sd": _number(deviation.values[place]),
             }
@@ -183,16 +172,6 @@ def listed(posterior: Posterior) -> list[dict[str, Any]]:
             row["released"] = [_number(np.asarray(draw[str(name)])[place]) for draw in posterior.released]
             rows.append(row)
     return rows
-
-
-def _called(array: xr.DataArray, name: str, place: tuple[int, ...]) -> str:
-    if not place:
-        return name
-    labels = [
-        str(array.coords[dim].values[i]) if dim in array.coords else str(i)
-        for dim, i in zip(array.dims, place, strict=True)
-    ]
-    return f"{name}[{', '.join(labels)}]"
 
 
 def _bounds(records: InspectedRecords, posterior: Posterior) -> tuple[Bounds, dict[str, Any] | None]:
@@ -263,27 +242,39 @@ def check_records(
     of all that was drawn. Of many records it takes some; it ends when its time is over, with the draws made by then.
     The drawn columns alone are compared: public ones are the table's own.
     """
-    rng = np.random.default_rng(SEED)
-    rows = _some(counts, rng)
+    rng, schema, n = np.random.default_rng(SEED), blueprint.schema, int(counts.sum())
+    chosen = np.sort(rng.choice(n, MOST_RECORDS, replace=False, shuffle=False)) if n > MOST_RECORDS else np.arange(n)
+    rows = np.searchsorted(np.cumsum(counts), chosen, side="right")
     taken = {name: np.asarray(column)[rows] for name, column in values.items()}
-    schema = blueprint.schema
     names = list(blueprint.synthesized)[:MOST_COLUMNS]
     edges = {name: bin_edges(schema.columns[name]) for name in names}
-    observed = {name: _shares(taken[name], schema.columns[name], edges[name]) for name in names}
+    table = {name: _shares(taken[name], schema.columns[name], edges[name]) for name in names}
     public = {name: taken[name] for name in schema.public_columns}
 
+    # draws as far apart as they can be, a few at once, each lot from all over the chains
+    stacked = draws_by_name(xr.DataTree.from_dict({"posterior": posterior}))
+    parameters = {variable.name: stacked[variable.name] for variable in blueprint.model.free_RVs}
+    n_draws = len(next(iter(parameters.values())))
+    places = np.unique(np.linspace(0, n_draws - 1, PREDICTED).astype(int))
+    lots = max(1, len(places) // AT_ONCE)
     made: dict[str, list[FloatArray]] = {name: [] for name in names}
     end = time.monotonic() + MOST_SECONDS
-    for parameters in _spread(blueprint, posterior):
-        drawn = blueprint.draw_several(parameters, len(rows), public, rng)
+    for lot in range(lots):
+        some = {name: each[places[lot::lots]] for name, each in parameters.items()}
+        drawn = blueprint.draw_several(some, len(rows), public, rng)
         for name in names:
             made[name] += [_shares(each, schema.columns[name], edges[name]) for each in drawn[name]]
         if time.monotonic() > end:
             break
-    simulated = {name: np.stack(each) for name, each in made.items()}
-    columns = [{"name": name} | compare(observed[name], simulated[name]) for name in names]
-    facts = {"draws": len(simulated[names[0]]), "records": len(rows), "columns": columns}
-    return facts, _groups([(observed[name], simulated[name], edges[name]) for name in names])
+    columns, predicted, observed = [], {}, {}
+    for place, name in enumerate(names):
+        simulated = np.stack(made[name])
+        columns.append({"name": name} | compare(table[name], simulated))
+        predicted[f"column_{place}"] = (("chain", "draw", f"bin_{place}"), simulated[None])
+        observed[f"column_{place}"] = ((f"bin_{place}",), table[name])
+        observed[f"edges_{place}"] = ((f"edge_{place}",), edges[name])
+    facts = {"draws": len(made[names[0]]), "records": len(rows), "columns": columns}
+    return facts, {"posterior_predictive": xr.Dataset(predicted), "observed_data": xr.Dataset(observed)}
 
 
 def compare(observed: FloatArray, simulated: FloatArray) -> dict[str, float]:
@@ -300,31 +291,13 @@ def bin_edges(column: Column) -> FloatArray:
     """Return the edges of a column's bins, from the schema alone: one for each level or few whole numbers, or 30."""
     if column.is_categorical:
         return np.arange(-0.5, column.n_levels, dtype=np.float64)
-    lower, upper = float(column.lower or 0), float(column.upper or 0)
+    lower, upper = bounds_of(column)
     if column.integer and upper - lower < BINS:
         return np.arange(lower - 0.5, upper + 1, dtype=np.float64)
     space = np.geomspace if column.scale == "log" else np.linspace
     edges = space(lower, upper, BINS + 1)
     edges[0], edges[-1] = lower, upper  # rounding must not leave out what lies at a bound
     return edges
-
-
-def _some(counts: IntArray, rng: np.random.Generator) -> IntArray:
-    """Return the row of each record, or of some."""
-    n = int(counts.sum())
-    if n <= MOST_RECORDS:
-        return np.repeat(np.arange(len(counts)), counts)
-    chosen = np.sort(rng.choice(n, MOST_RECORDS, replace=False, shuffle=False))
-    return np.searchsorted(np.cumsum(counts), chosen, side="right").astype(np.int64)
-
-
-def _spread(blueprint: Blueprint, posterior: xr.Dataset) -> list[dict[str, NDArray[Any]]]:
-    """Return parameters at draws as far apart as they can be, a few at once, each lot from all over the chains."""
-    names = [variable.name for variable in blueprint.model.free_RVs]
-    stacked = posterior[names].stack(sample=("chain", "draw")).transpose("sample", ...)
-    places = np.unique(np.linspace(0, stacked.sizes["sample"] - 1, PREDICTED).astype(int))
-    lots = max(1, len(places) // AT_ONCE)
-    return [{name: stacked[name].to_numpy()[places[lot::lots]] for name in names} for lot in range(lots)]
 
 
 def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArray:
@@ -334,12 +307,3 @@ def _shares(values: NDArray[Any], column: Column, edges: FloatArray) -> FloatArr
     known = np.rint(known) if column.is_categorical or column.integer else collapse(known, column)
     shares: FloatArray = np.histogram(known, edges)[0] / max(len(known), 1)
     return shares
-
-
-def _groups(columns: Sequence[tuple[FloatArray, FloatArray, FloatArray]]) -> dict[str, xr.Dataset]:
-    predicted, observed = {}, {}
-    for place, (table, drawn, edges) in enumerate(columns):
-        predicted[f"column_{place}"] = (("chain", "draw", f"bin_{place}"), drawn[None])
-        observed[f"column_{place}"] = ((f"bin_{place}",), table)
-        observed[f"edges_{place}"] = ((f"edge_{place}",), edges)
-    return {"posterior_predictive": xr.Dataset(predicted), "observed_data": xr.Dataset(observed)}

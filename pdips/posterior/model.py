@@ -6,14 +6,16 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor
 import xarray as xr
 from numpy.typing import NDArray
+from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.shape import Shape, Shape_i
 
@@ -22,29 +24,42 @@ from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.posterior.censoring import Censored, censor_records
 from pdips.posterior.closures import check_closed
-from pdips.posterior.columns import Columns, Transformation, Values, check_column, stand_ins, transformations
+from pdips.posterior.columns import (
+    Columns,
+    Transformation,
+    Values,
+    check_column,
+    public_stand_ins,
+    stand_ins,
+    to_frame,
+    transformations,
+)
 from pdips.posterior.model_checks import (
     OTHER_NUMBER,
     OTHER_RECORDS,
+    Tried,
     check_company,
+    check_gradient,
     check_potentials,
     check_proper,
     check_same,
+    on_stand_ins,
 )
 from pdips.posterior.model_file import Source
-from pdips.posterior.parameters import constrained, initial, join, prior_draws, split, unconstrained
 from pdips.posterior.record_likelihood import RecordLikelihood, inputs_of
-from pdips.posterior.records import to_frame
-from pdips.posterior.rehearsal import Tried, check_gradient, on_stand_ins
 
 STAND_INS = 24
 """Records of the stand-in table on which a model is built to be looked at."""
 
 MOST_KEPT = 4
-"""Workspaces."""
+"""Blueprints."""
 
 N_POINTS, N_STARTS = 3, 16
 """Draws from the prior at which records are compared, and from which NUTS is tried to start."""
+
+PRIOR_DRAWS = 2_000
+PUBLIC_SEED = 20240229
+"""Seed of draws that depend on nothing but public facts, so that anybody can draw them again."""
 
 UNRECORDED = (
     "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
@@ -68,12 +83,78 @@ def quiet() -> Iterator[None]:
         logger.setLevel(level)
 
 
+@lru_cache(maxsize=16)
+def start(model: pm.Model) -> tuple[FloatArray, ...]:
+    """Return the model's own starting point, one array for each value variable; found once for each model."""
+    point = model.initial_point()
+    return tuple(np.asarray(point[value.name], dtype=np.float64) for value in model.value_vars)
+
+
+def initial(model: pm.Model) -> FloatArray:
+    """Return the model's own starting point as a vector of unconstrained numbers, shape (parameters,)."""
+    return np.asarray(join([each[None] for each in start(model)])[0])
+
+
+def split(model: pm.Model, flat: FloatArray) -> list[FloatArray]:
+    """Cut parameter vectors, shape (points, parameters), into one array for each value variable."""
+    shapes = [each.shape for each in start(model)]
+    parts = np.split(flat, np.cumsum([each.size for each in start(model)])[:-1], axis=1)
+    return [part.reshape(len(flat), *shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+def join(points: Sequence[Any]) -> FloatArray:
+    """Return arrays of value variables as parameter vectors, shape (points, parameters)."""
+    return np.concatenate([np.reshape(each, (len(each), -1)) for each in points], axis=1)
+
+
+def constrained(model: pm.Model, flat: FloatArray) -> list[dict[str, FloatArray]]:
+    """Return parameter vectors as values of the free variables, in the model's own units."""
+    names, function = [variable.name for variable in model.free_RVs], _constrain(model)
+    rows = zip(*split(model, flat), strict=True)
+    return [dict(zip(names, map(np.asarray, function(*row)), strict=True)) for row in rows]
+
+
+@lru_cache(maxsize=16)
+def _constrain(model: pm.Model) -> Any:
+    graphs = model.replace_rvs_by_values(model.free_RVs)
+    return model.compile_fn(graphs, inputs=model.value_vars, point_fn=False, mode="FAST_COMPILE")
+
+
+def unconstrained(model: pm.Model, draws: Mapping[str, Any]) -> list[FloatArray]:
+    """Return draws of the free variables, shape (draws, ...) each, as the model's value variables have them."""
+    function = _unconstrain(model)
+    columns = [np.asarray(draws[variable.name], variable.dtype) for variable in model.free_RVs]
+    with np.errstate(all="ignore"):
+        return [np.stack(each) for each in zip(*(function(*row) for row in zip(*columns, strict=True)), strict=True)]
+
+
+@lru_cache(maxsize=16)
+def _unconstrain(model: pm.Model) -> Any:
+    given = {variable: variable.type(name=variable.name) for variable in model.free_RVs}
+    graphs = [
+        transformed(model, variable, given[variable], clone_replace(variable.owner.inputs, given, rebuild_strict=False))
+        for variable in model.free_RVs
+    ]
+    return pytensor.function(list(given.values()), graphs, mode="FAST_COMPILE", on_unused_input="ignore")
+
+
+def transformed(model: pm.Model, variable: Any, value: Any, inputs: Sequence[Any]) -> Any:
+    """Return a value of a free variable, given its distribution's inputs, as the model's value variable has it."""
+    transform = model.rvs_to_transforms[variable]
+    return value if transform is None else transform.forward(value, *inputs)
+
+
 @dataclass(frozen=True, eq=False)
 class Blueprint:
-    """A model of tables of one schema, built on stand-ins: what can be known before a table is read."""
+    """A model of tables of one schema, built on stand-ins, and what is compiled of it: what is known before a table is.
 
-    source: Source  # the model
-    schema: Schema  # the schema
+    It refuses a model that can't be built, that observes what is no column or leaves out a column that isn't public,
+    that is another one for other records, or whose prior is improper or potentials not public.
+    """
+
+    source: Source
+    schema: Schema
+    tried: Tried = field(default_factory=Tried, repr=False)  # what was tried, or made from public settings
 
     def __post_init__(self) -> None:
         for name, column in self.schema.columns.items():
@@ -89,7 +170,8 @@ class Blueprint:
         for end in (0, 1):
             other = self.build(stand_ins(self.schema, STAND_INS, end=end))
             check_same(self._several, other, self.schema, OTHER_RECORDS)
-        check_same(self._several, self._longer, self.schema, OTHER_NUMBER)
+        longer = self.build(stand_ins(self.schema, STAND_INS + 1))
+        check_same(self._several, longer, self.schema, OTHER_NUMBER)
         self.transformations  # noqa: B018 - refuses what can't be inverted
         check_proper(self.model)
         check_potentials(self.model, self.source.public_potentials, self.schema.columns)
@@ -105,19 +187,19 @@ class Blueprint:
         return self.build(stand_ins(self.schema, STAND_INS))
 
     @cached_property
-    def _longer(self) -> pm.Model:
-        """The model of one stand-in more."""
-        return self.build(stand_ins(self.schema, STAND_INS + 1))
-
-    @cached_property
     def transformations(self) -> dict[str, Transformation]:
         """How the columns are transformed that the model doesn't observe as they are."""
         return transformations(self._several, self.observed, self.schema)
 
     @cached_property
     def observed(self) -> dict[str, tuple[str, ...]]:
-        """The columns that each observed variable gives values to."""
-        return {rv.name: _columns_of(rv.name, self.model) for rv in self.model.observed_RVs}
+        """The columns of each observed variable: its own name, or the coordinates of its last dimension."""
+        found: dict[str, tuple[str, ...]] = {}
+        for rv in self.model.observed_RVs:
+            dims: Sequence[str | None] = self.model.named_vars_to_dims.get(rv.name) or ()
+            labels = self.model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
+            found[rv.name] = (rv.name,) if labels is None else tuple(map(str, labels))
+        return found
 
     @property
     def synthesized(self) -> tuple[str, ...]:
@@ -127,13 +209,28 @@ class Blueprint:
     @cached_property
     def n_parameters(self) -> int:
         """Number of unconstrained real parameters."""
-        point = self.model.initial_point()
-        return sum(int(np.size(point[value.name])) for value in self.model.value_vars)
+        return sum(each.size for each in start(self.model))
+
+    @property
+    def discrete(self) -> list[str]:
+        """Names of the parameters that are no real numbers."""
+        return [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
 
     @cached_property
-    def has_record_parameters(self) -> bool:
-        """Whether there are more parameters the more records there are."""
-        return sum(int(np.size(each)) for each in self._several.initial_point().values()) != self.n_parameters
+    def likelihood(self) -> RecordLikelihood:
+        """The log-likelihood of one record, compiled when it is first asked for."""
+        return RecordLikelihood(self.model, columns=self.schema.columns)
+
+    @cached_property
+    def prior(self) -> FloatArray:
+        """Draws from the prior, shape (draws, parameters), in unconstrained space; the same ones every time."""
+        model = self.model
+        with on_stand_ins("the prior"):
+            graphs = [transformed(model, variable, variable, variable.owner.inputs) for variable in model.free_RVs]
+            drawn = pm.draw(graphs, draws=PRIOR_DRAWS, random_seed=PUBLIC_SEED, mode="FAST_COMPILE")
+            return join(
+                [np.reshape(each, (PRIOR_DRAWS, *one.shape)) for each, one in zip(drawn, start(model), strict=True)]
+            )
 
     def build(self, values: Values) -> pm.Model:
         """Build the model of some records."""
@@ -153,7 +250,11 @@ class Blueprint:
     def draw(
         self, parameters: Mapping[str, NDArray[Any]], n: int, public: Values, rng: np.random.Generator
     ) -> dict[str, NDArray[Any]]:
-        """Draw records from the model at one value of its parameters."""
+        """Draw ``n`` records, beside their public columns, at one value of the free variables in the model's own units.
+
+        Columns, shape (n,), are in the unit of the schema (codes, whole numbers, doubles), also where the model
+        observes a function of them.
+        """
         one = {variable.name: np.asarray(parameters[variable.name])[None] for variable in self.model.free_RVs}
         return {name: values[0] for name, values in self.draw_several(one, n, public, rng).items()}
 
@@ -162,12 +263,14 @@ class Blueprint:
     ) -> dict[str, NDArray[Any]]:
         """Draw records as :meth:`draw` does at several values, one a row of each parameter: columns (values, n)."""
         model = self.build(stand_ins(self.schema, n, known=public))
-        posterior = {name: np.asarray(value)[None] for name, value in parameters.items()}
-        tree = xr.DataTree.from_dict({"posterior": _dataset(posterior)})
+        draws = {
+            name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(np.ndim(value) - 1))), value[None])
+            for name, value in parameters.items()
+        }
         with quiet(), model, warnings.catch_warnings():
             warnings.filterwarnings("ignore", "The effect of Potentials", UserWarning)  # parameters are given
             drawn = pm.sample_posterior_predictive(
-                tree,
+                xr.DataTree.from_dict({"posterior": xr.Dataset(draws)}),
                 var_names=list(self.observed),
                 freeze_vars=list(parameters),
                 random_seed=rng,
@@ -182,21 +285,72 @@ class Blueprint:
             found |= dict(zip(names, each, strict=True))
         return found | {name: made.back(found[name]) for name, made in self.transformations.items()}
 
+    def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
+        """Return parameters as values of the free variables, in the model's own units."""
+        return constrained(self.model, flat)
 
-def _dataset(posterior: Mapping[str, NDArray[Any]]) -> xr.Dataset:
-    return xr.Dataset(
-        {
-            name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(value.ndim - 2))), value)
-            for name, value in posterior.items()
-        }
-    )
+    def parameters_of(self, values: dict[str, Any]) -> FloatArray:
+        """Return values of the free variables as parameters in unconstrained space."""
+        wanted = [variable.name for variable in self.model.free_RVs]
+        if sorted(values) != sorted(wanted):
+            raise InputError(f"the reference must give values for {', '.join(wanted)}; it gives {', '.join(values)}")
+        given = {name: np.asarray(value)[None] for name, value in values.items()}
+        found = np.asarray(join(unconstrained(self.model, given))[0])
+        if not np.isfinite(found).all():
+            raise InputError("the reference has values that the model's priors exclude")
+        return found
 
+    def check(self, *, discrete: bool = False) -> None:
+        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each blueprint.
 
-def _columns_of(variable: str, model: pm.Model) -> tuple[str, ...]:
-    """Return the columns of an observed variable: its own name, or the coordinates of its last dimension."""
-    dims: Sequence[str | None] = model.named_vars_to_dims.get(variable) or ()
-    labels = model.coords.get(dims[-1]) if len(dims) > 1 and dims[-1] is not None else None
-    return (variable,) if labels is None else tuple(map(str, labels))
+        That is a discrete parameter (unless ``discrete``), one for each record or without prior draws, a model of many
+        records that isn't that of one repeated, and records that can't be drawn.
+        """
+        if self.discrete and not discrete:
+            raise InputError(
+                f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
+                "pm.Mixture does"
+            )
+        self.tried.once("checked", self._check)
+
+    def _check(self) -> None:
+        schema, censored = self.schema, self._censored
+        with on_stand_ins("the prior"):
+            many = sum(int(np.size(each)) for each in self._several.initial_point().values())
+        if many != self.n_parameters:
+            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
+        middle = np.median(self.prior, axis=0)
+        check_company(self.model, self.build, schema, self._points(np.stack([middle, *self.prior[:N_POINTS]])))
+        with on_stand_ins("the log-likelihood"):
+            parameters = self.values_of(middle[None])[0]
+            censored.log_likelihood({name: [value] for name, value in parameters.items()})
+        rng, public = np.random.default_rng(0), public_stand_ins(schema, STAND_INS)
+        with on_stand_ins("the observed variables"):
+            drawn = self.draw(parameters, STAND_INS, public, rng)
+            wrong = [name for name, values in drawn.items() if np.shape(values) != (STAND_INS,)]
+            if wrong:
+                raise InputError(f"what the model draws of {wrong[0]!r} isn't one value a record")
+            to_frame(schema, drawn, pd.DataFrame(public), rng)
+
+    def check_gradient(self) -> None:
+        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start."""
+
+        def check() -> None:
+            starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
+            check_gradient(self.source.name, self._censored.model, self._points(starts))
+
+        self.tried.once("gradient", check)
+
+    @cached_property
+    def _censored(self) -> Censored:
+        with on_stand_ins("the log-likelihood"):
+            public = self.source.public_potentials
+            return censor_records(self.model, self.schema.columns, window=1.0, public_potentials=public)
+
+    def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
+        known = self.model.value_vars
+        columns = [part.astype(value.dtype) for value, part in zip(known, split(self.model, flat), strict=True)]
+        return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> None:
@@ -221,7 +375,9 @@ def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
     """Refuse a column that the model both synthesizes and reads as data for another: that one would see stand-ins."""
     columns = {variable: name for name, variable in inputs_of(model).items() if name in synthesized}
     for variable in model.observed_RVs:
-        for read in ancestors(variable.owner.inputs, blockers=_sizes(variable)):
+        # what only tells how many records there are
+        sizes = {each for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, (Shape, Shape_i))}
+        for read in ancestors(variable.owner.inputs, blockers=sizes):
             if read in columns:
                 raise InputError(
                     f"the model observes {columns[read]!r} and reads it as data for {variable.name!r}; use the random "
@@ -229,117 +385,15 @@ def _check_covariates(model: pm.Model, synthesized: Sequence[str]) -> None:
                 )
 
 
-def _sizes(variable: Any) -> set[Any]:
-    """Return what only tells how many records there are."""
-    return {each for each in ancestors([variable]) if each.owner and isinstance(each.owner.op, (Shape, Shape_i))}
+_kept: dict[tuple[Any, ...], Blueprint] = {}
 
 
-@dataclass(frozen=True, eq=False)
-class Workspace:
-    """A model with what is compiled of it; nothing of a table."""
-
-    blueprint: Blueprint  # the model of tables of one schema
-    tried: Tried = field(default_factory=Tried, repr=False)  # what was tried of it, or made from public settings
-
-    @property
-    def model(self) -> Any:
-        """The ``pm.Model`` of stand-ins."""
-        return self.blueprint.model
-
-    def check(self, *, discrete: bool = False) -> None:
-        """Refuse, on stand-ins, what would fail or mislead once records are there; tried once for each workspace."""
-        if self.discrete and not discrete:
-            raise InputError(
-                f"parameter {self.discrete[0]!r} is discrete, and grids and NUTS take real numbers; sum it out, as "
-                "pm.Mixture does"
-            )
-        self.tried.once("checked", self._check)
-
-    @property
-    def discrete(self) -> list[str]:
-        """Names of the parameters that are no real numbers."""
-        return [value.name for value in self.model.value_vars if not value.dtype.startswith("float")]
-
-    def _check(self) -> None:
-        schema, model = self.blueprint.schema, self.model
-        censored = self._censored()
-        with on_stand_ins("the prior"):
-            many = self.blueprint.has_record_parameters
-        if many:
-            raise InputError("the model has parameters for single records; integrate them out, as a mixture does")
-        start = np.median(self.prior, axis=0)
-        check_company(model, self.blueprint.build, schema, self._points(np.stack([start, *self.prior[:N_POINTS]])))
-        with on_stand_ins("the log-likelihood"):
-            censored.log_likelihood({name: [value] for name, value in self.values_of(start[None])[0].items()})
-        self._draw(start)
-
-    def _censored(self) -> Censored:
-        with on_stand_ins("the log-likelihood"):
-            public = self.blueprint.source.public_potentials
-            return censor_records(self.model, self.blueprint.schema.columns, window=1.0, public_potentials=public)
-
-    def _points(self, flat: FloatArray) -> list[dict[str, Any]]:
-        known = self.model.value_vars
-        columns = [part.astype(value.dtype) for value, part in zip(known, split(self.model, flat), strict=True)]
-        return [dict(zip([value.name for value in known], row, strict=True)) for row in zip(*columns, strict=True)]
-
-    def _draw(self, flat: FloatArray) -> None:
-        """Draw records at some parameters, beside stand-ins for public columns, and bring them into the schema."""
-        schema, rng = self.blueprint.schema, np.random.default_rng(0)
-        filled = stand_ins(schema, STAND_INS)
-        public = {name: filled[name] for name in schema.public_columns}
-        with on_stand_ins("the observed variables"):
-            drawn = self.blueprint.draw(self.values_of(flat[None])[0], STAND_INS, public, rng)
-            wrong = [name for name, values in drawn.items() if np.shape(values) != (STAND_INS,)]
-            if wrong:
-                raise InputError(f"what the model draws of {wrong[0]!r} isn't one value a record")
-            to_frame(schema, drawn, pd.DataFrame(public), rng)
-
-    def check_gradient(self) -> None:
-        """Refuse, on stand-ins, a model without a finite log density and gradient anywhere that NUTS could start."""
-
-        def check() -> None:
-            starts = np.stack([np.median(self.prior, axis=0), initial(self.model), *self.prior[:N_STARTS]])
-            check_gradient(self.blueprint.source.name, self._censored().model, self._points(starts))
-
-        self.tried.once("gradient", check)
-
-    @cached_property
-    def likelihood(self) -> RecordLikelihood:
-        """The log-likelihood of one record, compiled when it is first asked for."""
-        return RecordLikelihood(self.model, columns=self.blueprint.schema.columns)
-
-    @cached_property
-    def prior(self) -> FloatArray:
-        """Draws from the prior, shape (draws, parameters), in unconstrained space."""
-        with on_stand_ins("the prior"):
-            return prior_draws(self.model)
-
-    def values_of(self, flat: FloatArray) -> list[dict[str, FloatArray]]:
-        """Return parameters as values of the free variables, in the model's own units."""
-        return constrained(self.model, flat)
-
-    def parameters_of(self, values: dict[str, Any]) -> FloatArray:
-        """Return values of the free variables as parameters in unconstrained space."""
-        wanted = [variable.name for variable in self.model.free_RVs]
-        if sorted(values) != sorted(wanted):
-            raise InputError(f"the reference must give values for {', '.join(wanted)}; it gives {', '.join(values)}")
-        given = {name: np.asarray(value)[None] for name, value in values.items()}
-        found = np.asarray(join(unconstrained(self.model, given))[0])
-        if not np.isfinite(found).all():
-            raise InputError("the reference has values that the model's priors exclude")
-        return found
-
-
-_kept: dict[tuple[Any, ...], Workspace] = {}
-
-
-def workspace(source: Source, schema: Schema) -> Workspace:
-    """Return the workspace of a model and a schema, made once."""
+def blueprint_of(source: Source, schema: Schema) -> Blueprint:
+    """Return the blueprint of a model and a schema, made once."""
     key = (source.key, schema.to_toml())
     with ONE_AT_A_TIME:
         if key not in _kept:
             while len(_kept) >= MOST_KEPT:
                 _kept.pop(next(iter(_kept)))
-            _kept[key] = Workspace(Blueprint(source, schema))
+            _kept[key] = Blueprint(source, schema)
         return _kept[key]

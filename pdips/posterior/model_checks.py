@@ -1,7 +1,7 @@
-"""What no bounded likelihood can be made of: a model's priors, potentials and records that no guarantee covers."""
+"""What is refused of a model, on stand-ins and before anything is spent: priors, potentials, records that meet."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import Any
 
@@ -27,18 +27,21 @@ from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
-from pdips.errors import InputError
+from pdips.errors import InputError, RefusedError
 from pdips.posterior.columns import SUFFIX, stand_ins
 from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, alone, inputs_of, over_records, terms_and_prior
-from pdips.posterior.rehearsal import on_stand_ins
 
 Table = dict[str, NDArray[Any]]
 Pair = tuple[Any, Any]
+Terms = Callable[[Mapping[str, Any], Table], tuple[FloatArray, float]]
 
 TOLERANCE = 1e-8
 
 SIZES = (2, 3, 25)
 """Numbers of stand-ins at which a model of many records is compared with the model of one."""
+
+MOST_REMEMBERED = 64
+"""Trials whose results are kept."""
 
 MOST_LEVELS = 12
 """Levels of a column that are left out one at a time."""
@@ -62,6 +65,69 @@ OTHER_NUMBER = (
 )
 
 
+class Tried:
+    """What was tried and passed, by public settings, so that a price that is asked for again costs nothing."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, Any] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._found
+
+    def once[T](self, key: Hashable, make: Callable[[], T]) -> T:
+        """Return what was made for a key of public settings, or make it; what fails isn't remembered."""
+        if key not in self._found:
+            self._found[key] = make()
+            while len(self._found) > MOST_REMEMBERED:
+                self._found.pop(next(iter(self._found)))
+        found: T = self._found[key]
+        return found
+
+
+@contextmanager
+def on_stand_ins(what: str) -> Iterator[None]:
+    """Turn whatever a model raises on made-up records into one plain line; it has seen no record."""
+    try:
+        yield
+    except (InputError, RefusedError):
+        raise
+    except IndexError:
+        raise InputError(
+            "the model looks something up by a column, and values that the schema allows lie beyond it; make what is "
+            "looked up as long as the column has levels or whole numbers"
+        ) from None
+    except Exception as error:  # noqa: BLE001 - the analyst's model, on stand-ins
+        line = next(iter(str(error).splitlines()), "")
+        if isinstance(error, NotImplementedError):
+            said = f"{what} can't be drawn from: {line}; a pm.CustomDist needs dist=... or random=..."
+        else:
+            said = f"{what} failed on made-up records: {type(error).__name__}: {line}"
+        raise InputError(said) from None
+
+
+def check_gradient(name: str, model: pm.Model, points: Iterable[Mapping[str, Any]]) -> None:
+    """Refuse a model whose log density, or its gradient, is finite at none of some points."""
+    free = [model.values_to_rvs[value] for value in model.value_vars if value.dtype.startswith("float")]
+    with on_stand_ins("the gradient of the log density"), np.errstate(all="ignore"):
+        graphs = [model.logp(), model.dlogp(free)] if free else [model.logp()]
+        found = model.compile_fn(graphs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore")
+        finite = any(all(np.isfinite(each).all() for each in found(point)) for point in points)
+    if not finite:
+        raise InputError(
+            f"{name}: the log density or its gradient is not a finite number where chains could start; look for "
+            "logarithms and roots of what may be 0 or negative"
+        )
+
+
+def check_unused(unused: Sequence[str], drawn_by: str, instead: str) -> None:
+    """Refuse settings that would have no effect."""
+    if unused:
+        raise InputError(
+            f"{' and '.join(unused)} would have no effect: this model's parameters are drawn by {drawn_by}; leave "
+            f"{'it' if len(unused) == 1 else 'them'} out, or set {instead}"
+        )
+
+
 def check_proper(model: pm.Model) -> None:
     """Refuse priors that don't integrate to 1, or of which nothing shows that they do: no posterior need exist."""
     for variable in model.free_RVs:
@@ -74,7 +140,8 @@ def check_law(name: str, variable: Any) -> None:
         op = node.op
         if isinstance(op, (FlatRV, HalfFlatRV)):
             raise InputError(f"the prior of {name!r} is improper, so its posterior need not exist; {WIDE}")
-        if isinstance(op, ICARRV) or (isinstance(op, CARRV) and _is_intrinsic(node)):
+        alpha = op.dist_params(node)[2] if isinstance(op, CARRV) else None
+        if isinstance(op, ICARRV) or (isinstance(alpha, Constant) and bool((np.abs(alpha.data) >= 1).any())):
             raise InputError(
                 f"the prior of {name!r} is improper (an intrinsic autoregression), so its posterior need not exist; "
                 f"{INTRINSIC}"
@@ -92,11 +159,6 @@ def _nodes(graphs: Sequence[Any]) -> Iterator[Apply]:
         yield node
         if isinstance(node.op, HasInnerGraph):
             yield from _nodes(node.op.inner_outputs)
-
-
-def _is_intrinsic(node: Apply) -> bool:
-    alpha = node.op.dist_params(node)[2]
-    return isinstance(alpha, Constant) and bool((np.abs(alpha.data) >= 1).any())
 
 
 def check_potentials(model: pm.Model, public: Collection[str], columns: Collection[str]) -> None:
@@ -119,24 +181,11 @@ def check_potentials(model: pm.Model, public: Collection[str], columns: Collecti
             )
 
 
-@dataclass(frozen=True, eq=False)
-class CompiledTerms:
-    """The log-likelihoods of a model's records and its log prior, compiled."""
+def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
+    """Compile the terms of a model as it is written or, with ``single``, of a model of one record repeated for many.
 
-    values: list[str]  # value variables
-    columns: dict[str, Any]  # the number types of the columns that the model reads
-    function: Any  # of both, returning terms, shape (records,), and the log prior
-
-    def __call__(self, point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
-        """Return the log-likelihood of each record, shape (records,), and the log prior."""
-        with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
-            read = (np.asarray(table[name], kind) for name, kind in self.columns.items())
-            found, prior = self.function(*(point[name] for name in self.values), *read)
-        return np.asarray(found, dtype=np.float64), float(prior)
-
-
-def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> CompiledTerms:
-    """Compile the terms of a model as it is written or, with ``single``, of a model of one record repeated for many."""
+    They are a function of a point and a table, which returns the log-likelihood of each record and the log prior.
+    """
     columns = inputs_of(model, names)
     many = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
     with on_stand_ins("the log-likelihood"):
@@ -149,17 +198,20 @@ def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Compil
         graphs = [rewrite_graph(each, include=SIMPLER) for each in (graph, prior)]
         inputs = [*model.value_vars, *many.values()]
         function = pytensor.function(inputs, graphs, mode="FAST_COMPILE", on_unused_input="ignore")
-    kinds = {name: each.dtype for name, each in many.items()}
-    return CompiledTerms([value.name for value in model.value_vars], kinds, function)
+
+    def terms(point: Mapping[str, Any], table: Table) -> tuple[FloatArray, float]:
+        with np.errstate(all="ignore"), on_stand_ins("the log-likelihood"):
+            read = (np.asarray(table[name], column.dtype) for name, column in many.items())
+            found, prior = function(*(point[value.name] for value in model.value_vars), *read)
+        return np.asarray(found, dtype=np.float64), float(prior)
+
+    return terms
 
 
 def check_company(
-    model: pm.Model,
-    build: Callable[[Table], pm.Model],
-    schema: Schema,
-    points: Sequence[Mapping[str, NDArray[Any]]],
+    model: pm.Model, build: Callable[[Table], pm.Model], schema: Schema, points: Sequence[Mapping[str, NDArray[Any]]]
 ) -> None:
-    """Refuse a model that, written for many records, isn't what it says of each record alone.
+    """Refuse a model that, written for many records, isn't what it says of each record alone; no guarantee rests on it.
 
     The library samples the model of one record, repeated; where the analyst's model of many differs from it, something
     else than what was written would run. Both are compared on made-up tables of several lengths, among them extreme
@@ -167,15 +219,16 @@ def check_company(
     """
     single = terms_of(model, schema.columns, single=True)
     for n in SIZES:
-        many = terms_of(build(stand_ins(schema, n)), schema.columns, single=False)
-        if many.values != single.values:
+        built = build(stand_ins(schema, n))
+        many = terms_of(built, schema.columns, single=False)
+        if [value.name for value in built.value_vars] != [value.name for value in model.value_vars]:
             raise InputError("the model's parameters depend on how many records there are, or on their values")
         tables = list(extreme_tables(schema, n))
         for point in points:
             _compare(single, many, point, tables)
 
 
-def _compare(single: CompiledTerms, many: CompiledTerms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
+def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Sequence[Table]) -> None:
     together = {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
     wanted, prior = single(point, together)
     for table, expected in zip(tables, np.split(wanted, len(tables)), strict=True):
@@ -191,7 +244,7 @@ def _compare(single: CompiledTerms, many: CompiledTerms, point: Mapping[str, Any
             raise InputError(_why(many, point, table))
 
 
-def _why(many: CompiledTerms, point: Mapping[str, Any], table: Table) -> str:
+def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
     """Return which columns of other records move the term of a record."""
     n = len(next(iter(table.values())))
     before, _ = many(point, table)
@@ -254,16 +307,13 @@ def check_same(model: pm.Model, other: pm.Model, schema: Schema, said: str) -> N
     for name, one in model.named_vars.items():
         if one in read:
             continue
-        known.pop(one)
-        pairs = [(one, known_other := other.named_vars[name]), *_values(one, known_other, model, other)]
-        if not all(_same(*pair, known) for pair in [*pairs, *_densities(one, known_other, name)]):
+        again = known.pop(one)
+        pairs = [(one, again), *_densities(one, again, name)]
+        if one in model.observed_RVs and again in other.observed_RVs:
+            pairs.append((model.rvs_to_values[one], other.rvs_to_values[again]))
+        if not all(_same(*pair, known) for pair in pairs):
             raise InputError(said.format(name=repr(name)))
-        known[one] = known_other
-
-
-def _values(one: Any, other: Any, model: pm.Model, built: pm.Model) -> list[Pair]:
-    observed = one in model.observed_RVs and other in built.observed_RVs
-    return [(model.rvs_to_values[one], built.rvs_to_values[other])] if observed else []
+        known[one] = again
 
 
 def _densities(one: Any, other: Any, name: str) -> list[Pair]:
@@ -298,8 +348,9 @@ def _same(one: Any, other: Any, known: dict[Any, Any]) -> bool:
         ):
             return False
         else:
-            pending += [*_inputs(one.owner, other.owner), *_graphs(one.owner.op, other.owner.op)]
-            seen |= _placeholders(one.owner.op, other.owner.op)
+            graphs, placeholders = _inner_graphs(one.owner.op, other.owner.op)
+            pending += [*_inputs(one.owner, other.owner), *graphs]
+            seen |= placeholders
     return True
 
 
@@ -314,23 +365,19 @@ def _same_leaf(one: Any, other: Any) -> bool:
 def _same_numbers(one: Any, other: Any) -> bool:
     """Whether two constants are equal; along axes on which they differ in length each must repeat one value."""
     try:
-        first, second = np.asarray(one), np.asarray(other)
-        if first.ndim != second.ndim:
+        arrays = [np.asarray(one), np.asarray(other)]
+        if arrays[0].ndim != arrays[1].ndim:
             return False
-        for axis, (n, m) in enumerate(zip(first.shape, second.shape, strict=True)):
+        for axis, (n, m) in enumerate(zip(arrays[0].shape, arrays[1].shape, strict=True)):
             if n != m:
-                first, second = _repeated(first, axis), _repeated(second, axis)
-        return np.array_equal(first, second, equal_nan=first.dtype.kind == second.dtype.kind == "f")
+                firsts = [each.take([0], axis=axis) if each.shape[axis] else each for each in arrays]
+                if not all(np.array_equal(np.broadcast_to(f, v.shape), v) for f, v in zip(firsts, arrays, strict=True)):
+                    return False
+                arrays = firsts
+        floats = all(each.dtype.kind == "f" for each in arrays)
+        return np.array_equal(arrays[0], arrays[1], equal_nan=floats)
     except (TypeError, ValueError):
         return False
-
-
-def _repeated(values: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Return the one value that an array repeats along an axis."""
-    first = values.take([0], axis=axis) if values.shape[axis] else values
-    if not np.array_equal(np.broadcast_to(first, values.shape), values):
-        raise ValueError("several values")
-    return first
 
 
 def _same_op(one: Any, other: Any) -> bool:
@@ -359,16 +406,10 @@ def _inputs(one: Any, other: Any) -> Iterator[Pair]:
             yield pair
 
 
-def _graphs(one: Any, other: Any) -> list[Pair]:
-    """Return the graphs inside two operations, side by side; none where these are equal, or have no graph."""
+def _inner_graphs(one: Any, other: Any) -> tuple[list[Pair], dict[Any, Any]]:
+    """Return the graphs inside two operations, side by side, and their inputs; none where these are equal."""
     one, other = getattr(one, "core_op", one), getattr(other, "core_op", other)
     if one == other or not isinstance(one, HasInnerGraph):
-        return []
-    return list(zip(one.inner_outputs, other.inner_outputs, strict=True))
-
-
-def _placeholders(one: Any, other: Any) -> dict[Any, Any]:
-    one, other = getattr(one, "core_op", one), getattr(other, "core_op", other)
-    if one == other or not isinstance(one, HasInnerGraph):
-        return {}
-    return dict(zip(one.inner_inputs, other.inner_inputs, strict=True))
+        return [], {}
+    outputs = list(zip(one.inner_outputs, other.inner_outputs, strict=True))
+    return outputs, dict(zip(one.inner_inputs, other.inner_inputs, strict=True))

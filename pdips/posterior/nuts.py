@@ -15,9 +15,9 @@ from numpy.typing import ArrayLike, NDArray
 from pdips.arrays import FloatArray, IntArray
 from pdips.convergence import ROUNDS, Convergence, announce, converged, require
 from pdips.errors import InputError
-from pdips.posterior.columns import Values, record_values
-from pdips.posterior.model import quiet
-from pdips.posterior.parameters import split
+from pdips.posterior.columns import record_values
+from pdips.posterior.finished_model import draws_by_name
+from pdips.posterior.model import quiet, split
 from pdips.posterior.target import JointDraws, Parameters, Target
 from pdips.privacy.loss import choice
 from pdips.privacy.noise import RandomBits
@@ -47,51 +47,30 @@ SHORTEST_TUNING = 10
 JITTER = 0.1
 """Chains that are told where to start do so within this distance, on the unconstrained scale."""
 
-GROUPS = ("posterior", "sample_stats")
-
 
 class ChainDraws(JointDraws):
-    """Draws from a censored posterior by NUTS: draws of the same chains, as far apart as they can be."""
+    """Draws from a censored posterior by NUTS: nearly, not exactly, and only if the chains agree.
+
+    What is released are draws of the same chains, as far apart as they can be; ``settings`` are of :func:`sample`.
+    """
 
     def __init__(self, target: Target, n: int, **settings: Any) -> None:
-        super().__init__(n)
-        self.target, self._settings = target, settings
+        super().__init__(target, n)
+        self._settings = settings
 
     def drawn(self, n: int, bits: RandomBits) -> list[Parameters]:
         """Draw n times."""
-        self.values, rng = record_values(self.table), bits.generator()
-        made, self.tree, self.convergence = draw_chains(self.target, self.values, n=n, rng=rng, **self._settings)
+        self.values, rng, target = record_values(self.table), bits.generator(), self.target
+        space = target.space
+        place = split(space.model, target.stage.anchor.place[None])
+        start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
+        settings = self._settings | {"start": start, "rng": rng}
+        self.tree, self.convergence = agreeing(target.model_of(self.values), space.source.watch, **settings)
         self.diagnostics = {"sampler": "nuts", "convergence": self.convergence}
-        return made
-
-
-def draw_chains(
-    target: Target,
-    values: Values,
-    *,
-    n: int,
-    draws: int,
-    tune: int,
-    chains: int,
-    nuts: Sampler = "auto",
-    rng: np.random.Generator,
-) -> tuple[list[dict[str, NDArray[Any]]], xr.DataTree, Convergence]:
-    """Draw from a censored posterior: nearly, not exactly, and only if the chains agree."""
-    space = target.space
-    place = split(space.model, target.stage.anchor.place[None])
-    start = {value.name: part[0] for value, part in zip(space.model.value_vars, place, strict=True)}
-    settings: dict[str, Any] = {"start": start, "chains": chains, "rng": rng, "sampler": nuts}
-    tree, found = agreeing(target.model_of(values), space.blueprint.source.watch, draws=draws, tune=tune, **settings)
-    names = [variable.name for variable in space.model.free_RVs]
-    stacked = flat_draws(tree, names)
-    each = [{name: stacked[name][row] for name in names} for row in far_apart(len(stacked[names[0]]), n, rng)]
-    return each, tree, found
-
-
-def flat_draws(tree: xr.DataTree, names: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """Return the draws of a tree's posterior by name, shape (draws, ...), the chains one after the other."""
-    posterior = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-    return {name: posterior[name].to_numpy() for name in names or map(str, posterior.data_vars)}
+        stacked = draws_by_name(self.tree)
+        names = [variable.name for variable in space.model.free_RVs]
+        places = far_apart(len(stacked[names[0]]), n, rng)
+        return [{name: stacked[name][place] for name in names} for place in places]
 
 
 def far_apart(total: int, n: int, rng: np.random.Generator) -> IntArray:
@@ -132,7 +111,12 @@ def sample(
             raise InputError(f"{name} must be at least {least}, got {number}")
     graph = model if isinstance(model, pm.Model) else model.model
     known = available(graph, sampler)
-    settings: dict[str, Any] = {"draws": draws, "tune": tune, "chains": chains, "cores": _cores(chains)}
+    settings: dict[str, Any] = {
+        "draws": draws,
+        "tune": tune,
+        "chains": chains,
+        "cores": max(1, min(MOST_CORES, chains, os.cpu_count() or 1)),
+    }
     seed = int(rng.integers(2**63 if known == "nutpie" else 2**31))
     with quiet():
         if known == "nutpie":
@@ -140,7 +124,12 @@ def sample(
             tree = _by_nutpie(compiled, graph, start, seed=seed, **settings)
         else:
             tree = _by_pymc(graph, start, nuts_sampler=known, random_seed=rng if known == "pymc" else seed, **settings)
-    return _kept(tree, () if isinstance(model, pm.Model) else model.record_parameters)
+    hidden = () if isinstance(model, pm.Model) else model.record_parameters
+    kept = {
+        name: {key: each for key, each in tree[name].data_vars.items() if key not in hidden}
+        for name in ("posterior", "sample_stats")
+    }
+    return xr.DataTree.from_dict({name: xr.Dataset(group) for name, group in kept.items()})
 
 
 def available(model: pm.Model, sampler: Sampler) -> str:
@@ -153,10 +142,6 @@ def available(model: pm.Model, sampler: Sampler) -> str:
     if sampler == "auto":
         return "pymc" if discrete else "nutpie"
     return sampler
-
-
-def _cores(chains: int) -> int:
-    return max(1, min(MOST_CORES, chains, os.cpu_count() or 1))
 
 
 def compile_nutpie(model: pm.Model) -> Any:
@@ -182,21 +167,17 @@ def _by_nutpie(compiled: Any, model: pm.Model, start: Mapping[str, ArrayLike] | 
 
     adaptation = "low_rank" if compiled.n_dim <= MOST_CORRELATED else "diag"
     if start is not None:
-        compiled = replace(compiled, initial_point_func=_around(_flat(model, start)))
-    raw = nutpie.sample(
-        compiled,
-        save_warmup=False,
-        progress_bar=False,
-        adaptation=adaptation,
-        return_raw_trace=True,
-        **settings,
-    )
-    return _tree(compiled, settings["draws"], *raw.get_arrow_trace())
+        names = [model.rvs_to_values[variable].name for variable in model.free_RVs]  # in nutpie's order
+        point = np.concatenate([np.ravel(_started(start, name)).astype(np.float64) for name in names])
 
+        def near(seed: int) -> FloatArray:
+            return point + np.random.default_rng(seed).uniform(-JITTER, JITTER, point.shape)
 
-def _tree(compiled: Any, n_draws: int, posterior: Sequence[Any], stats: Sequence[Any]) -> xr.DataTree:
-    """Return nutpie's draws as a tree; its own way takes longer than sampling a small model does."""
-    draws, batches = ([pa.record_batch(each)[-n_draws:] for each in chains] for chains in (posterior, stats))
+        compiled = replace(compiled, initial_point_func=near)
+    settings |= {"save_warmup": False, "progress_bar": False, "adaptation": adaptation, "return_raw_trace": True}
+    trace, n_draws = nutpie.sample(compiled, **settings).get_arrow_trace(), settings["draws"]
+    # nutpie's own way to a tree takes longer than sampling a small model does
+    draws, batches = ([pa.record_batch(each)[-n_draws:] for each in chains] for chains in trace)
     shapes, dims = compiled.shapes, compiled.dims or {}
     held = {
         name: (
@@ -221,35 +202,17 @@ def _numbers(column: Any) -> NDArray[Any]:
     return values
 
 
-def _around(point: FloatArray) -> Any:
-    """Return a function from a seed to a point close to the given one."""
-    return lambda seed: point + np.random.default_rng(seed).uniform(-JITTER, JITTER, point.shape)
-
-
-def _flat(model: pm.Model, start: Mapping[str, ArrayLike]) -> FloatArray:
-    """Return a point as one vector, in the order in which nutpie has the free variables."""
-    names = [model.rvs_to_values[variable].name for variable in model.free_RVs]
-    return np.concatenate([np.ravel(np.asarray(_started(start, name), dtype=np.float64)) for name in names])
-
-
-def _started(start: Mapping[str, ArrayLike], name: str) -> ArrayLike:
+def _started(start: Mapping[str, ArrayLike], name: str) -> NDArray[Any]:
     if name not in start:
         raise InputError(f"start has no value of {name!r}; it takes one of each of model.value_vars")
-    return start[name]
+    return np.asarray(start[name])
 
 
 def _by_pymc(model: pm.Model, start: Mapping[str, ArrayLike] | None, **settings: Any) -> xr.DataTree:
     names = [value.name for value in model.value_vars]
-    point = None if start is None else {name: np.asarray(_started(start, name)) for name in names}
+    point = None if start is None else {name: _started(start, name) for name in names}
     with model:
         tree: xr.DataTree = pm.sample(
             initvals=point, progressbar=False, quiet=True, compute_convergence_checks=False, **settings
         )
     return tree
-
-
-def _kept(tree: xr.DataTree, confidential: Sequence[str]) -> xr.DataTree:
-    kept = {
-        name: {key: each for key, each in tree[name].data_vars.items() if key not in confidential} for name in GROUPS
-    }
-    return xr.DataTree.from_dict({name: xr.Dataset(group) for name, group in kept.items()})

@@ -16,16 +16,14 @@ from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.readers import read_frame
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.margins.steps import Steps
-from pdips.posterior.censoring import IMPOSSIBLE
-from pdips.posterior.columns import ENDS, Values, distinct, record_values, stand_ins
-from pdips.posterior.model import ONE_AT_A_TIME, STAND_INS, Workspace
-from pdips.posterior.parameters import PUBLIC_SEED, initial, split
+from pdips.posterior.columns import ENDS, Values, distinct, public_stand_ins, record_values, stand_ins
+from pdips.posterior.model import ONE_AT_A_TIME, PUBLIC_SEED, STAND_INS, Blueprint, initial, split
+from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.record_likelihood import RecordLikelihood, log_prior
-from pdips.posterior.rehearsal import on_stand_ins
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
@@ -57,6 +55,9 @@ SIMULATED = 4_096
 PRIOR_CENTRE = 64
 """Prior draws over which densities are averaged for ``reference="prior"``."""
 
+IMPOSSIBLE = -700.0
+"""Stands in for the log of a density of 0, in what is worked out from public records."""
+
 PROBED = 256
 """Stand-ins on which a reference must not call what the schema allows impossible."""
 
@@ -73,33 +74,22 @@ class ReferenceCells:
 
 
 def binned(schema: Schema) -> Schema:
-    """Return the schema with bins for every numeric column."""
-    columns = {
-        name: column if column.is_categorical or column.is_binned else column.model_copy(update=bins_of(column))
-        for name, column in schema.columns.items()
-    }
+    """Return the schema with bins for every numeric column: no more than an integer column has values."""
+    columns = dict(schema.columns)
+    for name, column in columns.items():
+        if not column.is_categorical and not column.is_binned:
+            width = int((column.upper or 0) - (column.lower or 0)) + 1
+            columns[name] = column.model_copy(update={"bins": min(BINS, width) if column.integer else BINS})
     return schema.model_copy(update={"columns": columns})
 
 
-def bins_of(column: Column) -> dict[str, int]:
-    """Return into how many bins to cut a column: no more than an integer column has values."""
-    width = int((column.upper or 0) - (column.lower or 0)) + 1
-    return {"bins": min(BINS, width) if column.integer else BINS}
-
-
-def counts_cells(schema: Schema) -> bool:
-    """Whether the first stage counts every cell, rather than synthesizing a table by ``Steps``."""
-    cut = binned(schema).columns.values()
-    return not schema.public_columns and math.prod(column.n_levels for column in cut) <= MOST_CELLS
-
-
 def reference_step(schema: Schema, epsilon: Fraction, neighbours: Neighbours) -> Step:
-    """Return the step that pays for a private table, checked against the schema."""
-    name = "a private reference to centre on"
+    """Return the step that pays for counts of every cell or, where these are many, for a table by ``Steps``."""
+    name, cut = "a private reference to centre on", binned(schema)
     counts = Sensitivity.of_counts(schema, neighbours)
-    if counts_cells(schema):
+    if not schema.public_columns and math.prod(column.n_levels for column in cut.columns.values()) <= MOST_CELLS:
         return Step(name=name, sensitivity=counts, price=epsilon, counts="each cell of a private reference")
-    _steps(epsilon, neighbours).spends(binned(schema))
+    Steps(epsilon=epsilon, neighbours=neighbours).spends(cut)
     return Step(name=name, sensitivity=counts, price=epsilon, law="distribution")
 
 
@@ -122,18 +112,20 @@ class TableDraws:
         raise InputError("a private reference by steps has no law that could be spelt out")
 
 
-def measure(plan: Plan, curator: Curator, decide: Callable[[IntArray], IntArray] | None = None) -> ReferenceCells:
-    """Ask for noisy counts of cells (the Laplace sanitizer's noise), or for a table by ``Steps``."""
-    step, schema = plan.steps[0], plan.schema
+def measure(plan: Plan, curator: Curator, decide: Callable[[IntArray], IntArray]) -> ReferenceCells:
+    """Ask for what the plan's first step, a :func:`reference_step`, pays for; ``decide`` is made of noisy counts."""
+    step, cut = plan.steps[0], binned(plan.schema)
     if step.law == "distribution":
-        made = curator.draw(step, lambda table: TableDraws(table, _steps(step.price, plan.neighbours)))
+        steps = Steps(epsilon=step.price, neighbours=plan.neighbours)
+        made = curator.draw(step, lambda table: TableDraws(table, steps))
         if not len(made):  # under add-remove noise may leave no record
-            return no_cells(binned(schema))
-        return cells_of_table(Table(made, binned(schema).without_person()))
-    noisy = curator.count(step, counts_of)
-    noisy = curator.decide(noisy, lambda counts: counts) if decide is None else decide(noisy)
+            return no_cells(cut)
+        return cells_of_table(Table(made, cut.without_person()))
+    noisy = decide(curator.count(step, counts_of))
     n_records = curator.n_records if plan.n_public else max(int(noisy.sum()), 1)
-    return cells_of_counts(schema, noisy, step, n_records)
+    codes = np.unravel_index(np.arange(len(noisy)), [column.n_levels for column in cut.columns.values()])
+    values, volumes = _inside(cut, dict(zip(cut.columns, codes, strict=True)), {})
+    return ReferenceCells(values, noisy.astype(np.float64), volumes, step.standard_deviation**2, n_records)
 
 
 def counts_of(table: Table) -> IntArray:
@@ -143,15 +135,6 @@ def counts_of(table: Table) -> IntArray:
     sizes = [column.n_levels for column in schema.columns.values()]
     place = np.ravel_multi_index([cut.codes[name] for name in schema.columns], sizes)
     return np.asarray(cut.count(place, int(np.prod(sizes))))
-
-
-def cells_of_counts(schema: Schema, noisy: IntArray, step: Step, n_records: int) -> ReferenceCells:
-    """Return the cells with their noisy counts, which have the noise of a step."""
-    cut = binned(schema)
-    sizes = [column.n_levels for column in cut.columns.values()]
-    codes = np.unravel_index(np.arange(len(noisy)), sizes)
-    values, volumes = _inside(cut, dict(zip(cut.columns, codes, strict=True)), {})
-    return ReferenceCells(values, noisy.astype(np.float64), volumes, step.standard_deviation**2, n_records)
 
 
 def no_cells(schema: Schema) -> ReferenceCells:
@@ -187,10 +170,6 @@ def _inside(schema: Schema, codes: Mapping[str, Any], known: Values) -> tuple[di
     return {name: values[name] for name in schema.columns}, volumes
 
 
-def _steps(epsilon: Fraction, neighbours: Neighbours) -> Steps:
-    return Steps(epsilon=epsilon, neighbours=neighbours)
-
-
 @dataclass(frozen=True, eq=False)
 class Anchor:
     """Where to look for parameters, and how wide a posterior would be there: public, in unconstrained space."""
@@ -207,28 +186,24 @@ class Stage:
 
     anchor: Anchor  # where to look for parameters
     n_records: int  # the public number of records, or a noisy one
-    centre: list[FloatArray] = field(default_factory=list)
-    simulated: Values = field(default_factory=dict)
+    centre: list[FloatArray] = field(default_factory=list)  # values whose mean density is the centre of terms; or none
+    simulated: Values = field(default_factory=dict)  # records of the model there, which show what censoring takes away
 
 
-def rehearse(space: Workspace) -> None:
+def rehearse(space: Blueprint) -> None:
     """Go through the first stage without a table, so that what a model makes fail there fails before the charge."""
 
     def go() -> Stage:
-        filled = stand_ins(space.blueprint.schema, STAND_INS)
-        public = {name: filled[name] for name in space.blueprint.schema.public_columns}
         with on_stand_ins("the first stage"):
-            return after(space, no_cells(space.blueprint.schema), public, n=STAND_INS)
+            public = public_stand_ins(space.schema, STAND_INS)
+            return after(space, no_cells(space.schema), public, n=STAND_INS)
 
     with ONE_AT_A_TIME:
         space.tried.once("first stage", go)
 
 
-def after(space: Workspace, cells: ReferenceCells, public: Values, *, n: int | None = None) -> Stage:
-    """Return what follows from the outcome of the first stage: post-processing, with the public columns of n records.
-
-    By default ``SIMULATED`` records.
-    """
+def after(space: Blueprint, cells: ReferenceCells, public: Values, *, n: int | None = None) -> Stage:
+    """Return what follows from the first stage: post-processing, with the public columns of n records."""
     place = fit(space.likelihood, cells, space.prior)
     simulated = simulate(space, place, public, n=n)
     anchor = anchor_at(space.likelihood, place, simulated, cells.n_records)
@@ -236,10 +211,9 @@ def after(space: Workspace, cells: ReferenceCells, public: Values, *, n: int | N
     return Stage(anchor=anchor, n_records=cells.n_records, centre=centre, simulated=simulated)
 
 
-def simulate(space: Workspace, place: FloatArray, public: Values, *, n: int | None = None) -> dict[str, NDArray[Any]]:
-    """Draw records from the model at some public parameters: ``SIMULATED`` of them, or n."""
-    rng = np.random.default_rng(PUBLIC_SEED)
-    drawn = space.blueprint.draw(space.values_of(place[None])[0], n or SIMULATED, public, rng)
+def simulate(space: Blueprint, place: FloatArray, public: Values, *, n: int | None = None) -> dict[str, NDArray[Any]]:
+    """Draw n records, by default ``SIMULATED``, from the model at some public parameters."""
+    drawn = space.draw(space.values_of(place[None])[0], n or SIMULATED, public, np.random.default_rng(PUBLIC_SEED))
     return {**public, **drawn}
 
 
@@ -252,19 +226,31 @@ def public_rows(table: Table, rng: np.random.Generator) -> dict[str, NDArray[Any
     return {name: values[rows] for name, values in record_values(table, names).items()}
 
 
-def referenced(space: Workspace, reference: Reference, n_records: int) -> Stage:
-    """Centre on public parameters, a public table, or the prior predictive; nothing is spent."""
+def referenced(space: Blueprint, reference: Reference, n_records: int) -> Stage:
+    """Centre on public parameters, a public table, or the prior predictive; nothing is spent.
+
+    A reference that gives no density to values that the schema allows is refused, on stand-ins.
+    """
+    likelihood = space.likelihood
     if isinstance(reference, str) and reference == "prior":
-        draws = space.prior[:PRIOR_CENTRE]
-        stage = Stage(anchor=anchor_of_prior(space.prior), n_records=n_records, centre=split(space.model, draws))
+        centre = split(space.model, space.prior[:PRIOR_CENTRE])
+        stage = Stage(anchor=anchor_of_prior(space.prior), n_records=n_records, centre=centre)
     else:
         place = _place(space, reference)
-        simulated = simulate(space, place, stand_ins_public(space))
-        near = anchor_at(space.likelihood, place, simulated, n_records)
+        simulated = simulate(space, place, public_stand_ins(space.schema, SIMULATED))
+        near = anchor_at(likelihood, place, simulated, n_records)
         anchor = Anchor(place, near.shape, reach=12 * n_records**0.5)
         centre = split(space.model, place[None])
         stage = Stage(anchor=anchor, n_records=n_records, centre=centre, simulated=simulated)
-    _check_density(space, stage)
+    likelihood.at(centre)
+    probes = {name: values[len(ENDS) :] for name, values in stand_ins(space.schema, PROBED).items()}
+    with np.errstate(all="ignore"):
+        dead = [bool(np.isneginf(likelihood(row)).all()) for row in likelihood.rows(probes)]
+    if any(dead):
+        raise InputError(
+            "the reference gives density zero to values that the schema allows, so such records could not be centred; "
+            "take a reference that covers all levels and bounds (a wider one, 'prior', or centre=staged)"
+        )
     return stage
 
 
@@ -275,53 +261,24 @@ def key_of(reference: Reference) -> str:
     return str(reference)
 
 
-def stand_ins_public(space: Workspace) -> dict[str, NDArray[Any]]:
-    """Return public columns of simulated records where the table's own aren't at hand."""
-    schema = space.blueprint.schema
-    filled = stand_ins(schema, SIMULATED)
-    return {name: filled[name] for name in schema.public_columns}
-
-
-def _place(space: Workspace, reference: Reference) -> FloatArray:
+def _place(space: Blueprint, reference: Reference) -> FloatArray:
     if isinstance(reference, Mapping):
         return space.parameters_of(dict(reference))
     if isinstance(reference, str) and "=" in reference:
-        return space.parameters_of(_parse(reference))
+        found = {}
+        for part in reference.split(","):
+            name, _, value = part.partition("=")
+            try:
+                found[name.strip()] = np.array([float(each) for each in value.split()]).squeeze()
+            except ValueError:
+                raise InputError(f"reference {part.strip()!r} must have the form name=number") from None
+        return space.parameters_of(found)
     if not Path(reference).is_file():
         raise InputError(
             f"reference {str(reference)!r} is no file; give a public table (.csv, .parquet), 'prior', or name=value,..."
         )
-    table = Table(read_frame(reference), binned(space.blueprint.schema))
+    table = Table(read_frame(reference), binned(space.schema))
     return fit(space.likelihood, cells_of_table(table), space.prior)
-
-
-def _parse(text: str) -> dict[str, Any]:
-    found = {}
-    for part in text.split(","):
-        name, _, value = part.partition("=")
-        try:
-            found[name.strip()] = np.array([float(each) for each in value.split()]).squeeze()
-        except ValueError:
-            raise InputError(f"reference {part.strip()!r} must have the form name=number") from None
-    return found
-
-
-def _check_density(space: Workspace, stage: Stage) -> None:
-    """Refuse, on stand-ins, a reference under which what the schema allows can't occur."""
-    space.likelihood.at(stage.centre)
-    probes = {name: values[len(ENDS) :] for name, values in stand_ins(space.blueprint.schema, PROBED).items()}
-    with np.errstate(all="ignore"):
-        dead = [bool(np.isneginf(space.likelihood(row)).all()) for row in space.likelihood.rows(probes)]
-    if any(dead):
-        raise InputError(
-            "the reference gives density zero to values that the schema allows, so such records could not be centred; "
-            "take a reference that covers all levels and bounds (a wider one, 'prior', or centre=staged)"
-        )
-
-
-def unreferenced(space: Workspace, n_records: int) -> Stage:
-    """No centre: terms are log densities themselves, as in paper 004."""
-    return Stage(anchor=anchor_of_prior(space.prior), n_records=n_records)
 
 
 def fit(likelihood: RecordLikelihood, cells: ReferenceCells, prior: FloatArray) -> FloatArray:
@@ -349,7 +306,8 @@ def _fitness(
     with np.errstate(all="ignore"):
         rows = np.array([likelihood(row) for row in distinct_rows])[place]
         rows = np.where(np.isfinite(rows), rows, IMPOSSIBLE).reshape(len(cells.counts), WITHIN, -1)
-        inside = _log_mean(rows)
+        highest = rows.max(axis=1)
+        inside = highest + np.log(np.exp(rows - highest[:, None]).mean(axis=1))
         prior = likelihood.log_prior(points)
         if not cells.variance:
             fitness = prior + cells.counts @ inside
@@ -360,12 +318,6 @@ def _fitness(
             variance = expected + cells.variance
             fitness = prior - ((cells.counts[:, None] - expected) ** 2 / variance + np.log(variance)).sum(axis=0) / 2
     return np.where(np.isfinite(fitness), fitness, -np.inf)
-
-
-def _log_mean(rows: FloatArray) -> FloatArray:
-    """Return the log of the mean of exp(rows) over the middle axis."""
-    highest = rows.max(axis=1)
-    return np.asarray(highest + np.log(np.exp(rows - highest[:, None]).mean(axis=1)))
 
 
 def zoom(fitness: Callable[[FloatArray], FloatArray], low: FloatArray, high: FloatArray) -> FloatArray:

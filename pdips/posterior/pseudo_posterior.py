@@ -16,18 +16,16 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Drawn, Mechanism, Variant
-from pdips.posterior.censoring import censor_records
-from pdips.posterior.columns import Values, distinct, record_values
-from pdips.posterior.grid import NODES, Grid
-from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, Workspace, workspace
+from pdips.posterior.censoring import censor_records, check_weights
+from pdips.posterior.columns import Values, distinct, record_values, synthetic_sets
+from pdips.posterior.finished_model import draws_by_name
+from pdips.posterior.model import ONE_AT_A_TIME, UNRECORDED, Blueprint, blueprint_of, split, unconstrained
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.posterior.nuts import far_apart, flat_draws, sample
-from pdips.posterior.parameters import split, unconstrained
+from pdips.posterior.nuts import far_apart, sample
 from pdips.posterior.private_reference import Anchor, zoom
-from pdips.posterior.records import synthetic_sets
-from pdips.posterior.weights import linear_weights, lipschitz_bound, weighted_e
+from pdips.posterior.target import NODES, Grid
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Neighbours, choice, exact, spell
+from pdips.privacy.loss import Kind, Neighbours, Number, as_float, choice, exact, positive, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -50,6 +48,52 @@ NEGLIGIBLE = 1e-6
 """Probability of a grid's outermost cells."""
 
 QUANTILES = ("least", "lower quartile", "median", "upper quartile", "greatest")
+
+
+def check_bounds(bounds: Any) -> FloatArray:
+    """Return the largest log-likelihoods of records as doubles: not negative, NaN read as infinite."""
+    found = np.asarray(bounds, dtype=np.float64)
+    if found.ndim != 1 or not found.size:
+        raise InputError("bounds must have one number for each record: the largest abs(log-likelihood)")
+    found = np.where(np.isnan(found), np.inf, found)
+    if (found < 0).any():
+        raise InputError("bounds must be absolute values, and one is below 0")
+    return found
+
+
+def linear_weights(bounds: Any, *, scale: float = 1.0, shift: float = 0.0) -> FloatArray:
+    """Return the weights of the paper's Weighted: 1 for the record of the smallest bound, 0 for that of the largest."""
+    for name, value in {"scale": scale, "shift": shift}.items():
+        if not np.isfinite(value) or (name == "scale" and value <= 0):
+            raise InputError(f"{name} must be finite{' and above 0' if name == 'scale' else ''}, got {value}")
+    f = check_bounds(bounds)
+    known = np.isfinite(f)
+    if not known.any():
+        return np.zeros(len(f))
+    low, high = f[known].min(), f[known].max()
+    # where all bounds are equal none is riskier than another
+    linear = np.ones(known.sum()) if high == low else 1 - (f[known] - low) / (high - low)
+    weights = np.zeros(len(f))
+    weights[known] = np.clip(scale * linear + shift, 0, 1)
+    return weights
+
+
+def weighted_e(weights: Any, bounds: Any, epsilon: Number) -> FloatArray:
+    """Return the weights of the paper's Weighted-e: 0 where weight times bound is above epsilon / 2."""
+    f = check_bounds(bounds)
+    alpha = check_weights(weights, len(f))
+    return np.where(_product(alpha, f) > as_float(positive(epsilon, "epsilon")) / 2, 0.0, alpha)
+
+
+def lipschitz_bound(weights: Any, bounds: Any) -> float:
+    """Return the paper's local bound Delta = max_i alpha_i f_i, with f of the weighted fit."""
+    f = check_bounds(bounds)
+    return float(_product(check_weights(weights, len(f)), f).max())
+
+
+def _product(weights: FloatArray, bounds: FloatArray) -> FloatArray:
+    """Return weights times bounds; a record of weight 0 has none, whatever its bound."""
+    return np.where(weights == 0, 0.0, np.where(weights == 0, 1.0, weights) * np.where(weights == 0, 0.0, bounds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +170,7 @@ class PseudoPosterior(Mechanism):
         """Return the plan: one draw, with the epsilon that the paper claims; the model is tried on stand-ins."""
         space, epsilon = self._space(schema), exact(self.epsilon, "epsilon")
         space.check(discrete=True)
-        if not has_few(space.blueprint) and not space.discrete:
+        if not has_few(space) and not space.discrete:
             space.check_gradient()
         step = Step(
             name="parameters drawn from the pseudo posterior",
@@ -146,10 +190,10 @@ class PseudoPosterior(Mechanism):
             claim=epsilon,
         )
 
-    def _space(self, schema: Schema) -> Workspace:
+    def _space(self, schema: Schema) -> Blueprint:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: a file with build_model(data, schema), or that function")
-        return workspace(as_source(self.model), schema)
+        return blueprint_of(as_source(self.model), schema)
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its text, which is public."""
@@ -170,7 +214,7 @@ class PseudoPosterior(Mechanism):
         [step], draws = plan.steps, PseudoDraws(self, self._space(plan.schema))
         with ONE_AT_A_TIME, curator.timed("fitting the model, and the pseudo posterior"):
             curator.draw(step, draws)
-        draw, released = draws.space.blueprint.draw, draws.made[-1]
+        draw, released = draws.space.draw, draws.made[-1]
         sets = synthetic_sets(draw, plan.schema, curator, released, self.n_sets, curator.n_records, rng)
         return Drawn(sets=sets, diagnostics=draws.diagnostics, closer=lambda: draws.look(released))
 
@@ -178,7 +222,7 @@ class PseudoPosterior(Mechanism):
 class PseudoDraws:
     """Draws from the pseudo posterior of a table: fit, weigh, fit again."""
 
-    def __init__(self, mechanism: PseudoPosterior, space: Workspace) -> None:
+    def __init__(self, mechanism: PseudoPosterior, space: Blueprint) -> None:
         self._mechanism, self.space = mechanism, space
 
     def __call__(self, table: Table) -> "PseudoDraws":
@@ -192,22 +236,13 @@ class PseudoDraws:
         The draws over which risks are taken are made once for all runs, which are independent given these.
         """
         mechanism, values = self._mechanism, record_values(self._table)
-        few = has_few(self.space.blueprint)
+        few = has_few(self.space)
         if runs > 1 and not few:
             raise InputError(f"{mechanism.name} is audited with models of one to three continuous parameters only")
         self._fits = (GridFit if few else ChainFit)(self.space, values, mechanism.n_draws, bits.generator())
         bounds = self._fits.largest(None)
         self._weights = mechanism.record_weights(bounds)
-        self._describe(bounds, self._fits.largest(self._weights))
-        self.made = self._fits.several(runs)
-        return np.array([np.concatenate([np.ravel(value) for value in draw.values()]) for draw in self.made])
-
-    def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Refuse: the weights leave no law that could be spelt out."""
-        raise InputError("weights from a fit to the table leave no law that could be spelt out")
-
-    def _describe(self, bounds: FloatArray, weighted: FloatArray) -> None:
-        delta = lipschitz_bound(self._weights, weighted)
+        delta = lipschitz_bound(self._weights, self._fits.largest(self._weights))
         alpha = np.repeat(self._weights, self._fits.counts)
         quantiles = np.quantile(alpha, [0, 0.25, 0.5, 0.75, 1]).tolist()
         self.diagnostics = {
@@ -217,16 +252,22 @@ class PseudoDraws:
             "epsilon_x": 2 * delta,
             "share of weight 0": float((alpha == 0).mean()),
             "weight quantiles": dict(zip(QUANTILES, quantiles, strict=True)),
-            "draws": self._mechanism.n_draws,
+            "draws": mechanism.n_draws,
             "convergence": self._fits.convergence,
         }
+        self.made = self._fits.several(runs)
+        return np.array([np.concatenate([np.ravel(value) for value in draw.values()]) for draw in self.made])
+
+    def log_probabilities(self) -> dict[tuple[int, ...], float]:
+        """Refuse: the weights leave no law that could be spelt out."""
+        raise InputError("weights from a fit to the table leave no law that could be spelt out")
 
     def look(self, released: dict[str, NDArray[Any]]) -> Any:
         """Look closer at the last fit."""
         from pdips.posterior import inspection as look
 
         fits: Any = self._fits
-        held: dict[str, Any] = {"likelihood": self.space.likelihood, "blueprint": self.space.blueprint}
+        held: dict[str, Any] = {"likelihood": self.space.likelihood, "blueprint": self.space}
         tree = fits.tree or look.tree_of(fits.several(self._mechanism.n_draws))
         posterior = look.Posterior(tree=tree, released=[released], facts=fits.facts, independent=fits.tree is None)
         records = look.InspectedRecords(values=fits.values, counts=fits.counts, weights=self._weights, **held)
@@ -235,8 +276,7 @@ class PseudoDraws:
 
 def has_few(blueprint: Blueprint) -> bool:
     """Whether a grid takes the parameters of a model."""
-    continuous = all(value.dtype.startswith("float") for value in blueprint.model.value_vars)
-    return continuous and blueprint.n_parameters <= max(NODES)
+    return not blueprint.discrete and blueprint.n_parameters <= max(NODES)
 
 
 class GridFit:
@@ -248,7 +288,7 @@ class GridFit:
     name = "grid"
     tree: xr.DataTree | None = None
 
-    def __init__(self, space: Workspace, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+    def __init__(self, space: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         self._space, self._n_draws, self._rng = space, n_draws, rng
         self.values, self.counts = distinct(values, None)
         self._mode = None if len(self.counts) > COMPILED else "FAST_COMPILE"
@@ -256,7 +296,8 @@ class GridFit:
     def largest(self, weights: FloatArray | None) -> FloatArray:
         """Fit with some weights, and return the largest absolute log-likelihood of each row over draws."""
         self.fit(weights)
-        return largest(self._space.likelihood.blocks(self.values, self._points(self._flat(self._n_draws)), self._mode))
+        points = split(self._space.model, self._flat(self._n_draws))
+        return largest(self._space.likelihood.blocks(self.values, points, self._mode))
 
     def fit(self, weights: FloatArray | None) -> None:
         """Fit with some weights, one a row; without, all are 1."""
@@ -273,12 +314,9 @@ class GridFit:
             if self.edge < NEGLIGIBLE:
                 break
 
-    def _points(self, flat: FloatArray) -> list[FloatArray]:
-        return split(self._space.model, flat)
-
     def _log_density(self, flat: FloatArray, counted: FloatArray, base: FloatArray | None = None) -> FloatArray:
         """Return ``base`` (by default the log prior) plus the weighted log-likelihood, shape (points,)."""
-        points, likelihood, kept = self._points(flat), self._space.likelihood, counted > 0
+        points, likelihood, kept = split(self._space.model, flat), self._space.likelihood, counted > 0
         found = np.array(likelihood.log_prior(points) if base is None else base)
         rows = {name: column[kept] for name, column in self.values.items()}
         with np.errstate(all="ignore"):
@@ -329,7 +367,7 @@ class ChainFit:
 
     name = "NUTS"
 
-    def __init__(self, space: Workspace, values: Values, n_draws: int, rng: np.random.Generator) -> None:
+    def __init__(self, space: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
         self._space, self._rng, self.values = space, rng, values
         self._censored = censor_records(space.model, tuple(values), window=np.inf)
         self._censored.update(values={name: values[name] for name in space.likelihood.columns})
@@ -347,11 +385,11 @@ class ChainFit:
         """Fit with some weights, one a record, or with 1; weighted log-likelihoods are kept within the window, nats."""
         self._censored.update(weights=1.0 if weights is None else weights, window=window)
         self.tree = sample(self._censored, draws=self._n_each, tune=TUNE, chains=CHAINS, rng=self._rng)
-        found = converged(self.tree, self._space.blueprint.source.watch)
+        found = converged(self.tree, self._space.source.watch)
         require(found)
         self.convergence: dict[str, Any] = {"chains": found}
         self.facts = {"sampler": self.name, "convergence": found, "passed": found.passed}
-        self._draws = flat_draws(self.tree)
+        self._draws = draws_by_name(self.tree)
 
     def several(self, n: int) -> list[dict[str, NDArray[Any]]]:
         """Return n draws of the last fit, as far apart as they can be."""

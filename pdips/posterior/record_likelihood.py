@@ -1,7 +1,7 @@
 """The log-likelihood of a record: alone, of blocks of records, and as a graph."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property, reduce
+from functools import cache, cached_property, reduce
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from pytensor.tensor.math import All, Dot
 from pytensor.tensor.shape import SpecifyShape
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
-from pdips.arrays import FloatArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.posterior.columns import SUFFIX, Values
 
@@ -35,7 +35,13 @@ LOOKUPS = (AdvancedSubtensor, Blockwise, HasInnerGraph, Subtensor)
 """What looks something up, or may do so inside."""
 
 BLOCK = 100_000
-"""Log-likelihoods that are worked out at once: they should fit in the processor's cache."""
+"""Log-likelihoods of :meth:`RecordLikelihood.blocks` that are worked out at once: they should fit in the cache."""
+
+TILE = 512
+"""Records whose running extremes stay in a core's innermost cache while the draws of a piece pass over them."""
+
+SMALL = 20_000_000
+"""Log-likelihoods in all, up to which it takes longer to compile what tallies them than to do without."""
 
 SIMPLER = ("canonicalize", "stabilize", "local_remove_check_parameter")
 """Rewrites of a log density. Checks of parameters would end the run at the edge of what doubles can hold."""
@@ -47,11 +53,7 @@ ONE_EACH = (
 
 
 def record_terms(model: pm.Model) -> Any:
-    """Return the log-likelihood of each record, a vector, as a graph of the model's value variables and data.
-
-    The model's observed variables have one value a record along their first axis; see ``likelihood.py`` for models
-    where that needs to be said.
-    """
+    """Return the log-likelihood of each record, the first axis of observed variables, as a graph of values and data."""
     terms = [on_first_axis(term) for term in model.logp(vars=model.observed_RVs, sum=False)]
     return sum(terms[1:], terms[0])
 
@@ -250,7 +252,12 @@ class RecordLikelihood:
         points, mode = self._batch(), self._mode
         graph = vectorize_graph(self._term[0], dict(zip(self.model.value_vars, points, strict=True)))
         graph, front = constant_parts(graph, list(self._record.values()), leaves=True)
-        held = [pytensor.shared(_zeros(each.type), shape=each.type.shape) for each in front]
+        shapes = [each.type.shape for each in front]
+        zeros = [
+            np.zeros([1 if n is None else n for n in shape], each.type.dtype)
+            for shape, each in zip(shapes, front, strict=True)
+        ]
+        held = [pytensor.shared(zero, shape=shape) for zero, shape in zip(zeros, shapes, strict=True)]
         if held:
             [graph] = graph_replace([graph], dict(zip(front, map(pt.as_tensor, held), strict=True)), strict=False)
         ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")
@@ -306,7 +313,7 @@ class RecordLikelihood:
         points = [np.asarray(each, v.dtype) for each, v in zip(points, self.model.value_vars, strict=True)]
         size = max(BLOCK // n_records, 1)
         with np.errstate(all="ignore"):
-            read = [*front(*known), *known]
+            read = front(*known)
             for first in range(0, len(points[0]), size):
                 some = slice(first, first + size)
                 found = terms(*(each[some] for each in points), *read)
@@ -319,16 +326,121 @@ class RecordLikelihood:
             points = self._batch()
             columns: dict[Any, Any] = {name: v.type.clone(shape=(None,))(name=name) for name, v in self.columns.items()}
             graph = vectorize_graph(self.graph(columns), dict(zip(self.model.value_vars, points, strict=True)))
-            graph, front = constant_parts(graph, points)
-            held = [each.type() for each in front]
-            [graph] = graph_replace([graph], dict(zip(front, held, strict=True)), strict=False)
-            settings: dict[str, Any] = {"on_unused_input": "ignore", "trust_input": True}
-            self._compiled[mode] = (
-                pytensor.function(list(columns.values()), front, mode="FAST_COMPILE", **settings),
-                pytensor.function([*points, *held, *columns.values()], graph, mode=mode, **settings),
-            )
+            self._compiled[mode] = in_two_steps(graph, list(columns.values()), points, "FAST_COMPILE", mode)
         return self._compiled[mode]
 
 
-def _zeros(kind: Any) -> NDArray[Any]:
-    return np.zeros([1 if size is None else size for size in kind.shape], kind.dtype)
+def in_two_steps(graph: Any, columns: list[Any], points: list[Any], *modes: str | None) -> tuple[Any, Any]:
+    """Return a function of columns, and one of points and what that returns, which gives the graph."""
+    graph, front = constant_parts(graph, points, leaves=True)
+    held = [each.type() for each in front]
+    [graph] = graph_replace([graph], dict(zip(front, held, strict=True)), strict=False)
+    settings: dict[str, Any] = {"on_unused_input": "ignore", "trust_input": True}
+    first = pytensor.function(columns, front, mode=modes[0], **settings)
+    return first, pytensor.function([*points, *held], graph, mode=modes[1], **settings)
+
+
+class Tally:
+    """What is kept of log-likelihoods while they come by: extremes, sums and counts, by record and by draw."""
+
+    def __init__(
+        self,
+        n: int,
+        n_draws: int,
+        weights: FloatArray | None,
+        centre: FloatArray | None,
+        limit: float | None,
+        counts: IntArray | None = None,
+    ) -> None:
+        self.counts = np.ones(n, np.int64) if counts is None else counts
+        self.weights = _each(weights, n, 1.0, "weights must be one finite number a record, none below 0", least=0.0)
+        refusal = "centre must be one finite number a record: a reference must not give a record density 0"
+        self.centre, self.limit = _each(centre, n, 0.0, refusal), None if limit is None else float(limit)
+        if self.limit is not None and not 0 < self.limit < np.inf:
+            raise InputError("limit must be a finite number of nats above 0")
+        self.weighted = weights is not None
+        self.compiled = n * n_draws > SMALL
+        self.lowest, self.highest, self.total = np.full(n, np.inf), np.full(n, -np.inf), np.zeros(n)
+        self.draws_beyond = np.zeros(n)
+        self.largest_by_draw, self.records_beyond = np.zeros(n_draws), np.zeros(n_draws, np.int64)
+
+    def add(self, records: slice, draws: slice, found: FloatArray) -> None:
+        """Take in the log-likelihoods of some records at some draws, shape (draws, records), which are overwritten."""
+        limit, weights = np.inf if self.limit is None else self.limit, self.weights[records]
+        if self.compiled:
+            by_record = (self.lowest, self.highest, self.total, self.draws_beyond)
+            by_records, by_draws = _compiled_kernels()
+            by_records(found, self.centre[records], weights, limit, *(kept[records] for kept in by_record))
+            by_draws(found, self.counts[records], limit, self.largest_by_draw[draws], self.records_beyond[draws])
+            return
+        with np.errstate(all="ignore"):
+            terms = (np.where(np.isnan(found), -np.inf, found) - self.centre[records]) * weights
+        terms[:, weights == 0] = 0.0
+        sizes = np.abs(terms)
+        beyond = sizes > limit
+        self.lowest[records] = np.minimum(self.lowest[records], terms.min(axis=0))
+        self.highest[records] = np.maximum(self.highest[records], terms.max(axis=0))
+        self.total[records] += terms.sum(axis=0)
+        self.draws_beyond[records] += beyond.sum(axis=0)
+        self.largest_by_draw[draws] = np.maximum(self.largest_by_draw[draws], sizes.max(axis=1))
+        self.records_beyond[draws] += beyond @ self.counts[records]
+
+
+def _each(values: Any, n: int, usual: float, refusal: str, least: float = -np.inf) -> FloatArray:
+    """Return one finite number a record, shape (n,); ``usual`` where there are none."""
+    found = np.full(n, usual) if values is None else np.asarray(values, np.float64)
+    if found.shape != (n,) or not np.all(np.isfinite(found)) or np.any(found < least):
+        raise InputError(refusal)
+    return found
+
+
+@cache
+def _compiled_kernels() -> tuple[Callable[..., None], Callable[..., None]]:
+    import numba
+
+    compiled = numba.njit(error_model="numpy")
+    return compiled(_by_record), compiled(_by_draw)
+
+
+def _by_record(terms, centre, weights, limit, lowest, highest, total, beyond):  # type: ignore[no-untyped-def]
+    """Turn log-likelihoods into terms in place, and update what is kept by record.
+
+    Weights of 0 come last and what is no number before them, so that 0 times minus infinity is nothing.
+    """
+    n_draws, n = terms.shape
+    for start in range(0, n, TILE):
+        stop = min(start + TILE, n)
+        c, w = centre[start:stop], weights[start:stop]
+        low, high, sums, count = lowest[start:stop], highest[start:stop], total[start:stop], beyond[start:stop]
+        for draw in range(n_draws):
+            row = terms[draw, start:stop]
+            for i in range(stop - start):
+                value = row[i]
+                value = value if value == value else -np.inf
+                value = (value - c[i]) * w[i]
+                value = value if w[i] != 0 else 0.0
+                row[i] = value
+                low[i] = value if value < low[i] else low[i]
+                high[i] = value if value > high[i] else high[i]
+                sums[i] += value
+                count[i] += 1.0 if abs(value) > limit else 0.0
+
+
+def _by_draw(terms, counts, limit, largest, beyond):  # type: ignore[no-untyped-def]
+    """Update what is kept by draw. Eight running maxima, since the processor can't reorder one."""
+    n_draws, n = terms.shape
+    lanes = np.empty(8)
+    for draw in range(n_draws):
+        row = terms[draw]
+        lanes[:] = largest[draw]
+        for start in range(0, n - 7, 8):
+            for lane in range(8):
+                size = abs(row[start + lane])
+                lanes[lane] = size if size > lanes[lane] else lanes[lane]
+        for i in range(n - n % 8, n):
+            lanes[0] = max(lanes[0], abs(row[i]))
+        largest[draw] = lanes.max()
+        count = 0
+        for i in range(n):
+            count += counts[i] * (abs(row[i]) > limit)
+        beyond[draw] += count

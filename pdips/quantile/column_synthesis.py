@@ -1,7 +1,7 @@
 """Tables synthesized column by column, each given those before: shared settings, the plan, and what asks the table."""
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -20,11 +20,11 @@ from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, exact, positive
 from pdips.privacy.plan import Plan, Step
-from pdips.quantile.column_plan import ColumnPlan, NumericPart, column_plan
-from pdips.quantile.conditional import ByStratum, Draw, LevelDraw, MissingDraw
+from pdips.quantile.column_plan import MOST_STRATA, ColumnPlan, NumericPart, check_columns
+from pdips.quantile.conditional import Draw, level_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords, once
 from pdips.quantile.line_search import MOST_RECORDS
-from pdips.quantile.panel import PanelDraw, check_panel, panel_of
+from pdips.quantile.panel import check_panel, panel_of
 
 PILOT = 5_000
 """Records drawn on the way from what is released so far: where groups are cut and predictors centred."""
@@ -45,75 +45,43 @@ PANEL = (
 class ColumnTask:
     """One numeric column of one stratum, or of one part of it.
 
-    Parameters
-    ----------
-    part : NumericPart
-        Its predictors and its price.
-    schema, name
-        Of the table, and the column.
-    regression : LineRegression
-        The outcome on the predictors, clamped to their box.
-    pilot : mapping
-        The same predictors of records drawn from what is released.
-    n_public : int, optional
-        In a panel the number of records, where it follows from public columns.
-    steers : bool
-        Whether later columns' questions depend on the answers.
-    keep : float
-        How likely a coarse step is to read a record.
-    rng : numpy.random.Generator
-        Tosses the coins of that.
+    ``pilot`` has the predictors of records drawn from what is released; ``n_public`` is the number of records, in a
+    panel where it follows from public columns; ``steers`` says whether later columns' questions depend on the answers.
     """
 
+    column: Column
     part: NumericPart
-    schema: Schema
-    name: str
     regression: LineRegression
     pilot: Values
     n_public: int | None
     steers: bool
-    keep: float
-    rng: np.random.Generator
 
     @property
     def box(self) -> Box:
         """The predictors."""
         return self.part.box
 
-    @property
-    def column(self) -> Column:
-        """The outcome."""
-        return self.schema.columns[self.name]
-
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSynthesis(Mechanism):
-    """Settings that mechanisms share which synthesize tables column by column.
+    """Tables synthesized column by column. A mechanism says what is asked of a numeric column (:meth:`steps`), and asks
+    it (:meth:`fit`).
 
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets, all drawn from the same released statistics.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public, and all sets have it.
     order : tuple of str, optional
-        The columns that aren't public, in the order in which they are synthesized; the schema's if left out.
-    predictors : mapping or tuple of str, optional
-        For a column the columns before it that it depends on, ``{"pay": ("size", "age")}`` or ``("pay=size+age",)``;
-        all before it where it isn't named.
-    caps : mapping or tuple of str, optional
-        A public end of a predictor's range below the schema's upper bound, ``{"size": 500}``: larger values count as
-        this when lines are chosen, and only then.
-    budget : mapping or tuple of str, optional
-        Share of epsilon of each column, ``{"size": 1, "pay": 2}``; they are scaled to add up to 1. Left out, columns
-        that depend on others have twice the share of those that don't.
+        The columns that aren't public, in the order in which they are synthesized; the schema's by default.
+    predictors : mapping or texts ``column=other+other``, optional
+        The columns before that a column depends on; all of them by default, in a panel the year before.
+    caps : mapping or texts ``column=number``, optional
+        Public ends of predictors' ranges; larger values of a predictor count as its cap.
+    budget : mapping or texts ``column=share``, optional
+        Shares of epsilon; by default twice as much for a column that depends on others.
     by : tuple of str
-        Categorical columns whose combinations are synthesized separately.
-    panel : tuple of str, optional
-        Two public columns, the first and the last year of a record: in between it has a value in each column of a year,
-        and before and after it has none. The new of a year are synthesized by themselves, the others given their value
+        Columns with levels whose combinations are synthesized separately, each from its own records.
+    panel : tuple of two str, optional
+        Public columns with a record's first and last year; columns of the years between have values, those before
+        and after have none. The new of a year are synthesized by themselves, the others given their value
         of the year before, or the predictors named for the column (see ``docs/panels.md``).
     panel_columns : tuple of str, optional
         What the names of the columns of years start with: ``("emp_",)`` for ``emp_1976``, ``emp_1977``.
@@ -143,7 +111,6 @@ class ColumnSynthesis(Mechanism):
     n_candidates: int = 2_000
 
     def __post_init__(self) -> None:
-        """Check the settings that need no schema."""
         super().__post_init__()
         check_n_records(self.n_records, self.neighbours)
         for setting in ("predictors", "caps", "budget"):
@@ -171,32 +138,49 @@ class ColumnSynthesis(Mechanism):
         """What the statement says numeric columns are drawn from."""
 
     def columns(self, schema: Schema) -> ColumnPlan:
-        """Return what is done to tables of a schema.
-
-        Raises
-        ------
-        InputError
-            If a setting names a column that isn't there, or doesn't fit.
-        """
+        """Return what is done to tables of a schema, or refuse settings that don't fit it."""
         if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        predictors = named(self.predictors, "predictors")
-        caps, budget = named(self.caps, "caps"), named(self.budget, "budget")
-        return column_plan(
-            schema,
+        split = {name: text.split("+") for name, text in named(self.predictors, "predictors").items()}
+        predictors = {name: [each.strip() for each in texts if each.strip()] for name, texts in split.items()}
+        caps = {name: float(exact(value, f"caps of {name!r}")) for name, value in named(self.caps, "caps").items()}
+        budget = {name: positive(value, f"budget of {name!r}") for name, value in named(self.budget, "budget").items()}
+        panel = panel_of(schema, self.panel, self.panel_columns, self.births_share)
+        check_columns(schema, self.order, self.by, caps, (*predictors, *budget))
+        public, years = schema.public_columns, panel.years if panel else {}
+        free = [name for name in (self.order or schema.columns) if name not in public]
+        strata = [name for name in self.by if name in free]
+        ordered = (*strata, *(name for name in free if name not in strata))
+        given: dict[str, tuple[str, ...]] = {}
+        for place, name in enumerate(ordered):
+            before = (*public, *ordered[:place])
+            wanted: Sequence[str] | None = predictors.get(name)
+            if panel and name in years:
+                wanted = panel.given(name, wanted)
+            given[name] = before if wanted is None else tuple(wanted)
+            for other in given[name]:
+                if other not in before:
+                    raise InputError(f"predictors: {other!r} doesn't come before {name!r}; change order")
+            if budget and name not in budget:
+                raise InputError(f"budget needs a share above 0 for {name!r}, as for every column that isn't public")
+        # usually twice as much for a column that depends on others or is a year's
+        weights = {name: budget.get(name, Fraction(2 if given[name] or name in years else 1)) for name in ordered}
+        found = ColumnPlan(
+            schema=schema,
+            order=ordered,
+            given=given,
+            caps=caps,
+            shares={name: weight / sum(weights.values()) for name, weight in weights.items()},
+            by=tuple(self.by),
             epsilon=exact(self.epsilon, "epsilon"),
             neighbours=self.neighbours,
-            order=self.order,
-            predictors={
-                name: [each.strip() for each in text.split("+") if each.strip()] for name, text in predictors.items()
-            },
-            caps={name: float(exact(value, f"caps of {name!r}")) for name, value in caps.items()},
-            budget={name: positive(value, f"budget of {name!r}") for name, value in budget.items()},
-            by=self.by,
-            panel=panel_of(schema, self.panel, self.panel_columns, self.births_share),
+            panel=panel,
         )
+        if found.strata.n > MOST_STRATA:
+            raise InputError(f"by makes {found.strata.n:,} strata; at most {MOST_STRATA} are synthesized separately")
+        return found
 
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: for each column counts of its levels, or the answers that its numbers are drawn from."""
@@ -206,25 +190,27 @@ class ColumnSynthesis(Mechanism):
         for name in columns.order:
             histogram = columns.histogram(name)
             steps += [histogram] if histogram else []
-            for part in columns.parts(name) if name in columns.numeric else ():
+            for part in columns.parts(name):
                 steps += self.steps(part)
+        parts = []
+        if any(columns.histogram(name) for name in columns.order):
+            parts.append("levels, and whether a number is missing, from counts with exact discrete Laplace noise")
+        if columns.numeric:
+            parts.append(f"numbers from {self.numbers_from}")
+        law = f"Column by column: {'; '.join(parts)}. All synthetic records are drawn from these released numbers."
         return Plan(
             mechanism=self.name,
             schema=schema,
             neighbours=self.neighbours,
             steps=tuple(steps),
             n_sets=self.n_sets,
-            law=law_sentence(schema, self.numbers_from) + (PANEL if self.panel else ""),
+            law=law + (PANEL if self.panel else ""),
             design=columns,
         )
 
     def check(self, plan: Plan, table: Table) -> None:
-        """Refuse tables outside of the universe of the guarantee, before anything is spent.
-
-        Raises
-        ------
-        InputError
-            If gradients might not fit into 64 bits, or a table doesn't keep to its public years.
+        """Refuse tables too large for gradients of 64 bits, or at odds with their public years, before anything is
+        spent.
         """
         panel = plan.design.panel
         if table.n_records > MOST_RECORDS:
@@ -245,34 +231,28 @@ class ColumnSynthesis(Mechanism):
             with curator.timed(f"drawing synthetic set {number} of {self.n_sets}"):
                 values = dict(known)
                 for name, draw in draws.items():
-                    values[name] = draw.draw(values, n_records, rng)
+                    values[name] = draw(values, n_records, rng)
                 sets.append(to_frame(plan.schema, values, beside, rng))
         return Drawn(sets=sets)
 
     def shown(self) -> dict[str, Any]:
         """Return the settings by column, and lists of them, as plain values."""
-        plain = {name: _plain(value) for name, value in vars(self).items() if name != "epsilon"}
-        return plain | {name: named(getattr(self, name), name) or None for name in ("predictors", "caps", "budget")}
+        plain: dict[str, Any] = {}
+        for name, value in vars(self).items():
+            if name in ("predictors", "caps", "budget"):
+                plain[name] = named(value, name) or None
+            elif name != "epsilon":
+                listed = [str(each) for each in value] or None if isinstance(value, tuple) else value
+                plain[name] = str(value) if isinstance(value, Fraction) else listed
+        return plain
 
 
 @dataclass(frozen=True)
 class TableQuestions:
     """The private questions about one table: column by column, each given records drawn from the answers before.
 
-    Parameters
-    ----------
-    mechanism : ColumnSynthesis
-        Asks about numeric columns.
-    plan : ColumnPlan
-        What is done.
-    curator : Curator
-        Holds the table.
-    pilot : dict of str to ndarray
-        Public columns of the records to be drawn on the way; the others are added.
-    keep : float
-        How likely a coarse step is to read a record.
-    rng : numpy.random.Generator
-        For the records on the way.
+    ``pilot`` has the public columns of these records, the others are added. A coarse step of a search reads each
+    confidential record with the public probability ``keep``.
     """
 
     mechanism: ColumnSynthesis
@@ -298,16 +278,16 @@ class TableQuestions:
         n_pilot = len(next(iter(self.pilot.values()))) if self.pilot else PILOT
         for name in self.plan.order:
             draws[name] = self.numbers(name) if name in self.plan.numeric else self.levels(name)
-            self.pilot[name] = draws[name].draw(self.pilot, n_pilot, self.rng)
+            self.pilot[name] = draws[name](self.pilot, n_pilot, self.rng)
         return draws
 
     def steers(self, name: str) -> bool:
         """Whether later questions depend on records on the way, and so on the answers about this column."""
         later = self.plan.order[self.plan.order.index(name) + 1 :]
-        parts = (part for each in later if each in self.plan.numeric for part in self.plan.parts(each))
+        parts = (part for each in later for part in self.plan.parts(each))
         return any(map(self.plan.cuts, later)) or any(map(self.mechanism.reads_pilot, parts))
 
-    def levels(self, name: str) -> LevelDraw:
+    def levels(self, name: str) -> Draw:
         """Ask for counts of a column's levels by group; of a numeric one, whether it is missing."""
         groups, column = self.plan.groups(name, self.pilot), self.plan.schema.columns[name]
         n_levels = column.n_levels if column.is_categorical else 2
@@ -324,40 +304,48 @@ class TableQuestions:
         weights = np.maximum(noisy, 0).astype(np.float64)
         weights[weights.sum(axis=1) == 0] = np.maximum(noisy.sum(axis=0), 0)
         weights[weights.sum(axis=1) == 0] = 1.0
-        return LevelDraw(groups, weights)
+        return level_draw(groups, weights)
 
     def numbers(self, name: str) -> Draw:
         """Ask about each part and stratum of a numeric column, after counting whether it is missing."""
         missing = self.levels(name) if self.plan.histogram(name) else None
-        drawn = {part.part: self.part(name, part) for part in self.plan.parts(name)}
-        if missing:
-            return MissingDraw(missing, drawn[None])
-        panel = self.plan.panel
-        if panel is None or name not in panel.years:
-            return drawn[None]
-        return PanelDraw(panel, name, {part: draw for part, draw in drawn.items() if part is not None})
+        fits = [(part, list(self.fits(name, part))) for part in self.plan.parts(name)]
 
-    def part(self, name: str, part: NumericPart) -> Draw:
+        def known(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+            if fits[0][0].part is None and not self.plan.by:
+                return fits[0][1][0](given, n, rng)
+            drawn, strata = np.full(n, np.nan), self.plan.strata.of(given, n)
+            for part, each in fits:
+                here = self.plan.rows(name, part, given, n)
+                for stratum in np.unique(strata[here]):
+                    rows = here & (strata == stratum)
+                    some = {other: values[rows] for other, values in given.items()}
+                    drawn[rows] = each[stratum](some, int(rows.sum()), rng)
+            return drawn
+
+        def draw(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+            if missing is None:
+                return known(given, n, rng)
+            return np.where(missing(given, n, rng) == 1, np.nan, known(given, n, rng))
+
+        return draw
+
+    def fits(self, name: str, part: NumericPart) -> Iterator[Draw]:
         """Ask about each stratum of a part of a numeric column."""
         n_pilot = len(next(iter(self.pilot.values()), ()))
-        strata, here = self.plan.strata.of(self.pilot, n_pilot), self._rows(name, part, self.pilot, n_pilot)
-        each = []
+        strata, here = self.plan.strata.of(self.pilot, n_pilot), self.plan.rows(name, part, self.pilot, n_pilot)
         for stratum in range(self.plan.strata.n):
             rows = here & (strata == stratum)
             public = part.part is not None and not self.plan.confidential
             task = ColumnTask(
+                column=self.plan.schema.columns[name],
                 part=part,
-                schema=self.plan.schema,
-                name=name,
                 regression=self.regression(name, part, stratum),
                 pilot={other: self.pilot[other][rows] for other in part.box.names},
                 n_public=int(rows.sum()) if public else None,
                 steers=self.steers(name),
-                keep=self.keep,
-                rng=self.rng,
             )
-            each.append(self.mechanism.fit(task, self.curator))
-        return ByStratum(self.plan.strata, tuple(each)) if self.plan.by else each[0]
+            yield self.mechanism.fit(task, self.curator)
 
     def regression(self, name: str, part: NumericPart, stratum: int) -> LineRegression:
         """Return the regression of a column's part in a stratum, with predictors clamped to their box."""
@@ -365,19 +353,15 @@ class TableQuestions:
 
         def read(table: Table) -> RegressionRecords:
             values, n = self.values(table), table.n_records
-            rows = ~np.isnan(values[name]) & self._rows(name, part, values, n) & (self.strata(table) == stratum)
+            rows: BoolArray = ~np.isnan(values[name]) & self.plan.rows(name, part, values, n)
+            rows &= self.strata(table) == stratum
             given = {other: values[other][rows] for other in box.names}
             predictors = box.matrix(given) if box.names else np.zeros((int(rows.sum()), 0))
             return RegressionRecords.of(scale.there(values[name][rows]), predictors)
 
         lower, upper = scale.bounds
-        return LineRegression(read=once(read), n_predictors=box.n_predictors, lower=lower, upper=upper)
-
-    def _rows(self, name: str, part: NumericPart, values: Values, n: int) -> BoolArray:
-        """Say which of n records are in a part."""
-        if self.plan.panel is None or part.part is None:
-            return np.ones(n, dtype=bool)
-        return self.plan.panel.parts(name, values)[part.part]
+        settings: dict[str, Any] = {"lower": lower, "upper": upper, "keep": self.keep, "rng": self.rng}
+        return LineRegression(read=once(read), n_predictors=box.n_predictors, **settings)
 
 
 def asked(curator: Curator, step: Step, counts: Callable[[Table], IntArray], *, steers: bool) -> IntArray:
@@ -386,51 +370,15 @@ def asked(curator: Curator, step: Step, counts: Callable[[Table], IntArray], *, 
     return curator.decide(noisy, lambda numbers: numbers) if steers else noisy
 
 
-def law_sentence(schema: Schema | None, numbers: str) -> str:
-    """Return what a statement says of columns drawn one after the other.
-
-    Parameters
-    ----------
-    schema : Schema, optional
-        Says which kinds of columns there are; without one both are described.
-    numbers : str
-        What numeric columns are drawn from.
-    """
-    drawn = [] if schema is None else [column for column in schema.columns.values() if not column.public]
-    parts = []
-    if schema is None or any(column.is_categorical or column.missing for column in drawn):
-        parts.append("levels, and whether a number is missing, from counts with exact discrete Laplace noise")
-    if schema is None or any(not column.is_categorical for column in drawn):
-        parts.append(f"numbers from {numbers}")
-    return f"Column by column: {'; '.join(parts)}. All synthetic records are drawn from these released numbers."
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [str(each) for each in value] or None
-    return str(value) if isinstance(value, Fraction) else value
-
-
 def named(given: Mapping[str, object] | Sequence[str] | None, setting: str) -> dict[str, str]:
-    """Return a setting by column, given as a mapping or as texts ``column=value``.
-
-    Raises
-    ------
-    InputError
-        If a text has no equals sign, or a column comes twice.
-    """
-    if given is None:
-        return {}
+    """Return a setting by column, given as a mapping or as texts ``column=value``, each column once."""
     if isinstance(given, Mapping):
-        return {str(name): _spelt(value) for name, value in given.items()}
+        lists = {name: value for name, value in given.items() if isinstance(value, list | tuple)}
+        return {str(name): "+".join(map(str, lists[name])) if name in lists else str(given[name]) for name in given}
     found: dict[str, str] = {}
-    for word in [given] if isinstance(given, str) else given:
+    for word in [given] if isinstance(given, str) else given or ():
         name, equals, value = str(word).partition("=")
         if not equals or name.strip() in found:
             raise InputError(f"{setting} is a list of column=value, each column once; got {word!r}")
         found[name.strip()] = value.strip()
     return found
-
-
-def _spelt(value: object) -> str:
-    return str(value) if isinstance(value, str) or not isinstance(value, Sequence) else "+".join(map(str, value))

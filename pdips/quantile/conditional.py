@@ -1,9 +1,9 @@
 """Columns drawn from released statistics, given columns that are drawn already: post-processing, all of it."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal, Protocol
+from typing import Literal
 
 import numpy as np
 
@@ -13,26 +13,13 @@ from pdips.data.schema import Column, Schema
 
 Between = Literal["interpolate", "quantile"]
 
-
-class Draw(Protocol):
-    """Draws a column given others."""
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """Return n values: codes of levels, or numbers, NaN for missing."""
-        ...
+Draw = Callable[[Values, int, np.random.Generator], FloatArray]
+"""Draws n values of a column, given others: codes of levels, or numbers, NaN for missing."""
 
 
 @dataclass(frozen=True)
 class RecordGroups:
-    """Records sorted into groups by columns before: by level, or by the interval between public or released numbers.
-
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    cuts : mapping of str to ndarray
-        The columns, in order; for numeric ones the inner ends of the intervals.
-    """
+    """Records sorted into groups by columns: by level, or by the interval of a number between the given cuts."""
 
     schema: Schema
     cuts: Mapping[str, FloatArray]
@@ -62,100 +49,44 @@ class RecordGroups:
         return place
 
 
-@dataclass(frozen=True)
-class LevelDraw:
-    """Codes drawn with released probabilities, by group."""
+def level_draw(groups: RecordGroups, weights: FloatArray) -> Draw:
+    """Return what draws codes by released weights, shape (groups, levels)."""
 
-    groups: RecordGroups
-    probabilities: FloatArray
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """See :class:`Draw`."""
-        cumulative = self.probabilities.cumsum(axis=1)[self.groups.of(given, n)]
+    def draw(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+        cumulative = weights.cumsum(axis=1)[groups.of(given, n)]
         position = rng.random(n) * cumulative[:, -1]
         level = np.minimum((cumulative <= position[:, None]).sum(axis=1), cumulative.shape[1] - 1)
         return np.asarray(level, dtype=np.float64)
 
-
-@dataclass(frozen=True)
-class MissingDraw:
-    """Numbers that are missing with released probabilities."""
-
-    missing: LevelDraw
-    known: Draw
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """See :class:`Draw`."""
-        return np.where(self.missing.draw(given, n, rng) == 1, np.nan, self.known.draw(given, n, rng))
+    return draw
 
 
-@dataclass(frozen=True)
-class ByStratum:
-    """One draw for each stratum."""
+def line_draw(column: Column, box: Box, taus: FloatArray, lines: FloatArray, between: Between) -> Draw:
+    """Return what draws numbers from lines at increasing quantiles, shape (quantiles, p + 1).
 
-    strata: RecordGroups
-    each: tuple[Draw, ...]
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """See :class:`Draw`."""
-        place, drawn = self.strata.of(given, n), np.full(n, np.nan)
-        for k in np.unique(place):
-            rows = place == k
-            drawn[rows] = self.each[k].draw(
-                {name: values[rows] for name, values in given.items()}, int(rows.sum()), rng
-            )
-        return drawn
-
-
-@dataclass(frozen=True)
-class LineDraw:
-    """Numbers drawn from quantile lines.
-
-    Parameters
-    ----------
-    column : Column
-        The outcome.
-    box : Box
-        The predictors.
-    taus : ndarray, shape (quantiles,)
-        Increasing.
-    lines : ndarray, shape (quantiles, p + 1)
-        In predictors over [-1, 1]^p.
-    between : {"interpolate", "quantile"}
-        By inverse of the distribution function that runs straight between quantiles and exponentially beyond the last
-        (Huckett and Larsen 2007), or the first quantile that isn't below a number drawn evenly from (0, 1), as in the
-        paper's simulation (after Pistner, Slavkovic and Vilhuber 2018).
+    Either by the inverse of a distribution function that is straight between quantiles and exponential beyond the last
+    (Huckett and Larsen 2007), or as the first quantile that isn't below a uniform number, as in paper 002. Outside of
+    the box, where lines might cross, all of them run alongside the median.
     """
+    scale = Scale(column)
 
-    column: Column
-    box: Box
-    taus: FloatArray
-    lines: FloatArray
-    between: Between
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """See :class:`Draw`."""
+    def draw(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
         position = even(n, rng)
-        free = np.ones((n, 1 + self.box.n_predictors))
-        free[:, 1:] = self.box.matrix(given, clamp=False) if self.box.names else 0.0
+        free = np.ones((n, 1 + box.n_predictors))
+        free[:, 1:] = box.matrix(given, clamp=False) if box.names else 0.0
         inside = np.clip(free, -1, 1)
-        middle = self.lines[int(np.argmin(np.abs(self.taus - 0.5)))]
-        beyond = (
-            free - inside
-        ) @ middle  # there no lines could be kept from crossing, so they run alongside the median
-        scale = Scale(self.column)
-        if self.between == "quantile":
-            chosen = self.lines[np.minimum(np.searchsorted(self.taus, position), len(self.taus) - 1)]
+        beyond = (free - inside) @ lines[int(np.argmin(np.abs(taus - 0.5)))]
+        if between == "quantile":
+            chosen = lines[np.minimum(np.searchsorted(taus, position), len(taus) - 1)]
             return scale.back((inside * chosen).sum(axis=1) + beyond)
-        return scale.back(self._inverse(inside, position) + beyond)
-
-    def _inverse(self, inside: FloatArray, position: FloatArray) -> FloatArray:
-        drawn = np.empty(len(position))
-        for start in range(0, len(position), 65_536):
+        drawn = np.empty(n)
+        for start in range(0, n, 65_536):
             rows = slice(start, start + 65_536)
-            values = np.sort(inside[rows] @ self.lines.T, axis=1)
-            drawn[rows] = quantile_values(values, self.taus, position[rows], Scale(self.column).bounds)
-        return drawn
+            values = np.sort(inside[rows] @ lines.T, axis=1)
+            drawn[rows] = quantile_values(values, taus, position[rows], scale.bounds)
+        return scale.back(drawn + beyond)
+
+    return draw
 
 
 def quantile_values(
@@ -163,53 +94,31 @@ def quantile_values(
 ) -> FloatArray:
     """Return the inverse of distribution functions that are known at some quantiles, one a row, within bounds."""
     rows, last = np.arange(len(values)), len(taus) - 1
-    right = np.clip(np.searchsorted(taus, position), 1, max(last, 1))
     if last == 0:
         return np.clip(values[:, 0], *bounds)
+    right = np.clip(np.searchsorted(taus, position), 1, last)
     left = right - 1
     low, high = values[rows, left], values[rows, right]
     drawn = low + (high - low) * (position - taus[left]) / (taus[right] - taus[left])
-    above = position > taus[-1]
-    back = max(int(np.searchsorted(taus, 1 - 4 * (1 - taus[-1]))), 0)
-    back = min(back, last - 1)
+    back = min(int(np.searchsorted(taus, 1 - 4 * (1 - taus[-1]))), last - 1)
     rate = (values[:, -1] - values[:, back]) / np.log((1 - taus[back]) / (1 - taus[-1]))
     tail = values[:, -1] + rate * np.log((1 - taus[-1]) / np.maximum(1 - position, 1e-12))
-    return np.clip(np.where(above, tail, drawn), *bounds)
+    return np.clip(np.where(position > taus[-1], tail, drawn), *bounds)
 
 
-@dataclass(frozen=True)
-class ResidualDraw:
-    """Numbers that are a line plus a draw from a histogram of residuals.
+def residual_draw(column: Column, box: Box, line: FloatArray, edges: FloatArray, weights: FloatArray) -> Draw:
+    """Return what draws numbers that are a line, shape (p + 1,), plus a draw from a histogram of residuals."""
+    scale, cumulative = Scale(column), np.concatenate([[0.0], np.cumsum(weights)])
 
-    Parameters
-    ----------
-    column : Column
-        The outcome.
-    box : Box
-        The predictors.
-    line : ndarray, shape (p + 1,)
-        In predictors over [-1, 1]^p.
-    edges, weights : ndarray
-        The bins of residuals, and how likely each is.
-    """
-
-    column: Column
-    box: Box
-    line: FloatArray
-    edges: FloatArray
-    weights: FloatArray
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """See :class:`Draw`."""
-        fitted = np.full(n, self.line[0])
-        if self.box.names:
-            fitted += self.box.matrix(given, clamp=False) @ self.line[1:]
-        cumulative = np.concatenate([[0.0], np.cumsum(self.weights)])
-        order = np.argsort(fitted, kind="stable")
+    def draw(given: Values, n: int, rng: np.random.Generator) -> FloatArray:
+        fitted = np.full(n, line[0])
+        if box.names:
+            fitted += box.matrix(given, clamp=False) @ line[1:]
         residual = np.empty(n)
-        residual[order] = np.interp(even(n, rng) * cumulative[-1], cumulative, self.edges)
-        scale = Scale(self.column)
+        residual[np.argsort(fitted, kind="stable")] = np.interp(even(n, rng) * cumulative[-1], cumulative, edges)
         return scale.back(np.clip(fitted + residual, *scale.bounds))
+
+    return draw
 
 
 def even(n: int, rng: np.random.Generator) -> FloatArray:

@@ -26,15 +26,7 @@ LARGEST_POWER = 2**40
 
 
 class Wide(NamedTuple):
-    """An array of numbers ``mantissa * 2**exponent``.
-
-    Attributes
-    ----------
-    mantissa : ndarray of float64
-        In [1/2, 1), or 0.
-    exponent : ndarray of int64, the same shape
-        ``LOWEST`` where the number is 0.
-    """
+    """An array of numbers ``mantissa * 2**exponent``, mantissas in [1/2, 1), or 0 with the exponent ``LOWEST``."""
 
     mantissa: FloatArray
     exponent: IntArray
@@ -47,21 +39,11 @@ class Wide(NamedTuple):
         """Return the numbers where the condition holds, and 0 elsewhere."""
         return Wide(np.where(condition, self.mantissa, 0.0), np.where(condition, self.exponent, LOWEST))
 
-    def log(self) -> FloatArray:
-        """Return natural logarithms, to double precision."""
-        with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.mantissa) + self.exponent * np.log(2.0))
-
 
 def wide(values: FloatArray, exponent: IntArray | int = 0) -> Wide:
     """Return ``values * 2**exponent``."""
     mantissa, shift = np.frexp(values)
     return Wide(mantissa, np.where(mantissa > 0, exponent + shift.astype(np.int64), LOWEST))
-
-
-def zeros(n: int) -> Wide:
-    """Return ``n`` numbers that are 0."""
-    return Wide(np.zeros(n), np.full(n, LOWEST, dtype=np.int64))
 
 
 def times(a: Wide, b: Wide) -> Wide:
@@ -85,18 +67,6 @@ class Powers:
 
     Relative error at most ``12 * ROUNDING``: an entry is cut off after 53 bits of one that is right to 200 (at most ``2
     * ROUNDING``), and four of them are multiplied.
-
-    Parameters
-    ----------
-    rate : Fraction
-        Nats a step, at most ``LARGEST_RATE``.
-    largest : int
-        The largest k, at most 2^40 - 1.
-
-    Raises
-    ------
-    InputError
-        If the rate is not above 0 or too large, or k may be too large.
     """
 
     def __init__(self, rate: Fraction, largest: int) -> None:
@@ -157,26 +127,11 @@ def _rounded(numbers: list[tuple[int, int]]) -> Wide:
 
 
 def choose(weights: Wide, n: int, bits: RandomBits) -> IntArray:
-    """Draw ``n`` indices, each with probability exactly proportional to its weight.
+    """Draw ``n`` indices, each with probability exactly proportional to its weight, at least one above 0.
 
-    Parameters
-    ----------
-    weights : Wide, shape (candidates,)
-        At least one above 0.
-    n : int
-        Number of independent draws.
-    bits : RandomBits
-        Source of uniform bits.
-
-    Returns
-    -------
-    ndarray of int64, shape (n,)
-
-    Notes
-    -----
     Doubles decide where they can: they are within 2^-31 of the cumulative probabilities. The few draws within
-    ``FILTER`` of a threshold are decided by rationals that enclose it ever more tightly (``docs/proofs/noise.md``,
-    lemma 0).
+    ``FILTER`` of a threshold are decided by rationals that enclose it ever more tightly (docs/proofs/noise.md, lemma
+    0).
     """
     cumulative = np.cumsum(_shifted(weights, int(weights.exponent.max())))
     cumulative /= cumulative[-1]

@@ -6,44 +6,36 @@ the gradient is a vector of whole numbers. PyMC models take it in doubles.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS, in_units
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours, choice
 
 Norm = Literal["hull", "linf", "l1"]
-NORMS: tuple[Norm, ...] = ("hull", "linf", "l1")
 
 FINEST_BITS = 36
 """Coefficients are multiples of the outcome's public range over 2 to this power, or a little finer."""
 
 DensityNorm = Literal["l1", "l2", "linf", "hull"]
-DENSITY_NORMS: tuple[DensityNorm, ...] = ("l1", "l2", "linf", "hull")
+DENSITY_NORMS: tuple[DensityNorm, ...] = get_args(DensityNorm)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RegressionRecords:
     """What a regression reads of a table; confidential.
 
-    Parameters
-    ----------
-    outcome : ndarray of float64, shape (records,)
-        Within the public bounds.
-    predictors : ndarray of float64, shape (records, p)
-        What lines are lines in.
-    instruments : ndarray of int64, shape (records, p)
-        What residuals' signs are summed with, within [-UNITS, UNITS]; in the K-norm gradient of the papers these are
-        the predictors. Both depend on their record and on released values only.
+    Outcomes within the public bounds, predictors, shape (records, p), and instruments in [-UNITS, UNITS], which signs
+    of residuals are summed with: the predictors in the papers. All depend on their record and released values only.
     """
 
     outcome: FloatArray
@@ -60,11 +52,6 @@ class RegressionRecords:
         """Sums of (1, z), z the instruments, over all records, in units."""
         return np.concatenate([[len(self.outcome) * UNITS], self.instruments.sum(axis=0, dtype=np.int64)])
 
-    def some(self, kept: BoolArray) -> Self:
-        """Return those records of which ``kept`` says so."""
-        predictors, instruments = self.predictors[kept], self.instruments[kept]
-        return replace(self, outcome=self.outcome[kept], predictors=predictors, instruments=instruments)
-
     def residuals(self, line: FloatArray) -> FloatArray:
         """Return the distance of each outcome above a line."""
         away = self.outcome - line[0]
@@ -72,26 +59,13 @@ class RegressionRecords:
             away = away - slope * column
         return np.asarray(away)
 
-    def flattened(self, line: FloatArray) -> "RegressionRecords":
-        """Return residuals from the slopes of a line as outcomes without predictors."""
-        steep = np.concatenate([[0.0], line[1:]])
-        return RegressionRecords.of(self.residuals(steep), np.zeros((len(self.outcome), 0)))
-
 
 @dataclass(frozen=True, kw_only=True)
 class LineRegression:
-    """A regression of an outcome on predictors: what is public of it, and how its records are read.
+    """A regression of an outcome on p predictors: its public bounds, and how its records are read.
 
-    Parameters
-    ----------
-    read : callable
-        Takes the confidential table and returns what the regression reads of it.
-    n_predictors : int
-        Number p of predictors beside the intercept.
-    lower, upper : float
-        Public bounds of the outcome.
-    frame : ndarray of float64, shape (p + 1, p + 1), optional
-        Takes a line's coefficients to those in predictors that run over [-1, 1]^p, if these aren't such already.
+    ``frame``, shape (p + 1, p + 1), takes a line's coefficients to those in predictors that run over [-1, 1]^p, if they
+    aren't such already. Coarse steps read each record with the public probability ``keep``, by a coin of ``rng``.
     """
 
     read: Callable[[Table], RegressionRecords]
@@ -99,6 +73,8 @@ class LineRegression:
     lower: float
     upper: float
     frame: FloatArray | None = None
+    keep: float = 1.0
+    rng: np.random.Generator | None = None
 
     @property
     def span(self) -> float:
@@ -114,11 +90,19 @@ class LineRegression:
         """Return a public line: flat, at the lower bound."""
         return np.array([math.ceil(self.lower / self.step) * self.step, *[0.0] * self.n_predictors])
 
-    def thinned(self, keep: float, rng: np.random.Generator | None) -> "LineRegression":
-        """Return the regression of records that are kept with a public probability, each by a coin of its own."""
-        if keep >= 1 or rng is None:
+    def thinned(self) -> "LineRegression":
+        """Return the regression of the records that coarse steps read."""
+        if self.keep >= 1 or self.rng is None:
             return self
-        return replace(self, read=once(lambda table: _some(self.read(table), keep, rng)))
+        rng = self.rng
+
+        def read(table: Table) -> RegressionRecords:
+            records = self.read(table)
+            kept = rng.random(len(records.outcome)) < self.keep
+            predictors, instruments = records.predictors[kept], records.instruments[kept]
+            return replace(records, outcome=records.outcome[kept], predictors=predictors, instruments=instruments)
+
+        return replace(self, read=once(read))
 
     def parallel(self, line: FloatArray) -> "LineRegression":
         """Return the regression, without predictors, of residuals from the slopes of a released line.
@@ -126,8 +110,13 @@ class LineRegression:
         Its bounds are those of intercepts of lines with these slopes that touch the outcome's range in the box.
         """
         steep = float(np.abs(line[1:]).sum())
-        read = once(lambda table: self.read(table).flattened(line))
-        return LineRegression(read=read, n_predictors=0, lower=self.lower - steep, upper=self.upper + steep)
+
+        def read(table: Table) -> RegressionRecords:
+            records = self.read(table)
+            residuals = records.residuals(np.concatenate([[0.0], line[1:]]))
+            return RegressionRecords.of(residuals, np.zeros((len(residuals), 0)))
+
+        return LineRegression(read=once(read), n_predictors=0, lower=self.lower - steep, upper=self.upper + steep)
 
 
 def once[T](work: Callable[[Table], T]) -> Callable[[Table], T]:
@@ -142,29 +131,14 @@ def once[T](work: Callable[[Table], T]) -> Callable[[Table], T]:
     return read
 
 
-def _some(records: RegressionRecords, keep: float, rng: np.random.Generator) -> RegressionRecords:
-    return records.some(rng.random(len(records.outcome)) < keep)
-
-
 @dataclass(frozen=True)
 class Gradient:
-    """How far from zero the gradient of a quantile regression is, and what one record can change of that.
+    """How far from zero the gradient of a quantile regression on p predictors is, and what one record can change of it.
 
-    Parameters
-    ----------
-    tau : Fraction
-        Which quantile, in (0, 1).
-    n_predictors : int
-        Number p of predictors beside the intercept.
-    norm : {"hull", "linf", "l1"}
-        ``"hull"`` is the gauge of the convex hull of all that exchanging a record can do to the gradient,
-        abs(g_0) + max_j max(abs(g_j) - abs(g_0), 0) / (2 max(tau, 1 - tau)): of all norms in which one record counts
-        for 1 it is the largest, so the noise is the smallest. For tau = 1/2 it is ``"linf"``.
-
-    Notes
-    -----
-    One slope's entry by itself has the sensitivity of ``"linf"`` with one predictor, the intercept's that without any.
-    All sensitivities are attained. Proof: ``docs/proofs/kng.md``, theorem 1.
+    The hull norm is the gauge of the convex hull of all that exchanging a record can do to the gradient, abs(g_0) +
+    max_j max(abs(g_j) - abs(g_0), 0) / (2 max(tau, 1 - tau)): of all norms in which one record counts for 1 the
+    largest, so the noise is the smallest. One slope's entry by itself has the sensitivity of ``"linf"`` with one
+    predictor, the intercept's that without any. All are attained: docs/proofs/kng.md, theorem 1.
     """
 
     tau: Fraction
@@ -179,12 +153,7 @@ class Gradient:
     def steps(self, below: IntArray, total: IntArray) -> IntArray:
         """Return the norm of the gradient, in whole steps.
 
-        Parameters
-        ----------
-        below : ndarray of int64, shape (..., p + 1)
-            Sums of x over the records with y <= x'theta, in units; the intercept's first.
-        total : ndarray of int64, shape (p + 1,)
-            Sums of x over all records.
+        ``below``, shape (..., p + 1), has sums of (1, x), in units, over records with y <= x'theta, ``total`` over all.
         """
         gradient = np.abs(self.tau.denominator * below - self.tau.numerator * total)
         if self.norm == "linf" or not self.n_predictors:
@@ -212,30 +181,9 @@ class Gradient:
 class KNormGradient:
     """The log density of the K-norm gradient mechanism for quantile regression, up to a constant, in doubles.
 
-    For parameters theta, and optionally between public lines, it is -scale * norm(G(theta)) with the gradient
-    G(theta) = sum_i x_i (1{y_i <= x_i'theta} - tau).
-
-    Parameters
-    ----------
-    x : array_like, shape (records, p)
-        Covariates, the first column all ones. Confidential.
-    y : array_like, shape (records,)
-        Outcomes. Confidential.
-    tau : float
-        The quantile, inside of (0, 1).
-    scale : float
-        Nats for each unit of the norm, epsilon / (2 * sensitivity) of the caller's norm and neighbours; not negative.
-    norm : {"hull", "linf", "l1", "l2"}
-        ``"hull"`` is as in :class:`Gradient`, for covariates in [-1, 1].
-    floors, ceilings : array_like, shape (lines, p) or (p,), optional
-        Coefficients of public lines that x'theta may touch but not cross anywhere on the box of covariates.
-    covariates : pair of array_like, shape (p - 1,) or ()
-        The public box of covariates without the intercept, for ``floors`` and ``ceilings``.
-
-    Raises
-    ------
-    InputError
-        If shapes, quantile, scale or norm are not what they should be. No message has a record's value in it.
+    -scale * norm(sum_i x_i (1{y_i <= x_i'theta} - tau)) for covariates x, shape (records, p), the first all ones.
+    ``floors`` and ``ceilings`` are coefficients of public lines, shape (lines, p) or (p,), that x'theta may not cross
+    anywhere on the public box of ``covariates``, without the intercept. No message has a record's value in it.
     """
 
     x: FloatArray = field(repr=False)
@@ -248,9 +196,13 @@ class KNormGradient:
     covariates: tuple[ArrayLike, ArrayLike] = (-1.0, 1.0)
 
     def __post_init__(self) -> None:
-        """Check everything once and keep arrays."""
         x, y = (np.array(part, dtype=np.float64, order="C") for part in (self.x, self.y))
-        _check_records(x, y)
+        if x.ndim != 2 or x.shape[1] < 1 or y.shape != x.shape[:1] or not len(y):
+            raise InputError("x must have the shape (records, p) and y the shape (records,), with at least one record")
+        if not (np.isfinite(x).all() and np.isfinite(y).all()):
+            raise InputError("x and y must be finite; leave records with missing values out")
+        if not (x[:, 0] == 1).all():
+            raise InputError("the first column of x must be the intercept's, all ones")
         choice(self.norm, DENSITY_NORMS, "norm")
         if not 0 < self.tau < 1:
             raise InputError(f"tau must lie inside of (0, 1), got {self.tau}")
@@ -260,8 +212,13 @@ class KNormGradient:
         low, high = (finite_vector(side, p - 1, "covariates") for side in self.covariates)
         if not np.all(low <= high):
             raise InputError("covariates must be a pair (lower, upper) with lower <= upper")
-        kept = {"x": x, "y": y, "covariates": (low, high)}
-        kept |= {name: _lines(getattr(self, name), p, name) for name in ("floors", "ceilings")}
+        kept: dict[str, Any] = {"x": x, "y": y, "covariates": (low, high)}
+        for name, values in (("floors", self.floors), ("ceilings", self.ceilings)):
+            kept[name] = np.atleast_2d(np.array(np.empty((0, p)) if values is None else values, dtype=np.float64))
+            if kept[name].shape[1:] != (p,) or not np.isfinite(kept[name]).all():
+                raise InputError(
+                    f"{name} must be finite and have the shape (lines, {p}): the coefficients of public lines"
+                )
         for name, value in kept.items():
             object.__setattr__(self, name, value)
 
@@ -283,34 +240,11 @@ class KNormGradient:
 
 
 def finite_vector(values: ArrayLike, size: int, name: str) -> FloatArray:
-    """Return a number, or one for each parameter, as an array of shape (size,).
-
-    Raises
-    ------
-    InputError
-        If the shape is another, or an entry isn't finite.
-    """
+    """Return a finite number, or one for each parameter, as an array of shape (size,)."""
     try:
         found = np.array(np.broadcast_to(np.asarray(values, dtype=np.float64), (size,)))
     except ValueError:
         raise InputError(f"{name} must be a number or have the shape ({size},)") from None
     if not np.isfinite(found).all():
         raise InputError(f"{name} must be finite")
-    return found
-
-
-def _check_records(x: FloatArray, y: FloatArray) -> None:
-    if x.ndim != 2 or x.shape[1] < 1 or y.shape != x.shape[:1] or not len(y):
-        raise InputError("x must have the shape (records, p) and y the shape (records,), with at least one record")
-    if not (np.isfinite(x).all() and np.isfinite(y).all()):
-        raise InputError("x and y must be finite; leave records with missing values out")
-    if not (x[:, 0] == 1).all():
-        raise InputError("the first column of x must be the intercept's, all ones")
-
-
-def _lines(values: ArrayLike | None, p: int, name: str) -> FloatArray:
-    rows: Sequence[Any] | ArrayLike = np.empty((0, p)) if values is None else values
-    found = np.atleast_2d(np.array(rows, dtype=np.float64))
-    if found.shape[1:] != (p,) or not np.isfinite(found).all():
-        raise InputError(f"{name} must be finite and have the shape (lines, {p}): the coefficients of public lines")
     return found

@@ -18,7 +18,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.privacy.noise import RandomBits
-from pdips.quantile.extended_float import LOWEST, ROUNDING, Powers, Wide, choose, exponential, plus, times, zeros
+from pdips.quantile.extended_float import LOWEST, ROUNDING, Powers, Wide, choose, exponential, plus, times
 from pdips.quantile.quantile_grid import MOST_TUPLES, GridQuantiles
 
 ERRORS_A_LEVEL = 32
@@ -30,15 +30,11 @@ SHIFTS = np.ldexp(1.0, -np.arange(1075))
 
 @dataclass(frozen=True, kw_only=True)
 class JointQuantiles(GridQuantiles):
-    """All quantiles of one column at once; the parameters are those of :class:`GridQuantiles`.
+    """All quantiles of one column at once; O(m G log G).
 
-    Where many records may share a value, a part should hold fewer of them than the smallest gap is to hold: 32 or more
-    for fifty gaps.
-
-    Notes
-    -----
     With gaps c_j between neighbouring quantiles and their targets t_j = n (tau_j - tau_(j-1)), a tuple has probability
-    proportional to exp(-unit * sum_j abs(c_j - t_j)). The unit is :func:`joint_unit`. Cost: O(m G log G).
+    proportional to exp(-unit * sum_j abs(c_j - t_j)). Where many records may share a value, a part should hold fewer of
+    them than the smallest gap is to hold: 32 or more for fifty gaps.
     """
 
     parts: int = 8
@@ -94,23 +90,15 @@ class JointQuantiles(GridQuantiles):
         full, part = self._ends(j)
         at = np.maximum(last, 0)
         far = self.powers.at(np.where(last >= 0, heights - heights[at] - above, 0))
-        far = times(times(far, full), self._prefixes(reached).take(at)).where(last >= 0)
+        sums = Wide(reached.mantissa.copy(), reached.exponent.copy())
+        prefixes(*sums, *self.decays)
+        far = times(times(far, full), sums.take(at)).where(last >= 0)
         first = np.minimum(last + 1, positions)
         near = self.powers.at(np.where(last < positions, above - 1 - heights + heights[first], 0))
-        near = times(times(near, part), self._windows(reached, positions - last))
+        sums = Wide(np.zeros(len(heights)), np.full(len(heights), LOWEST, dtype=np.int64))
+        windows(reached.mantissa.copy(), reached.exponent.copy(), *self.decays, positions - last, *sums)
+        near = times(times(near, part), sums)
         return plus(far, near.where(last < positions))
-
-    def _prefixes(self, reached: Wide) -> Wide:
-        """Return sum over g' <= g of reached(g') exp(-unit (N_g - N_g')), by doubling."""
-        total = Wide(reached.mantissa.copy(), reached.exponent.copy())
-        prefixes(*total, *self.decays, SHIFTS)
-        return total
-
-    def _windows(self, reached: Wide, lengths: IntArray) -> Wide:
-        """Return sum over g - length < g' <= g of reached(g') exp(-unit (N_g' - N_(g - length + 1)))."""
-        total = zeros(len(self.heights))
-        windows(reached.mantissa.copy(), reached.exponent.copy(), *self.decays, lengths, *total, SHIFTS)
-        return total
 
     def _candidates(self, j: int, following: int | None) -> Wide:
         """Return weights of the j-th quantile's positions, given the next one's (None after the last)."""
@@ -148,16 +136,9 @@ def joint_unit(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbou
     """Return nats for one record of misfit: the tight oscillation is 4 under replace-one, 4 (1 - w) under add-remove.
 
     Here w is the smallest of the m + 1 gaps between neighbouring quantiles, 0 and 1. What rounding can add to the
-    privacy loss is taken off epsilon first: :func:`rounding_price`.
-
-    Raises
-    ------
-    InputError
-        If rounding would take more than half of epsilon.
+    privacy loss is taken off epsilon first; a plan keeps that below a half.
     """
     left = epsilon - rounding_price(len(taus), size)
-    if left < epsilon / 2:
-        raise InputError("epsilon is too small for joint quantiles: rounding would take more than half of it")
     smallest = min(high - low for low, high in pairwise([Fraction(0), *taus, Fraction(1)]))
     return left / 4 if neighbours == "replace-one" else left / (4 * (1 - smallest))
 
@@ -182,25 +163,25 @@ def _times(a: float, a_exponent: int, b: float, b_exponent: int) -> tuple[float,
 
 
 @njit(cache=True, error_model="numpy")
-def _plus(a: float, a_exponent: int, b: float, b_exponent: int, shifts: FloatArray) -> tuple[float, int]:
+def _plus(a: float, a_exponent: int, b: float, b_exponent: int) -> tuple[float, int]:
     if a_exponent < b_exponent:
         a, a_exponent, b, b_exponent = b, b_exponent, a, a_exponent
     apart = a_exponent - b_exponent
-    total = a + b * shifts[apart] if apart < len(shifts) else a
+    total = a + b * SHIFTS[apart] if apart < len(SHIFTS) else a
     if total >= 1.0:
         return total / 2, a_exponent + 1
     return total, a_exponent
 
 
 @njit(cache=True, error_model="numpy")
-def prefixes(mantissa: FloatArray, exponent: IntArray, decay: FloatArray, fall: IntArray, shifts: FloatArray) -> None:
+def prefixes(mantissa: FloatArray, exponent: IntArray, decay: FloatArray, fall: IntArray) -> None:
     """Replace numbers by their decayed prefix sums; row k of the decays is exp(-unit (N_g - N_(g - 2^k)))."""
     size, k = len(mantissa), 0
     while 2**k < size:
         for g in range(size - 1, 2**k - 1, -1):
             before = g - 2**k
             m, e = _times(mantissa[before], exponent[before], decay[k, g], fall[k, g])
-            mantissa[g], exponent[g] = _plus(mantissa[g], exponent[g], m, e, shifts)
+            mantissa[g], exponent[g] = _plus(mantissa[g], exponent[g], m, e)
         k += 1
 
 
@@ -213,7 +194,6 @@ def windows(
     lengths: IntArray,
     total: FloatArray,
     total_exponent: IntArray,
-    shifts: FloatArray,
 ) -> None:
     """Add up the last ``lengths[g]`` numbers until g in ``total``, decayed to the first of them; overwrites numbers."""
     size = len(mantissa)
@@ -223,9 +203,9 @@ def windows(
             if (lengths[g] >> k) & 1 == 1:
                 start, end = left[g] - 2**k, min(left[g], size - 1)
                 m, e = _times(total[g], total_exponent[g], decay[k, end], fall[k, end])
-                total[g], total_exponent[g] = _plus(mantissa[start], exponent[start], m, e, shifts)
+                total[g], total_exponent[g] = _plus(mantissa[start], exponent[start], m, e)
                 left[g] = start
         for g in range(size - 2**k):
             end = g + 2**k
             m, e = _times(mantissa[end], exponent[end], decay[k, end], fall[k, end])
-            mantissa[g], exponent[g] = _plus(mantissa[g], exponent[g], m, e, shifts)
+            mantissa[g], exponent[g] = _plus(mantissa[g], exponent[g], m, e)

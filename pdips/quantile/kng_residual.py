@@ -2,24 +2,23 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale, in_units
-from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Number, choice, exact
 from pdips.privacy.noise import discrete_laplace_variance
-from pdips.privacy.plan import Plan, Step
-from pdips.quantile.column_plan import SMALLEST_EPSILON, ColumnPlan, NumericPart
+from pdips.privacy.plan import Step
+from pdips.quantile.column_plan import SMALLEST_EPSILON, NumericPart
 from pdips.quantile.column_synthesis import ColumnSynthesis, ColumnTask, asked
-from pdips.quantile.conditional import Draw, ResidualDraw
+from pdips.quantile.conditional import Draw, residual_draw
 from pdips.quantile.gradient import LineRegression, RegressionRecords, once
-from pdips.quantile.line_search import Fitter, Spread
+from pdips.quantile.line_search import Fitter, spread
 
 MEDIAN = Fraction(1, 2)
 
@@ -85,11 +84,10 @@ class KNGResidual(ColumnSynthesis):
     bins: int = 48
 
     def __post_init__(self) -> None:
-        """Check the settings that need no schema."""
         super().__post_init__()
         if not 0 < exact(self.line_share, "line_share") < 1:
             raise InputError(f"line_share must be above 0 and below 1, got {self.line_share}")
-        choice(self.continuers, ("growth", "line"), "continuers")
+        choice(self.continuers, get_args(Continuers), "continuers")
         if isinstance(self.bins, bool) or not 2 <= self.bins <= 1_000:
             raise InputError(f"bins must be a whole number from 2 to 1,000, got {self.bins}")
 
@@ -98,31 +96,21 @@ class KNGResidual(ColumnSynthesis):
         """What the statement says numeric columns are drawn from."""
         return COUNTS
 
-    def plan(self, schema: Schema) -> Plan:
-        """Return the plan: counts of levels, and a line and a histogram for each numeric column."""
-        plan, share = super().plan(schema), exact(self.line_share, "line_share")
-        columns: ColumnPlan = plan.design
-        for name in columns.numeric:
-            if columns.least(name) * (1 - share if columns.n_predictors(name) else 1) < SMALLEST_EPSILON:
-                raise InputError(
-                    f"line_share leaves the histogram of column {name!r} less than 1e-9 for each record: take a larger "
-                    "epsilon, or a line_share further below 1"
-                )
-        return plan
-
     def steps(self, part: NumericPart) -> tuple[Step, ...]:
         """Return what is asked of each stratum: a line, where there is anything to predict by, and a histogram."""
-        share = exact(self.line_share, "line_share") if self._has_line(part) else Fraction(0)
+        share = exact(self.line_share, "line_share") if self.reads_pilot(part) else Fraction(0)
+        if part.budget.per_record * (1 - share) < SMALLEST_EPSILON:
+            raise InputError(
+                f"line_share leaves the histogram of {part.budget.item} less than 1e-9 for each record: take a larger "
+                "epsilon, or a line_share further below 1"
+            )
         epsilon, p = part.budget.epsilon, part.box.n_predictors
         line = self.fitter(part).searches(part.budget, "median line", MEDIAN, p, epsilon * share) if share else ()
         name = "residuals" if p else "histogram"
         return *line, part.budget.histogram(name, epsilon * (1 - share), f"{name} of {part.budget.item}")
 
     def reads_pilot(self, part: NumericPart) -> bool:
-        """Whether what is asked depends on records that are drawn on the way: instruments are centred by them."""
-        return self._has_line(part)
-
-    def _has_line(self, part: NumericPart) -> bool:
+        """Whether a line is chosen: its instruments are centred by records that are drawn on the way."""
         return part.box.n_predictors > 0 and (part.unchanged is None or self.continuers == "line")
 
     def fitter(self, part: NumericPart) -> Fitter:
@@ -130,23 +118,23 @@ class KNGResidual(ColumnSynthesis):
         return Fitter(neighbours=part.budget.in_stratum, n_intercepts=self.n_candidates, slack=1.0, at_once=1)
 
     def fit(self, task: ColumnTask, curator: Curator) -> Draw:
-        """Choose the median line, then count residuals."""
-        regression, frame, part = task.regression, np.eye(1 + task.box.n_predictors), task.part
+        """Choose the median line, then count residuals on public bins, narrow about 0 and wider away from it."""
+        regression, frame, part, bins = task.regression, np.eye(1 + task.box.n_predictors), task.part, self.bins
         *steps, histogram = self.steps(part)
-        line = regression.start()
-        if self._has_line(part):
+        line, upwards, given = regression.start(), False, np.zeros(0)
+        if self.reads_pilot(part):
             regression, frame = instrumented(regression, task)
-            fitter = replace(self.fitter(part), keep=task.keep, rng=task.rng)
-            line = fitter.search(regression, MEDIAN, steps, curator)
-            edges = residual_edges(regression, self.bins)
+            line = self.fitter(part).search(regression, MEDIAN, steps, curator)
         elif part.unchanged is not None:
-            line, edges = part.unchanged, residual_edges(regression, few(task, histogram, 8, self.bins // 2))
+            line, bins = part.unchanged, few(task, histogram, 8, self.bins // 2)
         elif task.column.is_binned:
-            edges = Scale(task.column).there(task.column.edges) - line[0]
+            given = Scale(task.column).there(task.column.edges) - line[0]
         elif task.column.scale == "log":
-            edges = np.linspace(0, regression.span, few(task, histogram, 6, self.bins) + 1)
+            given = np.linspace(0, regression.span, few(task, histogram, 6, self.bins) + 1)
         else:
-            edges = residual_edges(regression, self.bins, upwards=True)
+            upwards = True
+        usual = spread(regression.span, regression.span * 5e-4, bins, regression.step, upwards=upwards)
+        edges = given if len(given) else usual
 
         def counts(table: Table) -> IntArray:
             residuals = regression.read(table).residuals(line)
@@ -154,7 +142,7 @@ class KNGResidual(ColumnSynthesis):
             return np.bincount(place, minlength=len(edges) - 1)
 
         noisy = asked(curator, histogram, counts, steers=task.steers)
-        return ResidualDraw(task.column, task.box, frame @ line, edges, histogram_weights(noisy, histogram.scale))
+        return residual_draw(task.column, task.box, frame @ line, edges, histogram_weights(noisy, histogram.scale))
 
 
 def few(task: ColumnTask, histogram: Step, least: int, most: int) -> int:
@@ -168,8 +156,8 @@ def instrumented(regression: LineRegression, task: ColumnTask) -> tuple[LineRegr
     """Return a regression on predictors that are centred and uncorrelated in the pilot records, and the way back."""
     pilot, p = task.box.matrix(task.pilot), task.box.n_predictors
     middle = np.median(pilot, axis=0) if len(pilot) else np.zeros(p)
-    spread = np.cov(pilot.T).reshape(p, p) if len(pilot) > 1 else np.eye(p)
-    whiten = np.tril(np.linalg.inv(np.linalg.cholesky(spread + 1e-4 * np.eye(p))))
+    covariance = np.cov(pilot.T).reshape(p, p) if len(pilot) > 1 else np.eye(p)
+    whiten = np.tril(np.linalg.inv(np.linalg.cholesky(covariance + 1e-4 * np.eye(p))))
     frame = np.eye(1 + p)
     frame[1:, 1:] = whiten.T
     frame[0, 1:] = -whiten @ middle
@@ -189,12 +177,6 @@ def rotated(values: FloatArray, matrix: FloatArray) -> FloatArray:
         for column in np.flatnonzero(weights):
             found[:, place] += weights[column] * values[:, column]
     return found
-
-
-def residual_edges(regression: LineRegression, n_each_side: int, *, upwards: bool = False) -> FloatArray:
-    """Return public bins of residuals, narrow about 0 and wider and wider away from it."""
-    spread = Spread.of(regression.span, regression.span * 5e-4, n_each_side, regression.step, upwards=upwards)
-    return spread.offsets
 
 
 def histogram_weights(noisy: IntArray, scale: Fraction) -> FloatArray:

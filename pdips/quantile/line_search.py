@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from itertools import product
 from typing import Literal
 
@@ -25,7 +25,6 @@ from pdips.quantile.column_plan import ColumnBudget
 from pdips.quantile.gradient import Gradient, LineRegression, Norm, RegressionRecords
 
 Base = Literal["log", "uniform"]
-BASES: tuple[Base, ...] = ("log", "uniform")
 
 UNAVAILABLE = np.iinfo(np.int64).min
 """The score of what may not be chosen."""
@@ -51,60 +50,28 @@ def _growth(ratio: float, n_each_side: int) -> float:
     return low
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Public offsets that are dense about 0 and grow like sinh: number k is about scale * sinh(rate * k).
+def spread(reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> FloatArray:
+    """Return increasing public offsets up to ``reach`` on one side of 0 or both, in multiples of ``step``.
 
-    Parameters
-    ----------
-    scale, rate : float
-        See above.
-    first, last : int
-        The numbers k run from one to the other.
-    step : float
-        Offsets are rounded to multiples of it.
+    They are dense about 0, ``finest`` from 0 to the next, and grow like sinh.
     """
+    growth = _growth(max(finest, 2 * step) / reach, n_each_side)
+    places = np.arange(0 if upwards else -n_each_side, n_each_side + 1)
+    exact = reach / math.sinh(growth) * np.sinh(growth / n_each_side * places)
+    return np.asarray(np.rint(exact / step) * step)
 
-    scale: float
-    rate: float
-    first: int
-    last: int
-    step: float
 
-    @classmethod
-    def of(cls, reach: float, finest: float, n_each_side: int, step: float, *, upwards: bool = False) -> "Spread":
-        """Return offsets up to ``reach``, ``finest`` from 0 to the next, on one side or both."""
-        low = _growth(max(finest, 2 * step) / reach, n_each_side)
-        return cls(reach / math.sinh(low), low / n_each_side, 0 if upwards else -n_each_side, n_each_side, step)
-
-    @cached_property
-    def offsets(self) -> FloatArray:
-        """All of them, increasing."""
-        exact = self.scale * np.sinh(self.rate * np.arange(self.first, self.last + 1))
-        return np.asarray(np.rint(exact / self.step) * self.step)
-
-    @cached_property
-    def log_widths(self) -> FloatArray:
-        """Logarithm of the length of the interval that each stands for."""
-        return np.asarray(np.log(np.gradient(self.offsets)))
+def log_widths(offsets: FloatArray) -> FloatArray:
+    """Return the logarithm of the length of the interval that each offset stands for."""
+    return np.asarray(np.log(np.gradient(offsets)))
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchRound:
-    """One round of a search for a line.
+    """One round of a search for a line: its share of epsilon, and which candidates there are.
 
-    Parameters
-    ----------
-    share : Fraction
-        Of epsilon.
-    reach : float
-        How far candidates go from the line before, as a share of the outcome's range.
-    n_slopes, n_intercepts : int
-        Offsets on each side.
-    uniform : bool
-        Whether candidates weigh as much as the intervals that they stand for, or all the same.
-    grid : bool
-        Whether two slopes are changed at once.
+    They go a ``reach`` from the line before, as a share of the outcome's range, with so many offsets on each side; two
+    slopes are changed at once on a ``grid``. If ``uniform`` they weigh as much as the intervals that they stand for.
     """
 
     share: Fraction
@@ -145,47 +112,37 @@ def around_slopes(each: SearchRound, n_predictors: int, span: float, step: float
     diagonals = 2 * n_predictors**2 <= most
     if n_predictors > 1 and not each.grid:
         each = replace(each, n_slopes=max(min(each.n_slopes, most // n_predictors ** (1 + diagonals)), 1))
-    spread = Spread.of(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
+    offsets = spread(reach, reach * (5e-3 if each.grid else 2e-4), each.n_slopes, step)
     if n_predictors == 1 or each.grid:
-        grid = np.array(list(product(spread.offsets, repeat=n_predictors)))
-        weights = np.array([sum(one) for one in product(spread.log_widths, repeat=n_predictors)])
+        grid = np.array(list(product(offsets, repeat=n_predictors)))
+        weights = np.array([sum(one) for one in product(log_widths(offsets), repeat=n_predictors)])
         return grid, weights if each.uniform else np.zeros(len(grid))
     unit = np.eye(n_predictors)
     pairs = [(unit[i], unit[j]) for i in range(n_predictors) for j in range(i) if diagonals]
     directions = [*unit, *(a + b for a, b in pairs), *(a - b for a, b in pairs)]
-    moved = spread.offsets[spread.offsets != 0]
+    moved = offsets[offsets != 0]
     grid = np.concatenate([np.zeros((1, n_predictors)), *(moved[:, None] * direction for direction in directions)])
     return grid, np.zeros(len(grid))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """Public lines around a public or released one.
+    """Public lines around a public or released one: what is added to its slopes, shape (slopes, p), and its intercept.
 
-    Parameters
-    ----------
-    around : ndarray, shape (p + 1,)
-        The line in the middle.
-    slopes : ndarray, shape (slopes, p)
-        What is added to its slopes.
-    intercepts : Spread
-        What is added to its intercept.
-    log_base : ndarray, shape (slopes,) or 0
-        Log weight of each slope in the base measure.
-    uniform : bool
-        Whether intercepts weigh as much as the interval that they stand for, or all the same.
+    ``log_base`` is the log weight of each slope in the base measure; if ``uniform``, intercepts weigh as much as the
+    interval that they stand for, otherwise all the same.
     """
 
     around: FloatArray
     slopes: FloatArray
-    intercepts: Spread
+    intercepts: FloatArray
     log_base: FloatArray | float = 0.0
     uniform: bool = False
 
     def line(self, index: int) -> FloatArray:
         """Return a candidate."""
-        k, j = divmod(index, len(self.intercepts.offsets))
-        return np.asarray(self.around + np.concatenate([[self.intercepts.offsets[j]], self.slopes[k]]))
+        k, j = divmod(index, len(self.intercepts))
+        return np.asarray(self.around + np.concatenate([[self.intercepts[j]], self.slopes[k]]))
 
     def margin(self, floor: FloatArray, sign: int = 1, frame: FloatArray | None = None) -> FloatArray:
         """Return how far candidates are above a line (below it for sign -1) where they are nearest in the box.
@@ -197,27 +154,15 @@ class Candidates:
         if frame is not None:
             away = away @ frame.T
         least = away[:, 0] - np.abs(away[:, 1:]).sum(axis=1)
-        return np.asarray(least[:, None] + sign * self.intercepts.offsets[None, :])
+        return np.asarray(least[:, None] + sign * self.intercepts[None, :])
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fitter:
-    """How lines are chosen; all of it public.
+    """How lines are chosen, all of it public: the gradient's norm, the base measure of intercepts, the neighbours.
 
-    Parameters
-    ----------
-    norm, base, neighbours
-        The norm of the gradient, the base measure of the quantiles' intercepts, and which tables are to look alike.
-    slack : float
-        How far beyond the outcome's bounds lines may go in the box, as a share of the outcome's range.
-    at_once : int
-        Up to so many slopes, 2 at most, are searched for together; more, one after the other.
-    n_intercepts : int
-        Number of intercepts to choose from, and a bound on the steps of slopes.
-    keep : float
-        How likely a coarse round of a search is to read a record; a function of public numbers.
-    rng : numpy.random.Generator, optional
-        Tosses the coins of that.
+    Lines may go beyond the outcome's bounds by ``slack`` of its range. Up to ``at_once`` slopes, 2 at most, are
+    searched for together, more one after the other. ``n_intercepts`` also bounds the steps of slopes.
     """
 
     norm: Norm = "hull"
@@ -226,8 +171,6 @@ class Fitter:
     slack: float = 0.0
     at_once: int = 2
     n_intercepts: int = 2_000
-    keep: float = 1.0
-    rng: np.random.Generator | None = None
 
     def choice(self, budget: ColumnBudget, name: str, tau: Fraction, n_predictors: int, price: Fraction) -> Step:
         """Return the step that chooses a line: the scores of two candidates move by a sensitivity, up and down."""
@@ -295,36 +238,31 @@ class Fitter:
         return candidates.line(int(curator.choose(step, scores)[0]))
 
     def base_steps(self, candidates: Candidates, unit: Fraction) -> IntArray:
-        """Return the log weights of the base measure, in steps; they are public and add to every table's scores
-        alike."""
+        """Return the log weights of the base measure, in steps; they add to every table's scores alike."""
         log_weights = self.log_weights(candidates)
         steps = np.rint((log_weights - log_weights.max()) / float(unit))
         return np.asarray(np.maximum(steps, LEAST), dtype=np.int64)
 
     def log_weights(self, candidates: Candidates) -> FloatArray:
         """Return the log weights of the base measure, shape (slopes, intercepts)."""
-        log_weights = np.zeros((len(candidates.slopes), len(candidates.intercepts.offsets)))
-        log_weights += np.reshape(candidates.log_base, (-1, 1))
-        if candidates.uniform:
-            log_weights += candidates.intercepts.log_widths
-        return log_weights
+        found = np.zeros((len(candidates.slopes), len(candidates.intercepts)))
+        found += np.reshape(candidates.log_base, (-1, 1))
+        return found + log_widths(candidates.intercepts) if candidates.uniform else found
 
     def allowed(
         self, regression: LineRegression, candidates: Candidates, floor: FloatArray | None, ceiling: FloatArray | None
     ) -> BoolArray:
-        """Say which candidates may be chosen, from public and released values alone; if none, the line in the
-        middle."""
-        flat = np.zeros(regression.n_predictors)
-        allowed = np.ones((len(candidates.slopes), len(candidates.intercepts.offsets)), dtype=bool)
+        """Say which candidates may be chosen, by public and released values alone; if none, the line in the middle."""
+        flat, slack = np.zeros(regression.n_predictors), self.slack * regression.span
+        allowed = np.ones((len(candidates.slopes), len(candidates.intercepts)), dtype=bool)
         if floor is not None:
             allowed &= candidates.margin(floor) >= 0
         if ceiling is not None:
             allowed &= candidates.margin(ceiling, -1) >= 0
-        lower, upper = regression.lower - self.slack * regression.span, regression.upper + self.slack * regression.span
-        allowed &= candidates.margin(np.array([lower, *flat]), 1, regression.frame) >= 0
-        allowed &= candidates.margin(np.array([upper, *flat]), -1, regression.frame) >= 0
+        allowed &= candidates.margin(np.array([regression.lower - slack, *flat]), 1, regression.frame) >= 0
+        allowed &= candidates.margin(np.array([regression.upper + slack, *flat]), -1, regression.frame) >= 0
         if not allowed.any():  # rounding, at lines that touch the bounds
-            allowed[~candidates.slopes.any(axis=1), -candidates.intercepts.first] = True
+            allowed[~candidates.slopes.any(axis=1), np.searchsorted(candidates.intercepts, 0.0)] = True
         return allowed
 
     def search(self, regression: LineRegression, tau: Fraction, steps: Sequence[Step], curator: Curator) -> FloatArray:
@@ -340,7 +278,7 @@ class Fitter:
         if p > self.at_once:
             return self.by_axes(regression, line, tau, steps, curator)
         for number, (each, step) in enumerate(zip(rounds(p), steps, strict=True), start=1):
-            some = regression.thinned(self.keep, self.rng) if number < len(steps) else regression
+            some = regression.thinned() if number < len(steps) else regression
             line = self.choose(some, self.around(some, line, each), tau, step, curator)
         return line
 
@@ -355,13 +293,11 @@ class Fitter:
         p, due = regression.n_predictors, iter(steps)
         for number, (_, reach, n) in enumerate(PASSES):
             widest, n_steps = regression.span * reach, max(self.n_intercepts // n, 1)
+            away = spread(widest, widest * 1e-5, n_steps, regression.step)
             for place in range(p + 1):
-                away, slopes = Spread.of(widest, widest * 1e-5, n_steps, regression.step), np.zeros((1, p))
-                if place:
-                    slopes = away.offsets[:, None] * np.eye(p)[place - 1]
-                    away = Spread(1.0, 1.0, 0, 0, regression.step)
-                grid = Candidates(around=line, slopes=slopes, intercepts=away)
-                some = regression if number else regression.thinned(self.keep, self.rng)
+                slopes = away[:, None] * np.eye(p)[place - 1] if place else np.zeros((1, p))
+                grid = Candidates(around=line, slopes=slopes, intercepts=np.zeros(1) if place else away)
+                some = regression if number else regression.thinned()
                 line = self.choose(some, grid, tau, next(due), curator, entry=place)
         return line
 
@@ -370,8 +306,8 @@ class Fitter:
         each = each.at_most(self.n_intercepts)
         slopes, log_base = around_slopes(each, regression.n_predictors, regression.span, regression.step)
         reach = regression.span * each.reach
-        spread = Spread.of(reach, reach * 1e-4, each.n_intercepts, regression.step)
-        return Candidates(around=line, slopes=slopes, intercepts=spread, log_base=log_base, uniform=each.uniform)
+        offsets = spread(reach, reach * 1e-4, each.n_intercepts, regression.step)
+        return Candidates(around=line, slopes=slopes, intercepts=offsets, log_base=log_base, uniform=each.uniform)
 
     def parallel(self, regression: LineRegression, line: FloatArray) -> LineRegression:
         """Return what lines parallel to a released one are chosen by: residuals, and the intercept's gradient alone."""
@@ -390,26 +326,21 @@ class Fitter:
 
         With ``even`` a uniform base measure is made by even spacing, not by weights.
         """
-        n = self.n_intercepts if upwards else self.n_intercepts // 2
-        finest = regression.span * 1e-5
-        if slopes and regression.n_predictors:
-            some = SearchRound(
-                share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=regression.n_predictors <= 2
-            )
-            some = some.at_most(self.n_intercepts)
-            steeper, _ = around_slopes(some, regression.n_predictors, regression.span, regression.step)
+        n, p = self.n_intercepts if upwards else self.n_intercepts // 2, regression.n_predictors
+        steeper = np.zeros((1, p))
+        if slopes and p:
+            each = SearchRound(share=Fraction(1), reach=1 / 2, n_slopes=8, n_intercepts=n // 16, grid=p <= 2)
+            steeper, _ = around_slopes(each.at_most(self.n_intercepts), p, regression.span, regression.step)
             n = max(n // 8, 1)
-        else:
-            steeper = np.zeros((1, regression.n_predictors))
-        finest = regression.span / n if even and self.base == "uniform" else finest
-        spread = Spread.of(regression.span, finest, n, regression.step, upwards=upwards)
-        return Candidates(around=line, slopes=steeper, intercepts=spread, uniform=self.base == "uniform")
+        uniform = self.base == "uniform"
+        finest = regression.span / n if even and uniform else regression.span * 1e-5
+        offsets = spread(regression.span, finest, n, regression.step, upwards=upwards)
+        return Candidates(around=line, slopes=steeper, intercepts=offsets, uniform=uniform)
 
 
 def sums(records: RegressionRecords, candidates: Candidates) -> IntArray:
     """Return the sums of (1, z) over the records on or below each candidate, shape (slopes, intercepts, p + 1)."""
-    residuals = records.residuals(candidates.around)
-    slopes, offsets = candidates.slopes, candidates.intercepts.offsets
+    residuals, slopes, offsets = records.residuals(candidates.around), candidates.slopes, candidates.intercepts
     found: IntArray = sums_below(residuals, records.predictors, records.instruments, slopes, offsets, UNITS)
     return found
 

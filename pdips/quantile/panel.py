@@ -1,8 +1,7 @@
 """Panels: a record for each unit, a column for each year, known from a public first year to a public last one.
 
-The pattern of the synthetic Longitudinal Business Database (Kinney et al. 2011; paper 002, section 5.1): in each year
-the units that are new ("births") are synthesized on their own, those that were there the year before ("continuers")
-given their values of that year.
+In each year the units that are new ("births") are synthesized on their own, those that were there the year before
+("continuers") given their values of that year (Kinney et al. 2011; paper 002, section 5.1).
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,32 +14,20 @@ import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray
 from pdips.data.encoding import Box, Scale, Values
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Number, exact
-from pdips.quantile.conditional import Draw
 
 Part = Literal["births", "continuers"]
 PARTS: tuple[Part, ...] = ("births", "continuers")
-PARALLEL = "parallel"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
     """Which columns are values of which years, and in which years a record has them; all of it public.
 
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    first, last : str
-        Public columns: the first and the last year of a record.
-    years : mapping of str to int
-        Year of each column that has values from the first year to the last, and is missing before and after.
-    before : mapping of str to str
-        For each of these the column of the nearest year before, of the same prefix, where there is one.
-    births_share : Fraction, optional
-        Share of a year's budget that pays for births, the rest for continuers; each has all of it if left out.
+    ``first`` and ``last`` are public columns with a record's first and last year, ``before`` gives the column of the
+    year before. ``births_share`` of a year's budget pays for births, the rest for continuers; if None each has it all.
     """
 
     schema: Schema
@@ -59,16 +46,14 @@ class Panel:
         }
         return self.schema.model_copy(update={"columns": columns})
 
-    def span(self, values: Values) -> tuple[FloatArray, FloatArray]:
+    def span(self, values: Values) -> list[FloatArray]:
         """Return the first and the last year of each record, from public columns."""
-        first, last = (self._years(name, values[name]) for name in (self.first, self.last))
-        return first, last
-
-    def _years(self, name: str, values: FloatArray) -> FloatArray:
-        column = self.schema.columns[name]
-        if not column.is_categorical:
-            return values
-        return np.array([float(level) for level in column.levels])[values.astype(np.int64)]
+        found = []
+        for name in (self.first, self.last):
+            column, each = self.schema.columns[name], values[name]
+            years = np.array([float(level) for level in column.levels]) if column.is_categorical else each
+            found.append(years[each.astype(np.int64)] if column.is_categorical else each)
+        return found
 
     def parts(self, name: str, values: Values) -> dict[Part, BoolArray]:
         """Say which records are births and which continuers in the year of a column; the others have no value."""
@@ -86,17 +71,13 @@ class Panel:
 
     def of_part(self, part: Part, name: str, given: Sequence[str]) -> tuple[str, ...]:
         """Return those of a column's predictors that all records of a part have."""
-        if part == "continuers":
-            return tuple(given)
-        return tuple(other for other in given if self.years.get(other, self.years[name]) == self.years[name])
+        year = self.years[name]
+        return tuple(other for other in given if part == "continuers" or self.years.get(other, year) == year)
 
     def given(self, name: str, wanted: Sequence[str] | None) -> tuple[str, ...]:
         """Return the predictors of a year's column: as asked for, or the column of the year before.
 
-        Raises
-        ------
-        InputError
-            If one may be missing in a record that has a value in this year and the year before.
+        One that may be missing in a record with a value in this year and the year before is refused.
         """
         before = self.before.get(name)
         if wanted is None:
@@ -121,14 +102,7 @@ class Panel:
         return np.array([(low + high) / 2, (high - low) / 2]) if same else None
 
     def check(self, values: Values) -> None:
-        """Hold a table against its public years.
-
-        Raises
-        ------
-        InputError
-            If a last year is before the first, a value is there in a year in which its record isn't, or missing in one
-            in which it is; the message names the column.
-        """
+        """Refuse a table with values outside of a record's public years, or none within; messages name the column."""
         first, last = self.span(values)
         if not (last >= first).all():
             raise InputError(f"panel: a record's {self.last!r} is before its {self.first!r}")
@@ -146,35 +120,11 @@ class Panel:
                 )
 
 
-@dataclass(frozen=True)
-class PanelDraw:
-    """Values of a year: births and continuers each by their own draw, missing for everybody else."""
-
-    panel: Panel
-    name: str
-    draws: Mapping[Part, Draw]
-
-    def draw(self, given: Values, n: int, rng: np.random.Generator) -> FloatArray:
-        """See :class:`pdips.quantile.conditional.Draw`."""
-        drawn = np.full(n, np.nan)
-        for part, rows in self.panel.parts(self.name, given).items():
-            if rows.any() and part in self.draws:
-                here = {name: values[rows] for name, values in given.items()}
-                drawn[rows] = self.draws[part].draw(here, int(rows.sum()), rng)
-        return drawn
-
-
 def check_panel(
     panel: Sequence[str] | None, panel_columns: Sequence[str] | None, births_share: Number
 ) -> Fraction | None:
-    """Check the settings of a panel before there is a schema, and return the share of births, None for parallel.
-
-    Raises
-    ------
-    InputError
-        If they don't go together, or the share isn't between 0 and 1.
-    """
-    share = None if births_share == PARALLEL else exact(births_share, "births_share")
+    """Check the settings of a panel before there is a schema, and return the share of births, None for parallel."""
+    share = None if births_share == "parallel" else exact(births_share, "births_share")
     if share is not None and not 0 < share < 1:
         raise InputError(f"births_share must be 'parallel', or above 0 and below 1, got {births_share}")
     if panel is None and panel_columns is None and share is None:
@@ -187,23 +137,28 @@ def check_panel(
 
 
 def panel_of(
-    schema: Schema,
-    panel: Sequence[str] | None,
-    panel_columns: Sequence[str] | None,
-    births_share: Number,
+    schema: Schema, panel: Sequence[str] | None, panel_columns: Sequence[str] | None, births_share: Number
 ) -> Panel | None:
-    """Return the public shape of a panel from the settings, or None where there are none.
-
-    Raises
-    ------
-    InputError
-        If a column isn't in the schema or isn't what its part asks for.
+    """Return the public shape of a panel from the settings, None where there are none, or refuse columns of a schema
+    that aren't what their part asks for.
     """
     share = check_panel(panel, panel_columns, births_share)
     if panel is None:
         return None
     for name in panel:
-        _check_year_column(name, schema)
+        if name not in schema.columns:
+            raise InputError(f"panel: {name!r} is no column of the schema; it has {', '.join(schema.columns)}")
+        column = schema.columns[name]
+        if not column.public or column.missing:
+            raise InputError(
+                f"panel: column {name!r} must have public = true and no missing values: it says in which years a "
+                "record has values"
+            )
+        whole = all(not isinstance(level, bool) and str(level).isdecimal() for level in column.levels or ())
+        if not (whole if column.is_categorical else column.integer):
+            raise InputError(
+                f"panel: column {name!r} must hold years: levels that are whole numbers, or integer = true"
+            )
     years: dict[str, int] = {}
     before: dict[str, str] = {}
     for prefix in panel_columns or ():
@@ -222,19 +177,3 @@ def panel_of(
         if name in panel or column.is_categorical or not column.missing:
             raise InputError(f"panel: column {name!r} must be numeric, with missing = true for years before and after")
     return Panel(schema=schema, first=panel[0], last=panel[1], years=years, before=before, births_share=share)
-
-
-def _check_year_column(name: str, schema: Schema) -> None:
-    if name not in schema.columns:
-        raise InputError(f"panel: {name!r} is no column of the schema; it has {', '.join(schema.columns)}")
-    column = schema.columns[name]
-    if not column.public or column.missing:
-        raise InputError(f"panel: column {name!r} must have public = true and no missing values: it says who is there")
-    if not _whole(column):
-        raise InputError(f"panel: column {name!r} must hold years: levels that are whole numbers, or integer = true")
-
-
-def _whole(column: Column) -> bool:
-    if not column.is_categorical:
-        return column.integer
-    return all(not isinstance(level, bool) and str(level).isdecimal() for level in column.levels)

@@ -1,14 +1,7 @@
 """The K-norm gradient density of quantile regression in a PyMC model, and a step method that samples it.
 
-    with pm.Model():
-        beta = pm.Uniform("beta", lower, upper, shape=p, default_transform=None, initval="prior")
-        knorm_gradient("kng", beta, x, y, tau=0.5, scale=epsilon / (2 * sensitivity))
-        tree = pm.sample(step=KNormGradientStep([beta]))
-
 The gradient of this density is 0 wherever it exists, so NUTS can't move along it; the step draws whole lines exactly
-(:mod:`pdips.quantile.hit_and_run`). Chains are not exact draws: what is released from them is ``sampling: "mcmc"``,
-with the price of the exact law and no bound on the distance from it. Everything in the DataTree is confidential but the
-one draw that is paid for.
+(:mod:`pdips.quantile.hit_and_run`). Everything in the DataTree is confidential but the one draw that is paid for.
 """
 
 import math
@@ -114,19 +107,17 @@ def _log_density(beta: Any, density: KNormGradient) -> Any:
     # shared and not pm.Data: the records don't get into the DataTree
     x, y = (pytensor.shared(part) for part in (density.x, density.y))
     sizes = pt.abs(pt.dot(x.T, pt.le(y, pt.dot(x, beta)) - density.tau))
-    if density.norm == "hull":
-        beyond = pt.max(pt.maximum(sizes - sizes[0], 0.0))
-        norm = sizes[0] + beyond / density.width
-    else:
-        norm = {"l1": pt.sum(sizes), "l2": pt.sqrt(pt.sum(sizes**2)), "linf": pt.max(sizes)}[density.norm]
+    hull = sizes[0] + pt.max(pt.maximum(sizes - sizes[0], 0.0)) / density.width
+    norms = {"l1": pt.sum(sizes), "l2": pt.sqrt(pt.sum(sizes**2)), "linf": pt.max(sizes), "hull": hull}
+    log_density = -density.scale * norms[density.norm]
     lines, signs = density.lines
     if not len(signs):
-        return -density.scale * norm
+        return log_density
     low, high = (np.asarray(side) for side in density.covariates)
     differences = signs[:, None] * (beta - lines)
     slopes = differences[:, 1:]
     heights = differences[:, 0] + pt.sum(pt.minimum(slopes * low, slopes * high), axis=1)
-    return pt.switch(pt.all(heights >= 0), -density.scale * norm, -np.inf)
+    return pt.switch(pt.all(heights >= 0), log_density, -np.inf)
 
 
 @dataclass_state
@@ -163,13 +154,12 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
 
     Notes
     -----
-    There is no step size. The first half of tuning is under the l2 norm at the same scale, since from far away the
-    other norms have ridges that keep a chain for thousands of moves; from the second half the step learns which
-    directions suit, and then nothing changes any more. The default start is the middle of the box, the same for all
-    chains, which R-hat can't see through: ``initval="prior"`` starts each chain from a draw of the box. A start that
-    depends on the records is not private. Statistics: ``knorm``, the gradient's norm at each draw, and ``tune``.
-
-    A chain of any length is an approximation whose error nothing here certifies: ``sampling: "mcmc"``.
+    There is no step size. The first half of tuning is under the l2 norm at the same scale, as other norms have ridges
+    that keep a far chain for thousands of moves; the second half learns which directions suit, and then nothing changes
+    any more. All chains start in the middle of the box, which R-hat can't see through, unless ``initval="prior"`` draws
+    each start from the box; a start that depends on the records is not private. Statistics: ``knorm``, the gradient's
+    norm at each draw, and ``tune``. A chain of any length is an approximation whose error nothing here certifies: what
+    is released from it is ``sampling: "mcmc"``, with the price of the exact law.
 
     Examples
     --------
@@ -254,10 +244,8 @@ class KNormGradientStep(BlockedStep):  # type: ignore[misc]
 
 
 def learn_directions(draws: FloatArray) -> FloatArray:
-    """Return a root of the covariance of draws, shape (draws, p), to spread directions by.
-
-    Only draws before those that are kept may be used: a chain whose directions depend on where it has been since then
-    isn't one that leaves the density as it is. Too few draws, or draws that don't move, teach nothing: shape (0, p).
+    """Return a root of the covariance of draws, shape (draws, p), to spread directions by; shape (0, p) if there are
+    few or they don't move. No draw that is kept may be used: the moves would no longer leave the density as it is.
     """
     n, p = draws.shape
     if p == 1 or n < LEAST_TO_LEARN * p:

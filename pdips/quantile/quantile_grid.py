@@ -1,4 +1,8 @@
-"""Several quantiles of one column on a public grid, chosen together: what their distributions have in common."""
+"""Several quantiles of one column on a public grid, chosen together; by halving: the middle one, then each half.
+
+Halving is that of Kaplan, Schnapp and Stemmer (2022), *Differentially private approximate quantiles*, with the true
+price of a level, exact rational targets and weak order. Proofs: ``docs/proofs/kng.md``.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -6,22 +10,18 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
-from pdips.privacy.noise import RandomBits
+from pdips.privacy.noise import RandomBits, choice_log_probabilities, exponential_mechanism
 
-MOST_RECORDS = 2**31
-MOST_PARTS = 64
-MOST_POINTS = 2**17
+UNAVAILABLE = np.iinfo(np.int64).min
+CELLS_AT_ONCE = 2**20
 MOST_QUANTILES = 1000
 FINEST_QUANTILE = 10**6
-LARGEST_EPSILON = 100
 MOST_TUPLES = 200_000
 """Outcomes that a law is spelt out for."""
 
@@ -30,54 +30,21 @@ MOST_TUPLES = 200_000
 class GridQuantiles(ABC):
     """The distribution of all quantiles of one column, as indices of public grid points that never cross.
 
-    Parameters
-    ----------
-    cumulative : ndarray of integers, shape (points,)
-        How many records are at most each grid point; confidential.
-    n : int
-        Number of records: public under replace-one, confidential under add-remove.
-    taus : sequence of Fraction, length m
-        The quantiles, increasing, within (0, 1); public.
-    epsilon : Fraction
-        The price of one draw, at most 100, for one record.
-    neighbours : {"replace-one", "add-remove"}
-        The relation in which ``epsilon`` is the price.
-    parts : int
-        Parts into which each cell is cut, with its records spread evenly over them, so that many equal values can be
-        told apart by rank. It changes no price.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range or the counts can't be cumulative counts; the message shows no count.
+    ``cumulative`` says how many records are at most each grid point, ``n`` how many there are; ``epsilon`` is the price
+    of one draw, for one record. Each cell is cut into ``parts``, its records spread evenly over them, so that many
+    equal values can be told apart by rank: a record still weighs 1 in total, and no price changes.
     """
 
-    cumulative: NDArray[Any]
+    cumulative: IntArray
     n: int
     taus: Sequence[Fraction]
     epsilon: Fraction
     neighbours: Neighbours
     parts: int = 1
 
-    def __post_init__(self) -> None:
-        """Check the settings, none of which depends on a record, and then the counts."""
-        check_quantiles(self.taus)
-        if not isinstance(self.epsilon, Fraction | int) or not 0 < self.epsilon <= LARGEST_EPSILON:
-            raise InputError(f"epsilon of joint quantiles must be a fraction above 0 and at most {LARGEST_EPSILON}")
-        if self.neighbours not in get_args(Neighbours):
-            raise InputError(f"neighbours must be one of {', '.join(get_args(Neighbours))}")
-        if not 1 <= self.parts <= MOST_PARTS:
-            raise InputError(f"parts must be 1 to {MOST_PARTS}")
-        if not 1 <= len(self.cumulative) * self.parts <= MOST_POINTS:
-            raise InputError(f"a grid for joint quantiles needs 1 to {MOST_POINTS} points times parts")
-        check_counts(self.cumulative, self.n)
-
     @cached_property
     def heights(self) -> IntArray:
-        """Cumulative counts in units of 1/parts record, on a grid whose every cell is cut into parts.
-
-        Position ``g * parts + s`` belongs to cell g. A record still weighs 1 in total.
-        """
+        """Cumulative counts in units of 1/parts record; position ``g * parts + s`` belongs to cell g."""
         cumulative = np.asarray(self.cumulative, dtype=np.int64)
         before = np.concatenate([[0], cumulative[:-1]])
         steps = np.arange(1, self.parts + 1)
@@ -89,17 +56,11 @@ class GridQuantiles(ABC):
         return self.n * self.parts
 
     def draw(self, bits: RandomBits, runs: int = 1) -> IntArray:
-        """Draw exactly: indices of grid points, nondecreasing in each row, shape (runs, m)."""
+        """Draw exactly: indices of grid points, nondecreasing in each row, shape (runs, quantiles)."""
         return self.positions(bits, runs) // self.parts
 
     def log_probabilities(self) -> dict[tuple[int, ...], float]:
-        """Return the log probability of each tuple of grid points by enumeration, for tiny grids.
-
-        Raises
-        ------
-        InputError
-            If there are more than 200,000 tuples.
-        """
+        """Return the log probability of each tuple of grid points by enumeration; larger grids are refused."""
         positions, logs = self.law()
         found: dict[tuple[int, ...], float] = {}
         for key, log in zip(map(tuple, (positions // self.parts).tolist()), logs, strict=True):
@@ -108,7 +69,7 @@ class GridQuantiles(ABC):
 
     @abstractmethod
     def positions(self, bits: RandomBits, runs: int) -> IntArray:
-        """Draw positions on the grid of parts, shape (runs, m)."""
+        """Draw positions on the grid of parts, shape (runs, quantiles)."""
 
     @abstractmethod
     def law(self) -> tuple[IntArray, FloatArray]:
@@ -116,14 +77,7 @@ class GridQuantiles(ABC):
 
 
 def check_quantiles(taus: Sequence[Fraction]) -> None:
-    """Refuse quantiles that can't be released together.
-
-    Raises
-    ------
-    InputError
-        If they don't increase strictly within (0, 1) or aren't fractions with a common denominator of at most a
-        million.
-    """
+    """Refuse quantiles that can't be released together: unordered, outside of (0, 1), or not on one fine scale."""
     if not 0 < len(taus) <= MOST_QUANTILES or not all(isinstance(tau, Fraction) and 0 < tau < 1 for tau in taus):
         raise InputError(f"quantiles must be 1 to {MOST_QUANTILES} fractions above 0 and below 1")
     if any(low >= high for low, high in pairwise(taus)):
@@ -134,16 +88,98 @@ def check_quantiles(taus: Sequence[Fraction]) -> None:
         )
 
 
-def check_counts(cumulative: NDArray[Any], n: int) -> None:
-    """Refuse what can't be cumulative counts of ``n`` records.
+@dataclass(frozen=True)
+class QuantileSplit:
+    """One choice: a quantile between two that are already there, or the ends (-1, and the number of quantiles).
 
-    Raises
-    ------
-    InputError
-        If they aren't whole numbers in one row, fall, or lie outside 0 to ``n``; the message shows no count.
+    ``share`` of the records between the two should lie at or below it; ``unit`` is nats for one record of misfit.
     """
-    counts = np.asarray(cumulative)
-    if counts.ndim != 1 or counts.dtype.kind not in "iu" or not 0 <= n <= MOST_RECORDS:
-        raise InputError("cumulative counts must be one row of whole numbers, of at most 2^31 records")
-    if len(counts) and (counts[0] < 0 or counts[-1] > n or (np.diff(counts.astype(np.int64)) < 0).any()):
-        raise InputError("cumulative counts must not fall, and must lie between 0 and the number of records")
+
+    quantile: int
+    lower: int
+    upper: int
+    share: Fraction
+    unit: Fraction
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecursiveQuantiles(GridQuantiles):
+    """All quantiles of one column, level by level.
+
+    A split between grid points lo <= hi chooses among lo, ..., hi with the misfit abs(N(lo, b] - share * N(lo, hi]):
+    the records in (lo, hi] alone. There always is a candidate, and a split without records is drawn like any other.
+    Take 16 parts or more where many records may share a value: it costs next to nothing.
+    """
+
+    parts: int = 16
+
+    @cached_property
+    def splits(self) -> list[QuantileSplit]:
+        """The choices, those of the first level first."""
+        return [split for level in recursive_splits(self.taus, self.epsilon, self.neighbours) for split in level]
+
+    def positions(self, bits: RandomBits, runs: int) -> IntArray:
+        """Draw tuples of positions, each quantile between those of the levels before."""
+        drawn = np.empty((runs, len(self.taus)), dtype=np.int64)
+        chunk = max(1, CELLS_AT_ONCE // len(self.heights))
+        for split in self.splits:
+            for start in range(0, runs, chunk):
+                rows = drawn[start : start + chunk]
+                scores, first, unit = self._scores(split, rows)
+                rows[:, split.quantile] = first + exponential_mechanism(scores, unit, bits)
+        return drawn
+
+    def law(self) -> tuple[IntArray, FloatArray]:
+        """Return all tuples of positions, one a row, and their log probabilities."""
+        positions, logs = np.zeros((1, len(self.taus)), dtype=np.int64), np.zeros(1)
+        for split in self.splits:
+            scores, first, unit = self._scores(split, positions)
+            if scores.size > MOST_TUPLES:
+                raise InputError("the law of recursive quantiles can be spelt out only for tiny grids")
+            rows, columns = np.nonzero(scores != UNAVAILABLE)
+            logs = logs[rows] + choice_log_probabilities(scores, unit)[rows, columns]
+            positions = positions[rows]
+            positions[:, split.quantile] = first + columns
+        return positions, logs
+
+    def _scores(self, split: QuantileSplit, drawn: IntArray) -> tuple[IntArray, int, Fraction]:
+        """Return whole scores, a row for each row of earlier choices, the position of their first column, and nats.
+
+        The misfit is counted in steps of 1 / (parts * q) record, q the denominator of the split's share.
+        """
+        heights, n_rows, n_taus = self.heights, len(drawn), len(self.taus)
+        low = np.zeros(n_rows, dtype=np.int64) if split.lower < 0 else drawn[:, split.lower]
+        high = np.full(n_rows, len(heights) - 1) if split.upper == n_taus else drawn[:, split.upper]
+        below = np.zeros(n_rows, dtype=np.int64) if split.lower < 0 else heights[low]
+        above = np.full(n_rows, self.total) if split.upper == n_taus else heights[high]
+        columns = np.arange(low.min(), high.max() + 1)
+        p, q = split.share.numerator, split.share.denominator
+        misfit = np.abs(q * (heights[columns] - below[:, None]) - p * (above - below)[:, None])
+        inside = (columns >= low[:, None]) & (columns <= high[:, None])
+        return np.where(inside, -misfit, UNAVAILABLE), int(columns[0]), split.unit / (self.parts * q)
+
+
+def recursive_splits(taus: Sequence[Fraction], epsilon: Fraction, neighbours: Neighbours) -> list[list[QuantileSplit]]:
+    """Return the splits of each level, with units that spend exactly the level's equal part; all of it is public.
+
+    Under add-remove a record is in one split of a level, which costs 2 * unit * max(share, 1 - share). Under
+    replace-one it may leave one and enter another, so each may cost half of the level's part; where a level has one
+    split, a record replaced within it costs 2 * unit.
+    """
+    open_, halves = [(-1, len(taus))], list[list[tuple[int, int, int]]]()
+    while open_:
+        halves.append([(low, (low + high) // 2, high) for low, high in open_])
+        sides = [half for low, middle, high in halves[-1] for half in ((low, middle), (middle, high))]
+        open_ = [(low, high) for low, high in sides if high - low > 1]
+    bounds, levels = [Fraction(0), *taus, Fraction(1)], []
+    for level in halves:
+        splits = []
+        for lower, middle, upper in level:
+            low, aim, high = (bounds[i + 1] for i in (lower, middle, upper))
+            share = (aim - low) / (high - low)
+            cost = 2 * max(share, 1 - share)
+            if neighbours == "replace-one":
+                cost = Fraction(2) if len(level) == 1 else 2 * cost
+            splits.append(QuantileSplit(middle, lower, upper, share, Fraction(epsilon, len(halves)) / cost))
+        levels.append(splits)
+    return levels

@@ -1,9 +1,12 @@
-"""Exact posterior draws of the counts of a multinomial-Dirichlet model of which only noisy ones were released."""
+"""Exact posterior draws of the counts of a multinomial-Dirichlet model of which only noisy ones were released.
+
+Sums of independent counts are worked out by binary trees of convolutions; draws split them from the top down.
+"""
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import cast
+from fractions import Fraction
+from typing import Literal
 
 import numpy as np
 from numba import njit
@@ -11,12 +14,23 @@ from numpy.typing import ArrayLike
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.statistics.count_trees import Kinds, NoiseLaw, SumTree, log_prior, nats_of
 from pdips.statistics.noisy_model import Evidence
 
-CHUNK = 1 << 21
+NATS = 50.0
+"""How far below a cell's largest weight, in nats, its values are left out: e^-50 = 2e-22."""
 
-FAR = 25.0
+NEGLIGIBLE, FFT_NEGLIGIBLE = 1e-22, 1e-13
+"""Entries of a sum below this share of the largest are left out; a fast Fourier transform errs by 1e-16 of it."""
+
+DIRECT = 1 << 24
+"""Products up to which sums are worked out term by term."""
+
+MOST_WEIGHTS = 1 << 25
+"""Most weights held for the cells of one table: 256 MiB."""
+
+LARGEST_TILT, SMALLEST_STEP = 1e3, 1e-12
+
+LEAST_LOG = 25.0
 """The number of records is followed until its log posterior is this far below the best."""
 
 TRUSTED = 1e-11
@@ -24,9 +38,41 @@ TRUSTED = 1e-11
 
 MOST_TREES = 2_000
 
+IMPOSSIBLE = "the noisy counts can't be those of a table with this many records and noise of this law"
+
+
+@dataclass(frozen=True)
+class NoiseLaw:
+    """The law of the noise on each count, as :mod:`pdips.privacy.noise` draws it, up to a constant.
+
+    Discrete Laplace noise, P(z) ~ exp(-abs(z) / b) with b = ``scale``, or discrete Gaussian noise,
+    P(z) ~ exp(-z^2 / (2 sigma^2)) with sigma^2 = ``scale``.
+    """
+
+    law: Literal["laplace", "gaussian"]
+    scale: Fraction
+
+    def log_weights(self, noise: IntArray) -> FloatArray:
+        """Return log P(noise) up to a constant, elementwise."""
+        rate = float(1 / self.scale)
+        if self.law == "laplace":
+            return np.asarray(-np.abs(noise) * rate, dtype=np.float64)
+        return np.asarray(noise.astype(np.float64) ** 2 * (-0.5 * rate), dtype=np.float64)
+
+    def reach(self, tilt: float, nats: float) -> float:
+        """Return from where on log P(z) + tilt z is below -nats for z > 0; infinite if nowhere."""
+        if self.law == "laplace":
+            rate = float(1 / self.scale) - tilt
+            return nats / rate if rate > 0 else math.inf
+        variance = float(self.scale)
+        return tilt * variance + math.sqrt((tilt * variance) ** 2 + 2 * variance * nats)
+
 
 def draw_shares(given: Evidence, name: str, alpha: ArrayLike, n_draws: int, rng: np.random.Generator) -> FloatArray:
-    """Draw the probabilities of cells under a Dirichlet prior from their posterior, each draw by itself.
+    """Draw the probabilities of cells from their posterior, shape (draws, cells), each draw by itself.
+
+    Noise-aware: exact counts from their posterior given the noisy ones, then shares given the counts; where the number
+    of records is protected it has a flat prior. Plug-in: shares given noisy counts after post-processing.
 
     Parameters
     ----------
@@ -35,25 +81,11 @@ def draw_shares(given: Evidence, name: str, alpha: ArrayLike, n_draws: int, rng:
     name : str
         A :class:`pdips.statistics.statistic.Counts`.
     alpha : float or array-like, shape (cells,)
-        Parameters of the prior, above 0.
+        Parameters of the Dirichlet prior, above 0.
     n_draws : int
         Number of draws.
     rng : numpy.random.Generator
         Randomness, which protects nothing here.
-
-    Returns
-    -------
-    ndarray, shape (draws, cells)
-
-    Raises
-    ------
-    InputError
-        If the noise is too wide to list what counts can be, see :func:`draw_counts`.
-
-    Notes
-    -----
-    Noise-aware: exact counts from their posterior given the noisy ones, then shares given the counts; where the
-    number of records is protected it has a flat prior. Plug-in: shares given noisy counts after post-processing.
     """
     measured, part = given.measured, given.measured.part(name)
     noisy, n = measured.values[name], measured.n_records
@@ -62,15 +94,32 @@ def draw_shares(given: Evidence, name: str, alpha: ArrayLike, n_draws: int, rng:
     law = NoiseLaw(part.law, part.scale)
     if n is None or part.n_noised == len(noisy):
         return draw_proportions(draw_counts(noisy, law, n, alpha, n_draws, rng), alpha, rng)
-    first, second = np.broadcast_to(np.asarray(alpha, dtype=np.float64), 2).tolist()
-    counts = draw_first_of_two(noisy[:1], law, n, (first, second), n_draws, rng)[0]
+    counts = draw_first_of_two(int(noisy[0]), law, n, alpha, n_draws, rng)
     return draw_proportions(np.column_stack([counts, n - counts]), alpha, rng)
+
+
+def draw_proportions(counts: IntArray, alpha: ArrayLike, rng: np.random.Generator) -> FloatArray:
+    """Draw the cells' probabilities given exact counts, shape (draws, cells): one Dirichlet(alpha + counts) a row."""
+    drawn = rng.standard_gamma(np.asarray(alpha, dtype=np.float64) + counts)
+    return np.asarray(drawn / drawn.sum(axis=1, keepdims=True), dtype=np.float64)
+
+
+def draw_first_of_two(
+    noisy: int, law: NoiseLaw, n: int, alpha: ArrayLike, n_draws: int, rng: np.random.Generator
+) -> IntArray:
+    """Draw the count of the first of two cells given its noisy count alone, by listing all that it can be."""
+    first, second = _checked_alpha(alpha, 2).tolist()
+    away, seen = law.reach(0.0, nats_of(first, n) + nats_of(second, n)), min(max(noisy, 0), n)
+    values = np.arange(max(math.floor(seen - away), 0), min(math.ceil(seen + away), n) + 1)
+    logs = log_prior(values, first) + log_prior(n - values, second) + law.log_weights(noisy - values)
+    weights = np.exp(logs - logs.max())
+    return np.asarray(rng.choice(values, size=n_draws, p=weights / weights.sum()))
 
 
 def draw_counts(
     noisy: ArrayLike, law: NoiseLaw, n: int | None, alpha: ArrayLike, n_draws: int, rng: np.random.Generator
 ) -> IntArray:
-    """Draw the exact counts of a table given noisy ones: independent draws, from the posterior itself.
+    """Draw the exact counts of a table given noisy ones, shape (draws, cells): independent draws, from the posterior.
 
     Parameters
     ----------
@@ -79,7 +128,7 @@ def draw_counts(
     law : NoiseLaw
         The law of the noise on each, independent.
     n : int, optional
-        Number of records, if it is public; None gives it a flat prior.
+        Number of records, if it is public: each row adds up to it; None gives it a flat prior.
     alpha : float or array-like, shape (cells,)
         Parameters of the Dirichlet prior on the cells' probabilities, above 0.
     n_draws : int
@@ -87,16 +136,11 @@ def draw_counts(
     rng : numpy.random.Generator
         Randomness of the post-processing; protects nothing.
 
-    Returns
-    -------
-    ndarray of int64, shape (draws, cells)
-        Each row adds up to ``n`` where that is public.
-
     Raises
     ------
     InputError
-        If ``noisy`` isn't a vector of whole numbers, another argument is out of range, or the noise is so wide that the
-        weights don't fit into memory, or so far from adding up to ``n`` that no table explains it.
+        If ``alpha`` is out of range, or the noise is so wide that the weights don't fit into memory, or so far from
+        adding up to ``n`` that no table explains it.
 
     Notes
     -----
@@ -107,49 +151,31 @@ def draw_counts(
     noisy count and prior share their laws, so the cost hardly depends on the number of cells. Weights are multiplied
     by theta^j first, which changes nothing given the sum, with theta such that the cells add up to n on average;
     values whose weight is then less than 1e-22 of the largest are left out (1e-13 for sums of wide laws, which fast
-    Fourier transforms add up). The proportions given the counts are Dirichlet(alpha + counts):
-    :func:`draw_proportions`.
-    Without n, the sum has a posterior of its own, and is drawn first.
+    Fourier transforms add up). Without n, the sum has a posterior of its own, and is drawn first.
     """
-    counts, priors = _checked(noisy, n, alpha, n_draws)
-    cells, inverse = np.unique(np.column_stack([counts, priors]), axis=0, return_inverse=True)
+    counts = np.asarray(noisy, dtype=np.int64)
+    cells = np.column_stack([counts, _checked_alpha(alpha, len(counts))])
+    cells, inverse = np.unique(cells, axis=0, return_inverse=True)
     inverse = inverse.reshape(-1)
-    most = int(n) if n is not None else _most(counts, law)
+    # without n, more records than any table can have had, but for noise of less than e^-50 in each cell
+    beyond = int(np.maximum(counts, 0).sum()) + math.ceil(law.reach(0.0, NATS)) * len(counts) + 1
+    most = beyond if n is None else int(n)
     kinds = Kinds(cells[:, 0].astype(np.int64), cells[:, 1], np.bincount(inverse), law, most)
-    drawn = _given_sum(kinds, inverse, n_draws, rng) if n is not None else draw_unknown(kinds, inverse, n_draws, rng)
+    if n is None:
+        drawn = draw_unknown(kinds, np.sort(inverse), n_draws, rng)
+    else:
+        tree = SumTree(kinds.leaves(kinds.tilt(n)), np.sort(inverse), n)
+        drawn = tree.draw(np.full(n_draws, n, dtype=np.int64), rng)
     found = np.empty((n_draws, len(counts)), dtype=np.int64)
     found[:, np.argsort(inverse, kind="stable")] = drawn[:, : len(counts)]
     return found
 
 
-def _given_sum(kinds: Kinds, inverse: IntArray, n_draws: int, rng: np.random.Generator) -> IntArray:
-    tree = SumTree(kinds.leaves(kinds.tilt(kinds.n)), np.sort(inverse), kinds.n)
-    return tree.draw(np.full(n_draws, kinds.n, dtype=np.int64), rng)
-
-
-def _most(counts: IntArray, law: NoiseLaw) -> int:
-    """Return more records than any table can have had, but for noise of less than e^-50 in each cell."""
-    return int(np.maximum(counts, 0).sum()) + math.ceil(law.reach(0.0, 50.0)) * len(counts) + 1
-
-
-def draw_proportions(counts: IntArray, alpha: ArrayLike, rng: np.random.Generator) -> FloatArray:
-    """Draw the cells' probabilities given exact counts: one Dirichlet(alpha + counts) for each row.
-
-    Parameters
-    ----------
-    counts : ndarray of int64, shape (draws, cells)
-        Counts, as :func:`draw_counts` returns them.
-    alpha : float or array-like, shape (cells,)
-        Parameters of the prior.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Returns
-    -------
-    ndarray, shape (draws, cells)
-    """
-    drawn = rng.standard_gamma(np.asarray(alpha, dtype=np.float64) + counts)
-    return np.asarray(drawn / drawn.sum(axis=1, keepdims=True), dtype=np.float64)
+def _checked_alpha(alpha: ArrayLike, n_cells: int) -> FloatArray:
+    priors = np.asarray(alpha, dtype=np.float64)
+    if priors.shape not in ((), (n_cells,)) or not (np.isfinite(priors) & (priors > 0)).all():
+        raise InputError("alpha must be above 0 and finite: one number, or one for each cell")
+    return np.broadcast_to(priors, (n_cells,))
 
 
 @dataclass(frozen=True)
@@ -158,24 +184,22 @@ class _Stretch:
 
     low: int
     logs: FloatArray
-    tree: SumTree
+    tree: "SumTree"
 
     @property
     def high(self) -> int:
         return self.low + len(self.logs) - 1
 
 
-def draw_unknown(kinds: Kinds, inverse: IntArray, n_draws: int, rng: np.random.Generator) -> IntArray:
-    """Draw counts, shape (draws, leaves of the tree), cells in the order of their kinds.
+def draw_unknown(kinds: "Kinds", cells: IntArray, n_draws: int, rng: np.random.Generator) -> IntArray:
+    """Draw counts, shape (draws, leaves of the tree); ``cells`` are the kinds of the cells, in order.
 
-    Notes
-    -----
     A flat prior on n and counts that are Dirichlet-multinomial given n: n has posterior proportional to
     R(n) n! Gamma(A) / Gamma(A + n) with A the sum of the prior's parameters and R(n) the weight of all tables that add
     up to n, from trees of sums tilted to n, each good for a stretch of numbers; stretches are joined until both ends
     are e^-25 below the best.
     """
-    stretches = _followed(kinds, inverse)
+    stretches = _followed(kinds, cells)
     logs = np.concatenate([each.logs for each in stretches])
     weights = np.exp(logs - logs.max())
     places = rng.choice(len(logs), size=n_draws, p=weights / weights.sum())
@@ -188,34 +212,36 @@ def draw_unknown(kinds: Kinds, inverse: IntArray, n_draws: int, rng: np.random.G
     return found
 
 
-def _followed(kinds: Kinds, inverse: IntArray) -> list[_Stretch]:
+def _followed(kinds: "Kinds", cells: IntArray) -> list[_Stretch]:
     start = int(np.clip(kinds.noisy @ kinds.multiplicity, 0, kinds.n))
-    found = [_stretch(kinds, inverse, start, 0, kinds.n)]
+    found = [_stretch(kinds, cells, start, 0, kinds.n)]
     for up in (False, True):
         while not _ended(found, kinds, up):
             if len(found) >= MOST_TREES:
                 raise InputError("the noisy counts leave the number of records open too widely: take a larger epsilon")
             edge, width = found[-1 if up else 0], len(found[-1 if up else 0].logs)
             if up:
-                found.append(_stretch(kinds, inverse, edge.high + 1 + width // 3, edge.high + 1, kinds.n))
+                found.append(_stretch(kinds, cells, edge.high + 1 + width // 3, edge.high + 1, kinds.n))
             else:
-                found.insert(0, _stretch(kinds, inverse, edge.low - 1 - width // 3, 0, edge.low - 1))
+                found.insert(0, _stretch(kinds, cells, edge.low - 1 - width // 3, 0, edge.low - 1))
     return found
 
 
-def _ended(found: list[_Stretch], kinds: Kinds, up: bool) -> bool:
+def _ended(found: list[_Stretch], kinds: "Kinds", up: bool) -> bool:
     edge = found[-1 if up else 0]
     best = max(float(each.logs.max()) for each in found)
     last, at_end = (edge.logs[-1], edge.high >= kinds.n) if up else (edge.logs[0], edge.low <= 0)
-    return bool(at_end or (last < best - FAR and last < (edge.logs[0] if up else edge.logs[-1])))
+    return bool(at_end or (last < best - LEAST_LOG and last < (edge.logs[0] if up else edge.logs[-1])))
 
 
-def _stretch(kinds: Kinds, inverse: IntArray, aim: int, least: int, most: int) -> _Stretch:
+def _stretch(kinds: "Kinds", cells: IntArray, aim: int, least: int, most: int) -> _Stretch:
     """Return a stretch about ``aim`` that begins at ``least`` or ends at ``most`` if these are near."""
+    from scipy.special import gammaln
+
     aim = int(np.clip(aim, least, most))
     while True:
         tilt = kinds.tilt(aim)
-        tree = SumTree(kinds.leaves(tilt), np.sort(inverse), kinds.n)
+        tree = SumTree(kinds.leaves(tilt), cells, kinds.n)
         root = tree.root
         kept = np.flatnonzero(root.weights > TRUSTED * root.weights.max())
         low, high = max(root.low + int(kept[0]), least), min(root.low + int(kept[-1]), most)
@@ -223,128 +249,231 @@ def _stretch(kinds: Kinds, inverse: IntArray, aim: int, least: int, most: int) -
         if not any(beyond) or aim in (least, most):
             break
         aim = (aim + least) // 2 if beyond[0] else (aim + most + 1) // 2  # no gap may be left
-    numbers = np.arange(low, high + 1)
+    numbers, total = np.arange(low, high + 1), float(kinds.alpha @ kinds.multiplicity)
     logs = np.log(root.weights[numbers - root.low]) + root.log_scale - tilt * numbers
-    return _Stretch(low, logs + _log_marginal(numbers, float(kinds.alpha @ kinds.multiplicity)), tree)
+    return _Stretch(low, logs + gammaln(numbers + 1.0) + gammaln(total) - gammaln(total + numbers), tree)
 
 
-def _log_marginal(n: IntArray, total: float) -> FloatArray:
-    """Return log n! Gamma(A) / Gamma(A + n)."""
+@dataclass(frozen=True)
+class Leaf:
+    """The law of a count or a sum of counts: exp(log_scale) times ``weights`` of the values from ``low`` on."""
+
+    low: int
+    weights: FloatArray
+    log_scale: float = 0.0
+
+    def trimmed(self, negligible: float) -> "Leaf":
+        """Return the same without values at the ends that hardly weigh anything."""
+        kept = np.flatnonzero(self.weights > negligible * self.weights.max())
+        if not len(kept):
+            return self
+        weights = np.ascontiguousarray(self.weights[kept[0] : kept[-1] + 1])
+        return Leaf(self.low + int(kept[0]), weights, self.log_scale)
+
+    def plus(self, other: "Leaf", n: int) -> "Leaf":
+        """Return the law of the sum of two independent counts, of values up to n."""
+        from scipy.signal import fftconvolve
+
+        low, direct = self.low + other.low, len(self.weights) * len(other.weights) <= DIRECT
+        # term by term nothing is subtracted, so that every entry has a small relative error however small it is
+        found = (np.convolve if direct else fftconvolve)(self.weights, other.weights)[: max(n - low, 0) + 1]
+        found = np.maximum(found, 0.0)
+        largest = float(found.max(initial=0.0))
+        if not largest > 0:
+            raise InputError(IMPOSSIBLE)
+        whole = Leaf(low, found / largest, self.log_scale + other.log_scale + math.log(largest))
+        return whole.trimmed(NEGLIGIBLE if direct else FFT_NEGLIGIBLE)
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Cells by kind: noisy count and prior; how many there are of each."""
+
+    noisy: IntArray
+    alpha: FloatArray
+    multiplicity: IntArray
+    law: NoiseLaw
+    n: int
+
+    def leaves(self, tilt: float) -> list[Leaf]:
+        """Return the law of a count of each kind, multiplied by exp(tilt j) and divided by its sum."""
+        windows = self._windows(tilt)
+        if _width(windows) > MOST_WEIGHTS:
+            raise InputError(
+                "the noise is too wide for exact draws of the counts given the noisy ones: take a larger epsilon or "
+                "fewer records, or likelihood='plug-in'"
+            )
+        found = []
+        for seen, alpha, (low, high) in zip(self.noisy, self.alpha.tolist(), windows, strict=True):
+            values = np.arange(low, high + 1)
+            logs = log_prior(values, alpha) + self.law.log_weights(seen - values) + tilt * (values - low)
+            weights = np.exp(logs - logs.max())
+            total = float(weights.sum())
+            scale = float(logs.max()) + tilt * low + math.log(total)
+            found.append(Leaf(low, weights / total, scale).trimmed(NEGLIGIBLE))
+        return found
+
+    def _windows(self, tilt: float) -> list[tuple[int, int]]:
+        """Return the least and the largest count of each kind that weigh anything."""
+        found = []
+        for seen, alpha in zip(self.noisy.tolist(), self.alpha.tolist(), strict=True):
+            nats, middle = nats_of(alpha, self.n), min(max(seen, 0), self.n)
+            low, high = middle - self.law.reach(-tilt, nats), middle + self.law.reach(tilt, nats)
+            found.append((math.floor(max(low, 0)), math.ceil(min(high, self.n))))
+        return found
+
+    def _moments(self, tilt: float) -> tuple[float, float]:
+        """Return mean and standard deviation of the sum of all cells."""
+        mean, variance = np.zeros(len(self.noisy)), np.zeros(len(self.noisy))
+        for place, leaf in enumerate(self.leaves(tilt)):
+            values = np.arange(len(leaf.weights))
+            mean[place] = leaf.weights @ values
+            variance[place] = leaf.weights @ (values - mean[place]) ** 2
+            mean[place] += leaf.low
+        return float(mean @ self.multiplicity), math.sqrt(float(variance @ self.multiplicity))
+
+    def tilt(self, aim: float) -> float:
+        """Return the tilt at which the cells add up to ``aim`` on average, nearly: its weight must not vanish."""
+        mean, deviation = self._moments(0.0)
+        low, high, step = 0.0, 0.0, 1 / max(deviation, 1.0)
+        while abs(mean - aim) > 0.25 * deviation and abs(high - low) < LARGEST_TILT and deviation > 0:
+            above = mean > aim
+            edge, way = (low, -1) if above else (high, 1)
+            while step > SMALLEST_STEP and _width(self._windows(edge + way * step)) > MOST_WEIGHTS:
+                step /= 4  # the law of a count would hardly fall any more
+            low, high = (low - step, low) if above else (high, high + step)
+            step *= 2
+            mean, deviation = self._moments(low if above else high)
+            if (mean > aim) != above:
+                return self._between(low, high, aim)
+        return low if low < 0 else high
+
+    def _between(self, low: float, high: float, aim: float) -> float:
+        middle = (low + high) / 2
+        for _ in range(60):
+            middle = (low + high) / 2
+            mean, deviation = self._moments(middle)
+            if abs(mean - aim) <= 0.25 * deviation:
+                break
+            low, high = (low, middle) if mean > aim else (middle, high)
+        return middle
+
+
+def _width(windows: list[tuple[int, int]]) -> int:
+    return sum(high - low + 1 for low, high in windows)
+
+
+def log_prior(values: IntArray, alpha: float) -> FloatArray:
+    """Return log Gamma(alpha + j) / (Gamma(alpha) j!)."""
     from scipy.special import gammaln
 
-    return np.asarray(gammaln(n + 1.0) + gammaln(total) - gammaln(total + n), dtype=np.float64)
+    return np.asarray(gammaln(alpha + values) - gammaln(1.0 + values) - gammaln(alpha), dtype=np.float64)
 
 
-def draw_first_of_two(
-    noisy: ArrayLike, law: NoiseLaw, n: int, alpha: tuple[float, float], n_draws: int, rng: np.random.Generator
-) -> IntArray:
-    """Draw the count of the first of two cells for many releases at once, by listing all that it can be.
-
-    Parameters
-    ----------
-    noisy : array-like of int, shape (releases,) or (releases, 2)
-        Noisy count of the first cell; or noisy counts of both.
-    law : NoiseLaw
-        The law of the noise, independent.
-    n : int
-        Number of records, public.
-    alpha : tuple of float
-        Parameters of the beta prior on the first cell's probability.
-    n_draws : int
-        Draws for each release.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Returns
-    -------
-    ndarray of int64, shape (releases, draws)
-
-    Raises
-    ------
-    InputError
-        If an argument is out of range.
-    """
-    seen = _whole_numbers(noisy)
-    if seen.ndim not in (1, 2) or (seen.ndim == 2 and seen.shape[1] != 2):
-        raise InputError("noisy must have the shape (releases,) or (releases, 2)")
-    _check_sizes(n, n_draws)
-    priors = _check_alpha(alpha, 2)
-    return np.concatenate([_first_of_two(part, law, n, priors, n_draws, rng) for part in _parts(seen, law, n, priors)])
+def nats_of(alpha: float, n: int) -> float:
+    """Return how far, in nats, the noise's weight must fall for the prior not to make up for it."""
+    return NATS + abs(alpha - 1) * math.log(n + 1 + alpha) + abs(math.lgamma(alpha))
 
 
-def _parts(seen: IntArray, law: NoiseLaw, n: int, priors: FloatArray) -> Iterator[IntArray]:
-    rows = max(1, CHUNK // (_listed(seen, law, n, priors)[1] + 1))
-    for begin in range(0, max(len(seen), 1), rows):
-        yield seen[begin : begin + rows]
+class SumTree:
+    """Sums of counts in a binary tree; nodes with the same children are one. ``kinds`` has the leaf of each cell."""
 
+    def __init__(self, leaves: list[Leaf], kinds: IntArray, n: int) -> None:
+        self._nodes = [*leaves, Leaf(0, np.ones(1))]
+        self._children = [(-1, -1)] * len(self._nodes)
+        self.n_levels = max(len(kinds) - 1, 0).bit_length()
+        level = np.full(1 << self.n_levels, len(leaves), dtype=np.int64)  # cells that aren't there are 0
+        level[: len(kinds)] = kinds
+        while len(level) > 1:
+            base = len(self._nodes)
+            keys, inverse = np.unique(level[0::2] * base + level[1::2], return_inverse=True)
+            for left, right in (divmod(key, base) for key in keys.tolist()):
+                self._nodes.append(self._nodes[left].plus(self._nodes[right], n))
+                self._children.append((left, right))
+            level = base + inverse.reshape(-1)
+        self._root = int(level[0])
 
-def _listed(seen: IntArray, law: NoiseLaw, n: int, priors: FloatArray) -> tuple[IntArray, int]:
-    """Return where the values to be listed start, shape (releases,), and how many more there are."""
-    both = seen.reshape(len(seen), -1)
-    first, second = both[:, 0], n - both[:, -1] if both.shape[1] == 2 else both[:, 0]
-    away = law.reach(0.0, sum(nats_of(float(prior), n) for prior in priors))
-    low = np.clip(np.floor(np.clip(np.minimum(first, second), 0, n) - away), 0, n).astype(np.int64)
-    high = np.clip(np.ceil(np.clip(np.maximum(first, second), 0, n) + away), 0, n).astype(np.int64)
-    width = int((high - low).max(initial=0))
-    return np.minimum(low, n - width), width
+    @property
+    def root(self) -> Leaf:
+        """The law of the sum of all leaves."""
+        return self._nodes[self._root]
 
-
-def _first_of_two(
-    seen: IntArray, law: NoiseLaw, n: int, priors: FloatArray, n_draws: int, rng: np.random.Generator
-) -> IntArray:
-    low, width = _listed(seen, law, n, priors)
-    values = low[:, None] + np.arange(width + 1)
-    both = seen.reshape(len(seen), -1)
-    logs = log_prior(values, priors[0]) + log_prior(n - values, priors[1]) + law.log_weights(both[:, :1] - values)
-    if both.shape[1] == 2:
-        logs += law.log_weights(both[:, 1:] - (n - values))
-    logs -= logs.max(axis=1, keepdims=True)
-    places = invert(np.exp(logs), rng.random((len(seen), n_draws)))
-    return np.asarray(low[:, None] + places, dtype=np.int64)
-
-
-def _check_sizes(n: int, n_draws: int) -> None:
-    for name, value, least in (("n", n, 0), ("n_draws", n_draws, 1)):
-        if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-            raise InputError(f"{name} must be a whole number of at least {least}, got {value!r}")
-
-
-def _check_alpha(alpha: ArrayLike, n_cells: int) -> FloatArray:
-    priors = np.asarray(alpha, dtype=np.float64)
-    if priors.shape not in ((), (n_cells,)) or not (np.isfinite(priors) & (priors > 0)).all():
-        raise InputError("alpha must be above 0 and finite: one number, or one for each cell")
-    return np.broadcast_to(priors, (n_cells,))
-
-
-def _whole_numbers(noisy: ArrayLike) -> IntArray:
-    counts = np.asarray(noisy)
-    if not np.issubdtype(counts.dtype, np.integer):
-        raise InputError("noisy must hold whole numbers: released counts before anything is done to them")
-    return cast(IntArray, counts.astype(np.int64))
-
-
-def _checked(noisy: ArrayLike, n: int | None, alpha: ArrayLike, n_draws: int) -> tuple[IntArray, FloatArray]:
-    counts = _whole_numbers(noisy)
-    if counts.ndim != 1 or not len(counts):
-        raise InputError("noisy must be a vector with one count for each cell")
-    _check_sizes(0 if n is None else n, n_draws)
-    return counts, _check_alpha(alpha, len(counts))
+    def draw(self, totals: IntArray, rng: np.random.Generator) -> IntArray:
+        """Draw the leaves given their sum, once for each of some sums, shape (draws, leaves)."""
+        places = totals - self.root.low
+        lengths = np.array([len(node.weights) for node in self._nodes], dtype=np.int64)
+        counts = np.zeros((len(totals), 1 << self.n_levels), dtype=np.int64)
+        left, right = np.array(self._children, dtype=np.int64).T.copy()
+        possible = bool(((places >= 0) & (places < len(self.root.weights))).all())
+        if not possible or not split(
+            totals,
+            self.n_levels,
+            self._root,
+            left,
+            right,
+            np.concatenate([node.weights for node in self._nodes]),
+            np.concatenate([[0], np.cumsum(lengths)[:-1]]).astype(np.int64),
+            np.array([node.low for node in self._nodes], dtype=np.int64),
+            lengths,
+            np.random.default_rng(rng.integers(1 << 32, size=8)),  # of a kind that compiled code can call
+            counts,
+        ):
+            raise InputError(IMPOSSIBLE)
+        return counts
 
 
 # compiled
 
 
 @njit(cache=True, nogil=True)
-def invert(weights, uniforms):  # type: ignore[no-untyped-def]
-    """Return, for each row of weights and each of its uniforms, which entry is drawn, shape (rows, draws)."""
-    found = np.empty(uniforms.shape, dtype=np.int64)
-    for row in range(weights.shape[0]):
-        sums = np.cumsum(weights[row])
-        aims = uniforms[row] * sums[-1]
-        places = np.searchsorted(sums, aims, side="right")
-        for draw in range(uniforms.shape[1]):
-            place = min(places[draw], weights.shape[1] - 1)
-            while place > 0 and weights[row, place] == 0.0:
-                place -= 1
-            found[row, draw] = place
-    return found
+def _share(total, left, right, weights, start, low, length, uniform):  # type: ignore[no-untyped-def]
+    """Return how much of a total goes to the left of two independent sums; -1 if no share is possible."""
+    first = max(low[left], total - (low[right] + length[right] - 1))
+    last = min(low[left] + length[left] - 1, total - low[right])
+    here, there = start[left] - low[left], start[right] + total - low[right]
+    whole = 0.0
+    for share in range(first, last + 1):
+        whole += weights[here + share] * weights[there - share]
+    if not whole > 0.0:
+        return -1
+    reached, aim, possible = 0.0, uniform * whole, -1
+    for share in range(first, last + 1):
+        term = weights[here + share] * weights[there - share]
+        if term > 0.0:
+            possible = share
+            reached += term
+            if reached > aim:
+                break
+    return possible
+
+
+@njit(cache=True, nogil=True)
+def split(sums, n_levels, root, left, right, weights, start, low, length, rng, counts):  # type: ignore[no-untyped-def]
+    """Draw the leaves of a tree of sums given the sum of all in each draw, into ``counts``, shape (draws, leaves).
+
+    Node ``k`` is the sum of ``left[k]`` and ``right[k]``; its law is ``weights[start[k] : start[k] + length[k]]``, from
+    the value ``low[k]`` on. Returns False if some total could not be split.
+    """
+    nodes = np.empty(n_levels + 2, dtype=np.int64)
+    totals = np.empty(n_levels + 2, dtype=np.int64)
+    places = np.empty(n_levels + 2, dtype=np.int64)
+    levels = np.empty(n_levels + 2, dtype=np.int64)
+    for draw in range(counts.shape[0]):
+        nodes[0], totals[0], places[0], levels[0] = root, sums[draw], 0, n_levels
+        top = 1
+        while top > 0:
+            top -= 1
+            node, mine, place, level = nodes[top], totals[top], places[top], levels[top]
+            if mine == 0:
+                continue
+            if level == 0:
+                counts[draw, place] = mine
+                continue
+            share = _share(mine, left[node], right[node], weights, start, low, length, rng.random())
+            if share < 0:
+                return False
+            nodes[top], totals[top], places[top], levels[top] = left[node], share, 2 * place, level - 1
+            top += 1
+            nodes[top], totals[top], places[top], levels[top] = right[node], mine - share, 2 * place + 1, level - 1
+            top += 1
+    return True

@@ -2,13 +2,12 @@
 
 NUTS finds this posterior hard: exact counts and sums hang together with cells' means, the scatter with the covariance,
 loosely where the noise is loud and tightly where it is not. Here cells' shares and means are integrated out, sums are
-drawn at once given noise that is a scale mixture of normals, and the covariance moves both alone and together
-with the scatter, so that chains are quick whatever the noise is (Yu and Meng, 2011, *To center or not to center*).
-All is in units of half the range.
+drawn at once, and the covariance moves both alone and together with the scatter (Yu and Meng, 2011). All is in units of
+half the range.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -62,15 +61,17 @@ TRIES = 3
 """Moves of each kind of the covariance and the scatter in one step."""
 
 
-def cell_statistics(
+def draw_cells(
     given: Evidence,
     counted: StatisticLaw | None,
-    sums: tuple[str, ...],
-    products: tuple[str, ...],
+    sums_of: Sequence[str],
+    products: Sequence[str],
     df: float,
     priors: FloatArray,
-) -> tuple[Known, FloatArray, float]:
-    """Return what chains are given, counts made possible, and the standard deviation of the noise on these.
+    lengths: tuple[int, int, int, int],
+    rng: np.random.Generator,
+) -> tuple[dict[str, FloatArray], Convergence]:
+    """Run chains until they agree, or so many rounds, four times as long each time.
 
     Parameters
     ----------
@@ -78,14 +79,31 @@ def cell_statistics(
         Noise-aware, with a public number of records.
     counted : StatisticLaw, optional
         The Dirichlet-multinomial law of the counts; None where all records are in one cell.
-    sums, products : tuple of str
+    sums_of, products : sequence of str
         Names of the sums of each column by cell, and of the products of columns, lower triangle row by row.
     df : float
         Degrees of freedom of the scatter within cells.
     priors : ndarray, shape (6, columns)
         See :class:`Known`.
+    lengths : tuple of int
+        Draws of each chain, steps before them, chains, and rounds.
+    rng : numpy.random.Generator
+        Randomness, which protects nothing here.
+
+    Returns
+    -------
+    dict of str to ndarray
+        ``counts`` (draws, cells), ``sums`` (draws, cells, columns), ``m``, ``tau``, ``sd`` (draws, columns), and for
+        several columns ``correlation``, the partial correlations (1 + r) / 2; chains one after the other.
+    Convergence
+        How well chains agree.
+
+    Notes
+    -----
+    Priors: shares Dirichlet(alpha), cells' means normal(m, tau^2) with m normal, tau and the standard deviations gamma
+    distributed, all correlation matrices as likely. An empty cell counts as half a record in the law of its sums.
     """
-    measured, d = given.measured, len(sums)
+    measured, d = given.measured, len(sums_of)
     noisy, scales = np.zeros((d, d)), np.ones((d, d))
     for name, row, column in zip(products, *np.tril_indices(d), strict=True):
         noisy[row, column] = noisy[column, row] = given.noisy(name)[0]
@@ -100,97 +118,40 @@ def cell_statistics(
     known = Known(
         counts=counts,
         count_scales=count_scales,
-        sums=np.column_stack([given.noisy(name) for name in sums]),
-        sum_scales=np.array([measured.scale(name) for name in sums]),
+        sums=np.column_stack([given.noisy(name) for name in sums_of]),
+        sum_scales=np.array([measured.scale(name) for name in sums_of]),
         products=noisy,
         product_scales=scales,
-        gaussian=measured.part(sums[0]).law == "gaussian",
+        gaussian=measured.part(sums_of[0]).law == "gaussian",
         alpha=alpha,
         priors=priors,
         df=df,
     )
-    return known, near, deviation
-
-
-def draw_cells(
-    known: Known,
-    near: FloatArray,
-    deviation: float,
-    *,
-    draws: int,
-    tune: int,
-    chains: int,
-    rounds: int,
-    rng: np.random.Generator,
-) -> tuple[dict[str, FloatArray], Convergence]:
-    """Run chains until they agree, or ``rounds`` times, four times as long each time.
-
-    Parameters
-    ----------
-    known : Known
-        Noisy statistics, with a public number of records, and constants of priors.
-    near, deviation
-        See :func:`starting_counts`.
-    draws, tune, chains : int
-        Draws of each chain, steps before them, and chains.
-    rounds : int
-        How often chains that disagree run again.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
-
-    Returns
-    -------
-    dict of str to ndarray
-        ``counts`` (draws, cells), ``sums`` (draws, cells, columns), ``m``, ``tau``, ``sd`` (draws, columns) and
-        ``covariance`` (draws, columns, columns), and for several columns ``correlation``, the partial correlations
-        (1 + r) / 2; chains one after the other.
-    Convergence
-        How well chains agree.
-
-    Notes
-    -----
-    Priors: shares Dirichlet(alpha), cells' means normal(m, tau^2) with m normal, tau and the standard deviations gamma
-    distributed, all correlation matrices as likely. An empty cell counts as half a record in the law of its sums.
-    """
+    draws, tune, chains, rounds = lengths
     for number in range(rounds):
         if number:
             announce(number + 1, confidential=False)
-        lengths = (tune * 4**number, draws, THIN * 4**number)
-        found = [run(known, starting_counts(near, deviation, each), *lengths, each) for each in rng.spawn(chains)]
+        steps = (tune * 4**number, draws, THIN * 4**number)
+        found = [run(known, starting_counts(near, deviation, each), *steps, each) for each in rng.spawn(chains)]
         n, sums, m, tau, chol = (np.stack(each) for each in zip(*found, strict=True))
-        covariance = chol @ np.swapaxes(chol, -1, -2)
-        convergence = _agreement({"m": m, "tau": tau, "Sigma": covariance}, number + 1)
+        watched = {"m": m, "tau": tau, "Sigma": chol @ np.swapaxes(chol, -1, -2)}
+        names = {
+            name: ("chain", "draw", *(f"{name} {i}" for i in range(each.ndim - 2))) for name, each in watched.items()
+        }
+        tree = xr.Dataset({name: (names[name], each) for name, each in watched.items()})
+        convergence = replace(converged(xr.DataTree.from_dict({"posterior": tree}), tuple(watched)), rounds=number + 1)
         if convergence.passed:
             break
-    sd = np.sqrt(np.diagonal(covariance, axis1=-2, axis2=-1))
-    values = {"counts": n, "sums": sums, "m": m, "tau": tau, "sd": sd, "covariance": covariance}
-    if m.shape[-1] > 1:
+    sd = np.sqrt((chol**2).sum(axis=-1))
+    values = {"counts": n, "sums": sums, "m": m, "tau": tau, "sd": sd}
+    if d > 1:
         values["correlation"] = shares_of(chol / sd[..., None])
     return {name: each.reshape((-1, *each.shape[2:])) for name, each in values.items()}, convergence
 
 
-def _agreement(watched: Mapping[str, FloatArray], rounds: int) -> Convergence:
-    held = {
-        name: (("chain", "draw", *(f"{name}_dim_{axis}" for axis in range(values.ndim - 2))), values)
-        for name, values in watched.items()
-    }
-    return replace(converged(xr.DataTree.from_dict({"posterior": xr.Dataset(held)}), tuple(watched)), rounds=rounds)
-
-
 def starting_counts(near: FloatArray, deviation: float, rng: np.random.Generator) -> FloatArray:
-    """Return whole counts that add up to the number of records, as far from given ones as noise may have moved them.
+    """Return whole counts that add up to the number of records, as far from settled ones as noise may have moved them.
 
-    Parameters
-    ----------
-    near : ndarray, shape (cells,)
-        Noisy counts made possible: they add up to the number of records.
-    deviation : float
-        Standard deviation of their noise.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Notes
-    -----
     Where the noise is small chains that start further away stay there: counts, sums and products hold each other.
     """
     n = round(float(near.sum()))
@@ -222,11 +183,7 @@ def run(
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray, FloatArray]:
     """Run one chain from counts that add up to n; standard deviations start anywhere from .1 to .5.
 
-    Returns
-    -------
-    counts, sums, m, tau, chol : ndarray
-        Shapes (draws, cells), (draws, cells, d), (draws, d), (draws, d), (draws, d, d): every ``thin``-th step after
-        ``tune`` of them.
+    Returns counts, sums, m, tau and chol after every ``thin``-th step that follows the first ``tune``; draws first.
     """
     cells, d = known.sums.shape
     chol = np.zeros((d, d))

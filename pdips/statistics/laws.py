@@ -1,10 +1,8 @@
 """Laws of exact statistics and of noise as PyTensor graphs, and the coordinates in which chains move through them.
 
-In these coordinates unknown exact statistics hardly depend on the parameters, so that chains move easily. Functions
-called ``..._given`` return the statistic and the log density of its law times the Jacobian, over that of its standard
-normal moves. The posterior is the same whatever the coordinates; where noise is small they follow the noisy values,
-where it is large what the parameters say (partial non-centring: Papaspiliopoulos, Roberts and Skold, Statistical
-Science 22, 2007).
+Functions called ``..._given`` return the statistic and the log density of its law times the Jacobian, over that of its
+standard normal moves. Where noise is small the coordinates follow the noisy values, where it is large what the
+parameters say (partial non-centring: Papaspiliopoulos, Roberts and Skold, Statistical Science 22, 2007).
 """
 
 from collections.abc import Mapping
@@ -19,32 +17,18 @@ from pdips.arrays import FloatArray
 
 
 def correlation_factor(name: str, d: int) -> TensorVariable:
-    """Return the lower Cholesky factor of a random correlation matrix, all of which are as likely.
+    """Return the lower Cholesky factor of a random correlation matrix, all of which are as likely, shape (d, d).
 
-    Parameters
-    ----------
-    name : str
-        Of the free variable: the partial correlations of the vine, (1 + r) / 2, shape (d (d - 1) / 2,).
-    d : int
-        Number of rows; with one there is nothing free.
-
-    Returns
-    -------
-    TensorVariable, shape (d, d)
-
-    Notes
-    -----
-    LKJ with eta = 1 by partial correlations: Lewandowski, Kurowicka and Joe, Generating random correlation matrices
-    based on vines and extended onion method, Journal of Multivariate Analysis 100 (2009). The same law as
-    ``pymc.LKJCorr``, which takes 20 s to compile for its gradient.
+    ``name`` is that of the free variable: the partial correlations of the vine, (1 + r) / 2. LKJ with eta = 1 by these
+    (Lewandowski, Kurowicka and Joe, Journal of Multivariate Analysis 100, 2009) is the same law as ``pymc.LKJCorr``,
+    which takes 20 s to compile for its gradient.
     """
     return factor_of(pm.Beta(name, evenly(d), evenly(d)), d) if d > 1 else pt.ones((1, 1))
 
 
 def evenly(d: int) -> FloatArray:
     """Return both parameters of the beta law of each partial correlation, shape (d (d - 1) / 2,)."""
-    _, columns = np.tril_indices(d, -1)
-    return np.asarray(1 + (d - 2 - columns) / 2)
+    return np.asarray(1 + (d - 2 - np.tril_indices(d, -1)[1]) / 2)
 
 
 def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
@@ -64,14 +48,8 @@ def factor_of(shares: TensorVariable, d: int) -> TensorVariable:
 def cell_means(draws: Mapping[str, FloatArray], counts: FloatArray, rng: np.random.Generator) -> FloatArray:
     """Draw the means of cells, which the law of their sums integrates out, shape (draws, cells, columns).
 
-    Parameters
-    ----------
-    draws : mapping of str to ndarray
-        ``sums`` (draws, cells, columns), ``m`` and ``tau`` (draws, columns), ``Sigma`` (draws, columns, columns).
-    counts : ndarray, shape (draws, cells)
-        Records of each cell.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
+    ``draws`` has ``sums`` (draws, cells, columns), ``m`` and ``tau`` (draws, columns), ``Sigma`` (draws, columns,
+    columns); ``counts``, shape (draws, cells), are the records of each cell.
     """
     prior = np.eye(draws["tau"].shape[-1]) / draws["tau"][:, None, :] ** 2
     inverse = np.linalg.inv(draws["Sigma"])
@@ -118,16 +96,8 @@ def noise(noise: Any, scale: Any, law: str) -> Any:
 def factors(chol: Any, d: int, times: Any, between: Any = None) -> list[list[Any]]:
     """Return the lower Cholesky factor of the covariance of sums, entry by entry, each of shape (entries,).
 
-    Parameters
-    ----------
-    chol : TensorVariable, shape (d, d)
-        Lower factor of the covariance S that one record adds.
-    d : int
-        Number of sums.
-    times : TensorVariable, shape (entries,)
-        Records t of each entry.
-    between : TensorVariable, shape (d,), optional
-        Standard deviations b of the entries' means: the covariance is t S + t^2 diag(b^2).
+    One record adds the covariance S, of which ``chol`` is the lower factor, and an entry has t = ``times`` of them.
+    Where entries' means have standard deviations b = ``between``, the covariance is t S + t^2 diag(b^2).
     """
     if between is None:
         return [[pt.sqrt(times) * chol[i, j] for j in range(i + 1)] for i in range(d)]
@@ -146,21 +116,9 @@ def factors(chol: Any, d: int, times: Any, between: Any = None) -> list[list[Any
 
 
 def sum_given(noisy: Any, deviation: Any, moved: Any, mean: Any, sd: Any) -> tuple[Any, Any]:
-    """Return standardised exact sums, and their log density in terms of ``moved``.
+    """Return standardised exact sums, and their log density in terms of ``moved``, which is standard normal.
 
-    Parameters
-    ----------
-    noisy : TensorVariable, shape (entries,)
-        Noisy sums.
-    deviation : TensorVariable
-        Standard deviation s of their noise.
-    moved : TensorVariable, shape (entries,)
-        Standard normal.
-    mean, sd : TensorVariable, shape (entries,)
-        Those of the exact sums, given all that came before.
-
-    Notes
-    -----
+    ``mean`` and ``sd`` are those of the exact sums, given all that came before; s = ``deviation`` is that of the noise.
     Were the noise normal, the exact sum would have mean (s^2 mean + sd^2 noisy) / (sd^2 + s^2) and variance
     sd^2 s^2 / (sd^2 + s^2): it is that, with ``moved`` in units of its deviation.
     """
@@ -182,25 +140,10 @@ def adding_up(moved: Any) -> Any:
 def scatter_given(moved: Any, chol: Any, df: Any, centre: Any, follow: Any, steps: Any, d: int) -> tuple[Any, Any]:
     """Return the lower factor of a Wishart matrix, and its log density in terms of ``moved``.
 
-    Parameters
-    ----------
-    moved : TensorVariable, shape (d (d + 1) / 2,)
-        Standard normal, the lower triangle row by row.
-    chol : TensorVariable, shape (d, d)
-        Lower factor of the scale matrix.
-    df : TensorVariable
-        Degrees of freedom.
-    centre : TensorVariable, shape (d, d)
-        Lower factor L of a matrix close to it: the factor is L F, F near 1.
-    follow, steps : TensorVariable, shape (d (d + 1) / 2,)
-        How far F stays at 1 instead of following the scale matrix, and the length of a move.
-    d : int
-        Number of rows.
-
-    Notes
-    -----
-    The logarithms of the diagonal of F, and what is below it, move about (1 - follow) times what they are for
-    df times the scale matrix. Small matrices are written out: that compiles in a tenth of the time.
+    ``moved`` is standard normal, shape (d (d + 1) / 2,), the lower triangle row by row; ``chol`` is the lower factor of
+    the scale matrix, ``df`` are the degrees of freedom. The factor is L F with L = ``centre``, F near 1: the logarithms
+    of the diagonal of F, and what is below it, move by ``steps`` about (1 - ``follow``) times what they are for df
+    times the scale matrix. Small matrices are written out: that compiles in a tenth of the time.
     """
     scale, place = _lower(chol, d), _lower(centre, d)
     there, inside, jacobian, number = _solved(place, scale), list[list[Any]](), pt.zeros(()), 0
@@ -241,17 +184,7 @@ def log_norm(df: Any, d: int) -> Any:
 
 
 def steering(centre: FloatArray, deviations: FloatArray, df: float) -> tuple[FloatArray, FloatArray]:
-    """Return ``follow`` and ``steps`` of :func:`scatter_given` for noise of some deviations.
-
-    Parameters
-    ----------
-    centre : ndarray, shape (d, d)
-        Lower factor of a matrix close to the exact one.
-    deviations : ndarray, shape (d (d + 1) / 2,)
-        Of the noise on its lower triangle.
-    df : float
-        Degrees of freedom.
-    """
+    """Return ``follow`` and ``steps`` of :func:`scatter_given` for noise of some deviations on the lower triangle."""
     rows, columns = np.tril_indices(len(centre))
     half = np.where(rows == columns, 0.5, 1.0)
     noise = half * deviations / (np.diag(centre)[rows] * np.diag(centre)[columns])
@@ -263,14 +196,8 @@ def steering(centre: FloatArray, deviations: FloatArray, df: float) -> tuple[Flo
 def steering_counts(noisy: FloatArray, used: FloatArray, deviation: float, *, near: bool) -> dict[str, FloatArray]:
     """Return ``place``, ``step`` and ``follow`` of :func:`counts_given`, each of shape (cells,).
 
-    Parameters
-    ----------
-    noisy, used : ndarray, shape (cells,)
-        Noisy counts, and what post-processing made of them.
-    deviation : float
-        Standard deviation of their noise.
-    near : bool
-        Whether counts may follow probabilities where the noise is large.
+    ``used`` is what post-processing made of noisy counts; ``near`` says whether counts may follow probabilities where
+    the noise is large.
     """
     place = np.maximum(np.minimum(used, np.maximum(noisy, deviation / 2)), 1e-3)
     follow = place / (place + deviation**2) if near else np.ones(len(place))
@@ -280,33 +207,12 @@ def steering_counts(noisy: FloatArray, used: FloatArray, deviation: float, *, ne
 def counts_given(moved: Any, p: Any, n: int | None, *, place: Any, step: Any, follow: Any) -> tuple[Any, Any]:
     """Return counts, shape (cells,), and the log density that makes them flat in terms of ``moved``.
 
-    Parameters
-    ----------
-    moved : TensorVariable, shape (cells,), or (cells - 1,) where ``n`` is known
-        Standard normal.
-    p : TensorVariable, shape (cells,), or None
-        Probabilities that counts are near to.
-    n : int or None
-        What they add up to, if that is known.
-    place, step, follow : TensorVariable, shape (cells,)
-        Where counts are, the length of a move, and how far they stay there instead of following ``p``.
+    ``moved`` is standard normal, shape (cells,), or (cells - 1,) where it is known to which ``n`` counts add up. They
+    are about ``place``, a move is ``step`` long, and ``follow`` says how far they stay there instead of following
+    probabilities ``p``.
     """
     logs = follow * pt.log(place) + step * (moved if n is None else adding_up(moved))
     if p is not None:
         logs = logs + (1 - follow) * pt.log(p * place.sum())
     counts = pt.exp(logs) if n is None else n * pt.exp(logs) / pt.exp(logs).sum()
     return counts, pt.sum(moved**2) / 2 + pt.log(counts).sum()
-
-
-def least_squares(loads: FloatArray, values: FloatArray, spread: float) -> tuple[FloatArray, FloatArray]:
-    """Return b that makes ``loads @ b`` near ``values``, shape (p,), and a root of its covariance, shape (p, p).
-
-    Parameters
-    ----------
-    loads, values : ndarray, shape (entries, p) and (entries,)
-        Divided by the standard deviations of the values.
-    spread : float
-        Roughly how large entries of b are.
-    """
-    precision = loads.T @ loads + np.eye(loads.shape[1]) / spread**2
-    return np.linalg.solve(precision, loads.T @ values), np.linalg.inv(np.linalg.cholesky(precision)).T

@@ -4,17 +4,16 @@ Its coefficients are doubles whose distance from the exact minimum is certified:
 """
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import product
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import Scale
-from pdips.data.schema import Column, Schema
+from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.columns import Values, check_column, record_values
@@ -66,23 +65,12 @@ def decay(x: FloatArray) -> FloatArray:
 class Logits:
     """The records of a logistic regression with a baseline: level 0 has logit 0, level c has x'b_c.
 
-    Parameters
-    ----------
-    x : ndarray, shape (rows, d)
-        Predictors, the intercept among them; no row longer than 1.
-    level : ndarray of int64, shape (rows,)
-        Outcome of each row, 0 to ``n_levels`` - 1.
-    weight : ndarray of int64, shape (rows,)
-        How many records each row stands for.
-    n_levels : int
-        Levels of the outcome, 2 or more.
-    kappa : Fraction
-        Ridge: the penalty is kappa / 2 times the squared length of all coefficients.
+    The penalty is kappa / 2 times the squared length of all coefficients.
     """
 
-    x: FloatArray
-    level: IntArray
-    weight: IntArray
+    x: FloatArray  # predictors, the intercept among them, shape (rows, d); no row longer than 1
+    level: IntArray  # outcome of each row, 0 to n_levels - 1
+    weight: IntArray  # how many records each row stands for
     n_levels: int
     kappa: Fraction
 
@@ -93,10 +81,13 @@ class Logits:
         """
         totals = [0] * b.size
         for start in range(0, len(self.x), BLOCK):
-            rows = slice(start, start + BLOCK)
-            residuals = _residuals(self.x[rows], self.level[rows], b)
-            for place, entry in enumerate(_entries(residuals, self.x[rows])):
-                totals[place] += _exact_sum(entry, self.weight[rows])
+            x, weight = self.x[start : start + BLOCK], self.weight[start : start + BLOCK]
+            residuals = _residuals(x, self.level[start : start + BLOCK], b)
+            for place, (residual, column) in enumerate(product(residuals, x.T)):
+                whole = np.rint(residual * column * 2.0**SUM_BITS).astype(np.int64)
+                # whole numbers of up to 47 bits, weights up to 2^25 in all: added up in halves, without overflow
+                high, low = whole >> HALF_BITS, whole & (2**HALF_BITS - 1)
+                totals[place] += (int((high * weight).sum()) << HALF_BITS) + int((low * weight).sum())
         return [
             self.kappa * Fraction(float(value)) + Fraction(total, 2**SUM_BITS)
             for value, total in zip(b.ravel(), totals, strict=True)
@@ -123,33 +114,12 @@ def _residuals(x: FloatArray, level: IntArray, b: FloatArray) -> FloatArray:
     return found
 
 
-def _entries(residuals: FloatArray, x: FloatArray) -> Iterator[IntArray]:
-    for residual in residuals:
-        for j in range(x.shape[1]):
-            yield np.rint(residual * x[:, j] * 2.0**SUM_BITS).astype(np.int64)
-
-
-def _exact_sum(values: IntArray, weight: IntArray) -> int:
-    """Add up weighted whole numbers of up to 47 bits, weights up to 2^25 in all, without overflow."""
-    high = values >> HALF_BITS
-    low = values & (2**HALF_BITS - 1)
-    return (int((high * weight).sum()) << HALF_BITS) + int((low * weight).sum())
-
-
 @dataclass(frozen=True)
 class Accuracy:
-    """How near to the exact minimum a certified one is, for every table of the universe.
+    """How near to the exact minimum a certified one is, for every table of the universe (theorem 6)."""
 
-    Parameters
-    ----------
-    n_levels, d : int
-        Levels of the outcome; predictors with the intercept.
-    kappa : Fraction
-        The ridge.
-    """
-
-    n_levels: int
-    d: int
+    n_levels: int  # of the outcome
+    d: int  # predictors with the intercept
     kappa: Fraction
 
     @property
@@ -182,11 +152,8 @@ class Accuracy:
 def minimum(logits: Logits, accuracy: Accuracy) -> FloatArray:
     """Return coefficients within ``accuracy.tolerance / kappa`` of those that minimise the objective exactly.
 
-    Newton's method, and where its result isn't certified, gradient descent, which gets there for every table.
-
-    Returns
-    -------
-    ndarray, shape (n_levels - 1, d)
+    Shape (n_levels - 1, d). By Newton's method, and where its result isn't certified, by gradient descent, which gets
+    there for every table.
     """
     found = newton(logits, float(accuracy.tolerance) / 16)
     return found if accuracy.certifies(logits, found) else descend(logits, accuracy)
@@ -218,7 +185,8 @@ def _newton(logits: Logits, goal: float) -> FloatArray:
         gradient = (float(logits.kappa) * b + residuals @ logits.x).ravel()
         if not np.linalg.norm(gradient) > goal:
             break
-        direction = np.linalg.solve(_hessian(logits, p), gradient).reshape(b.shape)
+        hessian = float(logits.kappa) * np.eye(b.size) + information(logits.x, p, logits.weight)
+        direction = np.linalg.solve(hessian, gradient).reshape(b.shape)
         for halving in range(MOST_HALVINGS):
             moved = b - direction * 0.5**halving
             tried = _evaluate(logits, moved)
@@ -243,16 +211,18 @@ def _evaluate(logits: Logits, b: FloatArray) -> tuple[float, FloatArray, FloatAr
     return value, logits.weight * residuals[1:], p[1:]
 
 
-def _hessian(logits: Logits, p: FloatArray) -> FloatArray:
-    c, d = len(p), logits.x.shape[1]
-    found = float(logits.kappa) * np.eye(c * d)
+def information(x: FloatArray, p: FloatArray, weight: FloatArray | IntArray) -> FloatArray:
+    """Return the information of weighted records about the coefficients, logit by logit, shape (c d, c d).
+
+    ``x`` has shape (rows, d), ``p`` the probabilities of all levels but the first, shape (c, rows).
+    """
+    c, d = len(p), x.shape[1]
+    found = np.zeros((c * d, c * d))
     for i in range(c):
         for j in range(i + 1):
-            each = logits.weight * p[i] * ((i == j) - p[j])
-            block = logits.x.T @ (each[:, None] * logits.x)
-            found[i * d : (i + 1) * d, j * d : (j + 1) * d] += block
-            if i != j:
-                found[j * d : (j + 1) * d, i * d : (i + 1) * d] += block
+            block = x.T @ ((weight * p[i] * ((i == j) - p[j]))[:, None] * x)
+            found[i * d : (i + 1) * d, j * d : (j + 1) * d] = block
+            found[j * d : (j + 1) * d, i * d : (i + 1) * d] = block
     return found
 
 
@@ -316,7 +286,11 @@ class Logistic:
         return schema.columns[self.outcome].n_levels - 1, len(self._terms(schema))
 
     def _terms(self, schema: Schema) -> list[str]:
-        return ["1", *(term for name in self.predictors for term in _terms_of(name, schema.columns[name]))]
+        found = ["1"]
+        for name in self.predictors:
+            column = schema.columns[name]
+            found += [f"{name} = {level}" for level in column.names()[1:]] if column.is_categorical else [name]
+        return found
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the level of the outcome and the predictor of each coefficient; "1" is the intercept."""
@@ -365,35 +339,26 @@ class Logistic:
         return np.tile(one, self.shape(schema)[0])
 
     def design(self, values: Values, schema: Schema) -> FloatArray:
-        """Return predictors as the regression reads them, of confidential records or of synthetic ones.
+        """Return predictors as the regression reads them, of confidential or synthetic records, each by itself.
 
-        Parameters
-        ----------
-        values : mapping of str to ndarray, shape (records,)
-            Columns as :func:`pdips.posterior.columns.record_values` gives them: numbers, and codes of levels.
-        schema : Schema
-            Their bounds and levels.
-
-        Returns
-        -------
-        ndarray, shape (records, coefficients of a logit)
-            Logits are this times the coefficients; no row is longer than 1, exactly.
+        ``values`` are columns as :func:`pdips.posterior.columns.record_values` gives them: numbers, and codes of
+        levels. Logits are the result, shape (records, coefficients of a logit), times the coefficients; no row is
+        longer than 1, exactly.
         """
         scale = _scale(len(self.predictors))
-        n = len(values[self.predictors[0]]) if self.predictors else len(next(iter(values.values())))
-        columns = [np.ones(n)]
+        columns = [np.ones(len(next(iter(values.values()))))]
         for name in self.predictors:
-            columns += _encoded(schema.columns[name], values[name])
+            column = schema.columns[name]
+            if column.is_categorical:
+                columns += [(values[name] == level).astype(np.float64) for level in range(1, column.n_levels)]
+                continue
+            low, high = Scale(column).bounds
+            share = (Scale(column).there(np.asarray(values[name], dtype=np.float64)) - low) / (high - low)
+            columns.append(np.clip(2 * share - 1, -1.0, 1.0))
         return np.ascontiguousarray(np.column_stack(columns) * scale)
 
     def measure(self, table: Table) -> IntArray:
-        """Return the certified coefficients in whole steps, shape as :meth:`shape` says.
-
-        Raises
-        ------
-        InputError
-            If the table has more than 2^25 records, or was counted and a predictor is numeric.
-        """
+        """Return the certified coefficients in whole steps, shape as :meth:`shape` says, of at most 2^25 records."""
         schema = table.schema
         self.check(schema)
         if table.n_records > MOST_RECORDS:
@@ -412,22 +377,9 @@ class Logistic:
         return quantise(minimum(logits, self._accuracy(schema)), self.step())
 
 
-def _terms_of(name: str, column: Column) -> list[str]:
-    return [f"{name} = {level}" for level in column.names()[1:]] if column.is_categorical else [name]
-
-
 def _scale(n_predictors: int) -> float:
     """Return the largest double whose square, times 1 + the number of predictors, is at most 1."""
     found = math.sqrt(1 / (1 + n_predictors))
     while Fraction(found) ** 2 * (1 + n_predictors) > 1:
         found = math.nextafter(found, 0)
     return found
-
-
-def _encoded(column: Column, values: NDArray[np.float64] | IntArray) -> list[FloatArray]:
-    """Return a column as predictors in [-1, 1], each record by itself."""
-    if column.is_categorical:
-        return [(values == level).astype(np.float64) for level in range(1, column.n_levels)]
-    low, high = Scale(column).bounds
-    share = (Scale(column).there(np.asarray(values, dtype=np.float64)) - low) / (high - low)
-    return [np.clip(2 * share - 1, -1.0, 1.0)]

@@ -20,9 +20,9 @@ from pdips.errors import InputError, RefusedError
 from pdips.posterior import nuts as sampling
 from pdips.posterior.closures import check_closed
 from pdips.posterior.model import quiet
-from pdips.posterior.model_checks import check_proper
+from pdips.posterior.model_checks import check_gradient, check_proper, check_unused
 from pdips.posterior.model_file import load
-from pdips.posterior.nuts import agreeing
+from pdips.posterior.nuts import SHORTEST_TUNING, agreeing, available
 from pdips.privacy.loss import Neighbours
 from pdips.statistics.noisy_model import Evidence, Likelihood
 from pdips.statistics.plan import NoisyStatistics
@@ -30,7 +30,6 @@ from pdips.statistics.regression import draw_fits
 from pdips.statistics.samplers import Draws, Lengths, Sampler, priors_of_fits, recognise
 from pdips.statistics.statistic import Counts, Statistic, shipped
 
-Draw = Mapping[str, NDArray[Any]]
 Columns = Mapping[str, NDArray[Any]]
 
 CONTRACT = {
@@ -45,15 +44,7 @@ TOTAL = "records"
 
 @dataclass(frozen=True)
 class RecordRequest:
-    """The records that a model is to draw: how many, and their public columns.
-
-    Parameters
-    ----------
-    n : int
-        Number of records.
-    public : mapping of str to ndarray, shape (n,)
-        ``records["x"]`` is a public column as models read it.
-    """
+    """The records that a model is to draw: how many, and public columns, ``records["x"]``, as models read them."""
 
     n: int
     public: Columns = field(default_factory=dict)
@@ -64,32 +55,14 @@ class RecordRequest:
 
 @dataclass(frozen=True)
 class StatisticModel:
-    """A model of noisy statistics.
-
-    Parameters
-    ----------
-    statistics : callable
-        Takes the schema; returns statistics by name.
-    build_model : callable
-        Takes :class:`Evidence` and the schema; returns a ``pm.Model``.
-    draw_records : callable
-        Takes one posterior draw (values by variable), :class:`RecordRequest`, the schema and a Generator; returns
-        columns.
-    name : str
-        For people and ``privacy.json``.
-    text : str
-        The Python source, which is public.
-    draw_rest : callable, optional
-        Takes the :class:`Evidence` on which the model was built, draws by variable, shape (n_draws, ...), the schema
-        and a Generator; returns draws of what the model integrates out, one for each draw, such as shares given counts.
-    """
+    """A model of noisy statistics: the functions of a model file (``docs/models.md``), its name and its source."""
 
     statistics: Callable[[Schema], Mapping[str, Statistic]] = field(repr=False)
     build_model: Callable[[Evidence, Schema], pm.Model] = field(repr=False)
-    draw_records: Callable[[Draw, RecordRequest, Schema, np.random.Generator], Columns] = field(repr=False)
+    draw_records: Callable[[Draws, RecordRequest, Schema, np.random.Generator], Columns] = field(repr=False)
     name: str = "model"
     text: str = field(default="", repr=False)
-    draw_rest: Callable[[Evidence, Draw, Schema, np.random.Generator], Draw] | None = field(default=None, repr=False)
+    draw_rest: Callable[[Evidence, Draws, Schema, np.random.Generator], Draws] | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         return self.name
@@ -98,12 +71,6 @@ class StatisticModel:
         """Return the statistics that the model declares for a schema, checked.
 
         Under add-remove the number of records is counted too, if nothing that is counted says it.
-
-        Raises
-        ------
-        InputError
-            If the schema has impossible combinations, a function of the model holds what could be records,
-            ``statistics`` fails, or what it returns isn't statistics by name.
         """
         for function in (self.statistics, self.build_model, self.draw_records, self.draw_rest):
             if function is not None:
@@ -113,8 +80,7 @@ class StatisticModel:
                 "the schema has [[impossible]] combinations, of which a model knows nothing: it would draw them; take "
                 "steps, or describe the combined column by one column with levels"
             )
-        found = self._call("statistics", self.statistics, schema)
-        declared = shipped(found, self.name)
+        declared = shipped(self._call("statistics", self.statistics, schema), self.name)
         for statistic in declared.values():
             statistic.check(schema)
         if neighbours == "replace-one" or any(isinstance(each, Counts) for each in declared.values()):
@@ -124,13 +90,7 @@ class StatisticModel:
         return declared | {TOTAL: Counts()}
 
     def built(self, given: Evidence) -> pm.Model:
-        """Return the model of some noisy statistics, checked.
-
-        Raises
-        ------
-        InputError
-            If the function fails, returns no model, or a prior is improper.
-        """
+        """Return the model of some noisy statistics; refuse what is no model, has no parameters or improper priors."""
         with quiet():
             model = self._call("build_model", self.build_model, given, given.schema)
         if not isinstance(model, pm.Model):
@@ -140,14 +100,8 @@ class StatisticModel:
             raise InputError(f"{self.name}: build_model returns a model without parameters")
         return model
 
-    def records(self, draw: Draw, wanted: RecordRequest, schema: Schema, rng: np.random.Generator) -> Columns:
-        """Return columns drawn at one posterior draw, checked for names and lengths.
-
-        Raises
-        ------
-        InputError
-            If the function fails, a column is missing or in excess, or one has another length.
-        """
+    def records(self, draw: Draws, wanted: RecordRequest, schema: Schema, rng: np.random.Generator) -> Columns:
+        """Return columns drawn at one posterior draw, checked for names and lengths."""
         found = self._call("draw_records", self.draw_records, draw, wanted, schema, rng)
         names = [name for name, column in schema.columns.items() if not column.public]
         if not isinstance(found, Mapping) or sorted(found) != sorted(names):
@@ -157,14 +111,8 @@ class StatisticModel:
                 raise InputError(f"{self.name}: draw_records returns column {name!r} of another length than asked for")
         return found
 
-    def completed(self, given: Evidence, draws: Draw, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
-        """Return draws, shape (n_draws, ...), with those of ``draw_rest`` where the model has one.
-
-        Raises
-        ------
-        InputError
-            If the function fails, or doesn't return one for each draw.
-        """
+    def completed(self, given: Evidence, draws: Draws, rng: np.random.Generator) -> dict[str, NDArray[Any]]:
+        """Return draws, shape (n_draws, ...), with those of ``draw_rest`` where the model has one, one a draw."""
         if self.draw_rest is None:
             return dict(draws)
         drawn = self._call("draw_rest", self.draw_rest, given, draws, given.schema, rng)
@@ -186,22 +134,13 @@ class StatisticModel:
 
 
 def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticModel:
-    """Return a model given as a file, the name of one that comes with pdips, a module or a :class:`StatisticModel`.
-
-    Raises
-    ------
-    InputError
-        If there is no such file or model, or it lacks a part of the contract: the message says which.
-    """
+    """Return a model given as a file, the name of one that comes with pdips, a module or a :class:`StatisticModel`."""
     if isinstance(model, StatisticModel):
         return model
-    module: Any = model
-    text = ""
+    module, text, name = model, "", getattr(model, "__name__", "model")
     if isinstance(model, (str, Path)):
         module, path = load(model)
         name, text = path.name, path.read_text(encoding="utf-8")
-    else:
-        name = getattr(model, "__name__", "model")
     if hasattr(module, "draw_posterior"):
         raise InputError(
             f"{name} has a draw_posterior, which modips takes no more: the posterior is that of build_model. Remove "
@@ -211,14 +150,8 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
     if missing:
         hint = "; a model of records is for censored-posterior" if len(missing) == 2 else ""
         raise InputError(f"{name} has no {'; no '.join(missing)}: modips needs all three{hint}")
-    return StatisticModel(
-        module.statistics,
-        module.build_model,
-        module.draw_records,
-        name,
-        text,
-        getattr(module, "draw_rest", None),
-    )
+    rest = getattr(module, "draw_rest", None)
+    return StatisticModel(module.statistics, module.build_model, module.draw_records, name, text, rest)
 
 
 DRAWS, TUNE, CHAINS = 1_000, 1_000, 4
@@ -233,6 +166,9 @@ NOT_AGREED = (
 
 APART = 4
 """Draws of chains for each draw that is taken."""
+
+SHORT = Lengths(draws=8, tune=8, chains=2, rounds=1)
+"""What is drawn when a model is tried."""
 
 _lock = threading.RLock()
 _compiled: dict[tuple[Any, ...], "Compiled"] = {}
@@ -250,15 +186,7 @@ class Compiled:
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a release says of its posterior draws; None for what it leaves to pdips.
-
-    Parameters
-    ----------
-    draws, tune, chains : int, optional
-        Draws of each chain (or independent ones), steps before them, and chains.
-    nuts : {"auto", "nutpie", "pymc", "numpyro"}
-        Whose NUTS; with "auto" a sampler that was made for the model goes first.
-    """
+    """What a release says of its posterior draws, as :class:`pdips.statistics.modips.Modips` has it."""
 
     draws: int | None = None
     tune: int | None = None
@@ -276,23 +204,13 @@ class Options:
         return Lengths(draws=max(n_draws, draws), tune=self.tune or TUNE, chains=self.chains or CHAINS)
 
 
+@dataclass(frozen=True, eq=False)
 class PosteriorFit:
-    """Draws from the posterior given noisy statistics: public, for they are all that it depends on.
+    """Draws from the posterior given noisy statistics: public, for they are all that it depends on."""
 
-    Parameters
-    ----------
-    draws : mapping of str to ndarray, shape (draws, ...)
-        Independent, or as far apart in chains as they can be.
-    tree : DataTree, optional
-        All draws: group ``posterior``, and ``sample_stats`` of chains; by default of ``draws``.
-    convergence : Convergence, optional
-        How well chains agree; None where draws are independent.
-    """
-
-    def __init__(self, draws: Draws, tree: xr.DataTree | None = None, convergence: Convergence | None = None) -> None:
-        self.draws = draws
-        self.tree = tree_of(draws) if tree is None else tree
-        self.convergence = convergence
+    draws: Draws  # shape (draws, ...): independent, or as far apart in chains as they can be
+    tree: xr.DataTree  # all draws: group ``posterior``, and ``sample_stats`` of chains by NUTS
+    convergence: Convergence | None = None  # how well chains agree; None where draws are independent
 
     def draw(self, number: int) -> dict[str, NDArray[Any]]:
         """Return one draw."""
@@ -307,8 +225,9 @@ def fit(
     n_draws: int,
     rng: np.random.Generator,
     options: Options | None = None,
+    trial: bool = False,
 ) -> PosteriorFit:
-    """Draw from the posterior of a model given noisy statistics.
+    """Draw from the posterior of a model given noisy statistics, by the sampler made for it or by NUTS.
 
     Parameters
     ----------
@@ -320,6 +239,8 @@ def fit(
         Randomness, which protects nothing here.
     options : Options, optional
         How much is drawn; more where ``n_draws`` needs it.
+    trial : bool
+        Whether to try the model only: a few draws that needn't agree, or where NUTS would start.
 
     Raises
     ------
@@ -332,19 +253,51 @@ def fit(
     with _lock:
         built, kept = prepared(model, given)
     if kept.own is not None and wanted.nuts == "auto":
-        entries = sum(len(values) for values in measured.values.values())
-        found = by_own(model, built, kept, given, wanted.lengths(n_draws, entries), n_draws, rng)
+        lengths = SHORT if trial else wanted.lengths(n_draws, sum(len(values) for values in measured.values.values()))
+        if trial:
+            unused = [name for name in wanted.given() if name not in kept.own.options]
+            check_unused(unused, f"{kept.own.name}, not by NUTS", "nuts = nutpie or pymc")
+        found = by_own(model, built, kept, given, lengths, n_draws, rng, judged=not trial)
         if found is not None:
             return found
     priors_of_fits(given, model.name)
+    if trial:
+        flat = model.completed(given, _at_start(model.name, built, given, wanted, n_draws), rng)
+        return PosteriorFit(flat, tree_of(flat))
     with _lock:
         return _by_nuts(model, built, kept, given, wanted, n_draws, rng)
 
 
 def prepared(model: StatisticModel, given: Evidence) -> tuple[pm.Model, Compiled]:
-    """Return the model of some noisy statistics, and what is kept of one like it."""
-    built = model.built(given)
-    return built, _kept(model, built, given)
+    """Return the model of some noisy statistics, and what was compiled for others of the same kind, or of this one.
+
+    What isn't ``pm.Data`` must be equal: a model file that makes constants of noisy or public numbers is compiled anew.
+    """
+    built, measured = model.built(given), given.measured
+    shapes = tuple((part.name, len(measured.values[part.name]), part.law, part.n_noised) for part in measured.parts)
+    data = tuple((name, each.get_value(borrow=True).shape) for name, each in sorted(_data(built).items()))
+    constants = hashlib.sha256()
+    for each in graph_inputs([*built.basic_RVs, *built.deterministics, *built.potentials]):
+        if isinstance(each, TensorConstant):
+            constants.update(f"{each.data.dtype} {each.data.shape}".encode())
+            constants.update(np.ascontiguousarray(each.data).tobytes())
+    known = (model.text or model.build_model, given.schema.to_toml(), given.likelihood, measured.n_records)
+    key = (*known, shapes, data, tuple(built.named_vars), constants.hexdigest())
+    if key not in _compiled:
+        while len(_compiled) >= MOST_COMPILED:
+            _compiled.pop(next(iter(_compiled)))
+        _compiled[key] = Compiled(built, own=recognise(built, given))
+    return built, _compiled[key]
+
+
+def _data(model: pm.Model) -> dict[str, Any]:
+    return {data.name: data for data in model.data_vars}
+
+
+def _set(built: pm.Model, kept: Compiled) -> None:
+    """Give the compiled model the data of the one just built."""
+    if kept.model is not built:
+        pm.set_data({name: data.get_value() for name, data in _data(built).items()}, model=kept.model)
 
 
 def by_own(
@@ -355,6 +308,8 @@ def by_own(
     lengths: Lengths,
     n_draws: int,
     rng: np.random.Generator,
+    *,
+    judged: bool = True,
 ) -> PosteriorFit | None:
     """Return draws by the sampler made for a model; None where it can't."""
     own = kept.own
@@ -366,13 +321,8 @@ def by_own(
         worked_out = own.completed(drawn.values)
     free = {str(variable.name) for variable in kept.model.free_RVs}
     values = {name: drawn.values[name] for name in own.drawn if name in free}
-    return _fitted(model, given, {**values, **worked_out}, drawn.chains, drawn.convergence, n_draws, rng)
-
-
-def _set(built: pm.Model, kept: Compiled) -> None:
-    """Give the compiled model the data of the one just built."""
-    if kept.model is not built:
-        pm.set_data({name: data.get_value() for name, data in _data(built).items()}, model=kept.model)
+    convergence = drawn.convergence if judged else None
+    return _fitted(model, given, {**values, **worked_out}, drawn.chains, convergence, n_draws, rng)
 
 
 def _by_nuts(
@@ -400,15 +350,13 @@ def _by_nuts(
             f"{model.name} can't be fitted to these noisy statistics ({type(error).__name__}): with so few "
             "records, or so much noise, they may not suit it; they stay charged"
         ) from None
-    posterior = tree["posterior"].to_dataset()
     known = {str(variable.name) for variable in (*built.free_RVs, *built.deterministics)} - set(given.latents)
     drawn = {
         str(name): each.to_numpy().reshape((-1, *each.shape[2:]))
-        for name, each in posterior.data_vars.items()
+        for name, each in tree["posterior"].to_dataset().data_vars.items()
         if name in known
     }
-    stats = tree["sample_stats"].to_dataset()
-    return _fitted(model, given, drawn, chains, found, n_draws, rng, stats)
+    return _fitted(model, given, drawn, chains, found, n_draws, rng, tree["sample_stats"].to_dataset())
 
 
 def _fitted(
@@ -431,7 +379,7 @@ def _fitted(
     return PosteriorFit({name: values[taken] for name, values in flat.items()}, tree_of(flat, chains, stats), found)
 
 
-def tree_of(flat: Mapping[str, NDArray[Any]], chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:
+def tree_of(flat: Draws, chains: int = 1, stats: xr.Dataset | None = None) -> xr.DataTree:
     """Return draws, shape (draws, ...), of chains one after the other as a tree."""
     held = {
         name: (
@@ -444,37 +392,20 @@ def tree_of(flat: Mapping[str, NDArray[Any]], chains: int = 1, stats: xr.Dataset
     return xr.DataTree.from_dict(groups if stats is None else groups | {"sample_stats": stats})
 
 
-def _data(model: pm.Model) -> dict[str, Any]:
-    return {data.name: data for data in model.data_vars}
-
-
-def _kept(model: StatisticModel, built: pm.Model, given: Evidence) -> Compiled:
-    """Return the model that was compiled for other noisy statistics of the same kind, or this one.
-
-    What isn't ``pm.Data`` must be equal: a model file that makes constants of noisy or public numbers is compiled anew.
-    """
-    measured = given.measured
-    shapes = tuple((part.name, len(measured.values[part.name]), part.law, part.n_noised) for part in measured.parts)
-    known = (model.text or model.build_model, given.schema.to_toml(), given.likelihood, measured.n_records)
-    key = (*known, shapes, tuple(built.named_vars), _constants(built))
-    if key not in _compiled:
-        while len(_compiled) >= MOST_COMPILED:
-            _compiled.pop(next(iter(_compiled)))
-        _compiled[key] = Compiled(built, own=recognise(built, given))
-    return _compiled[key]
-
-
-def _constants(model: pm.Model) -> str:
-    """Return a digest of the constants in a model's graph, and of the shapes of its data."""
-    shapes = [(name, data.get_value(borrow=True).shape) for name, data in sorted(_data(model).items())]
-    found = hashlib.sha256(repr(shapes).encode())
-    for each in graph_inputs([*model.basic_RVs, *model.deterministics, *model.potentials]):
-        if isinstance(each, TensorConstant):
-            found.update(f"{each.data.dtype} {each.data.shape}".encode() + np.ascontiguousarray(each.data).tobytes())
-    return found.hexdigest()
-
-
 def start_of(model: pm.Model) -> dict[str, NDArray[Any]]:
     """Return where chains start, on the unconstrained scale."""
     point = model.initial_point(random_seed=0)
     return {value.name: np.asarray(point[value.name]) for value in model.value_vars}
+
+
+def _at_start(name: str, built: pm.Model, given: Evidence, options: Options, n_draws: int) -> Draws:
+    """Return the variables of a model where chains start, shape (n_draws, ...), if NUTS can start there."""
+    available(built, options.nuts)
+    if options.tune is not None and options.tune < SHORTEST_TUNING:
+        raise InputError(f"tune must be at least {SHORTEST_TUNING}, got {options.tune}")
+    start = start_of(built)
+    check_gradient(name, built, [start])
+    named = [each for each in (*built.free_RVs, *built.deterministics) if each.name not in given.latents]
+    graphs = built.replace_rvs_by_values(named)
+    values = built.compile_fn(graphs, inputs=built.value_vars, mode="FAST_COMPILE", on_unused_input="ignore")
+    return {str(each.name): np.stack([value] * n_draws) for each, value in zip(named, values(start), strict=True)}

@@ -1,33 +1,41 @@
 """modips: bounded statistics sanitized once, a PyMC model of them, and as many synthetic sets as wanted (paper 003)."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pandas as pd
+import xarray as xr
+from numpy.typing import NDArray
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
-from pdips.posterior import price as prices
-from pdips.posterior.records import public_columns
+from pdips.posterior.censored_posterior import largest_rho
+from pdips.posterior.columns import public_columns
+from pdips.posterior.columns import to_frame as to_records
+from pdips.posterior.inspection import MOST_LISTED, Posterior, listed
+from pdips.posterior.model_checks import Tried, on_stand_ins
+from pdips.posterior.model_file import stored_name
 from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord
-from pdips.statistics.model import Options, StatisticModel, as_statistic_model
+from pdips.statistics.model import Options, PosteriorFit, RecordRequest, StatisticModel, as_statistic_model, fit
 from pdips.statistics.noisy_model import Likelihood
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.synthesis import STATISTICS, Synthesis, rehearse, synthesize
+from pdips.statistics.plan import NoisyStatistics, StatisticPlan, number_of_records, settle, to_frame
 
-Budget = Literal["equal", "optimal"]
+STATISTICS, POSTERIOR = "statistics", "posterior"
 
 STATISTIC_WORDS = {
     "Counts": "counts by cell",
@@ -38,19 +46,30 @@ STATISTIC_WORDS = {
 }
 """What is said of the statistics that ship, by the names of their types."""
 
+MOST_DRAWS = 1_000
+MOST_COLUMNS = 1_000
+"""Posterior draws, and numbers of each, that are published beside the sets."""
+
+CHECKED_DRAWS = 100
+MOST_SIMULATED = 10_000_000
+"""Draws from which noisy statistics are simulated, and records in all."""
+
+SEED = 17
+
+MOST_TRIED = 1_000
+"""Records of a release that is tried on stand-ins."""
+
+_tried = Tried()
+
 
 @dataclass(frozen=True, kw_only=True)
 class Modips(Mechanism):
     """Records from a PyMC model of noisy statistics: model-based synthesis.
 
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
+
     Parameters
     ----------
-    epsilon : int, float, str or Fraction
-        Total privacy loss over all sets, in nats, for one person. ``"1/3"`` and ``0.1`` are taken as written.
-    n_sets : int
-        Number of synthetic sets.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public.
     model : path, name or StatisticModel
         A file with ``statistics``, ``build_model`` and ``draw_records``, or the name of one that comes with pdips.
     likelihood : {"noise-aware", "plug-in"}
@@ -81,13 +100,12 @@ class Modips(Mechanism):
 
     Notes
     -----
-    Neighbours: as asked for. Statistics are whole numbers whose sensitivities follow from the schema; independent
-    discrete Laplace noise of scale (sensitivity / share of epsilon) on each makes them epsilon-private together
-    (sequential composition), discrete Gaussian noise rho-zero-concentrated. All that follows reads noisy statistics and
-    public facts only: chains, how long they run and whether they agree can't lose anything, and any number of sets
-    costs the same. Proof: ``docs/proofs/modips.md``. Paper 003, section 3.2.2, after Liu (2016), splits epsilon over
-    the sets instead. Noise-aware posteriors: Bernstein and Sheldon (2018), *Differentially private Bayesian inference
-    for exponential families*.
+    Statistics are whole numbers whose sensitivities follow from the schema; independent discrete Laplace noise of scale
+    (sensitivity / share of epsilon) on each makes them epsilon-private together, discrete Gaussian noise
+    rho-zero-concentrated. All that follows reads noisy statistics and public facts only: chains, how long they run and
+    whether they agree can't lose anything, and any number of sets costs the same (``docs/proofs/modips.md``). Paper
+    003, section 3.2.2, after Liu (2016), splits epsilon over the sets instead. Noise-aware posteriors: Bernstein and
+    Sheldon (2018), *Differentially private Bayesian inference for exponential families*.
     """
 
     name: ClassVar[str] = "modips"
@@ -96,7 +114,7 @@ class Modips(Mechanism):
     model: str | Path | StatisticModel | Any = None
     likelihood: Likelihood = "noise-aware"
     split: Split = "once"
-    budget: Budget | Mapping[str, Number] | str = "optimal"
+    budget: Mapping[str, Number] | str = "optimal"
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
     n_records: int | None = None
@@ -112,10 +130,11 @@ class Modips(Mechanism):
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         if isinstance(self.budget, str) and "=" in self.budget:
-            object.__setattr__(self, "budget", _shares(self.budget))
+            pairs = [pair.partition("=") for pair in self.budget.split(",")]
+            object.__setattr__(self, "budget", {name.strip(): share.strip() for name, _, share in pairs})
         elif isinstance(self.budget, Mapping):  # read once
             object.__setattr__(self, "budget", {str(name): share for name, share in list(self.budget.items())})
-        if not isinstance(self.budget, Mapping):
+        else:
             choice(self.budget, ("optimal", "equal"), "budget")
         if not 0 < positive(self.delta, "delta") < 1:
             raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
@@ -125,51 +144,33 @@ class Modips(Mechanism):
                 raise InputError(f"{name} must be a whole number from 1 to 1,000,000, got {value}")
         if self.model is not None:
             object.__setattr__(self, "model", as_statistic_model(self.model))
-        self.amount  # noqa: B018 - refuses an epsilon that is too small for its kind
-
-    @property
-    def n_sanitizations(self) -> int:
-        """How often statistics are sanitized."""
-        return self.n_sets if self.split == "per-set" else 1
+        self.rho  # noqa: B018 - refuses an epsilon that is too small for its kind
 
     @property
     def rho(self) -> Fraction:
         """The total as a zero-concentrated loss; 0 for a pure one."""
         if self.kind == "pure":
             return Fraction(0)
-        return prices.largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
+        return largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
 
     @property
-    def amount(self) -> Fraction:
-        """Epsilon or rho of one sanitization."""
-        return (self.rho or exact(self.epsilon, "epsilon")) / self.n_sanitizations
+    def _rounds(self) -> int:
+        return self.n_sets if self.split == "per-set" else 1
 
     @property
-    def _model(self) -> StatisticModel:
-        if self.model is None:
-            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
-        return as_statistic_model(self.model)
-
-    @property
-    def _budget(self) -> Budget | Mapping[str, Number]:
-        if isinstance(self.budget, str):
-            return "equal" if self.budget == "equal" else "optimal"
-        return self.budget
+    def _options(self) -> Options:
+        return Options(draws=self.draws, tune=self.tune, chains=self.n_chains, nuts=self.nuts)
 
     def design(self, schema: Schema) -> StatisticPlan:
-        """Return which statistics are measured of tables of a schema, and with how much noise.
-
-        Raises
-        ------
-        InputError
-            If there is no model, or its statistics don't fit the schema.
-        """
+        """Return which statistics are measured of tables of a schema, and with how much noise."""
+        if self.model is None:
+            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
         return StatisticPlan(
             schema=schema,
             neighbours=self.neighbours,
-            statistics=self._model.declared(schema, self.neighbours),
-            budget=self._budget,
-            amount=self.amount,
+            statistics=self.model.declared(schema, self.neighbours),
+            budget=self.budget,
+            amount=(self.rho or exact(self.epsilon, "epsilon")) / self._rounds,
             law="laplace" if self.kind == "pure" else "gaussian",
         )
 
@@ -180,15 +181,36 @@ class Modips(Mechanism):
             raise InputError(
                 "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
             )
-        rehearse(self._synthesis(), design, at_release=False)
+        self._rehearse(design, at_release=False)
         return design.priced(
             mechanism=self.name,
-            repeats=self.n_sanitizations,
+            repeats=self._rounds,
             n_sets=self.n_sets,
-            law=_law_of(self, design),
+            law=self._law(design),
             kind=self.kind,
             delta=Fraction(0) if self.kind == "pure" else exact(self.delta, "delta"),
             claim=None if self.kind == "pure" else exact(self.epsilon, "epsilon"),
+        )
+
+    def _law(self, design: StatisticPlan) -> str:
+        """Return what is done, for the disclosure board."""
+        names = {type(statistic).__name__ for statistic in design.statistics.values()}
+        known = [words for name, words in STATISTIC_WORDS.items() if name in names]
+        noise = (
+            "independent discrete Laplace noise of scale (sensitivity / its share of epsilon) is added to each number "
+            "that isn't public"
+            if self.kind == "pure"
+            else "independent discrete Gaussian noise is added to each number that isn't public, and losses are added "
+            "up as zero-concentrated ones"
+        )
+        rounds = self._rounds
+        repeated = f" This is done {rounds} times, once for each set, each with its part of the budget."
+        return (
+            f"Bounded statistics of the table ({', '.join(known)}) are worked out in whole numbers, and {noise}."
+            f"{repeated if rounds > 1 else ''} Everything else, Markov chains where there are any, is worked out from "
+            "these noisy statistics and public facts, so that it costs nothing: neither how well chains mix nor how "
+            "many sets are drawn weakens the guarantee. The model and its priors say what the synthetic records look "
+            "like; they were not chosen by looking at the table."
         )
 
     def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
@@ -199,8 +221,28 @@ class Modips(Mechanism):
 
     def check(self, plan: Plan, table: Table) -> None:
         """Try the release on as many made-up records as the table has, where their number is public."""
-        n_records = table.n_records if plan.n_public else None
-        rehearse(self._synthesis(), plan.design, n_records, at_release=True)
+        self._rehearse(plan.design, table.n_records if plan.n_public else None, at_release=True)
+
+    def _rehearse(self, design: StatisticPlan, n_records: int | None = None, *, at_release: bool) -> None:
+        """Try a release on stand-ins: statistics, noise, the model, its density and gradient, draws, records.
+
+        Nothing here reads a record. What passed is remembered; a price alone is tried at one scale of the noise.
+        """
+        parts = tuple((part.name, repr(part.statistic), part.law, part.n_noised) for part in design.parts)
+        settings = (self.likelihood, self._options, bool(self.n_records), design.neighbours)
+        price = (self.model.text or self.model, design.schema.to_toml(), parts, *settings)
+        release = (*price, n_records, tuple(part.scale for part in design.parts))
+
+        def attempt() -> None:
+            tried = design.tried(n_records)
+            public = pd.DataFrame({name: np.zeros(len(values)) for name, values in tried.public.items()})
+            records = len(public) or min(self.n_records or tried.n_records or MOST_TRIED, MOST_TRIED)
+            short, rng = replace(self, n_sets=1, n_records=records), np.random.default_rng(0)
+            with on_stand_ins(self.model.name), np.errstate(all="ignore"):
+                short._draw([tried], public, tried.public, rng, Clock().step, trial=True)
+
+        _tried.once(release if at_release else price, attempt)
+        _tried.once(price, lambda: None)  # asked after a release
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask all statistics, and draw sets from the posterior that they leave."""
@@ -208,28 +250,57 @@ class Modips(Mechanism):
         with curator.timed("adding noise"):
             measured = [design.ask(curator) for _ in range(plan.repeats)]
         public = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
-        return synthesize(self._synthesis(), measured, *public, rng, curator.timed).drawn()
+        return self._draw(measured, *public, rng, curator.timed)
+
+    def _draw(
+        self,
+        measured: Sequence[NoisyStatistics],
+        public: pd.DataFrame,
+        covariates: Mapping[str, NDArray[Any]],
+        rng: np.random.Generator,
+        timed: Callable[[str], AbstractContextManager[None]],
+        *,
+        trial: bool = False,
+    ) -> Drawn:
+        """Draw synthetic sets from one sanitization for all of them, or one for each.
+
+        ``public`` has public columns as they are written, ``covariates`` the same as models read them.
+        """
+        schema, fits, sets = measured[0].schema, list[PosteriorFit](), list[pd.DataFrame]()
+        n_draws = self.n_sets if len(measured) == 1 else 1
+        settings: dict[str, Any] = {"n_draws": n_draws, "rng": rng, "options": self._options, "trial": trial}
+        used = [settle(noisy) for noisy in measured]
+        for noisy in measured:
+            with timed("drawing from the posterior"):
+                fits.append(fit(self.model, noisy, self.likelihood, **settings))
+        for number in range(self.n_sets):
+            with timed(f"drawing synthetic set {number + 1} of {self.n_sets}"):
+                place, draw = (0, number) if len(measured) == 1 else (number, 0)
+                n = self.n_records or round(number_of_records(measured[place], used[place]))
+                columns = self.model.records(fits[place].draw(draw), RecordRequest(n, covariates), schema, rng)
+                sets.append(to_records(schema, columns, public, rng))
+        tables = {STATISTICS: _stacked([to_frame(*each) for each in zip(measured, used, strict=True)])}
+        posterior = [_published(each) for each in fits]
+        if all(each.shape[1] <= MOST_COLUMNS for each in posterior):
+            tables[POSTERIOR] = _stacked(posterior)
+        agreed = [each.convergence for each in fits if each.convergence is not None] or "independent draws"
+        return Drawn(
+            sets=sets,
+            statistics={STATISTICS: tables[STATISTICS]},
+            tables=tables,
+            diagnostics={"likelihood": self.likelihood, "convergence": agreed},
+            closer=partial(predictive_check, self.model, measured[0], fits[0], covariates, public, n_draws),
+        )
 
     def shown(self) -> dict[str, Any]:
         """Return the budget, delta and the text of the model, which is public, as plain values."""
-        budget = self.budget
-        model: Any = self.model
+        budget, model = self.budget, self.model
         return {
             "budget": {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget,
             "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
             "model": None if model is None else model.name,
             "model_source": None if model is None else model.text,
         }
-
-    def _synthesis(self) -> Synthesis:
-        options = Options(draws=self.draws, tune=self.tune, chains=self.n_chains, nuts=self.nuts)
-        return Synthesis(
-            model=self._model,
-            likelihood=self.likelihood,
-            n_sets=self.n_sets,
-            n_records=self.n_records,
-            options=options,
-        )
 
     def again(
         self, release: Release, *, n_sets: int, rng: np.random.Generator | None = None, progress: Progress | None = None
@@ -270,37 +341,113 @@ class Modips(Mechanism):
             raise InputError("epsilon, neighbours, kind, delta and budget must be those of the release")
         clock, bits = Clock(progress), RandomBits(rng)
         measured = self.design(release.schema).restored(release.tables[STATISTICS])
-        synthesis = replace(self._synthesis(), n_sets=n_sets)
-        drawn = synthesize(synthesis, [measured], pd.DataFrame(), {}, bits.generator(), clock.step).drawn()
+        drawn = replace(self, n_sets=n_sets)._draw([measured], pd.DataFrame(), {}, bits.generator(), clock.step)
         made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
         return made, RunRecord(
             seconds=clock.seconds, peak_memory=0.0, diagnostics=drawn.diagnostics, closer=drawn.closer
         )
 
 
-def _shares(text: str) -> dict[str, Number]:
-    """Return shares of the budget that are given in words, "name=share,name=share"."""
-    pairs = [pair.partition("=") for pair in text.split(",")]
-    return {name.strip(): share.strip() for name, _, share in pairs}
+def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return tables one below the other; with more than one, ``set`` says which set each belongs to."""
+    if len(frames) == 1:
+        return frames[0]
+    return pd.concat([each.assign(set=number) for number, each in enumerate(frames, start=1)], ignore_index=True)
 
 
-def _law_of(mechanism: Modips, design: StatisticPlan) -> str:
-    """Return what the mechanism does, for the disclosure board."""
-    each = mechanism.n_sanitizations
-    names = {type(statistic).__name__ for statistic in design.statistics.values()}
-    known = [words for name, words in STATISTIC_WORDS.items() if name in names]
-    noise = (
-        "independent discrete Laplace noise of scale (sensitivity / its share of epsilon) is added to each number that "
-        "isn't public"
-        if mechanism.kind == "pure"
-        else "independent discrete Gaussian noise is added to each number that isn't public, and losses are added up "
-        "as zero-concentrated ones"
-    )
-    repeated = f" This is done {each} times, once for each set, each with its part of the budget." if each > 1 else ""
-    return (
-        f"Bounded statistics of the table ({', '.join(known)}) are worked out in whole numbers, and {noise}."
-        f"{repeated} Everything else, Markov chains where there are any, is worked out from these noisy statistics and "
-        "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
-        "guarantee. The model and its priors say what the synthetic records look like; they were not chosen by looking "
-        "at the table."
-    )
+def _published(fitted: PosteriorFit) -> pd.DataFrame:
+    """Return posterior draws as a table, one a row, columns such as ``mu[0, 1]``."""
+    stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    total = stacked.sizes["sample"]
+    taken = np.arange(min(total, MOST_DRAWS)) * max(total // MOST_DRAWS, 1)
+    columns: dict[str, NDArray[Any]] = {}
+    for name, values in stacked.data_vars.items():
+        known = values.to_numpy()[taken]
+        for place in np.ndindex(known.shape[1:]):
+            label = f"{name}[{', '.join(map(str, place))}]" if place else str(name)
+            columns[label] = known[(slice(None), *place)]
+    return pd.DataFrame(columns)
+
+
+def predictive_check(
+    model: StatisticModel,
+    measured: NoisyStatistics,
+    fitted: PosteriorFit,
+    covariates: Mapping[str, NDArray[Any]],
+    public: pd.DataFrame,
+    n_released: int,
+) -> tuple[dict[str, Any], xr.DataTree]:
+    """Simulate noisy statistics from the posterior and compare the published ones with them; reads nothing else.
+
+    Returns
+    -------
+    dict
+        ``posterior``: its parameters, the ``sampler`` (``moves``: chains of moves made for the model, which have no
+        energy), how well chains agree, and ``predictive``: for each statistic the share of
+        entries whose published value lies outside the central 95 % of the simulated ones, the smallest two-sided
+        p-value, and how many standard deviations of the simulated ones the ``furthest`` entry is off their mean.
+    DataTree
+        Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
+        ``observed_data``: the noisy statistics, which are published.
+    """
+    simulated = _simulate(model, measured, fitted, covariates, public)
+    predictive, predicted, observed = {}, {}, {}
+    for name, values in simulated.items():
+        noisy = measured.value(name)
+        below, above = (values <= noisy).mean(axis=0), (values >= noisy).mean(axis=0)
+        p_values = np.minimum(2 * (np.minimum(below, above) * len(values) + 1) / (len(values) + 1), 1.0)
+        low, high = np.quantile(values, [0.025, 0.975], axis=0)
+        spread = values.std(axis=0)
+        off = np.abs(noisy - values.mean(axis=0))[spread > 0] / spread[spread > 0]
+        predictive[name] = {
+            "outside": float(((noisy < low) | (noisy > high)).mean()),
+            "smallest_p": float(p_values.min()),
+            "entries": len(noisy),
+            "furthest": float(off.max(initial=0.0)),
+        }
+        stored = stored_name(name)
+        predicted[stored] = (["chain", "draw", f"{stored} entry"], values[None])
+        observed[stored] = ([f"{stored} entry"], noisy)
+    tree = fitted.tree.copy()
+    tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
+    tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
+    chains = fitted.convergence is not None
+    released = [fitted.draw(number) for number in range(n_released)]
+    rows = listed(Posterior(tree=fitted.tree, released=released, facts={}, independent=not chains))
+    found = {
+        "parameters": rows[:MOST_LISTED],
+        "more": max(0, len(rows) - MOST_LISTED),
+        "draws": int(fitted.tree["posterior"].sizes["draw"]),
+        "chains": int(fitted.tree["posterior"].sizes["chain"]),
+        "sampler": ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws",
+        "convergence": fitted.convergence,
+        "predictive": predictive,
+    }
+    return {"posterior": found}, tree
+
+
+def _simulate(
+    model: StatisticModel,
+    measured: NoisyStatistics,
+    fitted: PosteriorFit,
+    covariates: Mapping[str, NDArray[Any]],
+    public: pd.DataFrame,
+) -> dict[str, FloatArray]:
+    """Return noisy statistics of records at posterior draws, shape (draws, entries), by name."""
+    n = round(number_of_records(measured, settle(measured)))
+    rng = np.random.default_rng(SEED)
+    stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    total = stacked.sizes["sample"]
+    n_draws = max(min(CHECKED_DRAWS, total, MOST_SIMULATED // max(n, 1)), 2)
+    rows: dict[str, list[FloatArray]] = {part.name: [] for part in measured.parts if part.n_noised}
+    for row in np.linspace(0, total - 1, n_draws).astype(int):
+        draw = {str(name): values.to_numpy()[row] for name, values in stacked.data_vars.items()}
+        columns = model.records(draw, RecordRequest(n, covariates), measured.schema, rng)
+        frame = to_records(measured.schema, columns, public, rng)
+        table = Table(frame, measured.schema.without_person())
+        for part in measured.parts:
+            if part.n_noised:
+                exact_values = part.statistic.measure(table).ravel().astype(np.float64)
+                exact_values[: part.n_noised] += part.noise(1, RandomBits(rng))[0]
+                rows[part.name].append(exact_values * part.statistic.unit(measured.schema))
+    return {name: np.array(each) for name, each in rows.items()}

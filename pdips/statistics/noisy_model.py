@@ -1,5 +1,4 @@
-"""What a model of noisy statistics is given: the laws of exact statistics, observed as if exact or through their
-noise."""
+"""What a model of noisy statistics is given: laws of exact statistics, seen through their noise or taken as exact."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -14,8 +13,7 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.statistics import laws
-from pdips.statistics.plan import NoisyStatistics
-from pdips.statistics.post_processing import LEAST_RECORDS, number_of_records, scatter_about, settle
+from pdips.statistics.plan import LEAST_RECORDS, NoisyStatistics, number_of_records, scatter_about, settle
 from pdips.statistics.statistic import Counts
 
 Likelihood = Literal["noise-aware", "plug-in"]
@@ -29,29 +27,17 @@ FAR = 1e9
 LEAST_VARIANCE = 1e-6
 """Added to variances of statistics (records, or units u, squared), so that rounding can't make one negative."""
 
-NOISY, SCALE, USED = "noisy {}", "scale of {}", "used {}"
+USED = "used {}"
 
 
 @dataclass(frozen=True, eq=False)
 class StatisticLaw:
-    """A law that a model stated of exact statistics, or of a quantity that its parameters make.
+    """A law that a model stated of exact statistics, or of a quantity that its parameters make."""
 
-    Parameters
-    ----------
-    law : str
-        The method of :class:`Evidence` that stated it.
-    names : tuple of str
-        The statistics, or what the quantity is called.
-    arguments : mapping of str to Any
-        What the method was given, as graphs or numbers.
-    exact : TensorVariable, optional
-        The exact statistics that it returned.
-    """
-
-    law: str
-    names: tuple[str, ...]
-    arguments: Mapping[str, Any]
-    exact: Any = None
+    law: str  # the method of Evidence that stated it
+    names: tuple[str, ...]  # the statistics, or what the quantity is called
+    arguments: Mapping[str, Any]  # what the method was given, as graphs or numbers
+    exact: Any = None  # the exact statistics that it returned
 
 
 class Evidence:
@@ -73,7 +59,7 @@ class Evidence:
     Units: counts are records; sums and products are of u = (x - middle) / half of the public bounds, in [-1, 1].
     ``stated`` lists the laws that a model stated, ``terms`` the potentials that they became and ``latents`` the free
     variables that stand for something exact or for noise: with its priors, they are all of a model that has no other
-    potentials (:mod:`pdips.statistics.reading`).
+    potentials (:mod:`pdips.statistics.samplers`).
     What is exact is continuous here where it isn't summed over, with the density exp(-abs(noise) / scale) in place of
     the discrete Laplace probabilities, to which it is proportional on the grid.
     """
@@ -98,8 +84,15 @@ class Evidence:
             return float(self.measured.n_records)
         if self._counts:
             return next(iter(self._counts.values())).sum()
-        counted = next(part.name for part in self.measured.parts if isinstance(part.statistic, Counts))
-        return self._counts_of(counted).sum()
+        return self._counts_of(next(iter(self.measured.of(Counts))).name).sum()
+
+    @property
+    def public(self) -> Mapping[str, NDArray[Any]]:
+        """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
+
+        A model that makes numbers of them hands these to :meth:`fixed`.
+        """
+        return self.measured.public
 
     def noisy(self, name: str) -> FloatArray:
         """Return noisy statistics as they are published, shape (entries,)."""
@@ -109,6 +102,14 @@ class Evidence:
         """Return noisy statistics after post-processing, shape (entries,)."""
         self.measured.part(name)
         return self.used[name]
+
+    def law(self, law: str) -> StatisticLaw:
+        """Return the first law of a kind that the model stated."""
+        return self.laws(law)[0]
+
+    def laws(self, law: str) -> list[StatisticLaw]:
+        """Return the laws of a kind that the model stated, in its order."""
+        return [each for each in self.stated if each.law == law]
 
     def multinomial(self, name: str, p: Any) -> Any:
         """State that exact counts are multinomial, and return them.
@@ -146,39 +147,25 @@ class Evidence:
         self._term(f"law of {name}", laws.dirichlet_multinomial(counts, alpha, len(self.used[name])))
         return self._state("dirichlet_multinomial", (name,), counts, alpha=alpha)
 
-    def counts(self, name: str, p: Any = None) -> Any:
-        """Return exact counts without a law, shape (cells,): the model must state one.
-
-        Parameters
-        ----------
-        name : str
-            A :class:`Counts` statistic.
-        p : TensorVariable, shape (cells,), optional
-            Probabilities that counts are near to. They steer chains only.
-        """
-        return self._state("counts", (name,), self._counts_of(name, p))
-
     def _counts_of(self, name: str, p: Any = None) -> Any:
-        part = self.measured.part(name)
-        if name not in self._counts:
-            if not self.aware or not part.n_noised:
-                self._counts[name] = self.fixed(USED.format(name), self.used[name])
-            else:
-                self._counts[name] = self._unknown_counts(name, p)
-        return self._counts[name]
-
-    def _unknown_counts(self, name: str, p: Any = None) -> Any:
-        """Return unknown counts: flat, and observed through their noise. They add up to n if that is public."""
-        n, deviation, used = self.measured.n_records, self.measured.deviation(name), self.used[name]
+        """Return exact counts: as they are, or flat, seen through their noise, and near to ``p`` where that is loud."""
+        if name in self._counts:
+            return self._counts[name]
+        n, used = self.measured.n_records, self.used[name]
+        if not self._is_unknown(name):
+            self._counts[name] = self.fixed(USED.format(name), used)
+            return self._counts[name]
         # A table of one record has no scatter: a total that is counted by itself is above that.
         least = LEAST_RECORDS if n is None and len(used) == 1 else 0
+        deviation = self.measured.deviation(name)
         fixed = laws.steering_counts(self.noisy(name) - least, used - least, deviation, near=p is not None)
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(used) - (n is not None))
         known = {what: self.fixed(f"{what} of {name}", each) for what, each in fixed.items()}
         counts, density = laws.counts_given(moved, p, n, **known)
         self._term(f"flat {name}", density)
         self._noise_on(name, counts + least)
-        return counts + least
+        self._counts[name] = counts + least
+        return self._counts[name]
 
     def observe(self, name: str, law: Any, n: int) -> None:
         """State the law of one exact count, which is summed over.
@@ -194,17 +181,16 @@ class Evidence:
         """
         self._state("observe", (name,), None, of=law, n=n)
         if not self.aware:
-            self._term(f"law of {name}", pm.logp(law, pt.round(self.fixed(USED.format(name), self.used[name])[0])))
-            return
-        if n > MOST_TERMS:
+            density = pm.logp(law, pt.round(self.fixed(USED.format(name), self.used[name])[0]))
+        elif n > MOST_TERMS:
             exact = n * pm.Beta(self._unknown(f"share of {name}"), 1, 1, initval=(self.used[name][0] + 0.5) / (n + 1))
-            self._term(f"law of {name}", pm.logp(law, exact))
+            density = pm.logp(law, exact)
             self._noise_on(name, pt.stack([exact]))
-            return
-        terms = np.arange(n + 1)
-        noisy, scale = self._noisy(name)
-        weights = laws.noise(noisy[0] - terms, scale, self.measured.part(name).law)
-        self._term(f"law of {name}", pt.logsumexp(pm.logp(law, terms) + weights))
+        else:
+            terms, (noisy, scale) = np.arange(n + 1), self._noisy(name)
+            weights = laws.noise(noisy[0] - terms, scale, self.measured.part(name).law)
+            density = pt.logsumexp(pm.logp(law, terms) + weights)
+        self._term(f"law of {name}", density)
 
     def normal(self, names: str | Sequence[str], mean: Any, chol: Any, times: Any = 1.0, between: Any = None) -> Any:
         """State that exact sums are normal, and return them.
@@ -226,9 +212,8 @@ class Evidence:
         -------
         TensorVariable, of the shape of ``mean``
         """
-        single = isinstance(names, str)
         known = (names,) if isinstance(names, str) else tuple(names)
-        d, label, entries = len(known), ", ".join(known), len(self.used[known[0]])
+        d, entries = len(known), len(self.used[known[0]])
         mean, chol = pt.as_tensor(mean).reshape((entries, d)), pt.as_tensor(chol).reshape((d, d))
         between = None if between is None else pt.as_tensor(between).reshape((d,))
         rows = laws.factors(chol, d, times * pt.ones(entries), between)
@@ -241,14 +226,14 @@ class Evidence:
             exact.append(centre + rows[place][place] * moved)
             density.append(of)
             self._noise_on(name, exact[place])
-        self._term(f"law of {label}", sum(density))
-        found = exact[0] if single else pt.stack(exact, axis=1)
+        self._term(f"law of {', '.join(known)}", sum(density))
+        found = exact[0] if isinstance(names, str) else pt.stack(exact, axis=1)
         arguments = {"mean": mean, "chol": chol, "times": times * pt.ones(entries), "between": between}
         return self._state("normal", known, found, **arguments)
 
     def _sums(self, name: str, mean: Any, sd: Any) -> tuple[Any, Any]:
         """Return standardised sums, unknown or not, and their log density."""
-        if not self.aware or not self.measured.part(name).n_noised:
+        if not self._is_unknown(name):
             standard = (self.fixed(USED.format(name), self.used[name]) - mean) / sd
             return standard, -(standard**2).sum() / 2 - pt.log(sd).sum()
         moved = pm.Normal(self._unknown(f"moves of {name}"), 0, 1, shape=len(self.used[name]))
@@ -287,27 +272,23 @@ class Evidence:
                 f"{label}: too few records for this model (their public number leaves {df:g} degrees of "
                 f"freedom, and it needs more than {d - 1}); take a larger table or a simpler model"
             )
-        if self.aware and any(self.measured.part(name).n_noised for name in names):
-            scatter = self._unknown_scatter(names, df, chol, d)
+        if any(self._is_unknown(name) for name in names):
+            deviations = np.array([self.measured.deviation(name) for name in names])
+            centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
+            follow, steps = laws.steering(centre, deviations, number_of_records(self.measured, self.used))
+            moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
+            fixed = {"centre": centre, "follow": follow, "steps": steps}
+            known = {name: self.fixed(f"{name} of {label}", each) for name, each in fixed.items()}
+            factor, density = laws.scatter_given(moved, chol, df, d=d, **known)
+            scatter = pt.dot(factor, factor.T)
             for name, row, column in zip(names, rows, columns, strict=True):
                 self._noise_on(name, pt.stack([scatter[row, column] + about[row, column]]))
-            return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
-        exact = pt.concatenate([self.fixed(USED.format(name), self.used[name]) for name in names])
-        scatter = laws.symmetric(exact, d) - about
-        self._term(f"law of {label}", laws.wishart(scatter, df, chol, d))
-        return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
-
-    def _unknown_scatter(self, names: Sequence[str], df: Any, chol: Any, d: int) -> Any:
-        label = ", ".join(names)
-        deviations = np.array([self.measured.deviation(name) for name in names])
-        centre = np.linalg.cholesky(scatter_about(self.measured, self.used, names, deviations.max()))
-        follow, steps = laws.steering(centre, deviations, number_of_records(self.measured, self.used))
-        moved = pm.Normal(self._unknown(f"moves of {label}"), 0, 1, shape=len(names))
-        fixed = {"centre": centre, "follow": follow, "steps": steps}
-        known = {name: self.fixed(f"{name} of {label}", each) for name, each in fixed.items()}
-        factor, density = laws.scatter_given(moved, chol, df, d=d, **known)
+        else:
+            exact = pt.concatenate([self.fixed(USED.format(name), self.used[name]) for name in names])
+            scatter = laws.symmetric(exact, d) - about
+            density = laws.wishart(scatter, df, chol, d)
         self._term(f"law of {label}", density)
-        return pt.dot(factor, factor.T)
+        return self._state("wishart", tuple(names), scatter, df=pt.as_tensor(df), chol=chol, about=about)
 
     def gaussian(self, names: Sequence[str], mean: Any, covariance: Any) -> None:
         """State that exact statistics, all entries one after the other, are jointly normal, and integrate them out.
@@ -316,10 +297,8 @@ class Evidence:
         ----------
         names : sequence of str
             Statistics.
-        mean : TensorVariable, shape (all entries,)
-            Evidence the parameters.
-        covariance : TensorVariable, shape (all entries, all entries)
-            Evidence the parameters, nonnegative definite.
+        mean, covariance : TensorVariable, shape (all entries,) and (all entries, all entries)
+            Given the parameters; the covariance is nonnegative definite.
 
         Notes
         -----
@@ -336,19 +315,16 @@ class Evidence:
     def _spread_by_noise(self, name: str) -> tuple[Any, Any]:
         """Return a statistic as the model sees it, and the variances that noise adds to its entries."""
         part, size = self.measured.part(name), len(self.used[name])
-        adds_up = isinstance(part.statistic, Counts) and self.measured.n_records is not None
-        n_noised = part.n_noised if self.aware else 0
-        if not n_noised:
-            said = size - 1 if adds_up else size
-            return self.fixed(USED.format(name), self.used[name]), pt.as_tensor(
-                np.where(np.arange(size) < said, 0, FAR)
-            )
+        if not self._is_unknown(name):
+            adds_up = isinstance(part.statistic, Counts) and self.measured.n_records is not None
+            own = np.where(np.arange(size) < size - adds_up, 0, FAR)
+            return self.fixed(USED.format(name), self.used[name]), pt.as_tensor(own)
         noisy, scale = self._noisy(name)
         if part.law == "gaussian":
-            own = scale**2 * pt.ones(n_noised)
+            own = scale**2 * pt.ones(part.n_noised)
         else:
-            own = 2 * scale**2 * pm.Exponential(self._unknown(f"variances on {name}"), 1.0, shape=n_noised)
-        return noisy, pt.concatenate([own, pt.full((size - n_noised,), FAR)])
+            own = 2 * scale**2 * pm.Exponential(self._unknown(f"variances on {name}"), 1.0, shape=part.n_noised)
+        return noisy, pt.concatenate([own, pt.full((size - part.n_noised,), FAR)])
 
     def poisson_total(self, name: str) -> Any:
         """Return the number of records: as it is, or where it is protected the mean of a Poisson law, which is flat.
@@ -371,18 +347,21 @@ class Evidence:
         self._term("flat records", moved**2 / 2 + width * moved)
         return base * pt.exp(width * moved)
 
-    @property
-    def public(self) -> Mapping[str, NDArray[Any]]:
-        """The public columns as models read them, shape (records,): codes of levels, or numbers in their own unit.
-
-        A model that makes numbers of them hands these to :meth:`fixed`.
-        """
-        return self.measured.public
-
     def fixed(self, name: str, values: Any) -> Any:
         """Return public numbers as ``pm.Data``, so that a compiled model serves other public columns too."""
         model, self.data[name] = pm.modelcontext(None), np.asarray(values, dtype=float)
         return model.named_vars[name] if name in model.named_vars else pm.Data(name, self.data[name])
+
+    def least_squares(self, loads: Mapping[str, FloatArray], spread: float) -> tuple[FloatArray, FloatArray]:
+        """Return b for which ``loads @ b`` is near the noisy statistics of these names, and a root of its covariance.
+
+        Entries of b are roughly as large as ``spread``. Shapes (p,) and (p, p).
+        """
+        deviations = {name: max(self.measured.deviation(name), 1e-9) for name in loads}
+        weighted = np.vstack([each / deviations[name] for name, each in loads.items()])
+        values = np.concatenate([self.used[name] / deviations[name] for name in loads])
+        precision = weighted.T @ weighted + np.eye(weighted.shape[1]) / spread**2
+        return np.linalg.solve(precision, weighted.T @ values), np.linalg.inv(np.linalg.cholesky(precision)).T
 
     def solved(self, name: str, loads: Mapping[str, FloatArray], spread: float) -> Any:
         """Return the unknown vector b of which statistics are linear functions: flat, and seen through their noise.
@@ -401,10 +380,7 @@ class Evidence:
         TensorVariable, shape (p,)
             Plug-in: the weighted least-squares solution of the noisy ones.
         """
-        deviations = {key: max(self.measured.deviation(key), 1e-9) for key in loads}
-        weighted = np.vstack([each / deviations[key] for key, each in loads.items()])
-        target = np.concatenate([self.used[key] / deviations[key] for key in loads])
-        found, spread_of = laws.least_squares(weighted, target, spread)
+        found, spread_of = self.least_squares(loads, spread)
         centre = self.fixed(f"centre of {name}", found)
         if not self.aware:
             return self._state("solved", tuple(loads), centre, loads=loads)
@@ -424,7 +400,7 @@ class Evidence:
         name : str
             What to call it.
         quantity : TensorVariable
-            SyntheticSets of variables and exact statistics; the Jacobian from these to it must be constant.
+            Made of variables and exact statistics; the Jacobian from these to it must be constant.
         law : TensorVariable
             An unregistered distribution of its shape, or a scalar one for each entry, such as ``pm.Normal.dist(0, 1)``.
         """
@@ -465,45 +441,18 @@ class Evidence:
             raise InputError(f"{name!r}: ridge fits are for neighbours = replace-one and likelihood = noise-aware")
         self._state("ridge_fit", (name,), None, coefficients=pt.as_tensor(coefficients))
 
-    def exact(self, name: str) -> Any:
-        """Return exact statistics without a law, shape (entries,): the model must state one.
-
-        Unknown ones are the noisy ones less noise, which has its law; plug-in ones are constants.
-        """
-        return self._state("exact", (name,), self._about_noisy(name))
-
-    def observe_noise(self, name: str, exact: Any) -> None:
-        """State that noisy statistics are these exact ones, shape (entries,), with noise; nothing if noise is
-        ignored."""
-        self._state("observe_noise", (name,), exact)
-        self._noise_on(name, exact)
+    def _is_unknown(self, name: str) -> bool:
+        return self.aware and self.measured.part(name).n_noised > 0
 
     def _noise_on(self, name: str, exact: Any) -> None:
-        part = self.measured.part(name)
-        if self.aware and part.n_noised:
-            noisy, scale = self._noisy(name)
+        """State that noisy statistics are these exact ones with noise, where that is allowed for."""
+        if self._is_unknown(name):
+            part, (noisy, scale) = self.measured.part(name), self._noisy(name)
             self._term(f"noise on {name}", laws.noise((noisy - exact)[: part.n_noised], scale, part.law).sum())
 
-    def _about_noisy(self, name: str) -> Any:
-        part = self.measured.part(name)
-        if not self.aware or not part.n_noised:
-            return self.fixed(USED.format(name), self.used[name])
-        law = pm.Laplace if part.law == "laplace" else pm.Normal
-        noise = law(self._unknown(f"noise on {name}"), 0, 1, shape=len(self.used[name]))
-        noisy, scale = self._noisy(name)
-        return noisy - scale * noise
-
     def _noisy(self, name: str) -> tuple[Any, Any]:
-        noisy = self.fixed(NOISY.format(name), self.measured.value(name))
-        return noisy, self.fixed(SCALE.format(name), np.asarray(self.measured.scale(name)))
-
-    def law(self, law: str) -> StatisticLaw:
-        """Return the first law of a kind that the model stated."""
-        return self.laws(law)[0]
-
-    def laws(self, law: str) -> list[StatisticLaw]:
-        """Return the laws of a kind that the model stated, in its order."""
-        return [each for each in self.stated if each.law == law]
+        noisy = self.fixed(f"noisy {name}", self.measured.value(name))
+        return noisy, self.fixed(f"scale of {name}", np.asarray(self.measured.scale(name)))
 
     def _term(self, name: str, density: Any) -> None:
         """Add a term to the model's density, and remember that it is one of these."""

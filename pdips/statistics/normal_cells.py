@@ -20,38 +20,18 @@ standard deviations of records are gamma distributed."""
 
 
 class Known(NamedTuple):
-    """What chains are given; scales are standard deviations where noise is normal, and 0 where there is none.
+    """What chains are given; scales are standard deviations where noise is normal, and 0 where there is none."""
 
-    Parameters
-    ----------
-    counts, count_scales : ndarray, shape (cells,)
-        Noisy counts, and the scales of their noise.
-    sums : ndarray, shape (cells, d)
-        Noisy sums by cell.
-    sum_scales : ndarray, shape (d,)
-        Of the noise on each column's.
-    products, product_scales : ndarray, shape (d, d)
-        Noisy sums of products over all records, and the scales of their noise, symmetric.
-    gaussian : bool
-        Whether the noise is normal.
-    alpha : float
-        Of the Dirichlet prior of the cells' shares.
-    priors : ndarray, shape (6, d)
-        Rows as :data:`CENTRE` and those after it.
-    df : float
-        Degrees of freedom of the scatter within cells.
-    """
-
-    counts: FloatArray
+    counts: FloatArray  # noisy counts, shape (cells,)
     count_scales: FloatArray
-    sums: FloatArray
-    sum_scales: FloatArray
-    products: FloatArray
+    sums: FloatArray  # noisy sums by cell, shape (cells, d)
+    sum_scales: FloatArray  # of each column's, shape (d,)
+    products: FloatArray  # noisy sums of products over all records, shape (d, d), symmetric
     product_scales: FloatArray
-    gaussian: bool
-    alpha: float
-    priors: FloatArray
-    df: float
+    gaussian: bool  # whether the noise is normal
+    alpha: float  # of the Dirichlet prior of the cells' shares
+    priors: FloatArray  # shape (6, d), rows as CENTRE and those after it
+    df: float  # degrees of freedom of the scatter within cells
 
 
 class State(NamedTuple):

@@ -1,7 +1,10 @@
-"""Statistics of a table with noise: which part of the budget each gets, how much noise that is, what is published."""
+"""Statistics of a table with noise: which part of the budget each gets, and what post-processing makes of them.
+
+Post-processing reads noisy statistics and public facts: ``noisy`` and ``used`` are published side by side.
+"""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -15,14 +18,14 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
-from pdips.posterior.columns import stand_ins
-from pdips.posterior.records import public_columns
-from pdips.posterior.records import to_frame as to_records
+from pdips.margins.consistency import simplex_projection
+from pdips.posterior.columns import public_columns, stand_ins
+from pdips.posterior.columns import to_frame as to_records
 from pdips.privacy.curator import Curator, Drawing, noisy_counts
 from pdips.privacy.loss import Neighbours, Number, exact, positive
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
-from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums, measured, shipped
+from pdips.statistics.statistic import Counts, Products, Scatter, Statistic, Sums, measured_once, shipped
 
 Law = Literal["laplace", "gaussian"]
 
@@ -36,33 +39,23 @@ MOST_PUBLIC = 10_000
 DIGITS = 10**6
 """Shares of an optimal budget are rounded to this part of one."""
 
+LEAST_VARIANCE = 1e-4
+"""In units of half the range squared: no column has a standard deviation below a hundredth of half its range."""
+
+LEAST_RECORDS = 2
+"""Of a table whose number of records is noisy and counted by itself: a single one has no scatter."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StatisticPart:
-    """One statistic of a plan, and the noise on each of its entries.
-
-    Parameters
-    ----------
-    name : str
-        What the model calls it.
-    statistic : Statistic
-        What is measured.
-    law : {"laplace", "gaussian"}
-        Of the noise.
-    step : Step, optional
-        What is asked of the table, and at which price; None for what is public.
-    n_noised : int
-        How many entries get noise, from the first.
-    follows : bool
-        Whether one more count follows from these and the public number of records.
-    """
+    """One statistic of a plan, and the noise on each of its entries."""
 
     name: str
     statistic: Statistic
     law: Law
-    step: Step | None
-    n_noised: int
-    follows: bool = False
+    step: Step | None  # what is asked of the table, and at which price; None for what is public
+    n_noised: int  # how many entries get noise, from the first
+    follows: bool = False  # whether one more count follows from these and the public number of records
 
     @property
     def scale(self) -> Fraction:
@@ -84,10 +77,8 @@ class StatisticPart:
     def ask(self, curator: Curator) -> IntArray:
         """Return the statistic with its noise, shape (entries,), in whole units."""
         if self.step is None:
-            if self.follows:
-                return np.array([curator.n_records])
-            return self.statistic.measure(curator.public).ravel()
-        noisy = curator.count(self.step, lambda table: measured(self.statistic, table)[: self.n_noised])
+            return np.array([curator.n_records]) if self.follows else self.statistic.measure(curator.public).ravel()
+        noisy = curator.count(self.step, lambda table: measured_once(self.statistic, table)[: self.n_noised])
         if self.follows:  # the last of two counts follows from the first and the public total, so it tells nothing more
             return np.append(noisy, curator.n_records - noisy.sum())
         return noisy
@@ -95,39 +86,17 @@ class StatisticPart:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class NoisyStatistics:
-    """Noisy statistics: public from here on.
-
-    Parameters
-    ----------
-    schema : Schema
-        Of the table.
-    neighbours : {"replace-one", "add-remove"}
-        With replace-one the number of records is public.
-    parts : tuple of StatisticPart
-        What was measured, and with which noise.
-    values : mapping of str to ndarray of int64, shape (entries,)
-        Noisy statistics in whole units.
-    n_records : int, optional
-        Public number of records; None under add-remove.
-    public : mapping of str to ndarray, shape (records,)
-        Public columns as models read them, the same in neighbouring tables.
-    """
+    """Noisy statistics: public from here on."""
 
     schema: Schema
     neighbours: Neighbours
     parts: tuple[StatisticPart, ...]
-    values: Mapping[str, IntArray]
-    n_records: int | None
-    public: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    values: Mapping[str, IntArray]  # noisy statistics in whole units, shape (entries,)
+    n_records: int | None  # public number of records; None under add-remove
+    public: Mapping[str, NDArray[Any]] = field(default_factory=dict)  # public columns as models read them
 
     def part(self, name: str) -> StatisticPart:
-        """Return a part by its name.
-
-        Raises
-        ------
-        InputError
-            If the model asks for a statistic that it hasn't declared.
-        """
+        """Return a part by its name."""
         for part in self.parts:
             if part.name == name:
                 return part
@@ -142,14 +111,17 @@ class NoisyStatistics:
 
     def deviation(self, name: str) -> float:
         """Return the standard deviation of the noise on each noised entry, in the model's unit."""
-        part = self.part(name)
-        return part.standard_deviation * part.statistic.unit(self.schema)
+        step = self.part(name).step
+        return 0.0 if step is None else step.noise.standard_deviation
 
     def scale(self, name: str) -> float:
         """Return the scale of Laplace noise, or the standard deviation of Gaussian noise, in the model's unit."""
-        part = self.part(name)
-        scale = float(part.scale) if part.law == "laplace" else math.sqrt(part.scale)
-        return scale * part.statistic.unit(self.schema)
+        step = self.part(name).step
+        return 0.0 if step is None else step.noise.scale
+
+    def of(self, *kinds: type) -> Iterable[StatisticPart]:
+        """Return the parts whose statistics are of some types."""
+        return (part for part in self.parts if isinstance(part.statistic, kinds))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,10 +130,8 @@ class StatisticPlan:
 
     Parameters
     ----------
-    schema : Schema
-        Of the tables.
-    neighbours : {"replace-one", "add-remove"}
-        Which tables are to look alike.
+    schema, neighbours
+        The tables, and which of them are to look alike.
     statistics : mapping of str to Statistic
         By the names that the model gives them.
     budget : {"equal", "optimal"} or mapping of str to number
@@ -176,7 +146,7 @@ class StatisticPlan:
     schema: Schema
     neighbours: Neighbours
     statistics: Mapping[str, Statistic]
-    budget: Literal["equal", "optimal"] | Mapping[str, Number]
+    budget: str | Mapping[str, Number]
     amount: Fraction
     law: Law
 
@@ -189,37 +159,39 @@ class StatisticPlan:
             object.__setattr__(self, "budget", given)
         for statistic in self.statistics.values():
             statistic.check(self.schema)
-        if not any(self._moved(each) for each in self.statistics.values()):
+        if not self._costly:
             raise InputError("the model's statistics are all public or say nothing: there is nothing to release")
         self.parts  # noqa: B018 - a budget that is none is refused, too
 
     @property
+    def _costly(self) -> list[str]:
+        """The statistics that a person can move."""
+        named = self.statistics.items()
+        return [name for name, each in named if each.sensitivity(self.schema, self.neighbours).l1 > 0]
+
+    @property
     def shares(self) -> dict[str, Fraction]:
         """The part of the budget of each statistic."""
-        costly = [name for name, each in self.statistics.items() if self._moved(each)]
+        costly = self._costly
         if isinstance(self.budget, Mapping):
             given = {name: exact(share, f"the share of {name}") for name, share in self.budget.items()}
             if sorted(given) != sorted(costly) or sum(given.values()) != 1:
                 raise InputError(f"budget must give shares that add up to 1 for each of {', '.join(costly)}")
             return {name: given.get(name, Fraction(0)) for name in self.statistics}
-        if self.budget == "equal":
-            weights = dict.fromkeys(costly, 1)
-        else:
+        weights = dict.fromkeys(costly, 1)
+        if self.budget != "equal":
             wanted = {name: self._wanted(self.statistics[name]) for name in costly}
             total = sum(wanted.values())
             weights = {name: max(round(DIGITS * each / total), 1) for name, each in wanted.items()}
         return {name: Fraction(weights.get(name, 0), sum(weights.values())) for name in self.statistics}
 
     def _wanted(self, statistic: Statistic) -> float:
-        """Return the weight of a statistic, see notes.
+        """Return the weight of a statistic, which makes the sum of relative variances smallest.
 
-        Notes
-        -----
-        The relative variance of an entry is that of its noise over its own when records spread evenly over the schema;
-        that of a statistic, the mean over its entries, so that one with many cells doesn't take all.
-        Noise of scale D / e_c (Laplace) on statistic c makes the sum of a_c / e_c^2 smallest under sum e_c = e at e_c
-        proportional to a_c^(1/3), a_c = D^2 times the mean of reciprocal variances; Gaussian noise, a_c / rho_c, at
-        a_c^(1/2).
+        That of an entry is the variance of its noise over its own when records spread evenly over the schema; that of a
+        statistic, the mean over its entries, so that one with many cells doesn't take all. Noise of scale D / e_c
+        (Laplace) on statistic c makes the sum of a_c / e_c^2 smallest under sum e_c = e at e_c proportional to
+        a_c^(1/3), a_c = D^2 times the mean of reciprocal variances; Gaussian noise, a_c / rho_c, at a_c^(1/2).
         """
         unit, spread = statistic.unit(self.schema), statistic.spread(self.schema)
         moved = statistic.sensitivity(self.schema, self.neighbours)
@@ -227,32 +199,28 @@ class StatisticPlan:
             return float(((float(moved.l1) * unit) ** 2 * (1 / spread).mean()) ** (1 / 3))
         return math.sqrt(float(moved.l2_squared) * unit**2 * (1 / spread).mean())
 
-    def _moved(self, statistic: Statistic) -> bool:
-        """Whether a person can move a statistic at all."""
-        return statistic.sensitivity(self.schema, self.neighbours).l1 > 0
-
     @cached_property
     def parts(self) -> tuple[StatisticPart, ...]:
         """The statistics with their noise."""
-        return tuple(self._part(name, self.statistics[name], share) for name, share in self.shares.items())
-
-    def _part(self, name: str, statistic: Statistic, share: Fraction) -> StatisticPart:
-        counts, n_entries = isinstance(statistic, Counts), math.prod(statistic.shape(self.schema))
-        n_noised = statistic.n_noised(self.schema, self.neighbours) if isinstance(statistic, Counts) else n_entries
-        step = None
-        if self._moved(statistic):
-            moved, unit = statistic.sensitivity(self.schema, self.neighbours), statistic.unit(self.schema)
-            price = self.amount * share
-            step = Step(name=f"noise on {name}", sensitivity=moved, price=price, law=self.law, counts=name, unit=unit)
-        follows = counts and n_noised == n_entries - 1
-        return StatisticPart(
-            name=name,
-            statistic=statistic,
-            law=self.law,
-            step=step,
-            n_noised=n_noised if step is not None else 0,
-            follows=follows,
-        )
+        found, schema = [], self.schema
+        for name, share in self.shares.items():
+            statistic = self.statistics[name]
+            n_entries = math.prod(statistic.shape(schema))
+            n_noised = statistic.n_noised(schema, self.neighbours) if isinstance(statistic, Counts) else n_entries
+            step, moved = None, statistic.sensitivity(schema, self.neighbours)
+            if moved.l1 > 0:
+                asked, unit, price = f"noise on {name}", statistic.unit(schema), self.amount * share
+                step = Step(name=asked, sensitivity=moved, price=price, law=self.law, counts=name, unit=unit)
+            part = StatisticPart(
+                name=name,
+                statistic=statistic,
+                law=self.law,
+                step=step,
+                n_noised=0 if step is None else n_noised,
+                follows=isinstance(statistic, Counts) and n_noised == n_entries - 1,
+            )
+            found.append(part)
+        return tuple(found)
 
     def priced(self, **settings: Any) -> Plan:
         """Return what is asked of the table with its price; ``settings`` are those of :class:`Plan`."""
@@ -266,7 +234,13 @@ class StatisticPlan:
         n = curator.n_records if curator.n_public else None
         # sorted: the table's own order tells nothing
         public = public_columns(curator.public)[1] if self.schema.public_columns else {}
-        return self._measured(values, n, public)
+        return self._noisy(values, n, public)
+
+    def _noisy(
+        self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]
+    ) -> NoisyStatistics:
+        known: dict[str, Any] = {"schema": self.schema, "neighbours": self.neighbours, "parts": self.parts}
+        return NoisyStatistics(**known, values=values, n_records=n, public=public)
 
     def sanitize(self, table: Table, bits: RandomBits) -> NoisyStatistics:
         """Return noisy statistics of a table that is no confidential one, such as made-up records."""
@@ -275,129 +249,178 @@ class StatisticPlan:
     def tried(self, n_records: int | None = None) -> NoisyStatistics:
         """Return noisy statistics of stand-ins, measured and noised as a table's are, to try a model on.
 
-        Parameters
-        ----------
-        n_records : int, optional
-            Number of records, where it is public.
-
-        Notes
-        -----
-        Stand-ins and noise are functions of the schema and the settings. For more than ``MADE_UP`` records without
-        public columns, statistics of so many are scaled.
+        Stand-ins and noise are functions of the schema, the settings and the number of records, where it is public. For
+        more than ``MADE_UP`` records without public columns, statistics of so many are scaled.
         """
         n = MADE_UP if n_records is None or self.neighbours == "add-remove" else n_records
         rows = min(n, MOST_PUBLIC if self.schema.public_columns else MADE_UP)
-        values = stand_ins(self.schema, rows)
-        frame = to_records(self.schema, values, pd.DataFrame(), np.random.default_rng(0))
+        frame = to_records(self.schema, stand_ins(self.schema, rows), pd.DataFrame(), np.random.default_rng(0))
         if self.schema.records.person is not None:
             frame[self.schema.records.person] = np.arange(rows)
-        table = Table(frame, self.schema)
-        noisy = self.sanitize(table, RandomBits(np.random.default_rng(0)))
+        noisy = self.sanitize(Table(frame, self.schema), RandomBits(np.random.default_rng(0)))
         if self.schema.public_columns or n <= rows:
             return noisy
-        return replace(noisy, values=self._scaled(noisy, n / rows), n_records=noisy.n_records and n)
-
-    def _scaled(self, measured: NoisyStatistics, times: float) -> dict[str, IntArray]:
-        sums = (Counts, Sums, Products, Scatter)
-        return {
-            part.name: np.rint(measured.values[part.name] * times).astype(np.int64)
-            if isinstance(part.statistic, sums)
-            else measured.values[part.name]
-            for part in self.parts
-        }
+        values = dict(noisy.values)
+        for part in noisy.of(Counts, Sums, Products, Scatter):
+            values[part.name] = np.rint(values[part.name] * (n / rows)).astype(np.int64)
+        return replace(noisy, values=values, n_records=noisy.n_records and n)
 
     def made_up(self, n_records: int | None = None) -> NoisyStatistics:
         """Return even statistics of nobody, without noise."""
         n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
         for part in self.parts:
-            whole = part.statistic.shape(self.schema)
-            even = (n or MADE_UP) // math.prod(whole) if isinstance(part.statistic, Counts) else 0
-            values[part.name] = np.full(math.prod(whole), even, dtype=np.int64)
+            whole = math.prod(part.statistic.shape(self.schema))
+            even = (n or MADE_UP) // whole if isinstance(part.statistic, Counts) else 0
+            values[part.name] = np.full(whole, even, dtype=np.int64)
         made_up = stand_ins(self.schema, MADE_UP)
-        return self._measured(values, n, {name: made_up[name] for name in self.schema.public_columns})
-
-    def _measured(
-        self, values: Mapping[str, IntArray], n: int | None, public: Mapping[str, NDArray[Any]]
-    ) -> NoisyStatistics:
-        return NoisyStatistics(
-            schema=self.schema,
-            neighbours=self.neighbours,
-            parts=self.parts,
-            values=values,
-            n_records=n,
-            public=public,
-        )
+        return self._noisy(values, n, {name: made_up[name] for name in self.schema.public_columns})
 
     def restored(self, frame: pd.DataFrame) -> NoisyStatistics:
-        """Return noisy statistics that were published, see :func:`to_frame`.
-
-        Raises
-        ------
-        InputError
-            If the table has other statistics than this plan.
-        """
-        noisy = {str(name): each["noisy"].to_numpy() for name, each in frame.groupby("statistic", sort=False)}
-        n = int(noisy.pop(RECORDS)[0]) if self.neighbours == "replace-one" and RECORDS in noisy else None
+        """Return noisy statistics that were published by :func:`to_frame`; refuse those of another plan."""
+        rows = {str(name): each for name, each in frame.groupby("statistic", sort=False)}
+        counted = rows.pop(RECORDS) if self.neighbours == "replace-one" and RECORDS in rows else None
         sizes = {part.name: math.prod(part.statistic.shape(self.schema)) for part in self.parts}
-        if {name: len(each) for name, each in noisy.items()} != sizes:
+        if {name: len(each) for name, each in rows.items()} != sizes:
             raise InputError("the release has other statistics than the model declares")
-        unnoised = self.made_up()
-        if not all(
-            math.isclose(unnoised.scale(part.name), _scales(frame, part.name), rel_tol=1e-9) for part in self.parts
-        ):
-            raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
-        values = {
-            part.name: np.rint(noisy[part.name] / part.statistic.unit(self.schema)).astype(np.int64)
-            for part in self.parts
-        }
-        return self._measured(values, n, {})
+        values = {}
+        for part in self.parts:
+            scale = 0.0 if part.step is None else part.step.noise.scale
+            if not math.isclose(scale, float(rows[part.name]["scale"].iloc[0]), rel_tol=1e-9):
+                raise InputError("the noise of the release is not what these settings give: epsilon or budget differ")
+            unit = part.statistic.unit(self.schema)
+            values[part.name] = np.rint(rows[part.name]["noisy"].to_numpy() / unit).astype(np.int64)
+        return self._noisy(values, None if counted is None else int(counted["noisy"].iloc[0]), {})
 
 
 def to_frame(measured: NoisyStatistics, used: Mapping[str, FloatArray]) -> pd.DataFrame:
-    """Return noisy statistics as a table to be published.
+    """Return noisy statistics as a table to be published, beside what post-processing made of them.
 
-    Parameters
-    ----------
-    measured : NoisyStatistics
-        What was measured.
-    used : mapping of str to ndarray
-        What post-processing made of it.
-
-    Returns
-    -------
-    DataFrame
-        First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels,
-        "; " between them), ``noisy`` and ``used`` in the model's unit (records, or sums of u = (x - middle) / half of
-        the public bounds), ``noise`` (law), ``scale`` and ``standard_deviation`` of the noise in the same unit.
+    First the number of records, ``n``, where it is public. Then one row an entry: ``statistic``, ``cell`` (levels, "; "
+    between them), ``noisy`` and ``used`` in the model's unit (records, or sums of u = (x - middle) / half of the public
+    bounds), ``noise`` (law), ``scale`` and ``standard_deviation`` of the noise in the same unit.
     """
-    frames: Sequence[pd.DataFrame] = [_one(measured, part, used[part.name]) for part in measured.parts]
-    if measured.n_records is None:
-        return pd.concat(frames, ignore_index=True)
-    n = float(measured.n_records)
-    public = {"statistic": RECORDS, "cell": "", "noisy": n, "used": n, "noise": "none", "scale": 0.0}
-    first = pd.DataFrame([{**public, "standard_deviation": 0.0}])
-    return pd.concat([first, *frames], ignore_index=True)
-
-
-def _scales(frame: pd.DataFrame, name: str) -> float:
-    """Return the scale of the noise on the first entry of a statistic, as published."""
-    return float(frame.loc[frame["statistic"] == name, "scale"].iloc[0])
-
-
-def _one(measured: NoisyStatistics, part: StatisticPart, used: FloatArray) -> pd.DataFrame:
-    labels = part.statistic.labels(measured.schema)
-    cells = ["; ".join(f"{name} = {level}" for name, level in row.items()) for row in labels.to_dict("records")]
-    n = len(measured.values[part.name])
-    noised = np.arange(n) < part.n_noised
-    return pd.DataFrame(
-        {
+    frames = []
+    if measured.n_records is not None:
+        n = float(measured.n_records)
+        public = {"statistic": RECORDS, "cell": "", "noisy": n, "used": n, "noise": "none", "scale": 0.0}
+        frames.append(pd.DataFrame([{**public, "standard_deviation": 0.0}]))
+    for part in measured.parts:
+        labels = part.statistic.labels(measured.schema)
+        cells = ["; ".join(f"{name} = {level}" for name, level in row.items()) for row in labels.to_dict("records")]
+        n_entries = len(measured.values[part.name])
+        noised = np.arange(n_entries) < part.n_noised
+        columns = {
             "statistic": part.name,
-            "cell": cells if cells else [""] * n,
+            "cell": cells if cells else [""] * n_entries,
             "noisy": measured.value(part.name),
-            "used": used,
+            "used": used[part.name],
             "noise": np.where(noised, f"discrete {part.law}", "none"),
             "scale": np.where(noised, measured.scale(part.name), 0.0),
             "standard_deviation": np.where(noised, measured.deviation(part.name), 0.0),
         }
-    )
+        frames.append(pd.DataFrame(columns))
+    return pd.concat(frames, ignore_index=True)
+
+
+def settle(measured: NoisyStatistics) -> dict[str, FloatArray]:
+    """Return what plug-in models use in place of exact statistics, and where noise-aware chains start.
+
+    Counts are moved to the nearest that are at least 0 (at least 1 where sums are taken in the same cells) and add up
+    to n; sums to at most one a record; the matrix of sums of squares and products about the cells' means to the nearest
+    one that is positive. In the model's units, shape (entries,).
+    """
+    used = {part.name: _counts(measured, part) for part in measured.of(Counts)}
+    total = number_of_records(measured, used)
+    for part in measured.parts:
+        noisy, kind = measured.value(part.name), type(part.statistic)
+        if kind is Sums:
+            most = _sizes(measured, part, used, total)
+            used[part.name] = np.clip(noisy, -most, most)
+        elif kind is Scatter:
+            used[part.name] = np.clip(noisy, LEAST_VARIANCE * total, total)
+        elif kind is Products:
+            used[part.name] = np.clip(noisy, -total, total)
+        elif kind is not Counts:
+            used[part.name] = noisy
+    pairs = {_of(part): part.name for part in measured.of(Products) if not _by(part)}
+    names, summed = sorted({name for pair in pairs for name in pair}), {_of(part) for part in measured.of(Sums)}
+    if not names or not all(name in summed and (name, name) in pairs for name in names):
+        return used
+    of_means = {pair: _of_means(measured, used, pair) for pair in pairs}
+    places = {(x, y): (names.index(x), names.index(y)) for x, y in pairs}
+    about = np.zeros((len(names), len(names)))
+    for pair, (i, j) in places.items():
+        about[i, j] = about[j, i] = used[pairs[pair]][0] - of_means[pair]
+    nearest = nearest_positive(about, LEAST_VARIANCE * total)
+    return used | {pairs[pair]: np.array([nearest[place] + of_means[pair]]) for pair, place in places.items()}
+
+
+def number_of_records(measured: NoisyStatistics, used: Mapping[str, FloatArray]) -> float:
+    """Return the public number of records, or what noisy counts say of it, at least 1."""
+    if measured.n_records is not None:
+        return float(measured.n_records)
+    totals = [used[part.name].sum() for part in measured.of(Counts)]
+    return max(totals[0], 1.0) if totals else 1.0
+
+
+def _by(part: StatisticPart) -> Any:
+    """Return the columns that a part counts or sums by."""
+    return getattr(part.statistic, "by", ())
+
+
+def _of(part: StatisticPart) -> Any:
+    """Return the column that a part sums, or the two that it multiplies."""
+    return getattr(part.statistic, "of", None)
+
+
+def _counts(measured: NoisyStatistics, part: StatisticPart) -> FloatArray:
+    noisy, n = measured.value(part.name), measured.n_records
+    if not part.n_noised:
+        return noisy
+    least = float(any(_by(each) == _by(part) for each in measured.of(Sums)))
+    if n is None:
+        return np.maximum(noisy, LEAST_RECORDS if len(noisy) == 1 else max(least, 1 / len(noisy)))
+    least = min(least, n / len(noisy))
+    return least + simplex_projection(noisy - least, np.array([n - least * len(noisy)]))
+
+
+def _sizes(measured: NoisyStatistics, part: StatisticPart, used: Mapping[str, FloatArray], total: float) -> FloatArray:
+    """Return how many records there are in each of the cells that a part sums over, as far as counts say."""
+    for counts in measured.of(Counts):
+        if _by(counts) == _by(part):
+            return used[counts.name]
+    return np.full(len(measured.values[part.name]), total)
+
+
+def _of_means(measured: NoisyStatistics, used: Mapping[str, FloatArray], pair: tuple[str, str]) -> float:
+    """Return what the means add to a sum of products, sum_k T_k T_k' / n_k; 0 if they weren't measured alike."""
+    sums = {_of(part): part for part in measured.of(Sums)}
+    if not all(name in sums for name in pair):
+        return 0.0
+    x, y = (used[sums[name].name] for name in pair)
+    size = np.maximum(_sizes(measured, sums[pair[0]], used, number_of_records(measured, used)), 1e-9)
+    return float((x * y / size).sum()) if len(x) == len(y) else 0.0
+
+
+def scatter_about(
+    measured: NoisyStatistics, used: Mapping[str, FloatArray], names: Sequence[str], least: float = 0.0
+) -> FloatArray:
+    """Return the settled sums of squares and products about the means as a positive matrix, shape (d, d).
+
+    ``names`` are of the products, the lower triangle row by row. No eigenvalue is below ``least``, nor below
+    :data:`LEAST_VARIANCE` of a record.
+    """
+    rows, columns = np.tril_indices(int(np.sqrt(2 * len(names))))
+    found = np.zeros((rows[-1] + 1, rows[-1] + 1))
+    for name, row, column in zip(names, rows, columns, strict=True):
+        value = used[name][0] - _of_means(measured, used, _of(measured.part(name)))
+        found[row, column] = found[column, row] = value
+    return nearest_positive(found, max(least, LEAST_VARIANCE * number_of_records(measured, used)))
+
+
+def nearest_positive(matrix: FloatArray, least: float) -> FloatArray:
+    """Return the nearest symmetric matrix without eigenvalues below ``least``, shape (d, d)."""
+    values, vectors = np.linalg.eigh(matrix)
+    nearest: FloatArray = (vectors * np.maximum(values, least)) @ vectors.T
+    return nearest

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from scipy import special, stats
 
 from pdips.arrays import FloatArray
-from pdips.data.schema import Schema
-from pdips.statistics.logistic import Logistic
+from pdips.statistics.logistic import Logistic, information
 from pdips.statistics.noisy_model import Evidence
 from pdips.statistics.statistic import unit_of
 
@@ -30,21 +29,12 @@ LEAST_REST = 2.0**-1014
 class Regression:
     """What a regression's posterior depends on.
 
-    Parameters
-    ----------
-    gram : ndarray, shape (p, p)
-        X'X.
-    covariance : ndarray, shape (p, p)
-        Of least-squares coefficients b about true ones, over the variance of a record.
-    df : float
-        Degrees of freedom of the sum of squared residuals, at least 2.
-    width, spread : float
-        The coefficients are N(centre, width^2), the standard deviation s of a record half-normal with scale ``spread``.
-    centre : float
-        Of the prior of each coefficient.
+    The coefficients are N(centre, width^2), the standard deviation s of a record half-normal with scale ``spread``.
+    Least-squares coefficients b have s^2 times ``covariance`` about true ones, and the sum of squared residuals ``df``
+    degrees of freedom, at least 2.
     """
 
-    gram: FloatArray
+    gram: FloatArray  # X'X, shape (p, p)
     covariance: FloatArray
     df: float
     width: float
@@ -75,22 +65,13 @@ class Regression:
 
 @dataclass(frozen=True, kw_only=True)
 class NoisyMoments:
-    """Noisy sums ``loads @ b`` and sum of squares, with the scales of their noise.
+    """Noisy sums, which are ``loads @ b`` exactly, and the noisy sum of squares of the outcome.
 
-    Parameters
-    ----------
-    loads : ndarray, shape (entries, p)
-        Exact sums are ``loads @ b``.
-    sums, scales : ndarray, shape (entries,)
-        Noisy sums, and the scales of the noise on each.
-    squares, scale : float
-        The noisy sum of squares of the outcome, and the scale of its noise.
-    law : {"laplace", "gaussian"}
-        Of the noise; scales are standard deviations where it is normal.
+    Scales are those of the noise; where that is normal, its standard deviations.
     """
 
-    loads: FloatArray
-    sums: FloatArray
+    loads: FloatArray  # shape (entries, p)
+    sums: FloatArray  # shape (entries,)
     scales: FloatArray
     squares: float
     scale: float
@@ -144,23 +125,11 @@ def noise_aware(
 ) -> tuple[FloatArray, FloatArray] | None:
     """Draw coefficients, shape (draws, p), and s given noisy statistics; None where chains hardly move.
 
-    Parameters
-    ----------
-    model : Regression
-        Laws of the exact statistics.
-    noisy : NoisyMoments
-        Noisy statistics.
-    n_draws : int
-        Number of chains, each of which gives its last state.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Notes
-    -----
-    Laplace noise is normal with variances that are exponential (Andrews and Mallows, 1974; Park and Casella, 2008).
-    Given these, b is proposed from the normal law that the noisy sums and a prior leave, the sum of squared residuals
-    from what the noisy squares then leave for it, above 0, and s given that under a flat prior; the Metropolis weight
-    is what proposals leave out. Further moves propose residuals and s from their prior, and b alone.
+    Each of ``n_draws`` chains gives its last state. Laplace noise is normal with variances that are exponential
+    (Andrews and Mallows, 1974; Park and Casella, 2008). Given these, b is proposed from the normal law that the noisy
+    sums and a prior leave, the sum of squared residuals from what the noisy squares then leave for it, above 0, and s
+    given that under a flat prior; the Metropolis weight is what proposals leave out. Further moves propose residuals
+    and s from their prior, and b alone.
     """
     own, basis, middle = model.basis()
     inside, turned = basis.T @ model.gram @ basis, noisy.loads @ basis
@@ -234,35 +203,7 @@ NODES = 256
 TUNE, THIN = 500, 2
 NEWTON = 12
 PASSES = 5
-"""How often the information is worked out again at the coefficients found."""
-
-
-@dataclass(frozen=True)
-class Population:
-    """Records that stand for a population: columns as models read them, each row with its weight.
-
-    Parameters
-    ----------
-    values : mapping of str to ndarray, shape (rows,)
-        Numbers and codes of levels.
-    weights : ndarray, shape (rows,)
-        Their sum is 1.
-    """
-
-    values: Mapping[str, NDArray[np.float64]]
-    weights: FloatArray
-
-    @classmethod
-    def of(cls, names: Sequence[str], numbers: FloatArray) -> "Population":
-        """Return equally weighed rows of numbers, shape (rows, columns)."""
-        return cls(dict(zip(names, numbers.T, strict=True)), np.full(len(numbers), 1 / len(numbers)))
-
-    def with_levels(self, name: str, shares: FloatArray) -> "Population":
-        """Return each row once for each level of a column, weighed by its probability, shape (rows, levels)."""
-        rows, levels = shares.shape
-        values = {column: np.repeat(each, levels) for column, each in self.values.items()}
-        values[name] = np.tile(np.arange(levels, dtype=np.float64), rows)
-        return Population(values, np.repeat(self.weights, levels) * shares.ravel())
+"""How often coefficients are drawn about the mean of those before."""
 
 
 def draw_fits(
@@ -270,16 +211,8 @@ def draw_fits(
 ) -> dict[str, NDArray[Any]]:
     """Return posterior draws with those of the coefficients of ridge fits, each given the population before it.
 
-    Parameters
-    ----------
-    given : Evidence
-        On which the model was built.
-    priors : sequence of (str, float)
-        What the coefficients of each fit are called, and the standard deviation of their normal prior about 0.
-    draws : mapping of str to ndarray, shape (draws, ...)
-        Of everything else; the coefficients among them are from their prior.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
+    ``priors`` are what the coefficients of each fit are called, and the standard deviation of their normal prior about
+    0; ``draws``, shape (draws, ...), are of everything else.
     """
     found = dict(draws)
     if not priors:
@@ -287,16 +220,28 @@ def draw_fits(
     measured, schema, columns = given.measured, given.schema, given.population_columns
     mean, covariance = (found[each].mean(axis=0) for each in given.population_law)
     u = nodes(mean, covariance)
-    rows = Population.of(columns, np.column_stack([unit_of(schema, z).back(u[:, i]) for i, z in enumerate(columns)]))
-    n_draws = len(next(iter(found.values())))
+    # The population: columns as models read them, and the weight of each row
+    values: dict[str, FloatArray] = {z: unit_of(schema, z).back(u[:, place]) for place, z in enumerate(columns)}
+    weights, n_draws = np.full(len(u), 1 / len(u)), len(next(iter(found.values())))
     for each, (coefficients, size) in zip(given.laws("ridge_fit"), priors, strict=True):
-        [fitted] = each.names
-        part = measured.part(fitted)
-        noise = (measured.scale(fitted), part.law == "gaussian")
+        [name] = each.names
+        part = measured.part(name)
         fit: Logistic = part.statistic  # type: ignore[assignment]
-        law = (given.noisy(fitted), *noise, round(float(given.n)), size, n_draws)
-        found[coefficients], shares = draw_coefficients(fit, schema, rows, *law, rng)
-        rows = rows.with_levels(fit.outcome, shares)
+        shape, design, noisy = fit.shape(schema), fit.design(values, schema), given.noisy(name)
+        noise = (measured.scale(name), part.law == "gaussian")
+        n, kappa, centre = round(float(given.n)), float(fit.kappa), np.zeros(noisy.shape)
+        for number in range(PASSES):
+            wanted = n_draws if number == PASSES - 1 else max(n_draws // 4, 100)
+            matrix, fitted, covariance = linearised(design, weights, centre.reshape(shape), n, kappa)
+            moved = noisy - fitted + matrix @ centre
+            drawn = _gibbs(matrix, covariance, moved, *noise, size, wanted, rng)
+            centre = drawn.mean(axis=0)
+        found[coefficients] = drawn.reshape(-1, *shape)
+        shares = level_shares(design, centre.reshape(shape))
+        rows, levels = shares.shape  # from here on each row stands once for each level of the outcome
+        values = {column: np.repeat(known, levels) for column, known in values.items()}
+        values[fit.outcome] = np.tile(np.arange(levels, dtype=np.float64), rows)
+        weights = np.repeat(weights, levels) * shares.ravel()
     return found
 
 
@@ -312,101 +257,31 @@ def level_shares(design: FloatArray, coefficients: FloatArray) -> FloatArray:
     return np.asarray(special.softmax(np.column_stack([np.zeros(len(logits)), logits]), axis=1))
 
 
-def information(design: FloatArray, shares: FloatArray, weights: FloatArray) -> FloatArray:
-    """Return the information of one record about the coefficients, logit by logit, shape (p, p)."""
-    inner = shares[:, 1:]
-    spread = np.einsum("ra,ab->rab", inner, np.eye(inner.shape[1])) - inner[:, :, None] * inner[:, None, :]
-    whole = np.einsum("r,rab,ri,rj->aibj", weights, spread, design, design)
-    size = inner.shape[1] * design.shape[1]
-    return np.asarray(whole.reshape(size, size))
+def linearised(
+    design: FloatArray, weights: FloatArray, coefficients: FloatArray, n: int, kappa: float
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Return what the ridge fit of n records is near some coefficients: its slope, mean and covariance.
 
-
-def draw_coefficients(
-    statistic: Logistic,
-    schema: Schema,
-    rows: Population,
-    noisy: FloatArray,
-    scale: float,
-    gaussian: bool,
-    n: int,
-    prior_scale: float,
-    n_draws: int,
-    rng: np.random.Generator,
-) -> tuple[FloatArray, FloatArray]:
-    """Draw coefficients given a noisy ridge fit, and say what shares of levels they mean.
-
-    Parameters
-    ----------
-    statistic : Logistic
-        The fit.
-    schema : Schema
-        Of the table.
-    rows : Population
-        The population: numbers, and columns with levels before this one.
-    noisy : ndarray, shape (coefficients,)
-        The noisy fit.
-    scale : float
-        Of its noise; 0 to take it as if exact.
-    gaussian : bool
-        Whether the noise is normal.
-    n : int
-        Number of records.
-    prior_scale : float
-        Standard deviation of the normal prior of each coefficient.
-    n_draws : int
-        Number of draws.
-    rng : numpy.random.Generator
-        Randomness, which protects nothing here.
-
-    Returns
-    -------
-    draws : ndarray, shape (n_draws, logits, coefficients)
-    shares : ndarray, shape (rows, levels)
-        At the mean of the draws.
-
-    Notes
-    -----
     The fit of many records with coefficients beta is b(beta), where n E[(p(beta) - p(b)) x] = kappa b. To first order
     about beta_0 the fit of n records is normal(b(beta_0) + S I (beta - beta_0), S I S) with I the information at beta_0
-    and S the inverse of kappa plus that at b(beta_0); beta_0 is the posterior mean, found in ``PASSES`` rounds.
+    and S the inverse of kappa plus that at b(beta_0).
     """
-    shape, design = statistic.shape(schema), statistic.design(rows.values, schema)
-    kappa, centre = float(statistic.kappa), np.zeros(noisy.shape)
-    for last in range(PASSES):
-        shares = level_shares(design, centre.reshape(shape))
-        fit, shrunk = population_fit(design, shares, rows.weights, n, kappa)
-        whole = n * information(design, shares, rows.weights) + 1e-9 * np.eye(len(noisy))
-        matrix = shrunk @ whole
-        wanted = n_draws if last == PASSES - 1 else max(n_draws // 4, 100)
-        moved = noisy - fit + matrix @ centre
-        draws = _gibbs(matrix, matrix @ shrunk, moved, scale, gaussian, prior_scale, wanted, rng)
-        centre = draws.mean(axis=0)
-    return draws.reshape(-1, *shape), level_shares(design, centre.reshape(shape))
+    shares = level_shares(design, coefficients)
+    fit, shrunk = population_fit(design, shares, weights, n, kappa)
+    matrix = shrunk @ (n * information(design, shares.T[1:], weights) + 1e-9 * np.eye(len(fit)))
+    return matrix, fit, matrix @ shrunk
 
 
 def population_fit(
     design: FloatArray, shares: FloatArray, weights: FloatArray, n: int, kappa: float
 ) -> tuple[FloatArray, FloatArray]:
-    """Return the ridge fit of n records that are as the population is, and the inverse of its curvature.
-
-    Parameters
-    ----------
-    design : ndarray, shape (rows, coefficients)
-    shares : ndarray, shape (rows, levels)
-        Probabilities of the outcome's levels.
-    weights : ndarray, shape (rows,)
-        Of the rows; they add up to 1.
-    n : int
-        Number of records.
-    kappa : float
-        Strength of the ridge.
-    """
+    """Return the ridge fit of n records that are as the population is, and the inverse of its curvature."""
     logits, d = shares.shape[1] - 1, design.shape[1]
     fit = np.zeros(logits * d)
     for _ in range(NEWTON):
         now = level_shares(design, fit.reshape(logits, d))
         score = n * ((weights[:, None] * (shares - now)[:, 1:]).T @ design).ravel() - kappa * fit
-        shrunk = np.linalg.inv(n * information(design, now, weights) + kappa * np.eye(logits * d))
+        shrunk = np.linalg.inv(n * information(design, now.T[1:], weights) + kappa * np.eye(logits * d))
         fit = fit + shrunk @ score
     return fit, shrunk
 

@@ -6,7 +6,7 @@ draws.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,12 +23,11 @@ from pdips.arrays import FloatArray
 from pdips.convergence import ROUNDS, Convergence
 from pdips.errors import InputError
 from pdips.statistics.exact_counts import draw_shares
-from pdips.statistics.general_location import cell_statistics, draw_cells
-from pdips.statistics.laws import evenly, factor_of, least_squares
+from pdips.statistics.general_location import draw_cells
+from pdips.statistics.laws import evenly, factor_of
 from pdips.statistics.logistic import Logistic
 from pdips.statistics.noisy_model import Evidence, StatisticLaw
-from pdips.statistics.plan import StatisticPart
-from pdips.statistics.post_processing import LEAST_VARIANCE
+from pdips.statistics.plan import LEAST_VARIANCE
 from pdips.statistics.regression import NoisyMoments, Regression, noise_aware, plug_in
 
 Draws = Mapping[str, NDArray[Any]]
@@ -39,7 +38,6 @@ KNOWN = {
     pm.Gamma: "gamma",
     pm.Beta: "beta",
     pm.Dirichlet: "dirichlet",
-    pm.Binomial: "binomial",
 }
 LAWS = {type(law.rv_op): name for law, name in KNOWN.items()}
 
@@ -51,17 +49,10 @@ CLOSE = 1e-6
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """The prior of a variable.
+    """The prior of a free variable.
 
-    Parameters
-    ----------
-    variable : TensorVariable
-        The free variable; a quantity of the model for :meth:`Evidence.prior`.
-    law : str
-        "normal" (mean, standard deviation), "half-normal" (location, scale), "gamma" (shape, rate), "beta" (a, b) or
-        "dirichlet" (alpha).
-    constants : tuple of ndarray
-        Its parameters, each of the shape of the variable.
+    ``law`` and ``constants``, each of the shape of the variable: "normal" (mean, standard deviation), "half-normal"
+    (location, scale), "gamma" (shape, rate), "beta" (a, b) or "dirichlet" (alpha).
     """
 
     variable: Any
@@ -98,21 +89,11 @@ class ModelLaws:
         return [each for each in self.given.stated if each.law != "ridge_fit"]
 
     def stated(self, *laws: str) -> list[StatisticLaw] | None:
-        """Return the laws that the model states if they are these, in any order; otherwise None."""
+        """Return the laws that the model states, but for ridge fits, if they are these in any order."""
         found = {each.law: each for each in self.laws}
         if len(found) != len(self.laws) or sorted(found) != sorted(laws):
             return None
         return [found[law] for law in laws]
-
-    def of_law(self, **laws: str) -> list[Prior] | None:
-        """Return the priors called so if they have these laws and there are no others; otherwise None."""
-        if sorted(self.priors) != sorted(laws) or any(self.priors[name].law != law for name, law in laws.items()):
-            return None
-        return [self.priors[name] for name in laws]
-
-    def parts(self, stated: StatisticLaw) -> list[StatisticPart]:
-        """Return the statistics that a law is about."""
-        return [self.given.measured.part(name) for name in stated.names]
 
     def same(self, *pairs: tuple[Any, Any]) -> bool:
         """Whether the graphs of each pair have equal values at draws from the prior."""
@@ -131,15 +112,6 @@ class ModelLaws:
 def read(model: pm.Model, given: Evidence) -> ModelLaws | None:
     """Return a model as samplers read it; None where it holds anything that they couldn't know of.
 
-    Parameters
-    ----------
-    model : pymc.Model
-        As ``build_model`` returned it.
-    given : Evidence
-        What it was built on.
-
-    Notes
-    -----
     Readable are models whose free variables are unknown statistics or noise of ``given``, or have a known distribution
     with constant parameters and PyMC's own transform, and whose other terms were all made by ``given``. The density of
     such a model is that of its priors and of the stated laws.
@@ -176,19 +148,10 @@ def prior_of(variable: Any) -> Prior | None:
 
 
 def priors_of_fits(given: Evidence, name: str) -> list[tuple[str, float]]:
-    """Return the name of each ridge fit's coefficients and the standard deviation of their prior, checked.
+    """Return the name of each ridge fit's coefficients and the standard deviation of their prior.
 
-    Parameters
-    ----------
-    given : Evidence
-        On which a model was built that states ridge fits, or none.
-    name : str
-        Of the model, for refusals.
-
-    Raises
-    ------
-    InputError
-        If coefficients have no single normal prior about 0, or a predictor isn't one of the population's columns.
+    A model, called ``name``, whose coefficients have no single normal prior about 0, or with a predictor that isn't one
+    of the population's columns, is refused.
     """
     columns, found = list(given.population_columns), []
     for each in given.laws("ridge_fit"):
@@ -211,41 +174,21 @@ def priors_of_fits(given: Evidence, name: str) -> list[tuple[str, float]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Lengths:
-    """How much is drawn.
+    """How much is drawn; ``tune``, ``chains`` and ``rounds`` are of samplers that run chains."""
 
-    Parameters
-    ----------
-    draws : int
-        Independent draws, or draws of each chain.
-    tune, chains : int
-        Of samplers that run chains.
-    rounds : int
-        How often chains that disagree run again, longer.
-    """
-
-    draws: int
+    draws: int  # independent draws, or draws of each chain
     tune: int = 1_000
     chains: int = 4
-    rounds: int = ROUNDS
+    rounds: int = ROUNDS  # how often chains that disagree run again, longer
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SamplerDraws:
-    """Draws, by the names that :class:`Sampler` gives in ``drawn``.
+    """Draws, shape (draws, ...), by the names that :class:`Sampler` gives in ``drawn``."""
 
-    Parameters
-    ----------
-    values : mapping of str to ndarray
-        Shape (draws, ...): independent, or of all chains one after the other.
-    chains : int
-        Number of chains.
-    convergence : Convergence, optional
-        How well chains agree; None where draws are independent.
-    """
-
-    values: Draws
+    values: Draws  # independent, or of all chains one after the other
     chains: int = 1
-    convergence: Convergence | None = None
+    convergence: Convergence | None = None  # how well chains agree; None where draws are independent
 
 
 Draw = Callable[[Evidence, Lengths, np.random.Generator], SamplerDraws | None]
@@ -253,27 +196,13 @@ Draw = Callable[[Evidence, Lengths, np.random.Generator], SamplerDraws | None]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Sampler:
-    """A sampler that recognised a model.
+    """A sampler that recognised a model; where ``draw`` returns None, it can't, and NUTS draws."""
 
-    Parameters
-    ----------
-    name : str
-        What it does, for people.
-    draw : callable
-        Takes noisy statistics, lengths and a Generator; returns draws, or None where it can't: then NUTS draws.
-    drawn : mapping of str to TensorVariable
-        What it draws: free variables by their names, and exact statistics by any others.
-    options : tuple of str
-        The options of a release that it takes.
-    completed : callable
-        Works the model's deterministic variables out at draws.
-    """
-
-    name: str
+    name: str  # what it does, for people
     draw: Draw
-    drawn: Mapping[str, Any]
-    options: tuple[str, ...] = ("draws",)
-    completed: Callable[[Draws], Draws] = dict
+    drawn: Mapping[str, Any]  # the free variables that it draws, and exact statistics by any other names
+    options: tuple[str, ...] = ("draws",)  # those of a release that it takes
+    completed: Callable[[Draws], Draws] = dict  # works the model's deterministic variables out at draws
 
 
 def recognise(model: pm.Model, given: Evidence) -> Sampler | None:
@@ -334,12 +263,22 @@ def normal(reading: ModelLaws) -> Sampler | None:
     if stated is None or len(reading.priors) != 2 or sorted(priors) != ["half-normal", "normal"]:
         return None
     mean, sd, n = priors["normal"], priors["half-normal"], reading.n
+    of_sums, of_squares = (each.arguments for each in stated)
+    [sums, *more], [squares, *others] = (each.names for each in stated)
     if mean.shape or sd.shape or n is None or n < 3 or sd.constants[0]:
         return None
-    of_sums, of_squares = stated
-    if not all(len(each.names) == 1 for each in stated) or not _is_normal(reading, of_sums, of_squares, mean, sd):
+    if more or others or len(reading.given[sums]) != 1 or of_sums["between"] is not None:
         return None
-    sums, squares = (each.names[0] for each in stated)
+    ones, total = np.ones((1, 1)), stated[0].exact.reshape((1,))
+    if not reading.same(
+        (of_sums["mean"], float(n) * mean.variable * ones),
+        (of_sums["chol"], sd.variable * ones),
+        (of_sums["times"], np.array([float(n)])),
+        (of_squares["df"], float(n) - 1),
+        (of_squares["chol"], sd.variable * ones),
+        (of_squares["about"], total[0] ** 2 / float(n) * ones),
+    ):
+        return None
     centre, width, spread = (float(each) for each in (*mean.constants, sd.constants[1]))
     constants = {"width": width, "spread": spread, "centre": centre}
 
@@ -354,27 +293,14 @@ def normal(reading: ModelLaws) -> Sampler | None:
     return Sampler(name="many short chains", draw=draw, drawn=drawn)
 
 
-def _is_normal(reading: ModelLaws, sums: StatisticLaw, squares: StatisticLaw, mean: Prior, sd: Prior) -> bool:
-    ones, total, n = np.ones((1, 1)), sums.exact.reshape((1,)), float(reading.n or 0)
-    return len(reading.given[sums.names[0]]) == 1 and reading.same(
-        (sums.arguments["mean"], n * mean.variable * ones),
-        (sums.arguments["chol"], sd.variable * ones),
-        (sums.arguments["times"], np.array([n])),
-        (0.0 if sums.arguments["between"] is None else 1.0, 0.0),
-        (squares.arguments["df"], n - 1),
-        (squares.arguments["chol"], sd.variable * ones),
-        (squares.arguments["about"], total[0] ** 2 / n * ones),
-    )
-
-
 def regression(reading: ModelLaws) -> Sampler | None:
     """Return draws of a regression's coefficients given noisy sums of products."""
     stated, data = reading.stated("solved", "prior", "wishart"), reading.model.named_vars
-    priors = reading.of_law(sd="half-normal", error="normal")
-    if stated is None or priors is None or "beta" not in data or reading.n is None:
+    kinds = {name: prior.law for name, prior in reading.priors.items()}
+    if stated is None or kinds != {"sd": "half-normal", "error": "normal"} or "beta" not in data or reading.n is None:
         return None
     solved, prior, squares = stated
-    [sd, error], width = priors, prior_of(prior.arguments["of"])
+    sd, error, width = reading.priors["sd"], reading.priors["error"], prior_of(prior.arguments["of"])
     root, gram = (reading.given.data.get(name, np.zeros((0, 0))) for name in ("root", "gram"))
     df = reading.n - len(gram)
     if width is None or width.law != "normal" or np.ptp(width.constants[1]) or np.any(width.constants[0]):
@@ -399,18 +325,11 @@ def regression(reading: ModelLaws) -> Sampler | None:
         loads: Mapping[str, FloatArray] = given.law("solved").arguments["loads"]
         root, gram = given.data["root"], given.data["gram"]
         model = Regression(gram=gram, covariance=root @ root.T, df=given.n - len(gram), **constants)
-        fitted = None if given.aware else _least_squares(given, loads, model.width)
+        fitted = None if given.aware else given.least_squares(loads, model.width)[0]
         found = _draw_regression(given, model, loads, squares.names[0], fitted, lengths.draws, rng)
         return None if found is None else SamplerDraws(values={"beta": found[0], "sd": found[1]})
 
     return Sampler(name="many short chains", draw=draw, drawn={"beta": data["beta"], "sd": sd.variable})
-
-
-def _least_squares(given: Evidence, loads: Mapping[str, FloatArray], width: float) -> FloatArray:
-    """Return the coefficients that noisy statistics, taken as exact, give."""
-    deviations = {name: max(given.measured.deviation(name), 1e-9) for name in loads}
-    weighted = np.vstack([each / deviations[name] for name, each in loads.items()])
-    return least_squares(weighted, np.concatenate([given[name] / deviations[name] for name in loads]), width)[0]
 
 
 def _draw_regression(
@@ -473,8 +392,8 @@ def cells(reading: ModelLaws) -> Sampler | None:
     constants = np.array([each for prior in (m, tau, sd) for each in prior.constants])
 
     def draw(given: Evidence, lengths: Lengths, rng: np.random.Generator) -> SamplerDraws:
-        known = cell_statistics(given, counted, sums.names, products.names, float(df), constants)
-        values, found = draw_cells(*known, **asdict(lengths), rng=rng)
+        run = (lengths.draws, lengths.tune, lengths.chains, lengths.rounds)
+        values, found = draw_cells(given, counted, sums.names, products.names, float(df), constants, run, rng)
         return SamplerDraws(values=values, chains=lengths.chains, convergence=found)
 
     exact = {"sums": sums.exact} if counted is None else {"sums": sums.exact, "counts": counted.exact}
@@ -485,17 +404,9 @@ def cells(reading: ModelLaws) -> Sampler | None:
 def deterministics(reading: ModelLaws, known: Mapping[str, Any]) -> Callable[[Draws], Draws] | None:
     """Return a function that works a model's deterministic variables out at draws of what they are made of.
 
-    Parameters
-    ----------
-    reading : ModelLaws
-        The model.
-    known : mapping of str to TensorVariable
-        What there will be draws of, by any names: free variables, and exact statistics that stated laws returned.
-
-    Returns
-    -------
-    callable or None
-        Takes and returns draws by name, shape (draws, ...). None where a variable needs what isn't drawn.
+    ``known`` says what there will be draws of, by any names: free variables, and exact statistics that stated laws
+    returned. The function takes and returns draws by name, shape (draws, ...); there is none where a variable needs
+    what isn't drawn.
     """
     model = reading.model
     stands = {name: variable.type() for name, variable in known.items()}

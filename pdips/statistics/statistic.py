@@ -38,17 +38,8 @@ STEPS = 2**12
 class ColumnUnit:
     """How a numeric column is measured: u = (x - middle) / half, in [-1, 1], as whole steps of 1 / ``steps``.
 
-    Parameters
-    ----------
-    name : str
-        The column.
-    column : Column
-        Its bounds; logarithms are measured where ``scale = "log"``.
-
-    Raises
-    ------
-    InputError
-        If the column has levels, or may be missing.
+    Logarithms are measured where the column has ``scale = "log"``. Columns with levels, and those that may be missing,
+    are refused.
     """
 
     name: str
@@ -92,13 +83,7 @@ class ColumnUnit:
         return STEPS
 
     def whole(self, values: FloatArray) -> IntArray:
-        """Return values within the bounds as whole steps, each by itself and as if in exact arithmetic.
-
-        Parameters
-        ----------
-        values : ndarray, shape (records,)
-            In the column's unit.
-        """
+        """Return values in the column's unit as whole steps, each by itself and as if in exact arithmetic."""
         if self.is_whole:
             return (2 * values - float(self.column.lower or 0) - float(self.column.upper or 0)).astype(np.int64)
         places, distinct = pd.factorize(values)
@@ -116,28 +101,19 @@ class ColumnUnit:
 
 
 def unit_of(schema: Schema, name: str) -> ColumnUnit:
-    """Return how a column of a schema is measured.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, or it isn't numeric.
-    """
+    """Return how a column of a schema is measured; refuse a name that is none, or not of a numeric one."""
     if name not in schema.columns:
         raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
     return ColumnUnit(name, schema.columns[name])
 
 
-def steps_of(table: Table, name: str) -> tuple[IntArray, int]:
-    """Return a column of a table as whole steps, shape (rows,), and the most that there can be."""
+def _steps_of(table: Table, name: str) -> IntArray:
+    """Return a column of a table as whole steps, shape (rows,)."""
     unit, known = unit_of(table.schema, name), _known.setdefault(table, {})
     if name not in known:
         known[name] = unit.whole(numbers(name, table.frame[name], unit.column))
-    return known[name], unit.steps
+    return known[name]
 
-
-NOTHING = Sensitivity.of_person(l1=0)
-"""The sensitivity of what is public."""
 
 MOST_CELLS = 2**22
 EXACT_DOUBLE = 2**53
@@ -178,29 +154,7 @@ class Statistic(Protocol):
         ...
 
 
-def _cells(schema: Schema, by: Sequence[str]) -> tuple[int, ...]:
-    for name in by:
-        if name not in schema.columns:
-            raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
-        if not schema.columns[name].is_categorical and not schema.columns[name].is_binned:
-            raise InputError(f"column {name!r} has neither levels nor bins to count by: give it bins in the schema")
-    sizes = tuple(schema.columns[name].n_levels for name in by)
-    if math.prod(sizes) > MOST_CELLS:
-        raise InputError(
-            f"{' x '.join(by)} has more than {MOST_CELLS:,} cells; count by fewer columns, or coarser bins"
-        )
-    return sizes
-
-
-def _place(table: Table, by: Sequence[str]) -> IntArray:
-    """Return the cell of each row."""
-    sizes = _cells(table.schema, by)
-    if not by:
-        return np.zeros(len(table.frame) if table.counts is None else len(table.counts), dtype=np.int64)
-    return np.ravel_multi_index(tuple(table.codes[name] for name in by), sizes).astype(np.int64)
-
-
-def measured(statistic: "Statistic", table: Table) -> IntArray:
+def measured_once(statistic: "Statistic", table: Table) -> IntArray:
     """Return the exact statistic of a confidential table in whole units, shape (entries,), worked out once."""
     known = _known.setdefault(table, {})
     if statistic not in known:
@@ -209,17 +163,7 @@ def measured(statistic: "Statistic", table: Table) -> IntArray:
 
 
 def total_by(place: IntArray, values: IntArray, n_places: int, largest: int) -> IntArray:
-    """Add up whole numbers by place, exactly.
-
-    Parameters
-    ----------
-    place, values : ndarray of int64, shape (rows,)
-        The place of each row, and what it adds.
-    n_places : int
-        Number of places.
-    largest : int
-        Bound on what one row adds; rows times it stays below 2^63.
-    """
+    """Add up whole numbers of at most ``largest`` by place, exactly; rows times that stays below 2^63."""
     if largest * max(len(values), 1) < EXACT_DOUBLE:  # sums of whole numbers below 2^53 are exact in doubles
         return np.bincount(place, weights=values, minlength=n_places).astype(np.int64)
     found = np.zeros(n_places, dtype=np.int64)
@@ -227,24 +171,76 @@ def total_by(place: IntArray, values: IntArray, n_places: int, largest: int) -> 
     return found
 
 
-def _has_public(schema: Schema, names: Sequence[str]) -> bool:
+def _are_public(schema: Schema, names: Sequence[str]) -> bool:
     return bool(names) and all(schema.columns[name].public for name in names)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _ByCell:
-    """A statistic of the records of each cell of the columns ``by``; without columns, of all records."""
+    """A sum over the records of each cell of the columns ``by``, of the product of columns; of ones without columns."""
 
     by: tuple[str, ...] = ()
 
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return ()
+
+    def _sizes(self, schema: Schema) -> tuple[int, ...]:
+        for name in self.by:
+            if name not in schema.columns:
+                raise InputError(f"a statistic names column {name!r}, which the schema doesn't have")
+            if not schema.columns[name].is_categorical and not schema.columns[name].is_binned:
+                raise InputError(f"column {name!r} has neither levels nor bins to count by: give it bins in the schema")
+        sizes = tuple(schema.columns[name].n_levels for name in self.by)
+        if math.prod(sizes) > MOST_CELLS:
+            raise InputError(
+                f"{' x '.join(self.by)} has more than {MOST_CELLS:,} cells; count by fewer columns, or coarser bins"
+            )
+        return sizes
+
+    def _place(self, table: Table) -> IntArray:
+        """Return the cell of each row."""
+        if not self.by:
+            return np.zeros(len(table.frame) if table.counts is None else len(table.counts), dtype=np.int64)
+        codes = tuple(table.codes[name] for name in self.by)
+        return np.ravel_multi_index(codes, self._sizes(table.schema)).astype(np.int64)
+
+    def _most(self, schema: Schema) -> int:
+        """Return the most whole units that a record adds."""
+        return math.prod(unit_of(schema, name).steps for name in self._columns)
+
+    def check(self, schema: Schema) -> None:
+        """Refuse columns that aren't there, aren't numeric, or have no cells."""
+        self._most(schema)
+        self._sizes(schema)
+
     def shape(self, schema: Schema) -> tuple[int, ...]:
         """Return (cells,)."""
-        return (math.prod(_cells(schema, self.by)),)
+        return (math.prod(self._sizes(schema)),)
 
     def labels(self, schema: Schema) -> pd.DataFrame:
         """Return the levels of each cell."""
         names = [schema.columns[name].names() for name in self.by]
         return pd.DataFrame(list(product(*names)), columns=list(self.by))
+
+    def unit(self, schema: Schema) -> float:
+        """Return a whole unit as part of the most that a record adds."""
+        return 1 / self._most(schema)
+
+    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
+        """Return the sensitivity, in whole units; squares aren't signed, and move to another cell if there is one."""
+        if _are_public(schema, (*self._columns, *self.by)):
+            return Sensitivity.of_person(l1=0)
+        signed, moves = (
+            len(set(self._columns)) == len(self._columns),
+            bool(self.by) and not _are_public(schema, self.by),
+        )
+        return Sensitivity.of_sums(schema, neighbours, self._most(schema), signed=signed, moves=moves)
+
+    def measure(self, table: Table) -> IntArray:
+        """Return the sums, shape (cells,), in whole units."""
+        values = math.prod(_steps_of(table, name) for name in self._columns)
+        return total_by(self._place(table), values, *self.shape(table.schema), self._most(table.schema))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +256,7 @@ class Counts(_ByCell):
 
     def check(self, schema: Schema) -> None:
         """Refuse columns that are no columns or have no cells, and public ones beside others."""
-        _cells(schema, self.by)
+        self._sizes(schema)
         public = [name for name in self.by if schema.columns[name].public]
         if public and len(public) < len(self.by):
             raise InputError(f"a statistic counts public column {public[0]!r} together with others; count them apart")
@@ -268,7 +264,7 @@ class Counts(_ByCell):
     def n_noised(self, schema: Schema, neighbours: Neighbours) -> int:
         """Return how many counts get noise, from the first: the others follow from them and public numbers."""
         [cells] = self.shape(schema)
-        if _has_public(schema, self.by):
+        if _are_public(schema, self.by):
             return 0
         return cells if neighbours == "add-remove" or cells > 2 else cells - 1
 
@@ -277,13 +273,9 @@ class Counts(_ByCell):
         noised = self.n_noised(schema, neighbours)
         return Sensitivity.of_counts(schema, neighbours) if noised > 1 else Sensitivity.of_record(schema, l1=noised)
 
-    def unit(self, schema: Schema) -> float:
-        """Return 1: a record."""
-        return 1.0
-
     def measure(self, table: Table) -> IntArray:
         """Return the counts, shape (cells,)."""
-        return table.count(_place(table, self.by), *self.shape(table.schema))
+        return table.count(self._place(table), *self.shape(table.schema))
 
     def spread(self, schema: Schema) -> FloatArray:
         """Return p (1 - p) for p = 1 / cells; 1 for the number of all records."""
@@ -304,25 +296,9 @@ class Sums(_ByCell):
 
     of: str
 
-    def check(self, schema: Schema) -> None:
-        """Refuse columns that aren't numeric, or have no cells."""
-        unit_of(schema, self.of)
-        _cells(schema, self.by)
-
-    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
-        """Return the sensitivity, in steps: that of the l2 norm is attained in one cell."""
-        if _has_public(schema, (self.of, *self.by)):
-            return NOTHING
-        return Sensitivity.of_sums(schema, neighbours, unit_of(schema, self.of).steps)
-
-    def unit(self, schema: Schema) -> float:
-        """Return a step as part of half the range."""
-        return 1 / unit_of(schema, self.of).steps
-
-    def measure(self, table: Table) -> IntArray:
-        """Return the sums, shape (cells,), in steps."""
-        values, most = steps_of(table, self.of)
-        return total_by(_place(table, self.by), values, self.shape(table.schema)[0], most)
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return (self.of,)
 
     def spread(self, schema: Schema) -> FloatArray:
         """Return 1/3 over the number of cells, the variance of an even spread over [-1, 1]."""
@@ -343,34 +319,17 @@ class Products(_ByCell):
 
     of: tuple[str, str]
 
+    @property
+    def _columns(self) -> tuple[str, ...]:
+        return self.of
+
     def check(self, schema: Schema) -> None:
         """Refuse columns that aren't numeric, or have no cells, and other numbers of columns than two."""
         if len(self.of) != 2:
             raise InputError(
                 f"Products multiplies two columns, such as of=('x', 'y') or ('x', 'x'); got {len(self.of)}"
             )
-        for name in self.of:
-            unit_of(schema, name)
-        _cells(schema, self.by)
-
-    def _most(self, schema: Schema) -> int:
-        return math.prod(unit_of(schema, name).steps for name in self.of)
-
-    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
-        """Return the sensitivity, in products of steps: that of a square in another cell spreads over two entries."""
-        if _has_public(schema, (*self.of, *self.by)):
-            return NOTHING
-        signed, moves = self.of[0] != self.of[1], bool(self.by) and not _has_public(schema, self.by)
-        return Sensitivity.of_sums(schema, neighbours, self._most(schema), signed=signed, moves=moves)
-
-    def unit(self, schema: Schema) -> float:
-        """Return a product of steps as part of the product of half ranges."""
-        return 1 / self._most(schema)
-
-    def measure(self, table: Table) -> IntArray:
-        """Return the sums of products, shape (cells,), in products of steps."""
-        (x, most_x), (y, most_y) = (steps_of(table, name) for name in self.of)
-        return total_by(_place(table, self.by), x * y, self.shape(table.schema)[0], most_x * most_y)
+        super().check(schema)
 
     def spread(self, schema: Schema) -> FloatArray:
         """Return the variance of a product of even spreads: 4/45 for a square, 1/9 otherwise, over the cells."""
@@ -401,8 +360,8 @@ class Scatter:
 
     def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
         """Return the sensitivity, in steps squared."""
-        if _has_public(schema, (self.of,)):
-            return NOTHING
+        if _are_public(schema, (self.of,)):
+            return Sensitivity.of_person(l1=0)
         return Sensitivity.of_record(schema, l1=(2 * unit_of(schema, self.of).steps) ** 2)
 
     def unit(self, schema: Schema) -> float:
@@ -411,10 +370,9 @@ class Scatter:
 
     def measure(self, table: Table) -> IntArray:
         """Return it, shape (1,), in steps squared, rounded down."""
-        values, most = steps_of(table, self.of)
-        nowhere = np.zeros(len(values), dtype=np.int64)
+        values, most = _steps_of(table, self.of), unit_of(table.schema, self.of).steps
+        nowhere, n = np.zeros(len(values), dtype=np.int64), len(values)
         [total], [squares] = total_by(nowhere, values, 1, most), total_by(nowhere, values**2, 1, most**2)
-        n = len(values)
         return np.array([(n * int(squares) - int(total) ** 2) // n])
 
     def labels(self, schema: Schema) -> pd.DataFrame:
@@ -433,22 +391,8 @@ SEVERAL = {(Counts, "by"), (Sums, "by"), (Products, "by"), (Products, "of"), (Lo
 
 
 def shipped(statistics: Any, model: str = "the model") -> dict[str, Statistic]:
-    """Return statistics by name as new objects of the shipped types, read once.
+    """Return statistics by name as new objects of the shipped types, read once; refuse anything else.
 
-    Parameters
-    ----------
-    statistics : mapping of str to Statistic
-        What a model file declares.
-    model : str
-        What to call it in messages.
-
-    Raises
-    ------
-    InputError
-        If it is no mapping, is empty, or holds anything but the shipped types with their own fields.
-
-    Notes
-    -----
     The guarantee rests on the sensitivity of each statistic, which is proved for these types alone
     (``docs/proofs/modips.md``). So the type must be one of them exactly: a subclass could measure something else at the
     price of its parent. What is returned is made anew from plain fields: neither methods set on an instance nor a

@@ -1,4 +1,4 @@
-"""Audits accuse whom they should and nobody else. Counts engines run 40,000 times here, as on the build server.
+"""Audits accuse whom they should and nobody else. Counts engines run 40,000 times where they must find something.
 
 Confidence 1 - 1e-6 for all bounds of a call together, seeds fixed: a sound mechanism is accused with probability 1e-6
 at most. Power: the twin of every mechanism that spends 25 % more than it claims must be caught at the same run count.
@@ -8,14 +8,13 @@ import json
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
-from typing import ClassVar
+from functools import cache, partial
 
 import numpy as np
 import pandas as pd
 import pytest
 from small_models import ready
-from tables import schema_of
+from tables import Flawed, schema_of
 
 from pdips import InputError, LaplaceSanitizer, PrivacyLoss, Schema, Steps, Table, registry
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases, worst_by_pair
@@ -35,8 +34,14 @@ RUNS = 40_000
 SURE = 1 - 1e-6
 
 
-def findings(cases, **more):
-    return audit_cases(cases, n_runs=RUNS, confidence=SURE, rng=np.random.default_rng(0), **more)
+def findings(cases, n_runs=RUNS, **more):
+    return audit_cases(cases, n_runs=n_runs, confidence=SURE, rng=np.random.default_rng(0), **more)
+
+
+@cache
+def of_published(name):
+    """What audits find for a form as printed."""
+    return findings(registered_cases(name, variant="published"))
 
 
 def accused(found) -> set[str]:
@@ -71,15 +76,14 @@ def every_relation():
 
 def every_claim():
     for name, relation in every_relation():
-        mechanism = registry.find(name)
         yield name, relation, {}
-        if mechanism.splits == ("once", "per-set"):
+        if registry.find(name).splits == ("once", "per-set") and relation == "replace-one":
             yield name, relation, {"split": "per-set", "n_sets": 2}
 
 
 @pytest.mark.parametrize(("name", "relation", "settings"), list(every_claim()))
 def test_a_sound_mechanism_is_consistent(name, relation, settings):
-    found = findings(registered_cases(name, neighbours=relation, **settings))
+    found = findings(registered_cases(name, neighbours=relation, **settings), RUNS // 4)
     assert accused(found) == set()
     largest = max(finding.bound for finding in found if finding.engine == "exact")
     in_a_limit = 1e-6 if name == "censored-posterior" else 1e-9  # of a prior that leaves one side next to nothing
@@ -88,7 +92,7 @@ def test_a_sound_mechanism_is_consistent(name, relation, settings):
 
 @pytest.mark.parametrize("name", [n for n in sorted(registry.AUDITS) if "published" in registry.find(n).variants])
 def test_a_published_variant_is_a_violation(name):
-    found = worst_by_pair(findings(registered_cases(name, variant="published")))
+    found = worst_by_pair(of_published(name))
     assert accused(found) == engines_of(name)
     assert max(finding.bound for finding in found) >= 2
     assert {finding.kind for finding in found} == {"none" if "sound" in registry.find(name).variants else "asymptotic"}
@@ -96,7 +100,7 @@ def test_a_published_variant_is_a_violation(name):
 
 @pytest.mark.parametrize(("name", "relation"), every_relation())
 def test_a_twin_that_overspends_by_a_quarter_is_caught(name, relation):
-    cases = registered_cases(name, neighbours=relation)
+    cases = [c for c in registered_cases(name, neighbours=relation) if not c.pair.name.startswith("search")]
     twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
     found = findings(twins, claim=LOOSE.get((name, relation), 1))
     assert accused(found) == {"exact", "counts"}
@@ -109,9 +113,9 @@ def bound_on(found, pair: str, engine: str) -> float:
 
 def test_the_flaws_of_the_published_variants_are_found_at_their_size():
     # counts move in two cells (2), the cells' layer is not paid (2 x 3/2), observed levels (1.96)
-    flat = findings(registered_cases("laplace-sanitizer", variant="published"))
+    flat = of_published("laplace-sanitizer")
     assert bound_on(flat, "empty cell", "exact") == pytest.approx(2)
-    tree = findings(registered_cases("steps", variant="published"))
+    tree = of_published("steps")
     assert bound_on(tree, "outlier", "exact") == pytest.approx(3)
     assert bound_on(tree, "observed levels", "exact") == pytest.approx(1.956, abs=0.01)
     assert bound_on(tree, "observed levels", "counts") > 1.3
@@ -119,22 +123,22 @@ def test_the_flaws_of_the_published_variants_are_found_at_their_size():
 
 def test_the_flaws_of_censored_and_weighted_posteriors_are_found_at_their_size():
     # exact: .0146 against .0021 for a window of epsilon / 2; nothing bounds weights from the table's fit
-    censored = findings(registered_cases("censored-posterior", variant="published"))
+    censored = of_published("censored-posterior")
     assert 1 < bound_on(censored, "three shares", "counts") < math.log(0.0146 / 0.0021)
     assert bound_on(censored, "three shares", "exact") == pytest.approx(1.94, abs=0.01)
     assert bound_on(censored, "an outlier beside two crowds", "counts") > 5
-    assert bound_on(findings(registered_cases("pseudo-posterior", variant="published")), "an outlier", "counts") > 5
-    sound = findings(registered_cases("censored-posterior"))
+    assert bound_on(of_published("pseudo-posterior"), "an outlier", "counts") > 5
+    sound = findings([c for c in registered_cases("censored-posterior") if c.pair.name.startswith("three shares")])
     assert 0.97 < bound_on(sound, "three shares", "exact") < 1
 
 
 def test_the_probabilities_of_the_published_window():
-    # 400,000 draws: within 6 standard errors of the exact figures, and not of twice or half as much
+    # 100,000 draws: within 6 standard errors of the exact figures, and not of twice or half as much
     case = registered_cases("censored-posterior", variant="published")[0]
     bits = RandomBits(np.random.default_rng(0))
     for table, figure in ((case.pair.first, 0.0146), (case.pair.second, 0.0021)):
-        share = case.pair.event(record(case.mechanism, table, 400_000, bits)[0]).mean()
-        assert abs(share - figure) < 6 * math.sqrt(figure / 400_000) + 5e-5
+        share = case.pair.event(record(case.mechanism, table, 100_000, bits)[0]).mean()
+        assert abs(share - figure) < 6 * math.sqrt(figure / 100_000) + 5e-5
 
 
 def test_a_whole_release_in_two_stages_by_counts(monkeypatch):
@@ -158,32 +162,8 @@ def counts_of(table: Table, name: str = "a") -> np.ndarray:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flawed:
-    """What the flawed mechanisms share."""
-
-    name: ClassVar[str] = "flawed"
-    epsilon: float | Fraction = 1
-    n_sets: int = 1
-    neighbours: str = "add-remove"
-
-    def privacy_loss(self, schema=None) -> PrivacyLoss:
-        return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Wrong.")
-
-
-@dataclass(frozen=True, kw_only=True)
-class HalfSensitivity(Flawed):
-    """Paper 001: 'sensitivity 1/2' of a layer."""
-
-    def observe(self, table, n_runs, bits):
-        noise = discrete_laplace(Fraction(1, 2) / Fraction(self.epsilon), 2 * n_runs, bits)
-        return counts_of(table) + noise.reshape(n_runs, 2)
-
-
-@dataclass(frozen=True, kw_only=True)
 class UnpaidSplit(Flawed):
     """Paper 001: the column with the smallest AIC, chosen without noise."""
-
-    neighbours: str = "replace-one"
 
     def observe(self, table, n_runs, bits):
         aic = [one_way_aic(counts_of(table, name)[None])[0] for name in table.schema.columns]
@@ -194,6 +174,8 @@ class UnpaidSplit(Flawed):
 class FloatLaplace(Flawed):
     """Noise in doubles: an added count takes the low bits of small outputs away (c08)."""
 
+    neighbours: str = "add-remove"
+
     def observe(self, table, n_runs, bits):
         noisy = counts_of(table)[0] + bits.generator().laplace(size=n_runs)
         return np.where(np.abs(noisy) < 0.5, np.ldexp(noisy, 52) % 1 == 0, -1)[:, None]
@@ -203,12 +185,6 @@ def two_levels(first: int, second: int, neighbours: str = "add-remove") -> Pair:
     schema = schema_of(2)
     tables = [table_of([(0,)] * first + [(1,)] * 2, schema), table_of([(0,)] * second + [(1,)] * 2, schema)]
     return Pair("two levels", *tables, neighbours)
-
-
-def test_half_the_sensitivity_is_caught():
-    found = audit(HalfSensitivity(), two_levels(2, 1), n_runs=RUNS, confidence=SURE, rng=np.random.default_rng(0))
-    assert found.verdict == "VIOLATION"
-    assert 1.7 < found.bound < 2
 
 
 def test_a_choice_without_noise_is_caught():
@@ -227,16 +203,8 @@ def test_noise_in_doubles_is_caught():
 
 def test_a_stranger_registers_a_wrong_mechanism_and_sees_it_caught(monkeypatch):
     @dataclass(frozen=True, kw_only=True)
-    class HalfNoise:
+    class HalfNoise(Flawed):
         """Laplace noise at half the scale."""
-
-        name: ClassVar[str] = "half-noise"
-        epsilon: float | Fraction = 1
-        n_sets: int = 1
-        neighbours: str = "replace-one"
-
-        def privacy_loss(self, schema=None):
-            return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Half.")
 
         def observe(self, table, n_runs, bits):
             noise = discrete_laplace(1 / Fraction(self.epsilon), 3 * n_runs, bits)
@@ -256,6 +224,7 @@ def test_a_stranger_registers_a_wrong_mechanism_and_sees_it_caught(monkeypatch):
 class NoisyCount(Flawed):
     """One noisy count: as sound as its scale."""
 
+    neighbours: str = "add-remove"
     scale: Fraction = Fraction(1)
     delta: Fraction = Fraction(0)
 
@@ -276,7 +245,8 @@ class NoisyCount(Flawed):
 
 @pytest.mark.parametrize("engine", ["counts", "density", "exact"])
 def test_every_engine_reads_one_number_and_tells_right_from_wrong(engine):
-    for scale, verdict in ((Fraction(1), "consistent"), (Fraction(4, 5), "VIOLATION")):
+    # the sanitizer of paper 001, whose layers have "sensitivity 1/2", has noise of half the scale
+    for scale, verdict in ((Fraction(1), "consistent"), (Fraction(4, 5), "VIOLATION"), (Fraction(1, 2), "VIOLATION")):
         found = audit(
             NoisyCount(scale=scale),
             two_levels(3, 2),
@@ -314,7 +284,6 @@ def test_exact_audits_see_an_exact_statistic():
 def test_a_black_box_is_read_through_its_synthetic_sets():
     @dataclass(frozen=True, kw_only=True)
     class BlackBox(Flawed):
-        neighbours: str = "replace-one"
         spends_on: Fraction = Fraction(1)
 
         def release(self, table, *, rng=None):
@@ -322,7 +291,7 @@ def test_a_black_box_is_read_through_its_synthetic_sets():
 
     pair = worst_pairs(schema_of(2, 2), "replace-one")[2]
     bounds = [
-        audit(BlackBox(spends_on=spent), pair, n_runs=800, confidence=0.999, rng=np.random.default_rng(0))
+        audit(BlackBox(spends_on=spent), pair, n_runs=300, confidence=0.999, rng=np.random.default_rng(0))
         for spent in (Fraction(1), Fraction(8))
     ]
     assert [found.verdict for found in bounds] == ["consistent", "VIOLATION"]
@@ -376,16 +345,16 @@ def test_a_confidence_out_of_range(confidence):
         audit_cases([], confidence=confidence)
 
 
-def test_too_few_runs():
-    with pytest.raises(InputError, match="at least 100 runs"):
-        audit(NoisyCount(), two_levels(2, 1), n_runs=10)
+def test_settings_of_an_audit_out_of_range():
+    for settings, message in (
+        ({"n_runs": 10}, "at least 100 runs"),
+        ({"engine": "guess"}, "engine must be one of"),
+        *(({"claim": claim}, "claim must be above 0") for claim in (0, -1, float("nan"))),
+    ):
+        with pytest.raises(InputError, match=message):
+            audit(NoisyCount(), two_levels(2, 1), **settings)
     with pytest.raises(InputError, match="at least 400 shadow"):
         attack(LaplaceSanitizer(epsilon=1), worst_pairs(schema_of(2, 2), "replace-one")[0], n_shadow=10)
-
-
-def test_an_unknown_engine():
-    with pytest.raises(InputError, match="engine must be one of"):
-        audit(NoisyCount(), two_levels(2, 1), engine="guess")
 
 
 PERSONS = Schema.model_validate({"columns": {"a": {"levels": [0, 1, 2]}}, "records": {"max_per_person": 2}})
@@ -441,6 +410,8 @@ KEYED = Schema.model_validate(
 
 
 def test_changes_must_be_of_one_person():
+    with pytest.raises(InputError, match="one schema"):
+        check_neighbours(table_of([(0,)], schema_of(2)), table_of([(0,)], schema_of(3)), "replace-one")
     before, after = [(0,), (0,), (0,)], [(1,), (1,), (0,)]
     one, two = ([7, 7, 8], [7, 8, 9])
     check_neighbours(table_of(before, KEYED, one), table_of(after, KEYED, one), "replace-one")
@@ -449,12 +420,11 @@ def test_changes_must_be_of_one_person():
 
 
 @pytest.mark.parametrize("schema", [KEYED, PERSONS])
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-def test_a_forgotten_cap_is_found_out(schema, relation, monkeypatch):
-    pairs = worst_pairs(schema, relation)
-    mechanism = LaplaceSanitizer(epsilon=1, neighbours=relation)
+def test_a_forgotten_cap_is_found_out(schema, neighbours, monkeypatch):
+    pairs = worst_pairs(schema, neighbours)
+    mechanism = LaplaceSanitizer(epsilon=1, neighbours=neighbours)
     assert max(audit(mechanism, pair, engine="exact").bound for pair in pairs) == pytest.approx(1)
-    places = 2 if relation == "replace-one" else 1
+    places = 2 if neighbours == "replace-one" else 1
     monkeypatch.setattr(LaplaceSanitizer, "sensitivity", lambda self, schema: Sensitivity.of_person(l1=places))
     assert max(audit(mechanism, pair, engine="exact").bound for pair in pairs) == pytest.approx(2)
 
@@ -477,11 +447,6 @@ def test_public_columns_keys_and_impossible_cells_can_be_audited(name):
     assert {finding.verdict for finding in found} == {"consistent"}
 
 
-def test_a_pair_of_two_schemas():
-    with pytest.raises(InputError, match="one schema"):
-        check_neighbours(table_of([(0,)], schema_of(2)), table_of([(0,)], schema_of(3)), "replace-one")
-
-
 def test_a_pair_in_another_relation_than_the_mechanism():
     with pytest.raises(InputError, match="neighbouring under add-remove, but the mechanism claims"):
         audit(LaplaceSanitizer(epsilon=1), two_levels(2, 1))
@@ -489,13 +454,13 @@ def test_a_pair_in_another_relation_than_the_mechanism():
 
 def test_engines_that_cannot_read_a_mechanism():
     pair = worst_pairs(schema_of(2, 2), "replace-one")[0]
-    with pytest.raises(InputError, match="reads one number a run, and this mechanism gives 5"):
+    with pytest.raises(InputError, match="reads one number a run, and this mechanism gives 4"):
         audit(LaplaceSanitizer(epsilon=1), pair, engine="density", n_runs=200)
     with pytest.raises(InputError, match="spells out its law"):
-        audit(HalfSensitivity(), two_levels(2, 1), engine="exact")
+        audit(FloatLaplace(), two_levels(2, 1), engine="exact")
     with pytest.raises(InputError, match="pure losses"):
         audit(NoisyCount(delta=Fraction(1, 10)), two_levels(2, 1), engine="exact")
-    with pytest.raises(InputError, match="too many trees"):
+    with pytest.raises(InputError, match="too many ways to choose"):
         audit(Steps(epsilon=1, layers=2), _wide_pair(), engine="exact")
 
 
@@ -535,12 +500,6 @@ def test_output_of_different_length():
         audit(Ragged(), two_levels(2, 1), n_runs=200)
 
 
-@pytest.mark.parametrize("claim", [0, -1, float("nan")])
-def test_a_claim_that_makes_no_sense(claim):
-    with pytest.raises(InputError, match="claim must be above 0"):
-        audit(NoisyCount(), two_levels(2, 1), claim=claim)
-
-
 def test_a_small_claim_is_judged_by_its_own_measure():
     found = findings(registered_cases("laplace-sanitizer", variant="published", epsilon="1e-10"))
     assert "exact" in accused(found)
@@ -563,19 +522,8 @@ def test_pairs_hold_values_at_the_bounds():
 
 
 @pytest.mark.slow
-def test_the_program_audits(monkeypatch, capsys):
-    from pdips import cli
-
-    def run(*words):
-        monkeypatch.setattr("sys.argv", ["pdips", "audit", *words])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as error:
-            code = error.code
-        output = capsys.readouterr()
-        return code, output.out, output.err
-
+def test_the_program_audits(pdips):
+    run = partial(pdips, "audit")
     code, out, _ = run("laplace-sanitizer", "--runs", "1000", "--json")
     assert code == 0
     found = json.loads(out)["findings"]
@@ -603,20 +551,12 @@ def test_the_program_audits(monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("option", ["election_share=0.2", "layers=3", "order=ill", "split=per-set"])
-def test_options_of_the_user_come_first(option, monkeypatch, capsys):
-    from pdips import cli
-
-    monkeypatch.setattr("sys.argv", ["pdips", "audit", "steps", "--option", option, "--runs", "200", "--sets", "2"])
-    cli.main()
-    assert "consistent" in capsys.readouterr().out
+def test_options_of_the_user_come_first(option, pdips):
+    assert "consistent" in pdips("audit", "steps", "--option", option, "--runs", "200", "--sets", "2")[1]
 
 
-def test_the_program_fails_for_a_broken_promise(monkeypatch, capsys):
-    from pdips import cli
-
+def test_the_program_fails_for_a_broken_promise(monkeypatch, pdips):
     monkeypatch.setattr(LaplaceSanitizer, "sensitivity", lambda self, schema: Sensitivity.of_person(l1=1))
-    monkeypatch.setattr("sys.argv", ["pdips", "audit", "laplace-sanitizer", "--runs", "1000"])
-    with pytest.raises(SystemExit) as stopped:
-        cli.main()
-    assert stopped.value.code == 1
-    assert "VIOLATION" in capsys.readouterr().out
+    code, out, _ = pdips("audit", "laplace-sanitizer", "--runs", "1000")
+    assert code == 1
+    assert "VIOLATION" in out

@@ -51,7 +51,7 @@ def loss_on(found, pair):
 @pytest.mark.parametrize("relation", RELATIONS)
 @pytest.mark.parametrize("settings", [{}, {"split": "per-set", "n_sets": 2}, {"kind": "zcdp"}])
 def test_sanitized_statistics_are_accused_of_nothing(relation, settings):
-    found = findings(cases_for(relation, **settings), n_runs=RUNS // 2)
+    found = findings(cases_for(relation, **settings), n_runs=RUNS // 4)
     assert accused(found) == set()
     assert {finding.kind for finding in found} == {settings.get("kind", "pure")}
     if settings.get("kind") != "zcdp":
@@ -106,10 +106,10 @@ def test_a_forgotten_half_of_a_sensitivity_is_found_out(broken, pair, monkeypatc
 
 
 def test_the_printed_forms_are_violations():
-    # 400,000 runs for an event of probability .0012 against .00017, 100,000 for the others
+    # 400,000 runs for an event of probability .0012 against .00017, 40,000 for the others
     cases = list(modips_published.published())
     rare = [case for case in cases if case.pair.event_name == "the cell's mean is above 3"]
-    found = [*findings([case for case in cases if case not in rare], 100_000), *findings(rare, 400_000)]
+    found = [*findings([case for case in cases if case not in rare], RUNS), *findings(rare, 400_000)]
     assert [finding.verdict for finding in found] == ["VIOLATION"] * len(cases) == ["VIOLATION"] * 5
     assert {finding.kind for finding in found} == {"none"}
     assert {finding.variant for finding in found} == {"published"}

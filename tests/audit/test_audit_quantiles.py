@@ -7,12 +7,12 @@ probability.
 import json
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar
 
 import numpy as np
 import pytest
+from tables import Flawed
 
-from pdips import KNG, PrivacyLoss
+from pdips import KNG
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases
 from pdips.audit.cases.quantile import FIRMS, WAGES
 from pdips.audit.neighbour_pairs import Pair, table_of, where_allowed
@@ -78,19 +78,6 @@ def test_a_line_that_overspends_by_a_quarter_is_caught_by_both_engines(relation)
     twins = [Case(overspending(case.mechanism, Fraction(5, 4)), case.pair, case.engine) for case in cases]
     more = {"n_runs": 40_000, "confidence": 0.999, "rng": np.random.default_rng(0), "claim": claim}
     assert {found.verdict for found in audit_cases(twins, **more)} == {"VIOLATION"}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Flawed:
-    """What the flawed mechanisms share."""
-
-    name: ClassVar[str] = "flawed"
-    epsilon: Fraction = Fraction(1)
-    n_sets: int = 1
-    neighbours: str = "replace-one"
-
-    def privacy_loss(self, schema=None) -> PrivacyLoss:
-        return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Wrong.")
 
 
 @dataclass(frozen=True, kw_only=True)

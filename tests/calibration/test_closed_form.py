@@ -7,17 +7,16 @@ from itertools import combinations
 import numpy as np
 import pytest
 from scipy import stats
-from tables import bits, grown, random_table, schema_of
+from tables import grown, random_table, schema_of
 
 from pdips import InputError, LaplaceSanitizer, Steps, UniversalHistogram
 from pdips.calibration.closed_form import errors_of, label, read
 from pdips.calibration.search import EpsilonGrid, Reached, search
 from pdips.calibration.simulation import Simulation, stand_in_table
-from pdips.margins import intervals, planning
+from pdips.margins import planning
 from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of
 from pdips.margins.margin_error import ColumnTree, tree_errors, view_errors
-from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.noise_sum import NoiseSum, Terms
 
@@ -43,7 +42,7 @@ def exact_half_width(terms: list[tuple[int, int, float]], level: float) -> int:
     return 0 if law[centre] >= level else 1 + int(np.argmax(within >= level))
 
 
-@pytest.mark.parametrize("level", [0.5, 0.8, 0.95, 0.99])
+@pytest.mark.parametrize("level", [0.5, 0.95, 0.99])
 @pytest.mark.parametrize(
     "terms",
     [
@@ -85,9 +84,10 @@ def test_intervals_hold_as_often_as_they_say(twin, accepted):
     assert (abs(covered - 0.95) < 5 * math.sqrt(0.95 * 0.05 / n)) == accepted
 
 
-@pytest.mark.parametrize("budget", ["equal", "half-to-leaves"])
-@pytest.mark.parametrize("layers", [0, 1, 2, 3])
-def test_trees_have_the_errors_that_planning_tells(neighbours, budget, layers):
+@pytest.mark.parametrize(
+    ("layers", "budget"), [(0, "equal"), (1, "half-to-leaves"), (2, "equal"), (3, "half-to-leaves")]
+)
+def test_trees_have_the_errors_that_planning_tells(neighbours, layers, budget):
     schema, order = schema_of(3, 2, 4, 2, records={"max_per_person": 2}), ("c", "a", "d")
     told = planning.margin_errors(schema, epsilon=2, order=order, layers=layers, budget=budget, neighbours=neighbours)
     settings = {"epsilon": 2, "neighbours": neighbours}
@@ -144,7 +144,7 @@ def test_weights_of_intervals_are_those_of_least_squares(neighbours, sizes, fan_
     schema = schema_of(*sizes)
     made = UniversalHistogram(epsilon=1, attribute="a", fan_out=fan_out, neighbours=neighbours)
     plan = made.plan(schema)
-    measured = intervals.measure(plan.design, Drawing(plan, random_table(schema, 50), bits()))
+    measured = grown(plan, random_table(schema, 50))
     n_by_layer, every = [layer.n_nodes for layer in measured.layers], np.arange(math.prod(sizes))
     levels = np.column_stack([measured.levels(every, j) for j in range(len(sizes))])
     for size in range(1, min(len(sizes), 2) + 1):
@@ -187,16 +187,8 @@ def test_releases_have_the_errors_that_were_told(made):
     # least two errors are free: a relative standard error of sqrt(5 / 160) / 2 = 9 % at most (kurtosis 6); 4.5 of them,
     # error rate below 1e-5. The twin forgets a factor of 2 in the scale, as 1 / epsilon for replace-one would.
     schema = schema_of(4, 2, 3)
-    simulation = Simulation(
-        table=random_table(schema, 4_000),
-        margins=[("c",)],
-        measure=None,
-        goal="standard error",
-        level=0.95,
-        replicates=80,
-        seed=5,
-    )
-    found = simulation.run(made)
+    settings = {"measure": None, "goal": "standard error", "level": 0.95, "replicates": 80, "seed": 5}
+    found = Simulation(table=random_table(schema, 4_000), margins=[("c",)], **settings).run(made)
     told = errors_of(made, schema, read("c"))["c"].standard_error
     assert abs(found.reached / told - 1) < 0.4
     assert abs(found.reached / (told / 2) - 1) > 0.4

@@ -17,8 +17,7 @@ from small_models import PAIRS, cells_of, draw_cells, ready, shares_of_cells
 
 from pdips import InputError, Ledger, Schema, Table
 from pdips.audit import overspending
-from pdips.audit.cases.bayes_net import BITS
-from pdips.audit.cases.margins import TINY
+from pdips.audit.cases.margins import BITS, TINY
 from pdips.audit.cases.posterior import COIN, coin
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.engines import exact_bound, law_of
@@ -26,7 +25,7 @@ from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
 from pdips.bayes_net.privbayes import PrivBayes
 from pdips.margins import elections
 from pdips.margins.elections import STEPS_PER_UNIT, group_width, node_width
-from pdips.posterior import price as prices
+from pdips.posterior import censored_posterior as prices
 from pdips.privacy.loss import zcdp
 from pdips.registry import AUDITS, MECHANISMS
 from pdips.statistics.model import StatisticModel

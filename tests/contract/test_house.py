@@ -26,9 +26,7 @@ NO_NOUN = set(
 """Participles, pronouns and the like, which say mood rather than matter: no module, and no class alone."""
 
 EXCEPTIONS: dict[str, set[str]] = {
-    "crowded_folders": {
-        "pdips/posterior",
-    },
+    "crowded_folders": set(),
     "ambiguous_classes": set(),
     "no_nouns": {
         "Drawn",

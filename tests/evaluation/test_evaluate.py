@@ -13,10 +13,11 @@ from scipy import stats
 from pdips import InputError, Schema, Steps, Table
 from pdips.evaluation.distribution import distances, ecdf_distances
 from pdips.evaluation.document import open_release
+from pdips.evaluation.encoding import with_decile_bins
 from pdips.evaluation.evaluate import SEED, SUMMARIES, general_utility, resample, specific_utility, summary
 from pdips.evaluation.formula import read_analysis
 from pdips.evaluation.margins import k_way
-from pdips.evaluation.propensity import standardised_pmse
+from pdips.evaluation.propensity import specks, standardised_pmse
 from pdips.evaluation.regression import ci_overlap, fit_design, fit_logistic
 from pdips.inference import combine
 
@@ -88,9 +89,11 @@ def test_every_measure_is_what_its_own_function_says():
     found = {measure.name: measure for measure in general_utility(table, sets)}
     assert all(measure.reason is None and len(measure.by_set) == 2 for measure in found.values())
     again = resample(table, np.random.default_rng(SEED))
-    three = [k_way(_binned(table), [frame], 3) for frame in (*sets, again)]
+    three = [k_way(with_decile_bins(table), [frame], 3) for frame in (*sets, again)]
     assert found["TVD of 3-way margins"].by_set == tuple(one["mean"] for one in three[:2])
     assert found["TVD of 3-way margins"].reference == three[2]["mean"]
+    assert found["SPECKS"].reference == specks(with_decile_bins(table), [again]).mean  # one resample for all
+    assert general_utility(table, sets) == [*found.values()]  # references repeat
     assert found["TVD of 3-way margins, largest"].mean == pytest.approx(np.mean([one["max"] for one in three[:2]]))
     shares = [frame["voted"].eq("yes").mean() for frame in (table.frame, sets[0])]
     assert k_way(table, sets[:1], 1)["by_margin"]["voted",] == pytest.approx(abs(shares[0] - shares[1]))
@@ -103,12 +106,6 @@ def test_every_measure_is_what_its_own_function_says():
     assert only["3-marginal score"].reason is None
 
 
-def _binned(table: Table) -> Table:
-    from pdips.evaluation.encoding import with_decile_bins
-
-    return with_decile_bins(table)
-
-
 def test_the_table_itself_scores_best_and_nonsense_scores_badly():
     names = ["voted", "age", "college"]
     table = Table(voters()[names], Schema(columns={name: SCHEMA.columns[name] for name in names}))
@@ -118,13 +115,6 @@ def test_the_table_itself_scores_best_and_nonsense_scores_badly():
     for measure, worse in zip(equal, bad, strict=True):
         assert measure.mean == pytest.approx(best.get(measure.name, 0.0), abs=1e-9), measure.name
         assert abs(worse.mean - measure.mean) > abs(measure.reference - measure.mean), measure.name
-
-
-def test_references_repeat():
-    names = ["age", "region"]
-    table = Table(voters(50)[names], Schema(columns={name: SCHEMA.columns[name] for name in names}))
-    first, second = (general_utility(table, [voters(50, 2)[names]]) for _ in range(2))
-    assert first == second
 
 
 def test_a_set_without_records_has_reasons_not_figures_where_there_are_none():
@@ -248,11 +238,6 @@ def test_outcomes_and_weights_that_a_family_cant_have_are_refused():
             fit_design(x, y, names, family, weights)
 
 
-def test_a_term_that_is_infinite_on_the_records_is_refused():
-    with pytest.raises(InputError, match="infinite or undefined"):
-        read_analysis("voted ~ np.log(visits)", SCHEMA).fit(voters())
-
-
 def test_weights_enter_an_analysis_and_missing_outcomes_leave_it():
     columns = SCHEMA.to_dict()["columns"]
     columns["voted"]["missing"] = True
@@ -347,12 +332,13 @@ def test_the_functions_that_are_allowed_work():
     assert read_analysis(formula.replace("south", SCHEMA.columns["region"].levels[1]), SCHEMA).fit(frame).names[0]
 
 
-def test_numbers_that_the_schema_doesnt_list_are_no_categories():
-    with pytest.raises(InputError, match=r"takes numbers as categories that the schema doesn't list"):
-        read_analysis("voted ~ C(income)", SCHEMA).fit(voters())
-
-
-def test_a_negative_outcome_is_no_count():
+def test_what_a_formula_cant_be_worked_out_on_is_refused():
+    for formula, message in [
+        ("voted ~ np.log(visits)", "infinite or undefined"),
+        ("voted ~ C(income)", "takes numbers as categories that the schema doesn't list"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            read_analysis(formula, SCHEMA).fit(voters())
     schema = Schema.from_toml("[columns.y]\nlower = -1\nupper = 1\n[columns.x]\nlower = 0\nupper = 1\n")
     with pytest.raises(InputError, match="never below 0"):
         read_analysis("y ~ x", schema, "poisson")
@@ -511,15 +497,6 @@ def test_an_analysis_without_an_answer_on_the_table_is_refused(here):
     few = Table(pd.read_parquet(here / "t.parquet").iloc[:3], opened.schema)
     with pytest.raises(InputError, match="doesn't fit the table"):
         specific_utility(few, opened, read_analysis("voted ~ age + college", opened.schema))
-
-
-def test_a_measure_without_enough_columns_says_what_it_needs():
-    schema = Schema(columns={"voted": SCHEMA.columns["voted"]})
-    frame = voters()[["voted"]]
-    reasons = {one.name: one.reason for one in general_utility(Table(frame, schema), [frame])}
-    assert reasons["TVD of 1-way margins"] is None
-    says = "needs 2 columns with levels or bins, and the schema has 1: k must be no more"
-    assert reasons["TVD of 2-way margins"] == says
 
 
 def test_counted_tables_and_no_sets_are_refused():

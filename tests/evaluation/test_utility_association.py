@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from tables import random_table, schema_of, table_of
+from tables import schema_of, table_of
 
 from pdips.errors import InputError
 from pdips.evaluation.margins import CATEGORIES, chi_square, combine_chi_square, pearson
@@ -40,22 +40,10 @@ def test_combining_by_hand():
     assert combine_chi_square([16, 25, 36], 2) == pytest.approx((1 + 2 * (61 / 14) / 3.0625) ** (-3.0625 / 2))
 
 
-def test_combining_by_scipy():
-    d, k, m = np.array([30.0, 42.0, 25.5, 33.1, 61.0]), 13, 5
-    r = (1 + 1 / m) * np.var(np.sqrt(d), ddof=1)
-    statistic = (d.mean() / k - (m + 1) / (m - 1) * r) / (1 + r)
-    wanted = stats.f.sf(statistic, k, k ** (-3 / m) * (m - 1) * (1 + 1 / r) ** 2)
-    assert combine_chi_square(d, k) == pytest.approx(wanted)
-
-
-def test_one_set_and_sets_that_agree_keep_their_p_value():
+def test_sets_that_agree_or_say_nothing():
     assert combine_chi_square([7.0], 3) == pytest.approx(stats.chi2.sf(7, 3))
     assert combine_chi_square([7.0, 7.0, 7.0], 3) == pytest.approx(stats.chi2.sf(7, 3))
-
-
-def test_sets_that_disagree_say_nothing():
-    # roots 1, 2, 3: D is below 0
-    assert combine_chi_square([1, 4, 9], 2) == 1.0
+    assert combine_chi_square([1, 4, 9], 2) == 1.0  # roots 1, 2, 3: D is below 0
 
 
 @pytest.mark.parametrize(
@@ -65,11 +53,6 @@ def test_sets_that_disagree_say_nothing():
 def test_refusals(statistics, df, message):
     with pytest.raises(InputError, match=message):
         combine_chi_square(statistics, df)
-
-
-def test_no_sets():
-    with pytest.raises(InputError, match="at least one synthetic set"):
-        chi_square(random_table(schema_of(2, 2), 5), [])
 
 
 def test_empty_levels_are_left_out():
@@ -89,13 +72,9 @@ def test_a_set_without_a_level_enters_at_its_own_p_value():
     p_short = stats.chi2_contingency(pd.crosstab(short["a"], short["b"]), correction=False).pvalue
     wanted = combine_chi_square([d_full, stats.chi2.isf(p_short, 2)], 2)
     np.testing.assert_allclose(found.p_synthetic, [wanted])
-
-
-def test_a_set_without_a_level_and_a_p_value_below_all_doubles():
-    schema = schema_of(3, 3)
-    full = pd.DataFrame({"a": [0, 1, 2] * 800, "b": [0, 1, 2] * 800})
-    short = full[full["a"] < 2]
-    found = chi_square(table_of(full.to_numpy(), schema), [full, short], rng=np.random.default_rng(0))
+    # and with a p-value below all doubles
+    sure = pd.DataFrame({"a": [0, 1, 2] * 800, "b": [0, 1, 2] * 800})
+    found = chi_square(table_of(sure.to_numpy(), schema_of(3, 3)), [sure, sure[sure["a"] < 2]])
     assert np.isfinite(found.p_synthetic).all()
 
 
@@ -110,10 +89,12 @@ def test_degenerate_sets_find_no_association(records):
 
 
 def test_a_single_column_has_no_pairs():
-    schema = schema_of(2)
-    found = chi_square(table_of([(0,), (1,)], schema), [pd.DataFrame({"a": [0]})])
+    table = table_of([(0,), (1,)], schema_of(2))
+    found = chi_square(table, [pd.DataFrame({"a": [0]})])
     assert found.pairs == []
     assert np.isnan(found.consistency[0.05])
+    with pytest.raises(InputError, match="at least one synthetic set"):
+        chi_square(table, [])
 
 
 def test_crosstab_counts_every_pair_once():

@@ -7,12 +7,10 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 from scipy import stats
-from scipy.special import expit
 from sklearn.linear_model import LogisticRegression
 
 from pdips.errors import InputError
 from pdips.evaluation import logistic
-from pdips.evaluation.encoding import reference
 from pdips.evaluation.propensity import MOST_PMSE_COEFFICIENTS, null_moments, pmse, standardised_pmse
 
 
@@ -29,11 +27,6 @@ def with_outliers(n: int, seed: int) -> np.ndarray:
     values = skewed(n, seed)
     values[:20] = np.minimum(values[:20] * 8, 2_000)
     return values
-
-
-def test_one_column_of_zeros_and_ones_by_hand():
-    # of four zeros one is synthetic, of four ones three: chances 1/4 and 3/4
-    assert pmse(np.array([[0], [0], [0], [1]]), np.array([[0], [1], [1], [1]])) == pytest.approx(1 / 16)
 
 
 def test_levels_by_hand():
@@ -148,14 +141,6 @@ def test_the_penalty_is_the_best_in_cross_validation(penalty, monkeypatch):
     np.testing.assert_allclose(logistic.cross_validated(x, y, penalty, np.random.default_rng(3)), wanted, atol=1e-4)
 
 
-@pytest.mark.parametrize("penalty", ["lasso", "ridge"])
-def test_penalised_scores_repeat_and_shrink(penalty):
-    a, b = skewed(100, 0), with_outliers(80, 1)
-    first, again = (pmse(a, b, penalty=penalty, rng=np.random.default_rng(0)) for _ in range(2))
-    assert first == again
-    assert 0 < first <= pmse(a, b)
-
-
 def test_a_lasso_takes_more_columns_than_records():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(15, 40)), rng.normal(size=(15, 40))
@@ -215,22 +200,13 @@ def test_ratio_and_z():
 
 def test_a_penalised_null_is_simulated():
     rng = np.random.default_rng(0)
-    a, b = rng.normal(size=(80, 2)), rng.normal(1.5, size=(80, 2))
-    found = standardised_pmse(a, b, penalty="ridge", n_draws=3, rng=rng)
+    a, b = rng.normal(size=(30, 2)), rng.normal(1.5, size=(30, 2))
+    found = standardised_pmse(a, b, penalty="ridge", n_draws=3, rng=np.random.default_rng(1))
     assert found.ratio > 3
+    first, again = (pmse(a, b, penalty="ridge", rng=np.random.default_rng(1)) for _ in range(2))
+    assert first == again == found.pmse <= pmse(a, b)
     with pytest.raises(InputError, match="no formula"):
         standardised_pmse(a, b, penalty="ridge", null="formula")
-
-
-def test_reference_is_the_expected_value():
-    # mean of 200 chi-squares with 3 degrees of freedom: 5.8 % off, so 30 % is 5.2 standard errors: 2e-7
-    original = np.random.default_rng(0).normal(size=(200, 3))
-    found = reference(pmse, original, n_draws=200, rng=np.random.default_rng(1))
-    assert found == pytest.approx(null_moments(4, 200, 200)[0], rel=0.3)
-    # broken twin: fresh records instead of resamples are twice as far
-    rng = np.random.default_rng(2)
-    fresh = np.mean([pmse(original, rng.normal(size=(200, 3))) for _ in range(200)])
-    assert fresh != pytest.approx(null_moments(4, 200, 200)[0], rel=0.3)
 
 
 def test_it_is_quick():
@@ -254,12 +230,3 @@ def test_bad_requests_are_refused():
         standardised_pmse(a, a, null="resample", n_draws=1)
     with pytest.raises(InputError, match=f"above {MOST_PMSE_COEFFICIENTS:,}"):
         pmse(wide, wide, interactions=True)
-
-
-def test_chances_are_those_of_the_fit():
-    # the fit's own equations: residuals are orthogonal to every column
-    x = logistic.orthonormal(logistic.standardised(np.vstack([skewed(200, 0), with_outliers(150, 1)])))
-    y = np.repeat([0.0, 1.0], [200, 150])
-    chance = logistic.maximum_likelihood(x, y)
-    assert np.abs(x.T @ (y - chance)).max() < 1e-4
-    assert np.abs(x.T @ (y - expit(1.01 * np.log(chance / (1 - chance))))).max() > 1e-2  # broken twin

@@ -231,13 +231,6 @@ def test_comparing_by_hand():
     assert found.loc["c", "ci_overlap"] == 0
 
 
-def test_a_single_set_keeps_its_own_interval_and_the_table_overlaps_itself():
-    found = compare_fits(fit(voters(300, 0)), [fit(voters(300, 0))])
-    np.testing.assert_allclose(found["ci_overlap"], 1)
-    assert found["same_sign"].all()
-    assert list(found.index) == list(NAMES)
-
-
 def test_fits_of_different_models_are_not_compared():
     one, other = hand_fit([1.0], [1.0]), hand_fit([1.0, 2.0], [1.0, 1.0])
     for sets in ([], [other]):

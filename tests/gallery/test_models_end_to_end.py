@@ -71,7 +71,7 @@ def test_a_model_by_chains_end_to_end_without_a_sampler(monkeypatch, tmp_path, n
     from pdips.convergence import converged
     from pdips.posterior import nuts as chains
     from pdips.posterior import private_reference as stages
-    from pdips.posterior.parameters import constrained
+    from pdips.posterior.model import constrained
 
     def near(model, *, chains, rng, start, **_):
         place = np.concatenate([np.ravel(start[value.name]) for value in model.model.value_vars])

@@ -20,16 +20,6 @@ from pdips.errors import InputError
 from pdips.inference import combine, mix, rule_for
 
 
-def test_by_hand():
-    # mean 2; B = 1, W = 0.5, T = 1/3 + 0.5 = 5/6; nu = 2 (1 + 3 * 0.5 / 1)^2 = 12.5
-    found = combine([1.0, 2.0, 3.0], [0.5, 0.5, 0.5])
-    assert (found.estimate, found.between, found.within) == (2.0, 1.0, 0.5)
-    assert found.variance == pytest.approx(5 / 6)
-    assert found.degrees_of_freedom == pytest.approx(12.5)
-    half = stats.t.ppf(0.975, 12.5) * np.sqrt(5 / 6)
-    np.testing.assert_allclose(found.interval, (2 - half, 2 + half))
-
-
 def test_each_coefficient_is_combined_by_itself():
     together = combine([[1.0, 5.0], [2.0, 5.0], [4.0, 8.0]], [[0.5, 1.0], [0.1, 2.0], [0.2, 4.0]], level=0.9)
     for j, (q, v) in enumerate((([1, 2, 4], [0.5, 0.1, 0.2]), ([5, 5, 8], [1, 2, 4]))):
@@ -39,19 +29,12 @@ def test_each_coefficient_is_combined_by_itself():
         np.testing.assert_allclose([bound[j] for bound in together.interval], alone.interval)
 
 
-def test_sets_that_agree_give_a_normal_interval():
+def test_sets_that_agree_or_have_no_variance():
     found = combine([2.0, 2.0], [1.0, 1.0])
     assert np.isinf(found.degrees_of_freedom)
     np.testing.assert_allclose(found.interval, (2 - stats.norm.ppf(0.975), 2 + stats.norm.ppf(0.975)))
-
-
-def test_no_variance_within_leaves_m_minus_1_degrees():
     assert combine([1.0, 2.0, 4.0], [0.0, 0.0, 0.0]).degrees_of_freedom == 2
-
-
-def test_nothing_varies():
-    found = combine([3.0, 3.0], [0.0, 0.0])
-    assert found.interval == (3.0, 3.0)
+    assert combine([3.0, 3.0], [0.0, 0.0]).interval == (3.0, 3.0)
 
 
 def test_a_coefficient_missing_from_one_set_is_missing():
@@ -60,52 +43,14 @@ def test_a_coefficient_missing_from_one_set_is_missing():
         np.testing.assert_array_equal(np.isnan(values), [False, True])
 
 
-def test_both_rules_are_one_formula():
-    assert combine([1.0, 2.0], [1.0, 2.0], rule="partial").interval == combine([1.0, 2.0], [1.0, 2.0]).interval
-
-
-@pytest.mark.parametrize(
-    ("estimates", "variances", "options", "message"),
-    [
-        ([1.0], [1.0], {}, "at least 2"),
-        ([1.0, 2.0], [1.0], {}, "one shape"),
-        ([[[1.0]], [[1.0]]], [[[1.0]], [[1.0]]], {}, "one shape"),
-        ([1.0, 2.0], [1.0, -1.0], {}, "negative"),
-        ([1.0, 2.0], [1.0, 1.0], {"level": 1.0}, "level"),
-        ([1.0, 2.0], [1.0, 1.0], {"rule": "bayes"}, "rule must be one of"),
-    ],
-)
-def test_refusals(estimates, variances, options, message):
-    with pytest.raises(InputError, match=message):
-        combine(estimates, variances, **options)
-
-
-def coverage(share_of_between: float, seed: int = 1) -> float:
-    """How often the interval holds the truth when each set's noise has variance 4 and sampling has 1."""
-    rng, m, n_runs = np.random.default_rng(seed), 5, 4_000
-    sampled = rng.standard_normal(n_runs)
-    q = sampled + 2 * rng.standard_normal((m, n_runs))
-    middle = q.mean(axis=0)
-    lower, upper = combine(middle + (q - middle) * np.sqrt(share_of_between), np.ones((m, n_runs))).interval
-    return float(np.mean((lower <= 0) & (upper >= 0)))
-
-
-def test_it_covers():
-    # 0.95 has a standard error of 0.0034 here
-    assert 0.93 < coverage(1.0) < 0.97
-
-
-def test_forgetting_the_variance_between_sets_would_be_seen():
-    # the broken twin
-    assert coverage(1e-6) < 0.9
-
-
 # every rule by hand: mean 2, B = 1, W = 0.5, m = 3
 
 
 @pytest.mark.parametrize(
     ("rule", "variance", "degrees"),
     [
+        ("sanitized", 1 / 3 + 0.5, 2 * (1 + 3 * 0.5 / 1) ** 2),
+        ("partial", 1 / 3 + 0.5, 2 * (1 + 3 * 0.5 / 1) ** 2),
         ("rubin", 0.5 + 4 / 3, 2 * (1 + 0.5 / (4 / 3)) ** 2),
         ("fully-synthetic", 4 / 3 - 0.5, 2 * (1 - 0.5 / (4 / 3)) ** 2),
         ("raab-nowok-dibben", 0.5 * (1 + 2 / 3), np.inf),
@@ -113,6 +58,7 @@ def test_forgetting_the_variance_between_sets_would_be_seen():
 )
 def test_rules_by_hand(rule, variance, degrees):
     found = combine([1.0, 2.0, 3.0], [0.5, 0.5, 0.5], rule=rule)
+    assert (found.estimate, found.between, found.within) == (2.0, 1.0, 0.5)
     assert found.variance == pytest.approx(variance)
     assert found.degrees_of_freedom == pytest.approx(degrees)
     law = stats.t(degrees) if np.isfinite(degrees) else stats.norm
@@ -121,17 +67,13 @@ def test_rules_by_hand(rule, variance, degrees):
     assert found.p_value(1.0) == pytest.approx(2 * law.sf(1 / np.sqrt(variance)))
 
 
-def test_a_negative_variance_is_replaced_by_that_of_a_set():
+def test_size_ratios_and_one_set():
     # (1 + 1/2) 0.5 - 1 < 0, so T = (n_syn / n) W
     found = combine([1.0, 2.0], [1.0, 1.0], rule="fully-synthetic", size_ratio=0.25)
     assert (float(found.variance), float(found.degrees_of_freedom)) == (0.25, np.inf)
-
-
-def test_smaller_sets_and_one_set_by_raab_nowok_and_dibben():
     assert combine([1.0], [2.0], rule="raab-nowok-dibben").variance == pytest.approx(2 * 3)
-    assert combine([1.0, 3.0], [2.0, 4.0], rule="raab-nowok-dibben", size_ratio=0.5).variance == pytest.approx(
-        3 * (0.5 + 1.5 / 2)
-    )
+    smaller = combine([1.0, 3.0], [2.0, 4.0], rule="raab-nowok-dibben", size_ratio=0.5)
+    assert smaller.variance == pytest.approx(3 * (0.5 + 1.5 / 2))
 
 
 def tail_by_quad(distance: float, between: float, within: float, m: int, at_zero: float = 0.8) -> float:
@@ -185,8 +127,8 @@ def test_the_mixture_at_its_edges():
     assert np.isnan([lower[3], found.variance[3], found.p_value()[3]]).all()
 
 
-def predictive_coverage(ratio: float, m: int, rule: str, n_runs: int = 2_000) -> float:
-    """How often an interval holds the estimand N(c, V), from sets whose estimates are N(c, V + W), W = 1."""
+def coverage(ratio: float, m: int, rule: str, n_runs: int = 2_000) -> float:
+    """How often an interval holds the estimand N(c, V), from sets whose estimates are N(c, V + W), V = ratio, W = 1."""
     rng = np.random.default_rng(5)
     truth = np.sqrt(ratio) * rng.standard_normal(n_runs)
     q = np.sqrt(1 + ratio) * rng.standard_normal((m, n_runs))
@@ -194,16 +136,31 @@ def predictive_coverage(ratio: float, m: int, rule: str, n_runs: int = 2_000) ->
     return float(np.mean((lower <= truth) & (truth <= upper)))
 
 
+def coverage_of_own_noise(share_of_between: float) -> float:
+    """How often the interval holds the truth when each set's noise has variance 4 and sampling has 1."""
+    rng, m, n_runs = np.random.default_rng(1), 5, 4_000
+    q = rng.standard_normal(n_runs) + 2 * rng.standard_normal((m, n_runs))
+    middle = q.mean(axis=0)
+    lower, upper = combine(middle + (q - middle) * np.sqrt(share_of_between), np.ones((m, n_runs))).interval
+    return float(np.mean((lower <= 0) & (upper >= 0)))
+
+
 @pytest.mark.parametrize(("ratio", "m"), [(100, 3), (10, 3), (1, 5), (10, 20), (0.1, 100), (1, 100)])
 def test_the_posterior_predictive_rule_covers(ratio, m):
     # true coverage is 94.6 to 96.8 % by the benchmark; standard error 0.5 %
-    assert 0.925 < predictive_coverage(ratio, m, "posterior-predictive") < 0.985
+    assert 0.925 < coverage(ratio, m, "posterior-predictive") < 0.985
+
+
+def test_sets_with_noise_of_their_own_are_covered():
+    # 0.95 has a standard error of 0.0034 here; the broken twin forgets the variance between sets
+    assert 0.93 < coverage_of_own_noise(1.0) < 0.97
+    assert coverage_of_own_noise(1e-6) < 0.9
 
 
 @pytest.mark.parametrize("rule", ["sanitized", "raab-nowok-dibben"])
 def test_rules_that_do_not_see_the_noise_of_one_release_would_be_seen(rule):
     # the broken twins
-    assert predictive_coverage(10, 20, rule) < 0.7
+    assert coverage(10, 20, rule) < 0.7
 
 
 # analyses
@@ -244,11 +201,6 @@ def test_statsmodels_results_are_combined_by_name(name, rule):
     assert np.linalg.eigvalsh(found.covariance).min() > 0
 
 
-def test_arrays_in_place_of_frames_give_names_too():
-    found = combine(lambda frame: sm.OLS(frame["y"].to_numpy(), frame[["x", "z"]].to_numpy()).fit(), frames())
-    assert found.names == ("x1", "x2")
-
-
 def test_an_outcome_with_several_levels():
     def fit(frame):
         outcome = np.digitize(frame["y"], [0, 2])
@@ -260,8 +212,10 @@ def test_an_outcome_with_several_levels():
     np.testing.assert_allclose(found.within, errors)
 
 
-def test_a_pair_is_a_result_too():
+def test_arrays_and_pairs_are_results_too():
     sets = frames()
+    found = combine(lambda frame: sm.OLS(frame["y"].to_numpy(), frame[["x", "z"]].to_numpy()).fit(), sets)
+    assert found.names == ("x1", "x2")
     found = combine(lambda frame: (frame["y"].mean(), frame["y"].var() / len(frame)), sets)
     assert found.estimate == pytest.approx(np.mean([frame["y"].mean() for frame in sets]))
     assert found.summary().index.tolist() == ["0"]
@@ -357,6 +311,12 @@ def test_p_values_of_several_coefficients_are_even_under_the_null():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: combine([1.0], [1.0]), "at least 2"),
+        (lambda: combine([1.0, 2.0], [1.0]), "one shape"),
+        (lambda: combine([[[1.0]], [[1.0]]], [[[1.0]], [[1.0]]]), "one shape"),
+        (lambda: combine([1.0, 2.0], [1.0, -1.0]), "negative"),
+        (lambda: combine([1.0, 2.0], [1.0, 1.0], level=1.0), "level"),
+        (lambda: combine([1.0, 2.0], [1.0, 1.0], rule="bayes"), "rule must be one of"),
         (lambda: combine([1.0], [1.0], rule="posterior-predictive"), "raab-nowok-dibben"),
         (lambda: combine([1.0], [1.0], rule="rubin"), "at least 2"),
         (lambda: combine([], []), "at least one set"),
@@ -378,7 +338,7 @@ def test_p_values_of_several_coefficients_are_even_under_the_null():
         (lambda: combine(POINTS / 10, MATRICES, rule="fully-synthetic").wald(), "posterior-predictive"),
     ],
 )
-def test_more_refusals(call, message):
+def test_refusals(call, message):
     with pytest.raises(InputError, match=message):
         call()
 

@@ -79,7 +79,6 @@ def test_errors_are_those_of_dense_least_squares(schema, neighbours, layers):
         assert np.abs(variances - row.se_records**2).max() < 1e-9 * max(1, variances.max())
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_structural_zeros_are_counted_exactly_and_only_help(neighbours):
     schema = schema_of(2, 3, 2, 2, impossible=[{"a": 1, "b": [0, 2]}, {"b": 1, "c": 0, "d": 1}])
     order, scales = ("b", "a"), SCALES[:3]
@@ -91,17 +90,6 @@ def test_structural_zeros_are_counted_exactly_and_only_help(neighbours):
         assert found.max() <= bound**2 + 1e-9
         closer += found.max() < bound**2 - 1e-6
     assert closer > 3
-
-
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
-def test_without_zeros_the_pass_over_nodes_is_the_closed_form(neighbours):
-    schema = schema_of(3, 2, 4)
-    told = planning.margin_errors(schema, order=("b", "c"), layers=1, scales=SCALES[:2], neighbours=neighbours)
-    for row, margin in zip(told.itertuples(), margins_of(schema), strict=True):
-        found = planning.exact_margin_variances(
-            schema, margin, order=("b", "c"), scales=SCALES[:2], neighbours=neighbours
-        )
-        assert found == pytest.approx(np.full(len(found), row.se_records**2), rel=1e-12)
 
 
 def released_margins(neighbours: str) -> tuple[dict[str, np.ndarray], Steps]:
@@ -145,7 +133,6 @@ def worst_deviation(found, told) -> float:
     return worst
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_errors_are_those_of_real_releases(neighbours):
     # 23 cells, each beyond 4 standard errors with probability 6e-5 if the law were normal: 0.2 % in all, seed fixed
     found, mechanism = released_margins(neighbours)
@@ -207,7 +194,6 @@ def test_one_column_and_public_columns_are_suggested_for():
     assert set(found["layers"]) == {0, 1, 2}
 
 
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 @pytest.mark.parametrize("by", ["one-way", "two-way"])
 def test_the_best_budget_is_the_best(neighbours, by):
     schema, order = schema_of(4, 2, 3, 2, 5), ("c", "b", "a")
@@ -222,11 +208,9 @@ def test_the_best_budget_is_the_best(neighbours, by):
         return (told["se_records"][[len(m) == wanted for m in margins_of(schema)]] ** 2).mean()
 
     rng, least = np.random.default_rng(0), cost(best)
-    for _ in range(150):
+    for _ in range(50):
         parts = planning._whole_parts(rng.dirichlet(np.full(4, 0.5)))
-        assert (
-            cost([Fraction(13 * part, 10_000) for part in parts]) > least * 0.995
-        )  # its own law has whole thousandths
+        assert cost([Fraction(13 * part, 10_000) for part in parts]) > least * 0.995  # its law has whole thousandths
     assert cost([Fraction(13, 40)] * 4) > least * 1.05  # the twin that shares alike is worse
 
 

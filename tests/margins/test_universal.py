@@ -2,29 +2,30 @@
 
 import math
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
-from itertools import combinations_with_replacement, permutations, product
+from itertools import combinations_with_replacement, permutations
 
 import numpy as np
 import pandas as pd
 import pytest
 from laws import ACCEPT, REJECT
 from scipy import stats
-from tables import grown, random_table, scales_of, schema_of, table_of
+from tables import grown, random_table, scales_of, schema_of, worst_loss
 
 from pdips import InputError, Schema, Table, UniversalHistogram
-from pdips.margins import intervals
-from pdips.margins.consistency import consistent
 from pdips.margins.domain import domain_of, root, split_by
-from pdips.margins.intervals import average_range_variance, best_fan_out, interval_counts, interval_parents
-from pdips.margins.tree import GivenColumns
-from pdips.margins.universal_histogram import ShuffledColumns
+from pdips.margins.universal_histogram import (
+    ShuffledColumns,
+    average_range_variance,
+    best_fan_out,
+    interval_counts,
+    interval_parents,
+)
 from pdips.privacy.replay import exact_law
 from pdips.registry import published
 
 
-@pytest.mark.parametrize("n_levels", [1, 2, 3, 7, 8, 9, 10, 27, 100])
+@pytest.mark.parametrize("n_levels", [1, 2, 7, 9, 27, 100])
 @pytest.mark.parametrize("fan_out", [2, 3, 16])
 def test_intervals_halve_or_third_evenly_and_in_order(n_levels, fan_out):
     counts = interval_counts(n_levels, fan_out)
@@ -37,34 +38,6 @@ def test_intervals_halve_or_third_evenly_and_in_order(n_levels, fan_out):
         assert sizes.max() <= fan_out
         assert sizes.max() - sizes.min() <= 1
         assert sizes.min() >= 1
-
-
-def hay(counts: list[np.ndarray], fan_out: int, *, exact_root: bool) -> np.ndarray:
-    """Theorem 3 of Hay et al. (2010) as printed there, node by node; the leaves."""
-    z, height = [counts[-1].astype(float)], 1
-    for own in counts[-2::-1]:
-        height += 1
-        power, less = fan_out**height, fan_out ** (height - 1)
-        total = z[0].reshape(-1, fan_out).sum(axis=1)
-        z.insert(0, (power - less) / (power - 1) * own + (less - 1) / (power - 1) * total)
-    x = counts[0].astype(float) if exact_root else z[0]
-    for below in z[1:]:
-        x = below + np.repeat((x - below.reshape(-1, fan_out).sum(axis=1)) / fan_out, fan_out)
-    return x
-
-
-@pytest.mark.parametrize(("fan_out", "depth"), [(2, 4), (3, 3), (5, 2)])
-@pytest.mark.parametrize("exact_root", [True, False])
-def test_a_complete_tree_gives_theorem_3_of_hay(fan_out, depth, exact_root):
-    parents = interval_parents(interval_counts(fan_out**depth, fan_out))
-    rng = np.random.default_rng(0)
-    counts = [rng.normal(50, 10, fan_out**layer) for layer in range(depth + 1)]
-    variances = [np.full(len(own), 7.0) for own in counts]
-    variances[0][:] = 0.0 if exact_root else 7.0
-    found = consistent(parents, counts, variances)[0][-1]
-    assert np.abs(found - hay(counts, fan_out, exact_root=exact_root)).max() < 1e-10
-    # the broken twin: the root taken the other way
-    assert np.abs(found - hay(counts, fan_out, exact_root=not exact_root)).max() > 1e-3
 
 
 def dense_average(n_levels: int, fan_out: int, n_below: int, *, n_public: bool) -> float:
@@ -89,8 +62,8 @@ def dense_average(n_levels: int, fan_out: int, n_below: int, *, n_public: bool) 
     return float(np.mean([pick @ covariance @ pick for pick in picks]))
 
 
-@pytest.mark.parametrize("n_levels", [2, 3, 5, 8, 13])
-@pytest.mark.parametrize("fan_out", [2, 3, 5])
+@pytest.mark.parametrize("n_levels", [2, 5, 13])
+@pytest.mark.parametrize("fan_out", [2, 3])
 @pytest.mark.parametrize(("n_below", "n_public"), [(1, True), (1, False), (3, True), (2, False)])
 def test_the_variance_of_ranges_is_that_of_dense_least_squares(n_levels, fan_out, n_below, n_public):
     told = average_range_variance(n_levels, fan_out, n_below, n_public=n_public)
@@ -118,7 +91,7 @@ def test_counts_are_those_of_ranges():
     measured = grown(plan, table)
     assert [len(counts) for counts in measured.observed] == [1, 2, 4, 7, 42]
     frame = pd.DataFrame(table.codes)
-    frames = plan.design.statistics(measured, "")
+    frames = plan.design.noisy_statistics(measured, "")
     assert list(frames) == ["layer 1", "layer 2", "layer 3", "cells"]
     for number in (1, 2, 3):
         for row in frames[f"layer {number}"].itertuples(index=False):
@@ -217,7 +190,7 @@ def order_p_value(splitter) -> float:
     """The p-value of all orders of three columns, of which two split, being equally likely; it reads no record."""
     domain, rng = domain_of(schema_of(2, 3, 2)), np.random.default_rng(3)
     seen = Counter()
-    for _ in range(6000):
+    for _ in range(1500):
         first = splitter.columns(1, root(domain), None, None, rng)
         second = splitter.columns(2, split_by(domain, root(domain), first), None, None, rng)
         assert len(set(second.tolist())) == 1  # the same column in every branch
@@ -238,8 +211,7 @@ def test_the_exact_law_has_one_order_whatever_the_records():
     assert one.log_probability == 0
 
 
-@pytest.mark.parametrize("layers", [1, 2, 3, None])
-@pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
+@pytest.mark.parametrize("layers", [1, 3, None])
 def test_any_number_of_layers_works(layers, neighbours):
     table = random_table(schema_of(2, 3, 4), 40)
     made = UniversalHistogram(epsilon=100, layers=layers, neighbours=neighbours)
@@ -293,90 +265,37 @@ def test_a_public_column_is_not_cut():
         UniversalHistogram(epsilon=1, attribute="region").spends(PUBLIC)
 
 
-# The price, by enumeration: every tiny table, every neighbour, on the counts that the release itself takes.
+# The price, by enumeration. Persons with several records: tests/contract.
 
 EPSILON = Fraction(3, 2)
-
-
-def true_counts(made: UniversalHistogram, records, schema) -> list[list[np.ndarray]]:
-    """The true counts that noise is added to, layer by layer, for every tree that could be drawn."""
-    table, plan = table_of(records, schema), made.plan(schema)
-    if isinstance(plan.design, intervals.IntervalTree):
-        return [grown(plan, table).observed]
-    orders = permutations(range(len(schema.columns)), len(plan.steps) - 1)
-    trees = [replace(plan.design, splitter=GivenColumns(order)) for order in orders]
-    return [grown(replace(plan, design=tree), table).observed for tree in trees]
-
-
-def loss(made: UniversalHistogram, schema, pairs) -> Fraction:
-    """The worst log ratio over noisy counts, over pairs of tables and trees; the choice of a tree reads no record."""
-    scales, worst, held = scales_of(made, schema), Fraction(0), {}
-    for pair in pairs:
-        for records in pair:
-            if records not in held:
-                held[records] = true_counts(made, records, schema)
-        for one, other in zip(*(held[records] for records in pair), strict=True):
-            assert (one[0] == other[0]).all()
-            moved = [int(np.abs(a - b).sum()) for a, b in zip(one[1:], other[1:], strict=True)]
-            worst = max(worst, sum((m / scale for m, scale in zip(moved, scales, strict=True)), Fraction(0)))
-    return worst
-
-
-def neighbours_of(schema, relation, *, n=3, cap=1):
-    cells = list(product(*(range(column.n_levels) for column in schema.columns.values())))
-    for rest in combinations_with_replacement(cells, n - cap):
-        person = list(combinations_with_replacement(cells, cap))
-        for mine in person:
-            if relation == "add-remove":
-                yield tuple(sorted((*rest, *mine))), tuple(sorted(rest))
-            else:
-                yield from ((tuple(sorted((*rest, *mine))), tuple(sorted((*rest, *other)))) for other in person)
-
-
 KINDS = [
     (schema_of(5), {"fan_out": 2}, 3),
-    (schema_of(4), {"fan_out": 2}, 2),
     (schema_of(4, 2), {"attribute": "a", "fan_out": 2}, 3),
     (schema_of(2, 3, 2), {"layers": 1}, 2),
-    (schema_of(2, 3, 2), {"layers": 2}, 3),
+    (schema_of(2, 2, 2), {"layers": 2}, 3),
 ]
 
 
 @pytest.mark.parametrize(("schema", "settings", "n_noised"), KINDS)
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-@pytest.mark.usefixtures("silence")
-def test_the_price_is_exactly_epsilon(schema, settings, n_noised, relation):
-    made = UniversalHistogram(epsilon=EPSILON, neighbours=relation, **settings)
+def test_the_price_is_exactly_epsilon(schema, settings, n_noised, neighbours):
+    made = UniversalHistogram(epsilon=EPSILON, neighbours=neighbours, **settings)
     assert len(scales_of(made, schema)) == len(made.spends(schema)) == n_noised
-    assert loss(made, schema, neighbours_of(schema, relation, n=2)) == EPSILON
+    assert worst_loss(made, schema) == pytest.approx(float(EPSILON))
     assert sum(spend.epsilon for spend in made.spends(schema)) == EPSILON
 
 
 @pytest.mark.parametrize(("schema", "settings", "n_noised"), KINDS)
-@pytest.mark.usefixtures("silence")
 def test_the_published_accounting_costs_what_its_statement_says(schema, settings, n_noised):
     # the broken twin: sensitivity 1, and the cells below the tree not paid for
     made = published("universal-histogram")(epsilon=EPSILON, **settings)
     remaining_below = len(schema.columns) > 1
-    true = 2 * EPSILON * Fraction(n_noised, n_noised - remaining_below)
-    assert loss(made, schema, neighbours_of(schema, "replace-one", n=2)) == true
-    assert f"The true loss is up to {float(true):g}." in made.privacy_loss(schema).statement
+    true = float(2 * EPSILON * Fraction(n_noised, n_noised - remaining_below))
+    assert worst_loss(made, schema) == pytest.approx(true)
+    assert f"The true loss is up to {true:g}." in made.privacy_loss(schema).statement
     assert sum(spend.epsilon for spend in made.spends(schema)) == EPSILON
 
 
-@pytest.mark.parametrize("relation", ["replace-one", "add-remove"])
-@pytest.mark.usefixtures("silence")
-def test_the_price_counts_persons(relation):
-    capped, single = schema_of(4, records={"max_per_person": 2}), schema_of(4)
-    made = UniversalHistogram(epsilon=EPSILON, fan_out=2, neighbours=relation)
-    pairs = list(neighbours_of(capped, relation, n=3, cap=2))
-    assert loss(made, capped, pairs) == EPSILON
-    # the broken twin: the scale for one record a person
-    assert loss(made, single, pairs) == 2 * EPSILON
-
-
-@pytest.mark.usefixtures("silence")
 def test_sets_of_their_own_share_the_price():
     made, schema = UniversalHistogram(epsilon=EPSILON, n_sets=3, split="per-set", fan_out=2), schema_of(4)
-    assert 3 * loss(made, schema, neighbours_of(schema, "replace-one", n=2)) == EPSILON
+    assert worst_loss(made, schema) == pytest.approx(float(EPSILON))
     assert len(made.spends(schema)) == 6

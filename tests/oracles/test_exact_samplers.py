@@ -15,7 +15,8 @@ from scipy import stats
 from tables import bits
 
 from pdips.errors import InputError, RefusedError
-from pdips.posterior.rejection import check_proposals, expected_proposals, prior_of, reject
+from pdips.posterior.censored_posterior import check_proposals, expected_proposals
+from pdips.posterior.target import prior_of, reject
 from pdips.privacy import noise as coins
 
 WINDOW, STEPS = Fraction(1, 2), 64

@@ -15,17 +15,17 @@ from tables import bits
 
 from pdips import InputError, Schema, Table
 from pdips.posterior import private_reference as reference
-from pdips.posterior.censoring import CLIPS, STEPS, CensoredTerms, clip_graph, clip_values
+from pdips.posterior.censored_posterior import concentrated, pure
+from pdips.posterior.censoring import CLIPS, clip_graph, clip_values
 from pdips.posterior.columns import collapse, distinct, record_values, stand_ins
-from pdips.posterior.grid import Grid, score_grid
-from pdips.posterior.model import Blueprint, Workspace
+from pdips.posterior.model import Blueprint, constrained, join, split
 from pdips.posterior.model_file import as_source
-from pdips.posterior.parameters import constrained, join, split
-from pdips.posterior.price import concentrated, pure
 from pdips.posterior.private_reference import Anchor, Stage
 from pdips.posterior.record_likelihood import RecordLikelihood
-from pdips.posterior.target import Target
-from pdips.privacy.noise import _choose_exactly, _LazyUniform
+from pdips.posterior.target import STEPS, Grid, Target, score_grid
+from pdips.privacy.curator import Drawing
+from pdips.privacy.noise import _choose_exactly, _LazyUniform, exponential_mechanism
+from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
 
 SPAN = Schema.from_toml("[columns.y]\nlower = -10.0\nupper = 10.0\n")
@@ -55,12 +55,19 @@ def lookup(data, schema):
 
 @pytest.fixture(scope="module")
 def one():
-    return Workspace(Blueprint(as_source(normal), SPAN))
+    return Blueprint(as_source(normal), SPAN)
 
 
 @pytest.fixture(scope="module")
 def two():
-    return Workspace(Blueprint(as_source(two_parameters), SPAN))
+    return Blueprint(as_source(two_parameters), SPAN)
+
+
+def measured(table: Table, seed: int):
+    """Return the cells of a private reference of epsilon 1."""
+    step = reference.reference_step(SPAN, Fraction(1), "replace-one")
+    plan = Plan(mechanism="", schema=SPAN, neighbours="replace-one", steps=(step,), law="")
+    return reference.measure(plan, Drawing(plan, table, bits(seed)), lambda noisy: noisy)
 
 
 # One record at many points
@@ -118,15 +125,15 @@ def _data(schema):
 )
 def test_scores_are_sums_of_rounded_terms(one, clip, by_hand):
     points, y, counts = [np.linspace(-3, 3, 7)], np.array([-1.0, 0.2, 4.0]), np.array([1, 5, 2])
-    terms = CensoredTerms(
-        likelihood=one.likelihood, points=points, window=Fraction(1, 3), clip=clip, centre=[np.array([0.5])]
-    )
+    stage = Stage(anchor=reference.anchor_of_prior(one.prior), n_records=8, centre=[np.array([0.5])])
+    target = Target(space=one, stage=stage, window=Fraction(1, 3), clip=clip)
+    total = target.total(points, {"y": y}, counts)
     u = stats.norm.logpdf(y[:, None], points[0], 2) - stats.norm.logpdf(y[:, None], 0.5, 2)
     expected = counts @ np.floor(STEPS * by_hand(u, 1 / 3) * 3 + 0.5)
-    assert np.abs(terms.total({"y": y}, counts) - expected).max() <= counts.sum()  # a last bit at a rounding edge
-    assert np.abs(terms.total({"y": y}, counts)).max() <= counts.sum() * STEPS
+    assert np.abs(total - expected).max() <= counts.sum()  # a last bit at a rounding edge
+    assert np.abs(total).max() <= counts.sum() * STEPS
     lost = (u - by_hand(u, 1 / 3)).mean(axis=0)
-    np.testing.assert_allclose(terms.excess({"y": y}), lost, atol=1e-12)
+    np.testing.assert_allclose(target.excess(points, {"y": y}), lost, atol=1e-12)
 
 
 @pytest.mark.parametrize("clip", ["hard", "tanh", "algebraic"])
@@ -148,13 +155,13 @@ def test_the_clip_function_is_the_same_in_numbers_and_as_a_graph(clip):
 
 def test_weights_scale_a_term_into_the_window_over_public_points(one):
     points, far = [np.array([0.0, 1.0])], np.array([-4.0, 4.0])
-    terms = CensoredTerms(
-        likelihood=one.likelihood, points=points, window=Fraction(1, 2), centre=[np.array([0.0])], weights=[far]
-    )
+    stage = Stage(anchor=reference.anchor_of_prior(one.prior), n_records=1, centre=[np.array([0.0])])
+    target = Target(space=one, stage=stage, window=Fraction(1, 2), weights=True)
+    vars(target)["around"] = [far]
     u = stats.norm.logpdf(3.0, points[0], 2) - stats.norm.logpdf(3.0, 0, 2)
     largest = np.abs(stats.norm.logpdf(3.0, far, 2) - stats.norm.logpdf(3.0, 0, 2)).max()
     expected = np.floor(STEPS * np.clip(u * 0.5 / largest / 0.5, -1, 1) + 0.5)
-    np.testing.assert_allclose(terms.total({"y": np.array([3.0])}, np.array([1])), expected, atol=1)
+    np.testing.assert_allclose(target.total(points, {"y": np.array([3.0])}, np.array([1])), expected, atol=1)
 
 
 def test_records_are_collapsed_one_by_one_and_zeros_are_one():
@@ -200,7 +207,7 @@ def test_draws_follow_the_law_and_lie_in_their_cells(one):
         for window in (Fraction(1, 4), Fraction(1, 8))
     )
     p, twin = (np.exp(each.log_probabilities()) for each in (scored, other))
-    drawn = scored.observe(2_000, bits(1))[:, 0]
+    drawn = exponential_mechanism(np.broadcast_to(scored.scores, (2_000, len(p))), scored.unit, bits(1))
     group = np.minimum((np.cumsum(p) * 10).astype(int), 9)
     seen = np.bincount(group[drawn], minlength=10)
     assert stats.chisquare(seen, 2_000 * np.bincount(group, p)).pvalue > 1e-3
@@ -218,7 +225,10 @@ def _index(grid: Grid, flat: np.ndarray) -> np.ndarray:
 @pytest.mark.parametrize("reach", [1.0, 6.0, 300.0])
 def test_nodes_start_fine_and_reach_as_far_as_they_should(two, reach):
     grid = Grid(two.likelihood, Anchor(np.zeros(2), np.eye(2), reach))
-    along = grid.along(np.arange(grid.n_nodes, dtype=float))
+    along, edges = (
+        grid.at(np.stack([index, index], axis=1))[:, 0]
+        for index in (np.arange(grid.n_nodes), np.arange(grid.n_nodes + 1) - 0.5)
+    )
     assert along[-1] == pytest.approx(reach, rel=1e-6)
     assert (np.diff(along) > 0).all()
     assert np.diff(along).min() <= 0.301
@@ -226,7 +236,7 @@ def test_nodes_start_fine_and_reach_as_far_as_they_should(two, reach):
     prior = two.likelihood.log_prior(split(two.model, grid.at(index)))
     index, prior = index[prior > -100], prior[prior > -100]
     volumes = np.exp(grid.log_weights(index) - prior)
-    by_hand = np.diff(grid.along(np.arange(grid.n_nodes + 1) - 0.5))
+    by_hand = np.diff(edges)
     expected = by_hand[index[:, 0]] * by_hand[index[:, 1]]
     np.testing.assert_allclose(volumes / volumes.max(), expected / expected.max(), rtol=2e-2)
 
@@ -251,7 +261,7 @@ def test_the_first_stage_counts_cells_with_noise_of_its_price():
     table = Table(pd.DataFrame({"y": np.full(50, 3.0)}), SPAN)
     noise = []
     for seed in range(125):
-        cells = reference.measure(table, Fraction(1), "replace-one", bits(seed))
+        cells = measured(table, seed)
         true = np.zeros(32)
         true[20] = 50  # 3 lies in the cell that begins at 2.5
         noise.append(cells.counts - true)
@@ -278,7 +288,7 @@ def test_references_that_differ_in_the_last_digit_are_two():
 def test_the_fit_to_cells_finds_the_parameters(two):
     rng = np.random.default_rng(3)
     table = Table(pd.DataFrame({"y": np.clip(rng.normal(1.0, 2.0, 5_000), -10, 10)}), SPAN)
-    cells = reference.measure(table, Fraction(1), "replace-one", bits(4))
+    cells = measured(table, 4)
     mean, log_spread = reference.fit(two.likelihood, cells, two.prior)
     assert mean == pytest.approx(1.0, abs=0.12)  # 4 standard errors
     assert np.exp(log_spread) == pytest.approx(2.0, abs=0.09)
@@ -305,7 +315,7 @@ def test_the_correction_keeps_a_narrow_window_from_moving_the_posterior(two):
             )
         return model
 
-    space = Workspace(Blueprint(as_source(shifted_exponential), schema))
+    space = Blueprint(as_source(shifted_exponential), schema)
     y = y - 1.0 + 0.0
     found = {}
     place = space.parameters_of({"scale": np.array(2.0)})

@@ -8,19 +8,17 @@ import pytest
 from small_models import UNIT, beta, beta_records, blueprint
 
 from pdips.posterior import private_reference as stages
-from pdips.posterior.grid import score_grid
-from pdips.posterior.model import Workspace
+from pdips.posterior.model import split
 from pdips.posterior.nuts import sample
-from pdips.posterior.parameters import split
 from pdips.posterior.private_reference import Stage
-from pdips.posterior.target import Target
+from pdips.posterior.target import Target, score_grid
 
 N = 300
 
 
 @pytest.fixture(scope="module")
 def space():
-    return Workspace(blueprint(beta, UNIT))
+    return blueprint(beta, UNIT)
 
 
 @pytest.fixture(scope="module")
@@ -70,8 +68,7 @@ def test_chains_and_grid_have_one_posterior(space, stage, values):
 def test_centres_and_weights_are_those_of_the_grid(space, stage, values):
     target = target_of(space, stage)
     centre, weights = target.centres_and_weights(values)
-    terms = target.terms(stage.centre)
-    by_row = [whole for whole, _ in terms._each(values)]
+    by_row = [whole for whole, _ in target._each(stage.centre, values)]
     np.testing.assert_allclose(by_row, 0, atol=1e-9)  # at the centre itself every term is 0
     space.likelihood.at(stage.centre)
     np.testing.assert_allclose(centre, [space.likelihood(row)[0] for row in space.likelihood.rows(values)], rtol=1e-9)

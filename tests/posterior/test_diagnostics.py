@@ -14,9 +14,10 @@ from scipy import stats
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.posterior.bounds import Bounds, from_log_likelihood, log_likelihood_tree, stream_bounds
+from pdips.posterior.finished_model import stream
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source
-from pdips.posterior.stream import Tally, stream
+from pdips.posterior.record_likelihood import Tally
 from pdips.report.posterior_figures import bound_against_value, censored_by_draw, weights_against_value
 
 FAST = "FAST_COMPILE"
@@ -142,15 +143,6 @@ def test_records_that_see_each_other_are_taken_all_at_once():
     found = stream(model, None, {"mu": mu}, block=7, chunk=5, mode=FAST)
     assert found.block == N
     np.testing.assert_allclose(all_pieces(found), stats.norm.logpdf(y - y.mean(), mu[:, None]), atol=1e-10)
-
-
-def test_parameters_of_single_records_are_taken_all_at_once():
-    rng = np.random.default_rng(1)
-    y, z = rng.normal(size=N), rng.normal(size=(DRAWS, N))
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("z", shape=N), observed=pm.Data("y_data", y))
-    found = stream(model, None, {"z": z}, block=7, mode=FAST)
-    np.testing.assert_allclose(all_pieces(found), stats.norm.logpdf(y, z), atol=1e-10)
 
 
 def test_rows_of_several_columns_are_one_record():

@@ -9,12 +9,11 @@ import xarray as xr
 from scipy import stats
 from small_models import WIDE, normal
 
-from pdips.posterior import stream as tally
+from pdips.posterior import record_likelihood as tally
 from pdips.posterior.bounds import Bounds
 from pdips.posterior.inspection import InspectedRecords, Posterior, censored_records, inspect, tree_of
-from pdips.posterior.model import Blueprint, Workspace
+from pdips.posterior.model import Blueprint, split
 from pdips.posterior.model_file import Source
-from pdips.posterior.parameters import split
 from pdips.posterior.private_reference import Anchor, Stage
 from pdips.posterior.target import Target
 
@@ -25,8 +24,8 @@ CENTRE = np.array([0.1])
 WINDOW = 0.75
 
 
-def space_of(build, schema) -> Workspace:
-    return Workspace(Blueprint(Source(build, build.__name__), schema))
+def space_of(build, schema) -> Blueprint:
+    return Blueprint(Source(build, build.__name__), schema)
 
 
 def looked_at(weights: bool = False):

@@ -49,15 +49,11 @@ def share(data):
 
 
 INVERTIBLE = {
-    "np.log": (lambda data: np.log(data["pay"]), np.exp),
     "pt.log": (lambda data: pt.log(data["pay"]), np.exp),
-    "log1p": (lambda data: pt.log1p(data["pay"] / 3), lambda v: 3 * np.expm1(v)),
     "affine": (lambda data: (data["pay"] - 3) / 5 + 1, lambda v: 5 * (v - 1) + 3),
     "falling": (lambda data: 7 - data["pay"] / 2, lambda v: 2 * (7 - v)),
     "log of affine": (lambda data: 2 * pt.log(data["pay"] / 10 + 4) - 1, lambda v: 10 * (np.exp((v + 1) / 2) - 4)),
     "logit": (lambda data: pm.math.logit(share(data)), lambda v: LOW + SPAN * special.expit(v)),
-    "log odds": (lambda data: pt.log(share(data)) - pt.log(1 - share(data)), lambda v: LOW + SPAN * special.expit(v)),
-    "root": (lambda data: pt.sqrt(data["pay"]), np.square),
 }
 
 

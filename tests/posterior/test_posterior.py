@@ -10,7 +10,6 @@ from small_models import PAIRS, UNIT, beta, beta_records, four, grid_of, line, n
 
 from pdips import CensoredPosterior, InputError, Ledger, RefusedError, Schema, Table
 from pdips.posterior import private_reference as stages
-from pdips.posterior.weights import check_weights
 from pdips.privacy.loss import zcdp
 
 NUMBER = Schema.model_validate({"columns": {"y": {"lower": -50, "upper": 50}}})
@@ -107,53 +106,10 @@ def prior_of_data(data, schema):
     return model
 
 
-def improper(data, schema):
-    with pm.Model() as model:
-        phi = pm.ICAR("phi", W=np.array([[0, 1, 0], [1, 0, 1], [0, 1, 0]]))
-        pm.Normal("y", phi[0], 1, observed=data["y"])
-    return model
-
-
-def undrawable(data, schema):
-    with pm.Model() as model:
-        theta = pm.CustomDist("theta", logp=lambda value: -(value**2) / 2)
-        pm.Normal("y", theta, 1, observed=data["y"])
-    return model
-
-
 def undrawable_records(data, schema):
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1)
         pm.CustomDist("y", theta, logp=lambda value, theta: -((value - theta) ** 2), observed=data["y"])
-    return model
-
-
-def every_tenth(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Normal("y", theta * data["x"][np.arange(data.n_records) // 10], 1, observed=data["y"])
-    return model
-
-
-def stacked(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1, shape=2)
-        x = pm.Data("design", np.column_stack([data["x"].get_value(), np.ones(data.n_records)]))
-        pm.Normal("y", x @ theta, 1, observed=data["y"])
-    return model
-
-
-def numbers(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Normal("y", theta + data["x"], 1, observed=data["y"].get_value())
-    return model
-
-
-def called_like_a_column(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Normal("y", theta * pm.Data("x_data", 2.0), 1, observed=data["y"])
     return model
 
 
@@ -178,14 +134,6 @@ def misshapen(data, schema):
     return model
 
 
-def never_finite(data, schema):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1, shape=4)
-        pm.Potential("no", pm.math.log(-pm.math.exp(theta[0])))
-        pm.Normal("y", theta.sum(), 1, observed=data["y"])
-    return model
-
-
 BOTH = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}, "other": {"lower": 0, "upper": 1}}})
 MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "missing": True}}})
 
@@ -200,22 +148,10 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
         (normal, BOTH, {}, "'other' is neither public nor observed"),
         (normal, MISSING, {}, "'y' may have missing values"),
         (discrete, NUMBER, {}, "'which' is discrete"),
-        (discrete, NUMBER, {"sampler": "nuts"}, "'which' is discrete"),
         (prior_of_data, PAIRS, {}, "the prior of 'theta' reads"),
-        (improper, NUMBER, {}, "an intrinsic autoregression"),
         (normal, NUMBER, {"draws": 500}, "drawn by sampler = grid; leave it out"),
-        (
-            normal,
-            NUMBER,
-            {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"},
-            "n_chains and nuts would have",
-        ),
-        (undrawable, NUMBER, {}, "nothing shows that it integrates to 1"),
+        (normal, NUMBER, {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"}, "n_chains and nuts would have"),
         (undrawable_records, NUMBER, {}, "the observed variables can't be drawn from"),
-        (every_tenth, PAIRS, {}, "changes with the number of stand-ins"),
-        (stacked, PAIRS, {}, "asks for the values of data['x']"),
-        (numbers, PAIRS, {}, "asks for the values of data['y']"),
-        (called_like_a_column, PAIRS, {}, "makes a variable 'x_data' of its own"),
         (own_effects, NUMBER, {}, "parameters for single records"),
         (beyond, PAIRS, {}, "looks something up by a column"),
         (misshapen, NUMBER, {}, "one log-likelihood a record"),
@@ -293,12 +229,6 @@ def test_a_file_without_a_model_is_refused(tmp_path):
 def test_settings_out_of_range(settings, says):
     with pytest.raises(InputError, match=says):
         CensoredPosterior(**{"epsilon": 1, "model": normal, **settings})
-
-
-@pytest.mark.parametrize("alpha", [[0.5, 1.1], [-0.1, 0.5], [0.5, np.nan], [0.5], ["a", "b"]])
-def test_weights_lie_between_0_and_1(alpha):
-    with pytest.raises(InputError, match="weights must"):
-        check_weights(alpha, 2)
 
 
 def test_a_useless_window_is_warned_of_before_the_spend(tmp_path):

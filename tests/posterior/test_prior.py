@@ -18,10 +18,15 @@ from tables import bits
 from pdips import CensoredPosterior, Table
 from pdips.errors import InputError
 from pdips.posterior import private_reference as stages
-from pdips.posterior.model import Blueprint, Workspace
+from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source, as_source
-from pdips.posterior.rejection import generator_of, prior_of, reject
-from pdips.posterior.target import Target
+from pdips.posterior.target import Target, WordGenerator, WordSource, prior_of, reject
+
+
+def generator_of(bits):
+    """Return a Generator that draws every word from some bits, and the source to be checked after each use."""
+    source = WordSource(bits)
+    return np.random.Generator(WordGenerator(source)), source
 
 
 def test_a_generator_hands_out_the_words_of_its_bits_and_none_twice():
@@ -240,7 +245,7 @@ def test_a_public_potential_counts_as_part_of_the_prior_on_a_grid(monkeypatch):
 
 def test_a_public_potential_counts_as_part_of_the_prior_for_nuts(monkeypatch):
     def difference(model):
-        space = Workspace(Blueprint(as_source(model), WIDE))
+        space = Blueprint(as_source(model), WIDE)
         stage = stages.referenced(space, {"m": 2.0}, 40)
         made = Target(space=space, stage=stage, window=Fraction(1)).model_of({"y": np.linspace(-9, 9, 40)})
         density = made.model.compile_logp(mode="FAST_COMPILE")

@@ -17,9 +17,8 @@ from pdips import InputError, Ledger, RefusedError, Schema, Table
 from pdips.audit import audit_cases
 from pdips.audit.cases.posterior import pseudo
 from pdips.posterior import pseudo_posterior as module
+from pdips.posterior.columns import synthetic_sets, to_frame
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.posterior.records import synthetic_sets, to_frame
-from pdips.posterior.weights import ratio_weights
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import record
@@ -140,7 +139,7 @@ def above(theta):
 
 def inverse(bounds):
     """Weights as the paper words them, not above 1."""
-    return ratio_weights(bounds, 1)
+    return np.minimum(1.0, 1.0 / bounds)
 
 
 def losses(records, weigh, event):

@@ -1,18 +1,12 @@
-"""Record weights of paper 004, by hand and as the paper's figures have them; weights from public things."""
+"""Record weights of paper 004, by hand and as the paper's figures have them."""
 
 import numpy as np
 import pytest
 from small_models import UNIT, beta, beta_records, blueprint
 
 from pdips import InputError
-from pdips.posterior.weights import (
-    check_weights,
-    linear_weights,
-    lipschitz_bound,
-    public_weights,
-    ratio_weights,
-    weighted_e,
-)
+from pdips.posterior.censoring import check_weights
+from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips_papers.pseudo.quadrature import Quadrature
 
 F = np.array([2.0, 4.0, 3.0, 10.0])
@@ -41,28 +35,6 @@ def test_weighted_e_drops_what_exceeds_half_of_epsilon():
     np.testing.assert_allclose(weighted_e(linear_weights(F), F, 5), [1, 0, 0, 0])
     np.testing.assert_allclose(weighted_e(linear_weights(F), F, "5.25"), [1, 0, 0.875, 0])
     assert (weighted_e([0, 1], [np.inf, 1], 5) == [0, 1]).all()
-
-
-def test_ratio_weights_keep_products_within_the_window():
-    found = ratio_weights([0, 1, 2.5, 5, np.inf], 2.5)
-    np.testing.assert_allclose(found, [1, 1, 1, 0.5, 0])
-
-
-def test_public_weights_by_hand():
-    terms = np.array([[1.0, -4.0, 0.0], [2.0, 6.0, -np.inf]])
-    np.testing.assert_allclose(public_weights(terms, 3), [1, 0.5, 0])
-    np.testing.assert_allclose(public_weights(terms, 3, centre=[2, 2, 2]), [1, 0.5, 0])
-
-
-def test_public_weights_of_a_record_depend_on_no_other():
-    terms = np.random.default_rng(0).normal(size=(20, 9)) * 5
-    found, changed = public_weights(terms, 2), terms.copy()
-    changed[:, 3] *= 100
-    others = np.arange(9) != 3
-    np.testing.assert_array_equal(public_weights(changed, 2)[others], found[others])
-    # the broken twin: weights that compare a record with all others
-    bounds, new = np.abs(terms).max(axis=0), np.abs(changed).max(axis=0)
-    assert not np.allclose(linear_weights(new)[others], linear_weights(bounds)[others])
 
 
 def test_the_local_bound():
@@ -111,8 +83,6 @@ def test_weights_out_of_range(weights, says):
         (lambda: linear_weights(F, shift=np.nan), "shift"),
         (lambda: weighted_e([1, 1], [1, 1], 0), "epsilon"),
         (lambda: weighted_e([1], [1, 1], 1), "weights"),
-        (lambda: ratio_weights(F, 0), "window"),
-        (lambda: public_weights(F, 1), "terms"),
     ],
 )
 def test_arguments_out_of_range(call, says):

@@ -12,8 +12,8 @@ from quantile_tables import Anything, Exact, Lines, budget_of, records_of, regre
 from pdips import KNGResidual, Schema, Table
 from pdips.data.encoding import UNITS
 from pdips.quantile.gradient import LineRegression, RegressionRecords
-from pdips.quantile.kng import QuantilePlan
-from pdips.quantile.line_search import Candidates, Fitter, Spread, rounds, sums
+from pdips.quantile.line_search import Candidates, Fitter, rounds, spread, sums
+from pdips.quantile.quantile_plan import QuantilePlan
 
 TAUS = tuple(Fraction(k, 20) for k in (1, 5, 10, 13, 19))
 
@@ -41,17 +41,15 @@ def release(scheme: str, slopes: str, p: int, rng, n_candidates: int = 24) -> np
     return lines.lines(made_up(3, p, rng, lower, lower + span), Anything(rng))
 
 
-RELEASES = 1_000
-"""In all ways together; each with four pairs of neighbouring lines."""
-
 WAYS = [(scheme, slopes) for scheme in ("stepwise", "sandwich") for slopes in ("fixed", "varying")]
 
 
 @pytest.mark.parametrize(("scheme", "slopes"), [*WAYS, ("joint", "fixed")])
 def test_lines_never_cross_in_the_public_box(scheme, slopes):
-    # at all corners of the box, where an affine function has its least value
+    # at all corners of the box, where an affine function has its least value; a fault that shows in one release of ten
+    # escapes 45 releases with probability 0.01, and lines that nothing keeps apart cross in nearly every release
     rng = np.random.default_rng(3)
-    assert sum(crossings(release(scheme, slopes, p, rng, 8)) for p in (1, 1, 2, 3) for _ in range(RELEASES // 20)) == 0
+    assert sum(crossings(release(scheme, slopes, p, rng, 8)) for p in (1, 2, 3) for _ in range(15)) == 0
 
 
 @pytest.mark.long
@@ -80,7 +78,7 @@ def test_lines_drawn_by_the_mechanism_do_not_cross_either_and_stay_within_bounds
 
 def test_margins_are_the_least_distances_in_the_box():
     rng = np.random.default_rng(7)
-    offsets = Spread.of(4.0, 0.5, 3, 2.0**-20)
+    offsets = spread(4.0, 0.5, 3, 2.0**-20)
     candidates = Candidates(around=np.array([1.0, 0.5, -0.25]), slopes=rng.normal(size=(5, 2)), intercepts=offsets)
     other = np.array([0.25, -1.0, 0.5])
     corners = np.array([(1, *signs) for signs in product((-1, 1), repeat=2)])
@@ -96,13 +94,13 @@ def test_sums_below_are_those_of_a_direct_count_also_where_records_lie_on_a_line
     for trial in range(12):
         predictors = rng.integers(-4, 5, (40, p)) / 4  # sums of these are exact: many records lie on candidates
         records = RegressionRecords.of(rng.integers(0, 17, 40) / 2, predictors)
-        offsets = Spread.of(8.0, 0.5, 8, 0.5, upwards=trial % 2 == 0)
+        offsets = spread(8.0, 0.5, 8, 0.5, upwards=trial % 2 == 0)
         slopes = np.concatenate([np.zeros((1, p)), rng.integers(-4, 5, (3, p)) / 2])
         candidates = Candidates(around=np.array([1.5, *[0.5] * p]), slopes=slopes, intercepts=offsets)
         found = below(records, candidates)
         z = np.concatenate([np.full((40, 1), UNITS), records.instruments], axis=1)
         ties = 0
-        for index in range(len(slopes) * len(offsets.offsets)):
+        for index in range(len(slopes) * len(offsets)):
             line = candidates.line(index)
             height = line[0] + predictors @ line[1:]
             ties += (records.outcome == height).sum()
@@ -111,7 +109,7 @@ def test_sums_below_are_those_of_a_direct_count_also_where_records_lie_on_a_line
         assert ties > 5
 
 
-def test_sums_below_of_nobody_are_zero():
+def test_sums_below_without_records_are_zero():
     records = made_up(0, 2, np.random.default_rng(0))
     fitter = Fitter(n_intercepts=16)
     assert not below(records, fitter.around(records, records.start(), rounds(2)[0])).any()
@@ -141,7 +139,7 @@ def test_what_a_record_adds_depends_on_no_other_record():
 @pytest.mark.parametrize("span", [1e-6, 1.0, 3e9])
 def test_offsets_increase_from_nothing_to_the_reach_in_whole_steps(n, span, upwards):
     step = float(2.0 ** (np.frexp(span)[1] - 36))
-    offsets = Spread.of(span, span * 1e-5, n, step, upwards=upwards).offsets
+    offsets = spread(span, span * 1e-5, n, step, upwards=upwards)
     assert len(offsets) == n + 1 if upwards else 2 * n + 1
     assert (np.diff(offsets) > 0).all()
     assert offsets[-1] == pytest.approx(span, rel=1e-6)
@@ -175,7 +173,7 @@ def test_candidates_are_the_same_whatever_the_table():
     ):
         a, b = make(one), make(two)
         assert (a.slopes == b.slopes).all()
-        assert (a.intercepts.offsets == b.intercepts.offsets).all()
+        assert (a.intercepts == b.intercepts).all()
         assert (fitter.log_weights(a) == fitter.log_weights(b)).all()
 
 
@@ -200,16 +198,16 @@ def test_coarse_rounds_leave_records_out_and_the_last_reads_all(monkeypatch):
     outcome = 50 + 20 * x[:, 0] + rng.laplace(0, 1, 4_000)
     regression, half = regression_of(outcome, x, 0.0, 100.0), Fraction(1, 2)
 
-    def search(epsilon, fitter):
-        steps = fitter.searches(budget_of(epsilon), "median", half, 1, Fraction(epsilon))
-        return fitter.search(regression, half, steps, Exact(rng))
+    def search(epsilon, keep):
+        steps = Fitter().searches(budget_of(epsilon), "median", half, 1, Fraction(epsilon))
+        return Fitter().search(replace(regression, keep=keep, rng=rng), half, steps, Exact(rng))
 
-    line = search(100, Fitter(keep=0.1, rng=rng))
+    line = search(100, 0.1)
     assert read[0] == pytest.approx(400, abs=100)  # 5 standard deviations: once in two million seeds
     assert read[1] == 4_000
     assert line == pytest.approx([50, 20], abs=0.5)
     read.clear()
-    search(1, Fitter())
+    search(1, 1.0)
     assert read == [4_000, 4_000]
 
 

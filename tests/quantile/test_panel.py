@@ -1,4 +1,4 @@
-"""Panels: who is in which part, what that costs, and that synthetic records exist in the years of their public ones."""
+"""Panels: births and continuers, what they cost, and the years in which synthetic records have values."""
 
 import itertools
 import math
@@ -15,10 +15,10 @@ from pdips.data.table import Table
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import exact_law, record
-from pdips.quantile.conditional import LineDraw
+from pdips.quantile.conditional import line_draw
 from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
-from pdips.quantile.line_search import Candidates, Fitter, Spread
+from pdips.quantile.line_search import Candidates, Fitter, spread
 from pdips.quantile.panel import Panel
 
 PANEL = {"panel": ("entry", "exit"), "panel_columns": ("emp_",)}
@@ -53,10 +53,7 @@ def spied(mechanism, table):
     class Spy(type(mechanism)):
         def fit(self, task, curator):
             tasks.append(task)
-            return self
-
-        def draw(self, given, n, rng):
-            return np.full(n, 50.0)
+            return lambda given, n, rng: np.full(n, 50.0)
 
     plan, rng = mechanism.plan(table.schema), np.random.default_rng(1)
     Spy(**vars(mechanism)).synthesize(plan, Drawing(plan, table, RandomBits(rng)), rng)
@@ -141,11 +138,11 @@ def test_chosen_lines_stay_within_the_price():
         def fit(self, task, curator):
             regression = task.regression
             slopes = np.array([[0.0], [regression.span / 2]])[: 1 + task.box.n_predictors, : task.box.n_predictors]
-            spread = Spread.of(regression.span, regression.span / 3, 2, regression.step, upwards=True)
-            around = Candidates(around=regression.start(), slopes=slopes, intercepts=spread)
+            offsets = spread(regression.span, regression.span / 3, 2, regression.step, upwards=True)
+            around = Candidates(around=regression.start(), slopes=slopes, intercepts=offsets)
             (step,) = self.steps(task.part)
             line = Fitter(slack=10.0).choose(regression, around, Fraction(3, 4), step, curator)
-            return LineDraw(task.column, task.box, np.array([0.75]), line[None], "quantile")
+            return line_draw(task.column, task.box, np.array([0.75]), line[None], "quantile")
 
     found = worst_losses(OneLine(epsilon=3, **PANEL), schema_of((1976, 1977)), values=(2.0, 900.0))
     assert max(found) <= 3 + 1e-9
@@ -153,7 +150,7 @@ def test_chosen_lines_stay_within_the_price():
     assert min(found) > 0.2  # something is read of each
 
 
-# Who is where
+# Parts
 
 
 def test_births_are_never_among_the_continuers():
@@ -202,7 +199,7 @@ def test_years_share_the_budget_equally_and_it_adds_up():
     ],
 )
 def test_synthetic_firms_exist_in_the_years_of_the_public_ones(mechanism, levels):
-    years = (1976, 1977, 1980)  # a year that nobody asked for lies between
+    years = (1976, 1977, 1980)  # 1978 and 1979 have no column
     table = Table(firms(60, years), schema_of(years, levels=levels))
     release, _ = mechanism.release(table, rng=np.random.default_rng(2))
     for made in release.sets:
@@ -239,8 +236,8 @@ def test_much_budget_gives_the_panel_back():
 
 def test_one_synthesis_for_each_public_industry():
     frame = firms(industries=2)
-    frame = frame[~((frame["industry"] == "b") & (frame["entry"] == 1977))]  # publicly no births there in that year
-    table = Table(frame.reset_index(drop=True), schema_of(industries=3))  # and nobody at all in the third
+    frame = frame[~((frame["industry"] == "b") & (frame["entry"] == 1977))]  # no births in "b" in 1977
+    table = Table(frame.reset_index(drop=True), schema_of(industries=3))  # no records in "c"
     tasks = spied(KNGResidual(epsilon=3, by=("industry",), births_share="1/4", **PANEL), table)
     shares = [1, Fraction(1, 4), Fraction(3, 4), Fraction(1, 4), Fraction(3, 4)]
     assert [epsilon_of(task) for task in tasks] == [share for share in shares for _ in range(3)]
@@ -257,7 +254,7 @@ def test_confidential_industries_halve_the_budget():
     table = Table(firms(industries=2), schema_of(industries=3, public=False))
     mechanism = KNGResidual(epsilon=8, by=("industry",), **PANEL)
     tasks = spied(mechanism, table)
-    assert len(tasks) == 3 + 2 * 3 * 2  # a stratum that nobody is in costs and counts as every other
+    assert len(tasks) == 3 + 2 * 3 * 2  # a stratum without records costs and counts as every other
     assert {epsilon_of(task) for task in tasks} == {1}  # 2 of 8 for each of four columns, at half for each stratum
     assert {(task.part.budget.in_stratum, task.n_public) for task in tasks} == {("add-remove", None)}
     made = mechanism.release(table, rng=np.random.default_rng(6))[0].sets[0]

@@ -1,7 +1,7 @@
 """What a model file of noisy statistics can't declare, and what is found out on stand-ins before anything is spent."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -30,28 +30,11 @@ def table(n=50):
 class Free:
     """The first records, for nothing."""
 
-    def check(self, schema):
-        pass
-
-    def shape(self, schema):
-        return (5,)
-
-    def l1(self, schema, neighbours):
+    def sensitivity(self, schema, neighbours):
         return 0
-
-    l2_squared = l1
-
-    def unit(self, schema):
-        return 1.0
 
     def measure(self, table):
         return np.rint(1000 * table.frame["y"].to_numpy()[:5]).astype(np.int64)
-
-    def spread(self, schema):
-        return np.ones(5)
-
-    def labels(self, schema):
-        return pd.DataFrame(index=range(5))
 
 
 class Larger(Sums):
@@ -144,15 +127,9 @@ def test_what_is_no_shipped_statistic_is_refused_before_the_charge(statistics, t
 
 @pytest.mark.parametrize("statistics", [each for name, each in BAD.items() if "column" not in name])
 def test_a_plan_takes_nothing_else_either(statistics):
+    settings = {"schema": SCHEMA, "neighbours": "replace-one", "budget": "equal", "law": "laplace"}
     with pytest.raises(InputError):
-        StatisticPlan(
-            schema=SCHEMA,
-            neighbours="replace-one",
-            statistics=statistics,
-            budget="equal",
-            amount=Fraction(1),
-            law="laplace",
-        )
+        StatisticPlan(statistics=statistics, amount=Fraction(1), **settings)
 
 
 def test_shipped_statistics_pass_and_are_made_anew():
@@ -170,8 +147,7 @@ def test_shipped_statistics_pass_and_are_made_anew():
 
 
 def test_a_mapping_is_read_once():
-    found = shipped(Turning())
-    assert found == {"total": Sums(of="y")}
+    assert shipped(Turning()) == {"total": Sums(of="y")}
 
 
 def test_a_budget_is_read_once():
@@ -187,14 +163,10 @@ def test_a_budget_is_read_once():
     assert plan.shares == plan.shares == {"total": Fraction(1, 2), "squares": Fraction(1, 2)}
 
 
-@pytest.mark.parametrize("name", ["n", "records"])
-def test_names_that_mean_the_number_of_records(name):
-    neighbours = "replace-one" if name == "n" else "add-remove"
-    made = Modips(epsilon=1, model=model_of({name: Sums(of="y")}), neighbours=neighbours, n_records=20)
-    if neighbours == "replace-one":
-        made = replace(made, n_records=None)
+@pytest.mark.parametrize(("name", "settings"), [("n", {}), ("records", {"neighbours": "add-remove", "n_records": 20})])
+def test_names_that_mean_the_number_of_records(name, settings):
     with pytest.raises(InputError, match="rename that statistic"):
-        made.design(SCHEMA)
+        Modips(epsilon=1, model=model_of({name: Sums(of="y")}), **settings).design(SCHEMA)
 
 
 TOTAL = {"total": Sums(of="y")}
@@ -270,7 +242,7 @@ def test_a_right_model_passes():
     assert [spend.epsilon for spend in made.spends(SCHEMA)] == [1]
 
 
-@pytest.mark.parametrize("n", [3, 100, 1_000])
+@pytest.mark.parametrize("n", [3, 1_000])
 def test_normal_moments_releases_under_gaussian_noise(n):
     schema = Schema.model_validate({"columns": {"y": {"lower": -5, "upper": 5}}})
     rng = np.random.default_rng(n)
@@ -279,13 +251,11 @@ def test_normal_moments_releases_under_gaussian_noise(n):
     assert len(release.sets[0]) == n
 
 
-@pytest.mark.parametrize("n", [1, 7, 2_500])
+@pytest.mark.parametrize("n", [1, 2_500])
 @pytest.mark.parametrize("neighbours", ["replace-one", "add-remove"])
 def test_what_a_model_is_tried_on_is_measured_and_noised_like_a_table(n, neighbours):
-    made = Modips(epsilon=1, model=model_of(TOTAL | {"cells": Counts(by=("g",))}), neighbours=neighbours, n_records=9)
-    if neighbours == "replace-one":
-        made = replace(made, n_records=None)
-    plan = made.design(SCHEMA)
+    settings = {"neighbours": neighbours, "n_records": 9 if neighbours == "add-remove" else None}
+    plan = Modips(epsilon=1, model=model_of(TOTAL | {"cells": Counts(by=("g",))}), **settings).design(SCHEMA)
     tried = plan.tried(n)
     assert tried.n_records == (n if neighbours == "replace-one" else None)
     assert [part.scale for part in tried.parts] == [part.scale for part in plan.parts]

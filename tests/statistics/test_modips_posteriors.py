@@ -78,7 +78,7 @@ def coin_density(n, noisy, epsilon):
     return shares, terms.sum(axis=0) * np.diff(stats.beta.cdf(edges, 1 / 3, 1 / 3))
 
 
-@pytest.mark.parametrize(("n", "noisy", "epsilon"), [(40, 4, 0.25), (40, -9, 0.1), (100, 61, 0.125)])
+@pytest.mark.parametrize(("n", "noisy", "epsilon"), [(40, -9, 0.1), (100, 61, 0.125)])
 def test_a_coin_has_the_posterior_of_brute_force(n, noisy, epsilon):
     grid, density = coin_density(n, noisy, epsilon)
     cdf = np.cumsum(density) / density.sum()
@@ -142,8 +142,10 @@ def test_a_normal_law_has_the_posterior_of_brute_force(noisy, scales):
     assert errors(draws[..., 1].ravel(), grid, wrong).max() > 7
 
 
-@pytest.mark.parametrize(("law", "power"), [("laplace", 1), ("gaussian", 2)])
-@pytest.mark.parametrize(("sums", "squares", "scales"), [((3.0,), 2.5, (5.0, 2.0)), ((-14.0, 6.0), -1.0, (9.0, 4.0))])
+@pytest.mark.parametrize(
+    ("sums", "squares", "scales", "law", "power"),
+    [((-14.0, 6.0), -1.0, (9.0, 4.0), "laplace", 1), ((3.0,), 2.5, (5.0, 2.0), "gaussian", 2)],
+)
 def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares, scales, law, power):
     # the mean alone, seen through one noisy sum or two of the same
     grid, density = normal_density((np.array(sums), squares), scales, 20, power)
@@ -167,15 +169,11 @@ def test_a_regression_on_nothing_has_the_posterior_of_brute_force(sums, squares,
 
 def test_a_prior_mean_moves_coefficients_and_sums_alike():
     # b and its prior mean moved by c, sums and squares with them: the same posterior, moved
-    gram, moved = np.full((1, 1), 20.0), 0.4
-    kwargs = {"gram": gram, "covariance": 1 / gram, "df": 19.0, "width": 0.1, "spread": 0.5}
-    found = [
-        regression.plug_in(regression.Regression(**kwargs, centre=centre), np.array([0.1 + centre]), 2.0, 4000, rng)[0][
-            :, 0
-        ]
-        - centre
-        for centre, rng in ((0.0, np.random.default_rng(1)), (moved, np.random.default_rng(2)))
-    ]
+    gram, found = np.full((1, 1), 20.0), []
+    for seed, centre in ((1, 0.0), (2, 0.4)):
+        model = regression.Regression(gram=gram, covariance=1 / gram, df=19.0, width=0.1, spread=0.5, centre=centre)
+        drawn, _ = regression.plug_in(model, np.array([0.1 + centre]), 2.0, 4000, np.random.default_rng(seed))
+        found.append(drawn[:, 0] - centre)
     assert stats.ks_2samp(*found).pvalue > ACCEPT
     assert stats.ks_2samp(found[0], found[1] + 0.05).pvalue < REJECT
 
@@ -386,10 +384,10 @@ def test_the_study_measures_as_releases_do():
     # one table: the study's noisy statistics and those of StatisticPlan.sanitize have one law, and settling is the same
     rng = np.random.default_rng(0)
     x = np.clip(rng.standard_normal(30), -5, 5)
-    noisy = normal_moments.sanitize(np.tile(x, (3000, 1)), -5, 5, Fraction(1), RandomBits(rng))
+    noisy = normal_moments.sanitize(np.tile(x, (1500, 1)), -5, 5, Fraction(1), RandomBits(rng))
     plan = plan_of(as_statistic_model("normal_moments"), NUMBER, 1)
     table = Table(pd.DataFrame({"y": x}), NUMBER)
-    released = [plan.sanitize(table, RandomBits(rng)) for _ in range(3000)]
+    released = [plan.sanitize(table, RandomBits(rng)) for _ in range(1500)]
     for place, name in enumerate(("total", "squares")):
         values = np.array([each.value(name)[0] for each in released])
         assert stats.ks_2samp(noisy.values[:, place], values).pvalue > ACCEPT

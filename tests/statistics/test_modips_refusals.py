@@ -14,8 +14,7 @@ from pdips import InputError, Ledger, Modips, Schema, Table
 from pdips.statistics import model as statistic_fit
 from pdips.statistics.model import StatisticModel, as_statistic_model
 from pdips.statistics.noisy_model import Evidence
-from pdips.statistics.plan import StatisticPlan
-from pdips.statistics.post_processing import LEAST_RECORDS, settle
+from pdips.statistics.plan import LEAST_RECORDS, StatisticPlan, settle
 from pdips.statistics.statistic import Counts, Products, Sums
 
 COIN = {"a": {"levels": ["heads", "tails"]}}
@@ -103,7 +102,7 @@ def test_a_noisy_total_by_itself_is_at_least_two():
     assert given["n"].tolist() == [LEAST_RECORDS]
     aware = Evidence(given.measured)
     with pm.Model() as model:
-        total = aware.counts("n")
+        total = aware.dirichlet_multinomial("n", 1.0)
     at = pytensor.function([], total, givens={model.free_RVs[0]: np.array([-200.0])}, mode="FAST_COMPILE")
     assert at().min() >= LEAST_RECORDS
 
@@ -151,17 +150,21 @@ def test_a_regression_with_more_effects_than_records_is_refused():
         Modips(epsilon=1, model="linear_regression").release(table)
 
 
-def test_impossible_combinations_are_refused():
-    columns = COIN | {"b": {"levels": ["x", "y"]}}
-    schema = schema_of(columns, impossible=[{"a": ["heads"], "b": ["x"]}])
-    with pytest.raises(InputError, match=r"\[\[impossible\]\]"):
-        Modips(epsilon=1, model="multinomial").spends(schema)
-
-
-def test_a_number_that_may_be_missing_is_refused():
-    schema = schema_of({"y": NUMBERS["y"] | {"missing": True}})
-    with pytest.raises(InputError, match="'y'"):
-        Modips(epsilon=1, model="normal_moments").spends(schema)
+@pytest.mark.parametrize(
+    ("model", "columns", "rest", "message"),
+    [
+        (
+            "multinomial",
+            COIN | {"b": {"levels": ["x", "y"]}},
+            {"impossible": [{"a": ["heads"], "b": ["x"]}]},
+            r"\[\[impossible\]\]",
+        ),
+        ("normal_moments", {"y": NUMBERS["y"] | {"missing": True}}, {}, "'y'"),
+    ],
+)
+def test_schemas_that_no_model_describes_are_refused(model, columns, rest, message):
+    with pytest.raises(InputError, match=message):
+        Modips(epsilon=1, model=model).spends(schema_of(columns, **rest))
 
 
 def test_records_outside_the_bounds_are_no_table():
@@ -189,5 +192,5 @@ def test_a_compiled_model_serves_other_numbers_only_where_they_are_data(build, r
     model, found = mean_model(build), []
     for total in (3, -2):
         given = given_of({"total": Sums(of="y")}, {"total": [total * STEPS]}, {"y": NUMBERS["y"]}, "noise-aware")
-        found.append(statistic_fit._kept(model, model.built(given), given))
+        found.append(statistic_fit.prepared(model, given)[1])
     assert (found[0] is found[1]) == reused

@@ -1,6 +1,7 @@
-"""The pairs and events on which the Laplace sanitizer, STEPS and the universal histogram are audited."""
+"""The pairs and events on which mechanisms of counts are audited: histograms, urns, trees, margins, networks."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from pdips.audit.engines import law_of
 from pdips.audit.neighbour_pairs import (
@@ -16,21 +17,16 @@ from pdips.audit.neighbour_pairs import (
 )
 from pdips.data.schema import Schema
 from pdips.histogram.laplace import LaplaceSanitizer
+from pdips.histogram.urns import Urn
 from pdips.margins.steps import Steps
 from pdips.margins.universal_histogram import UniversalHistogram
 from pdips.mechanism import Mechanism
+from pdips.privacy.loss import Neighbours
 
-TINY = Schema.model_validate(
-    {
-        "columns": {
-            "colour": {"levels": ["blue", "green", "red"]},
-            "size": {"lower": 0, "upper": 10, "bins": 2},
-            "ill": {"levels": [False, True]},
-        }
-    }
-)
+SIZE = {"lower": 0, "upper": 10, "bins": 2}
+COLUMNS = {"colour": {"levels": ["blue", "green", "red"]}, "size": SIZE, "ill": {"levels": [False, True]}}
+TINY = Schema.model_validate({"columns": COLUMNS})
 """A table of 12 cells with a numeric column, on which everything can be enumerated."""
-
 
 AGE = {"lower": 0, "upper": 90, "bins": 9}
 
@@ -40,45 +36,61 @@ ORDERED = Schema.model_validate({"columns": {"age": AGE, "ill": {"levels": ["no"
 ALONE = Schema.model_validate({"columns": {"age": AGE}})
 """The ordered column by itself: two layers, so that few counts change and the counts engine sees a small excess."""
 
+WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for name in "abc"}})
+"""Too many cells for one view: the margins of a release overlap."""
+
+
+TWO = Schema.model_validate({"columns": {"ill": {"levels": [False, True]}}})
+THREE = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
+
+BITS = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
+TIED = Schema.model_validate({"columns": {name: {"levels": [0, 1], "public": name == "a"} for name in "abc"}})
+"""The network starts with a, which is public: which of the others comes next is a choice."""
+
 
 def toward(mechanism: Mechanism, pair: Pair) -> Pair:
-    """Return the pair with the event that tells most of all noisy counts of a mechanism, by its law."""
+    """Return the pair with the event that tells most of all noisy counts of one round, by the mechanism's law."""
+    if getattr(mechanism, "split", "once") != "once":
+        return pair
     (first,), (second,) = (law_of(mechanism, table).outcomes for table in (pair.first, pair.second))
     return toward_counts(pair, first.statistics, second.statistics)
+
+
+def exactly(mechanism: Mechanism | None, pairs: Sequence[Pair]) -> Iterator[Case]:
+    """Yield the pairs for the exact engine; none where the user asked for other settings."""
+    if mechanism is not None:
+        yield from (Case(mechanism, pair, "exact") for pair in pairs)
+
+
+def by_both(mechanism: Mechanism | None, pairs: Sequence[Pair]) -> Iterator[Case]:
+    """Yield the pairs for the exact engine and, with the worst event, for the counts engine."""
+    for case in exactly(mechanism, pairs):
+        yield from (case, Case(case.mechanism, toward(case.mechanism, case.pair)))
 
 
 def sanitizer(build: Callable[..., LaplaceSanitizer]) -> Iterator[Case]:
     """Yield the cases of the Laplace sanitizer."""
     flat = build()
-    for pair in [*worst_pairs(TINY, flat.neighbours), *file_pairs(flat.neighbours)]:
-        yield Case(flat, pair, "exact")
-        yield Case(flat, toward(flat, pair) if flat.split == "once" else pair)
+    yield from by_both(flat, [*worst_pairs(TINY, flat.neighbours), *file_pairs(flat.neighbours)])
     yield Case(flat, worst_pairs(TINY, flat.neighbours)[0])
 
 
 def steps(build: Callable[..., Steps]) -> Iterator[Case]:
     """Yield the cases of STEPS: margins, order given, elected, the cells' layer, the elections of a large table."""
     asked = build()
-    elected = where_allowed(build, layers=2) or asked
+    pairs = worst_pairs(TINY, asked.neighbours)
+    yield from _margins(build)
     given = where_allowed(build, layers=2, order=("ill", "colour"))
     shallow = where_allowed(build, layers=1, order=("ill",))
-    yield from _margins(build)
     if given is not None and shallow is not None:
-        boundary = worst_pairs(TINY, given.neighbours)[1]
-        yield Case(shallow, toward(shallow, boundary) if shallow.split == "once" else boundary)
-        for pair in worst_pairs(TINY, given.neighbours):
-            yield Case(given, pair, "exact")
-            yield Case(given, toward(given, pair) if given.split == "once" else pair)
+        yield Case(shallow, toward(shallow, pairs[1]))
+        yield from by_both(given, pairs)
     elections = where_allowed(build, layers=1, election_share="0.999")
     if elections is not None:
         yield from _elections(elections)
-    for pair in worst_pairs(TINY, elected.neighbours):
-        yield Case(elected, pair, "exact")
-    yield Case(elected, worst_pairs(TINY, elected.neighbours)[0])
-
-
-WIDE = Schema.model_validate({"columns": {name: {"levels": list(range(12))} for name in "abc"}})
-"""Too many cells for one view: the margins of a release overlap."""
+    elected = where_allowed(build, layers=2) or asked
+    yield from exactly(elected, pairs)
+    yield Case(elected, pairs[0])
 
 
 def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
@@ -86,25 +98,21 @@ def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
     margins = where_allowed(build, below="margins")
     if margins is None:
         return
+    boundary = worst_pairs(TINY, margins.neighbours)[1]
     if (margins.order, margins.layers, margins.elect, margins.utility, margins.election_share) == (None,) * 5:
-        pair = worst_pairs(WIDE, margins.neighbours)[1]
-        yield Case(margins, pair, "exact")
-        yield Case(margins, toward(margins, pair) if margins.split == "once" else pair)
+        yield from by_both(margins, worst_pairs(WIDE, margins.neighbours)[1:2])
     for settings in ({"order": ("ill",)}, {"elect": "layer", "layers": 1}, {"elect": "groups"}):
-        made = where_allowed(build, below="margins", **settings)
-        if made is not None:
-            yield Case(made, worst_pairs(TINY, made.neighbours)[1], "exact")
+        yield from exactly(where_allowed(build, below="margins", **settings), [boundary])
     stopping = where_allowed(build, order=("ill", "colour"), stop=1)
     if stopping is not None:
-        yield Case(stopping, worst_pairs(TINY, stopping.neighbours)[1])
+        yield Case(stopping, boundary)
 
 
 def _elections(mechanism: Steps) -> Iterator[Case]:
     """Yield elections by themselves: all tiny tables, and the pair that finds observed levels out (c03)."""
     neighbours = mechanism.neighbours
     small = Schema.model_validate({"columns": {"a": {"levels": [0, 1]}, "b": {"levels": [0, 1, 2]}}})
-    for pair in small_pairs(small, neighbours, 3):
-        yield Case(mechanism, pair, "exact")
+    yield from exactly(mechanism, list(small_pairs(small, neighbours, 3)))
     wide = Schema.model_validate({"columns": {"a": {"levels": list(range(6))}, "b": {"levels": [0, 1]}}})
     crowd = [(0, 0)] * 995 + [(level, 0) for level in (1, 2, 3, 4)]
     moved = [*crowd, (5, 0)] if neighbours == "replace-one" else crowd
@@ -117,17 +125,70 @@ def _elections(mechanism: Steps) -> Iterator[Case]:
 def universal(build: Callable[..., UniversalHistogram]) -> Iterator[Case]:
     """Yield the cases of the universal histogram: columns in random order, and intervals of one column."""
     shuffled = where_allowed(build, layers=2)
-    if shuffled is not None:
-        for pair in worst_pairs(TINY, shuffled.neighbours):
-            yield Case(shuffled, pair, "exact")
-        yield Case(shuffled, worst_pairs(TINY, shuffled.neighbours)[1])
     cut = where_allowed(build, attribute="age", fan_out=3) or where_allowed(build, attribute="age")
+    pairs, of_ages, ordered = (worst_pairs(schema, build().neighbours) for schema in (TINY, ALONE, ORDERED))
+    yield from exactly(shuffled, pairs)
+    if shuffled is not None:
+        yield Case(shuffled, pairs[1])
+    yield from exactly(cut, [*of_ages, *ordered])
     if cut is not None:
-        for schema in (ALONE, ORDERED):
-            for pair in worst_pairs(schema, cut.neighbours):
-                yield Case(cut, pair, "exact")
-        boundary = worst_pairs(ALONE, cut.neighbours)[1]
-        yield Case(cut, toward(cut, boundary) if cut.split == "once" else boundary)
-        yield Case(cut, worst_pairs(ORDERED, cut.neighbours)[0])
+        yield Case(cut, toward(cut, of_ages[1]))
+        yield Case(cut, ordered[0])
     if shuffled is None and cut is None:
-        yield Case(build(), worst_pairs(TINY, build().neighbours)[1], "exact")
+        yield Case(build(), pairs[1], "exact")
+
+
+def sized_urn(build: Callable[..., Urn]) -> Iterator[Case]:
+    """Yield the cases of an urn whose number of draws can be given: one draw, three, and as many as records."""
+    one, three = build(n_records=1), build(n_records=3)
+    yield Case(one, alone(one.neighbours))
+    yield Case(one, alone(one.neighbours), "exact")
+    yield from exactly(three, list(small_pairs(THREE, one.neighbours, 3)))
+    if one.neighbours == "replace-one":
+        yield from urn(build)
+
+
+def urn(build: Callable[..., Urn]) -> Iterator[Case]:
+    """Yield the cases of an urn with as many draws as records."""
+    mechanism: Mechanism = build()
+    pairs = worst_pairs(TINY, mechanism.neighbours)
+    yield Case(mechanism, alone(mechanism.neighbours))
+    yield from exactly(mechanism, [*pairs, *small_pairs(THREE, mechanism.neighbours, 3)])
+    yield Case(mechanism, pairs[0])
+
+
+def alone(neighbours: Neighbours) -> Pair:
+    """Return the pair of which one table has a record in a cell that is empty in the other, with the worst event.
+
+    Under add-remove a crowd is in the other cell: the larger it is, the closer the loss comes to epsilon, and the rarer
+    the event becomes.
+    """
+    crowd = [(0,)] * 5
+    first, second = ([*crowd, (1,)], crowd) if neighbours == "add-remove" else ([(1,)], [(0,)])
+    name = "empty cell: a record alone in its cell moves or leaves"
+    pair = Pair(name, table_of(first, TWO), table_of(second, TWO), neighbours)
+    return with_event(pair, lambda rows: (rows == 1).all(axis=1), "all synthetic records are in that cell")
+
+
+def privbayes(build: Callable[..., Any]) -> Iterator[Case]:
+    """Yield the cases of PrivBayes: one joint table of all columns, networks with tables, networks by themselves."""
+    pairs = worst_pairs(TINY, build().neighbours)
+    yield from by_both(where_allowed(build, degree=2), pairs)
+    tables = where_allowed(build, degree=1, usefulness=0, network_share="0.001")
+    for made in (tables, build()):
+        yield from exactly(made, pairs)
+        if made is not None:
+            yield Case(made, pairs[0])
+    for score in ("r", "mi"):
+        choices = where_allowed(build, degree=1, usefulness=0, network_share="0.999", score=score)
+        if choices is not None:
+            yield from exactly(choices, list(small_pairs(BITS, choices.neighbours, 2)))
+            yield from (Case(choices, _turning_pair(), engine) for engine in ("exact", "counts"))
+
+
+def _turning_pair() -> Pair:
+    """Return the pair that moves two scores by their sensitivity, in opposite directions: a tells of b, or of c."""
+    crowd = [(1, 1, 1)] * 60
+    first, second = (table_of([*crowd, odd], TIED) for odd in ((0, 0, 1), (0, 1, 0)))
+    pair = Pair("turning: the odd record ties the first column to another one", first, second, "replace-one")
+    return with_event(pair, lambda rows: rows[:, 0] == 0, "b comes first")

@@ -11,6 +11,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
+from pdips.audit.cases.margins import exactly
 from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -20,6 +21,7 @@ from pdips.posterior.columns import Columns
 from pdips.posterior.private_reference import counts_of
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Neighbours
 
 Build = Callable[..., CensoredPosterior]
 
@@ -81,18 +83,13 @@ def normal(data: Columns, schema: Schema) -> pm.Model:
 
 @dataclass(frozen=True, kw_only=True)
 class Staged(CensoredPosterior):
-    """A release in two stages, whose second stage is followed at one outcome of the first only.
-
-    Parameters
-    ----------
-    noisy : tuple of int
-        That outcome: the noisy count of each cell. The noisy counts that are asked for are what they are.
-    """
+    """A release in two stages, whose second stage is followed at one outcome of the first only."""
 
     noisy: tuple[int, ...]
+    """That outcome: the noisy count of each cell. The noisy counts that are asked for are what they are."""
 
-    def _followed(self, curator: Curator) -> Callable[[IntArray], IntArray]:
-        return lambda _: np.array(self.noisy)
+    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
+        return np.array(self.noisy)
 
 
 def censored(build: Build) -> Iterator[Case]:
@@ -106,27 +103,27 @@ def censored(build: Build) -> Iterator[Case]:
     if made.kind == "pure":
         yield from _of_a_draw(build)
         staged = _staged(build, share="1/2")
-        if staged is not None:
-            yield Case(staged, _flip(coin_table, CROWD, staged), "exact")
+        yield from exactly(staged, [_flip(coin_table, CROWD, made.neighbours)])
     counted = _staged(build, share="0.999")
     if counted is not None:
-        pair = _flip(coin_table, CROWD, counted)
+        pair = _flip(coin_table, CROWD, counted.neighbours)
         pair = toward_counts(pair, counts_of(pair.first), counts_of(pair.second))
         yield Case(counted, with_event(pair, partial(_of_counts, pair), pair.event_name))
     plain = _centred(build, switch, "prior")
     if plain is not None:
-        yield Case(plain, _flip(coin_table, _crowd(plain, COIN, 3), plain))
+        yield Case(plain, _flip(coin_table, _crowd(plain, 3), plain.neighbours))
 
 
 def _of_a_draw(build: Build) -> Iterator[Case]:
     """Yield the cases of a draw by itself, exactly."""
-    sure = _centred(build, switch, "prior")
-    if sure is not None:
-        yield Case(sure, _flip(coin_table, _crowd(sure, COIN, LIGHT), sure), "exact")
-    for model, table_of, reference in ((coin, coin_table, {"theta": 0.0}), (mean, mean_table, {"mu": 0.0})):
+    for model, table_of, reference in (
+        (switch, coin_table, "prior"),
+        (coin, coin_table, {"theta": 0.0}),
+        (mean, mean_table, {"mu": 0.0}),
+    ):
         made = _centred(build, model, reference)
         if made is not None:
-            yield Case(made, _flip(table_of, _crowd(made, COIN, LIGHT), made), "exact")
+            yield Case(made, _flip(table_of, _crowd(made, LIGHT), made.neighbours), "exact")
     zero = where_allowed(partial(build, model=shares), centre="zero")
     if zero is not None and zero.neighbours == "replace-one":
         yield Case(zero, three_shares(), "exact")
@@ -160,9 +157,9 @@ def _staged(build: Build, share: str) -> Staged | None:
     return Staged(**given, noisy=(CROWD - 1, 2))
 
 
-def _crowd(mechanism: CensoredPosterior, schema: Schema, nats: float) -> int:
+def _crowd(mechanism: CensoredPosterior, nats: float) -> int:
     """Return how many records make one side of a coin lighter by so much."""
-    return max(int(nats / (2 * mechanism.window(schema))), 1)
+    return max(int(nats / (2 * mechanism.window(COIN))), 1)
 
 
 def coin_table(records: list[float]) -> Table:
@@ -175,12 +172,11 @@ def mean_table(records: list[float]) -> Table:
     return Table(pd.DataFrame({"x": 8.0 * np.array(records) - 4}), NUMBER)
 
 
-def _flip(table_of: Callable[[list[float]], Table], crowd: int, mechanism: CensoredPosterior) -> Pair:
+def _flip(table_of: Callable[[list[float]], Table], crowd: int, neighbours: Neighbours) -> Pair:
     """Return the pair in which one of a crowd goes to the other side, or a record on the other side leaves."""
     zeros = [0.0] * crowd
-    other = [*zeros, 0.0] if mechanism.neighbours == "replace-one" else zeros
-    name = "outlier: one of a crowd goes to the other side"
-    return Pair(name, table_of([*zeros, 1.0]), table_of(other), mechanism.neighbours)
+    other = [*zeros, 0.0] if neighbours == "replace-one" else zeros
+    return Pair("outlier: one of a crowd goes to the other side", table_of([*zeros, 1.0]), table_of(other), neighbours)
 
 
 def three_shares(event: Event | None = None) -> Pair:
@@ -191,21 +187,18 @@ def three_shares(event: Event | None = None) -> Pair:
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
-    """Yield the cases of the pseudo posterior, with a model of their own; it is caught on all of them."""
+    """Yield the cases of the pseudo posterior, with a model of their own; it is caught on all of them.
+
+    Its weights make an outlier so risky that no other record counts, or all others so harmless that they count in full.
+    """
     mechanism = build(model=normal)
-    yield Case(mechanism, _dropped() if mechanism.weights == "weighted-e" else _harmless())
-
-
-def _dropped() -> Pair:
-    """Return the pair in which a record makes all others risky, so that none counts."""
-    pair = beside("an outlier among equal records", 400.0, [0.0] * 19)
-    return with_event(pair, lambda rows: np.abs(rows[:, 0]) > 3, "the mean is more than 3 from 0")
-
-
-def _harmless() -> Pair:
-    """Return the pair in which a record makes all others harmless, so that they count in full."""
-    pair = beside("an outlier beside a risky minority", 400.0, [0.0] * 13 + [5.0] * 6)
-    return with_event(pair, lambda rows: rows[:, 0] > 1.2, "the mean is above 1.2")
+    if mechanism.weights == "weighted-e":
+        pair = beside("an outlier among equal records", 400.0, [0.0] * 19)
+        pair = with_event(pair, lambda rows: np.abs(rows[:, 0]) > 3, "the mean is more than 3 from 0")
+    else:
+        pair = beside("an outlier beside a risky minority", 400.0, [0.0] * 13 + [5.0] * 6)
+        pair = with_event(pair, lambda rows: rows[:, 0] > 1.2, "the mean is above 1.2")
+    yield Case(mechanism, pair)
 
 
 def beside(name: str, outlier: float, rest: list[float]) -> Pair:

@@ -1,21 +1,21 @@
 """The pairs and events on which the K-norm gradient mechanisms are audited."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import numpy as np
 
-from pdips.audit.cases.margins import toward
+from pdips.audit.cases.margins import by_both, exactly, toward
 from pdips.audit.neighbour_pairs import Case, Pair, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.gradient import LineRegression, RegressionRecords
-from pdips.quantile.kng import KNG, SCHEMES
+from pdips.quantile.kng import KNG
 from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.line_search import Fitter
+from pdips.quantile.quantile_plan import SCHEMES
 
 COLOURS = Schema.model_validate({"columns": {"colour": {"levels": ["blue", "green", "red"]}}})
 """Levels only: a histogram."""
@@ -37,49 +37,35 @@ QUARTILES = ("1/4", "1/2", "3/4")
 
 def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
     """Yield the cases of quantile lines: levels, one quantile, several, lines on a predictor, the top percentile."""
-    asked = _built(build)
-    yield from _levels(asked)
-    median = where_allowed(partial(_built, build), quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
+    build = partial(_built, build)
+    asked = build()
+    yield from by_both(asked, worst_pairs(COLOURS, asked.neighbours))
+    median = where_allowed(build, quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
     if median is not None:
-        pair = _turning(median)
-        yield Case(median, pair, "exact")
-        yield Case(median, pair)
+        yield from (Case(median, _turning(median), engine) for engine in ("exact", "counts"))
     for scheme in SCHEMES:
         taus = HALVES if scheme in ("joint", "recursive") else QUARTILES
-        several = where_allowed(partial(_built, build), quantiles=taus, main=MEDIAN, scheme=scheme, n_candidates=4)
-        if several is not None:
-            yield Case(several, worst_pairs(WAGES, several.neighbours)[1], "exact")
-            yield Case(several, _missing_pair(several.neighbours), "exact")
+        several = where_allowed(build, quantiles=taus, main=MEDIAN, scheme=scheme, n_candidates=4)
+        yield from exactly(several, [worst_pairs(WAGES, asked.neighbours)[1], _missing_pair(asked.neighbours)])
     if asked.neighbours == "replace-one":
         for slopes in ("fixed", "varying"):
-            lines = where_allowed(
-                partial(_built, build), quantiles=HALVES, scheme="stepwise", slopes=slopes, n_candidates=8
-            )
-            if lines is not None:
-                yield Case(lines, _steep(), "exact")
+            lines = where_allowed(build, quantiles=HALVES, scheme="stepwise", slopes=slopes, n_candidates=8)
+            yield from exactly(lines, [_steep()])
     yield from _top(build)
 
 
 def residual(build: Callable[..., KNGResidual]) -> Iterator[Case]:
     """Yield the cases of a median line with a histogram: levels, a histogram alone, lines on a predictor."""
-    asked = _built(build)
-    yield from _levels(asked)
-    alone = where_allowed(partial(_built, build), bins=4)
+    build = partial(_built, build)
+    asked = build()
+    yield from by_both(asked, worst_pairs(COLOURS, asked.neighbours))
+    alone, pairs = where_allowed(build, bins=4), worst_pairs(WAGES, asked.neighbours)
+    yield from exactly(alone, [*pairs, _missing_pair(asked.neighbours)])
     if alone is not None:
-        for pair in worst_pairs(WAGES, alone.neighbours):
-            yield Case(alone, pair, "exact")
-        yield Case(alone, toward(alone, worst_pairs(WAGES, alone.neighbours)[1]))
-        yield Case(alone, _missing_pair(alone.neighbours), "exact")
-    lines = where_allowed(partial(_built, build), bins=4, n_candidates=8)
+        yield Case(alone, toward(alone, pairs[1]))
+    lines = where_allowed(build, bins=4, n_candidates=8)
     if lines is not None and lines.neighbours == "replace-one":
-        yield Case(lines, _steep(), "exact")
-        yield Case(lines, _steep())
-
-
-def _levels(mechanism: KNG | KNGResidual) -> Iterator[Case]:
-    for pair in worst_pairs(COLOURS, mechanism.neighbours):
-        yield Case(mechanism, pair, "exact")
-        yield Case(mechanism, toward(mechanism, pair))
+        yield from (Case(lines, _steep(), engine) for engine in ("exact", "counts"))
 
 
 def _above(mechanism: KNG, value: float) -> int:
@@ -87,23 +73,19 @@ def _above(mechanism: KNG, value: float) -> int:
     empty = RegressionRecords.of(np.zeros(0), np.zeros((0, 0)))
     wages = LineRegression(read=lambda table: empty, n_predictors=0, lower=0.0, upper=1000.0)
     fitter = Fitter(n_intercepts=mechanism.n_candidates)
-    return int(np.argmax(fitter.beside(wages, wages.start(), upwards=True).intercepts.offsets > value))
+    return int(np.argmax(fitter.beside(wages, wages.start(), upwards=True).intercepts > value))
 
 
 def _turning(mechanism: KNG) -> Pair:
     """Return the pair on which one candidate's score rises and the others' fall: all wages beside the one are low."""
     crowd = [(10,), (20,)]
-    high, low = [(99,), *crowd], [(0,), *crowd]
-    if mechanism.neighbours == "replace-one":
-        pair = Pair("turning: one moves from above the crowd to below", _wages(high), _wages(low), "replace-one")
-    else:
-        pair = Pair("turning: one above the crowd leaves", _wages(high), _wages(crowd), "add-remove")
+    high = [(99,), *crowd]
+    low, name = [(0,), *crowd], "turning: one moves from above the crowd to below"
+    if mechanism.neighbours == "add-remove":
+        low, name = crowd, "turning: one above the crowd leaves"
+    pair = Pair(name, table_of(high, WAGES), table_of(low, WAGES), mechanism.neighbours)
     first = _above(mechanism, 200.0)
     return with_event(pair, lambda rows: rows[:, 0] >= first, "the median is above the crowd")
-
-
-def _wages(records: Sequence[tuple[int, ...]]) -> Table:
-    return table_of(list(records), WAGES)
 
 
 def _steep() -> Pair:
@@ -124,13 +106,10 @@ def _top(build: Callable[..., KNG]) -> Iterator[Case]:
     """Yield the 99th percentile by itself: twice 1 - tau is not what one record changes (docs/proofs/kng.md)."""
     wanted: dict[str, Any] = {"scheme": "plain", "slopes": "varying", "base": "uniform", "n_candidates": 400}
     wanted |= {"quantiles": ("99/100",)}
-    asked = partial(_built, build)
-    top = where_allowed(asked, epsilon="1/10", **wanted) or where_allowed(asked, **wanted)
+    top = where_allowed(build, epsilon="1/10", **wanted) or where_allowed(build, **wanted)
     if top is not None and top.neighbours == "replace-one":
-        high, low = ([(1,)] * 98 + [(50,), (last,)] for last in (90, 1))
-        pair = Pair(
-            "percentile: the highest of a hundred falls to the lowest", _wages(high), _wages(low), "replace-one"
-        )
+        high, low = (table_of([(1,)] * 98 + [(50,), (last,)], WAGES) for last in (90, 1))
+        pair = Pair("percentile: the highest of a hundred falls to the lowest", high, low, "replace-one")
         first = _above(top, 500.0)
         for engine in ("exact", "counts"):
             yield Case(top, with_event(pair, lambda rows: rows[:, 0] >= first, "the percentile is above 500"), engine)

@@ -8,7 +8,7 @@ import pandas as pd
 import pymc as pm
 from numpy.typing import NDArray
 
-from pdips.audit.cases.margins import toward
+from pdips.audit.cases.margins import exactly, toward
 from pdips.audit.neighbour_pairs import Case, Pair
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -24,15 +24,8 @@ Build = Callable[..., Modips]
 Declared = Callable[[Schema], Mapping[str, Statistic]]
 
 COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
-MIXED = Schema.model_validate(
-    {
-        "columns": {
-            "w": {"levels": ["a", "b", "c", "d"]},
-            "y": {"lower": 0, "upper": 1},
-            "z": {"lower": 0, "upper": 1},
-        }
-    }
-)
+SHARE = {"lower": 0, "upper": 1}
+MIXED = Schema.model_validate({"columns": {"w": {"levels": ["a", "b", "c", "d"]}, "y": SHARE, "z": SHARE}})
 CHOICE = Schema.model_validate({"columns": {"w": {"levels": [0, 1]}, "x": {"lower": -1, "upper": 1}}})
 
 MANY = 1_000
@@ -45,13 +38,14 @@ def modips(build: Build) -> Iterator[Case]:
 
     Sums and products are tried exactly only: the noise of all statistics is drawn by the same code.
     """
-    for declared, pairs in DECLARED:
+    for declared in (of_counts, of_a_coin, of_moments, of_choices):
         made = _with(build, declared)
-        first, *others = pairs(made.neighbours)
+        pairs = _pairs(declared, made.neighbours)
+        first = pairs[0]
         if made.kind == "pure":
-            yield from (Case(made, pair, "exact") for pair in (first, *others))
+            yield from exactly(made, pairs)
         if declared is not of_moments:
-            yield Case(made, toward(made, first) if made.kind == "pure" and made.split == "once" else first)
+            yield Case(made, toward(made, first) if made.kind == "pure" else first)
 
 
 # Models of which only the statistics matter
@@ -131,33 +125,25 @@ def _moved(
     return _either(name, _mixed([*rest, record]), _mixed([*rest, other]), _mixed(rest), neighbours)
 
 
-def _of_levels(neighbours: Neighbours) -> list[Pair]:
-    return [_moved("empty cell: a record alone in its cell moves or leaves", ("c", 0, 0), ("d", 0, 0), neighbours)]
-
-
-def _of_corners(neighbours: Neighbours) -> list[Pair]:
-    """Return pairs that move most: all but squares, squares, and what the printed forms are caught on."""
-    pairs = [
-        _moved("corner: a record leaves for the opposite corner of another cell", ("a", 1, 1), ("b", 0, 1), neighbours),
-        _moved("middle: a record leaves a corner for the middle", ("a", 1, 1), ("b", 0.5, 0.5), neighbours),
-        _moved(
-            "third: a record leaves a corner for a third on both sides", ("a", 1, 1), ("b", 2 / 3, 1 / 3), neighbours
-        ),
-    ]
-    if neighbours == "replace-one":
-        pairs += [emptied_cell(), larger_cell(), other_sign()]
-    return pairs
-
-
-def _of_a_coin(neighbours: Neighbours) -> list[Pair]:
-    name = "boundary: nobody or one person has the second level"
-    return [_either(name, _coins(1, MANY - 1), _coins(0, MANY), _coins(0, MANY - 1), neighbours)]
-
-
-def _of_choices(neighbours: Neighbours) -> list[Pair]:
-    name = "regression: the only informative record says the opposite, or leaves"
-    first, other, without = _choices([(1, 1.0)], 20), _choices([(0, 1.0)], 20), _choices([], 20)
-    return [_either(name, first, other, without, neighbours)]
+def _pairs(declared: Declared, neighbours: Neighbours) -> list[Pair]:
+    """Return the pairs on which statistics are tried, the one that they lose most on first."""
+    if declared is of_counts:
+        name = "empty cell: a record alone in its cell moves or leaves"
+        return [_moved(name, ("c", 0, 0), ("d", 0, 0), neighbours)]
+    if declared is of_a_coin:
+        name = "boundary: nobody or one person has the second level"
+        return [_either(name, _coins(1, MANY - 1), _coins(0, MANY), _coins(0, MANY - 1), neighbours)]
+    if declared is of_choices:
+        name = "regression: the only informative record says the opposite, or leaves"
+        first, other, without = (_choices(last, 20) for last in ([(1, 1.0)], [(0, 1.0)], []))
+        return [_either(name, first, other, without, neighbours)]
+    moves = {  # all but squares, squares, and what the printed forms are caught on
+        "corner: a record leaves for the opposite corner of another cell": ("b", 0, 1),
+        "middle: a record leaves a corner for the middle": ("b", 0.5, 0.5),
+        "third: a record leaves a corner for a third on both sides": ("b", 2 / 3, 1 / 3),
+    }
+    pairs = [_moved(name, ("a", 1, 1), to, neighbours) for name, to in moves.items()]
+    return pairs + ([emptied_cell(), larger_cell(), other_sign()] if neighbours == "replace-one" else [])
 
 
 def counted_pair() -> Pair:
@@ -190,12 +176,3 @@ def turned_choice() -> Pair:
     """Return the pair in which one record of a thousand is informative, and says the opposite."""
     first, second = (_choices([(level, 1.0)], MANY - 1) for level in (1, 0))
     return Pair("one informative record says the opposite", first, second, "replace-one")
-
-
-DECLARED: tuple[tuple[Declared, Callable[[Neighbours], list[Pair]]], ...] = (
-    (of_counts, _of_levels),
-    (of_a_coin, _of_a_coin),
-    (of_moments, _of_corners),
-    (of_choices, _of_choices),
-)
-"""Statistics, and the pairs on which they are tried."""
