@@ -17,7 +17,7 @@ _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path
 _MOST_EXPLAINED = 0.999  # of the null deviance
 _RIDGE_TOP = 1e3  # glmnet's: largest ridge penalty over the LASSO's
 _MOST_STEPS, _MOST_ROUNDS, _SWEEPS = 25, 200, 5
-_MOST_RIDGE_STEPS = 500
+_MOST_RIDGE_STEPS, _LEAST_PROMISE = 500, 1e-16
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
 _ROUNDING = 1e-13  # of deviance, a record
@@ -106,26 +106,48 @@ def ridge_logistic(
     """Return coefficients and log odds of being synthetic of groups of records, by ridge-penalised logistic regression.
 
     Features are sparse, without an intercept; half of ``ridge`` times the sum of squared coefficients, the intercept's
-    left out, is taken off the log-likelihood. Neither table may have no records at all.
+    left out, is taken off the log-likelihood. Neither table may have no records at all. Newton's method, with halved
+    steps: the information matrix, which takes longest, is kept while steps go on shrinking. scikit-learn builds it at
+    each step from the records of both tables, and takes twice as long.
     """
-    from scipy.sparse import vstack
-    from sklearn.linear_model import LogisticRegression
+    from scipy.linalg import cho_factor, cho_solve
+    from scipy.sparse import diags_array
 
-    if not features.shape[1]:
-        return np.zeros(0), np.full(len(n_original), np.log(n_synthetic.sum() / n_original.sum()))
-    both = np.concatenate([n_original, n_synthetic])
-    synthetic = np.repeat([0, 1], len(n_original))[both > 0]
-    rows = vstack([features[n_original > 0], features[n_synthetic > 0]], format="csr")
-    model = LogisticRegression(
-        C=1 / ridge if ridge else np.inf, solver="newton-cholesky", tol=1e-9, max_iter=_MOST_RIDGE_STEPS
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it goes on by another method where rounding stops this one
-        model.fit(rows, synthetic, sample_weight=both[both > 0])
-    if model.n_iter_[0] >= _MOST_RIDGE_STEPS:
-        warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
-    coefficients: FloatArray = model.coef_[0]
-    return coefficients, features @ coefficients + model.intercept_[0]
+    n, by_column = n_original + n_synthetic, features.T.tocsr()
+    penalty = np.append(_JITTER, np.full(features.shape[1], ridge))
+
+    def at(beta: FloatArray) -> tuple[float, FloatArray]:
+        log_odds = features @ beta[1:] + beta[0]
+        fit = n_synthetic @ log_odds - n @ np.logaddexp(0, log_odds)
+        return float(fit - penalty @ beta**2 / 2), log_odds
+
+    factor: Any = None
+    beta, last = np.zeros(len(penalty)), np.inf
+    beta[0] = np.log(n_synthetic.sum() / n_original.sum())
+    value, log_odds = at(beta)
+    for _ in range(_MOST_RIDGE_STEPS):
+        chance = expit(log_odds)
+        rest, weight = n_synthetic - n * chance, n * chance * (1 - chance)
+        score = np.append(rest.sum(), by_column @ rest) - penalty * beta
+        if factor is None:
+            totals = np.append(weight.sum(), by_column @ weight)
+            information = np.empty((len(penalty), len(penalty)))
+            information[1:, 1:] = (by_column @ (diags_array(weight) @ features)).toarray()
+            information[0], information[:, 0] = totals, totals
+            factor, fresh = cho_factor(information + np.diag(penalty), overwrite_a=True), True
+        step = cho_solve(factor, score)
+        promise, part = float(score @ step), 1.0
+        if promise < _LEAST_PROMISE:
+            return beta[1:] + step[1:], at(beta + step)[1]
+        if promise > last / 1.5 and not fresh:
+            factor, last = None, np.inf
+            continue
+        while (new := at(beta + part * step))[0] < value - _ROUNDING * abs(value) and part > 1e-9:
+            part /= 2
+        beta, (value, log_odds) = beta + part * step, new
+        last, fresh = promise, False
+    warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
+    return beta[1:], log_odds
 
 
 def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:

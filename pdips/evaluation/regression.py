@@ -257,13 +257,16 @@ def fit_design(
         w = w / w.mean()
     if len(y) <= x.shape[1] or not np.ptp(y) > 0:
         return _fit_of(names, [], np.zeros(0), np.zeros(0), converged=False)
-    kept = independent_columns(x, w)
-    converged = True
+    kept, converged = independent_columns(x, w), True
+    estimates = errors = np.zeros(0)
     if family == "logistic":
         estimates, errors, converged = _firth_on_groups(x[:, kept], y.astype(np.int64), w)
     if converged and (family != "logistic" or weights is not None):
         start = estimates if family == "logistic" else None
-        estimates, errors, converged = _generalised(x[:, kept], y, w, family, start, sandwich=weights is not None)
+        try:
+            estimates, errors, converged = _generalised(x[:, kept], y, w, family, start, sandwich=weights is not None)
+        except np.linalg.LinAlgError:
+            converged = False
     return _fit_of(names, kept, estimates, errors, converged)
 
 
@@ -280,23 +283,28 @@ def _generalised(
 ) -> tuple[FloatArray, FloatArray, bool]:
     """Fit a generalised linear model; with ``start``, its estimates, work out standard errors only."""
     z, back = _uncorrelated(x, w)
-    if family == "linear":
-        b = z.T @ (w * y) / w.sum()
-        residual = w * (y - z @ b)
-        spread = np.eye(z.shape[1]) * (residual @ residual) * len(y) / (len(y) - z.shape[1])
-        covariance = ((z.T * residual**2) @ z if sandwich else spread) / w.sum() ** 2
-    else:
-        from statsmodels.genmod import families
+    dispersion = 1.0
+    if family == "poisson":
+        from statsmodels.genmod.families import Poisson
         from statsmodels.genmod.generalized_linear_model import GLM
 
-        model = GLM(y, z, family=families.Binomial() if family == "logistic" else families.Poisson(), var_weights=w)
-        begin, steps = (None, 100) if start is None else (np.linalg.solve(back, start), 0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            found = model.fit(start_params=begin, maxiter=steps, tol=1e-10, cov_type="HC0" if sandwich else "nonrobust")
-        b, covariance = found.params, found.cov_params()
-    covariance = back @ covariance @ back.T * (len(y) / (len(y) - 1) if sandwich else 1.0)
-    estimates, errors = back @ b, np.sqrt(np.diagonal(covariance))
+            b = GLM(y, z, family=Poisson(), var_weights=w).fit(maxiter=100, tol=1e-10).params
+        mean = slope = np.exp(z @ b)
+    elif start is None:
+        b = z.T @ (w * y) / w.sum()
+        mean, slope = z @ b, np.ones(len(y))
+        dispersion = float((y - mean) @ (y - mean)) / (len(y) - z.shape[1])
+    else:
+        b = np.linalg.solve(back, start)
+        mean = 1 / (1 + np.exp(-(z @ b)))
+        slope = mean * (1 - mean)
+    covariance = np.linalg.inv((z.T * (w * slope)) @ z) * dispersion
+    if sandwich:
+        scores = (z * (w * (y - mean))[:, None]) @ covariance / dispersion
+        covariance = scores.T @ scores * len(y) / (len(y) - 1)
+    estimates, errors = back @ b, np.sqrt(np.diagonal(back @ covariance @ back.T))
     return estimates, errors, bool(np.isfinite([estimates, errors]).all())
 
 

@@ -64,6 +64,11 @@ class StatisticPart:
             return Fraction(0)
         return self.step.scale if self.law == "laplace" else self.step.variance
 
+    @property
+    def standard_deviation(self) -> float:
+        """That of the noise, in whole units."""
+        return 0.0 if self.step is None else self.step.standard_deviation
+
     def noise(self, n: int, bits: RandomBits) -> IntArray:
         """Draw noise for all noised entries of ``n`` runs, shape (n, n_noised)."""
         nothing = np.zeros(self.n_noised, dtype=np.int64)

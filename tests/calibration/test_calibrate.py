@@ -148,10 +148,11 @@ def test_simulated_widths_and_measures():
     found = calibrate(PrivBayes(epsilon=1, n_sets=2), SCHEMA, standard_error=0.05, measure=share, **asked)
     assert found.worst == "measure"
     assert found.reached <= 0.05
-    constant = calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=0.5, measure=lambda sets: 0.4, **asked)
+    few: dict[str, Any] = {"interval_width": 0.5, "n_records": 20, "replicates": 5, "largest_epsilon": 1}
+    constant = calibrate(PrivBayes(epsilon=1), SCHEMA, measure=lambda sets: 0.4, **few)
     assert constant.epsilon == Fraction(1, 100)
     with pytest.raises(InputError, match="finite"):
-        calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=0.5, measure=lambda sets: math.nan, **asked)
+        calibrate(PrivBayes(epsilon=1), SCHEMA, measure=lambda sets: math.nan, **few)
 
 
 @pytest.mark.parametrize("name", sorted(MECHANISMS))

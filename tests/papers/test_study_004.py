@@ -9,27 +9,23 @@ import xarray as xr
 from scipy import stats
 
 from pdips import InputError, RefusedError, Schema, Table
-from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
 from pdips.posterior.pseudo_posterior import PseudoPosterior, linear_weights
 from pdips.registry import MECHANISMS
-from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options, Task, schema_beside
 from pdips_papers.pseudo import salary, synthesizers
-from pdips_papers.pseudo.as_printed import PrintedPosterior
-from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, measured, summaries
+from pdips_papers.pseudo.censored_beta import COUNTED, COUNTS, CensoredBeta, summaries
 from pdips_papers.pseudo.claims import simulated_findings
 from pdips_papers.pseudo.quadrature import Quadrature
-from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Answer, Salary, confidential_column, subsample
+from pdips_papers.pseudo.salary import SALARY, SALARY_ROWS, Salary, confidential_column
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
     BOUNDS,
     COUNT,
     PublishedSynthesizers,
-    Synthesis,
     censored_count,
     ecdf_distances,
     row_of,
@@ -108,25 +104,6 @@ def test_bounds_after_censoring_stop_at_the_window():
     assert forms["Censor_w, epsilon = 4"].censored < forms["Censor_uw, epsilon = 4"].censored
 
 
-def test_the_published_window_costs_twice_what_it_claims():
-    claimed = PrintedPosterior(epsilon=5, model="beta")
-    assert claimed.window(synthesizers.SCHEMA) == CensoredPosterior(epsilon=10, model="beta", centre="zero").window(
-        synthesizers.SCHEMA
-    )
-    assert claimed.privacy_loss(synthesizers.SCHEMA).kind == "none"
-
-
-def test_measures_of_a_set():
-    y = np.linspace(0.01, 0.99, 99)
-    found = {
-        row["column"]: row["value"] for row in measured(y, Synthesis(row="x", synthetic=y / 2, bound=2.0, censored=3))
-    }
-    assert (found[BOUND], found[COUNT]) == (2, 3)
-    assert (found["mean"], found["median"]) == (pytest.approx(0.25), pytest.approx(0.25))
-    assert found["15th percentile"] == pytest.approx(np.quantile(y / 2, 0.15))
-    assert "max-ECDF" not in {row["column"] for row in measured(y, Synthesis(row="Data", synthetic=y))}
-
-
 def test_summaries_over_replicates():
     values = np.array([0.0, 1, 2, 7])
     counts = {column: value for _, column, value, _ in summaries("x, epsilon = 4", COUNT, values)}
@@ -182,13 +159,6 @@ def test_the_page_is_drawn(tiny):
     assert page.count("<svg") > 12
     for picture in CensoredBeta().pictures(measurements, table):
         assert picture.panels, picture.title
-
-
-def test_the_tasks_are_the_papers():
-    tasks = CensoredBeta().tasks(Options(replicates=3))
-    assert len({task.key for task in tasks}) == 3
-    assert tasks[0].arguments == {"n": 2000, "claimed": ["5", "4", "3"], "true": ["5", "4", "3", "1"]}
-    assert CensoredBeta().tasks(Options(replicates=1, epsilons=("2",)))[0].arguments["true"] == ["2"]
 
 
 def verdict_of(table, words):
@@ -257,15 +227,6 @@ def test_one_confidential_number_and_public_columns(columns):
     schema = Schema.model_validate({"columns": {name: known[name] for name in sorted(columns)}})
     with pytest.raises(InputError, match="one confidential column"):
         confidential_column(schema)
-
-
-def test_a_large_table_is_cut_to_records_of_its_own():
-    table = salaries()
-    assert subsample(table, 60, np.random.default_rng(1)) is table
-    some = subsample(table, 20, np.random.default_rng(1))
-    assert some.n_records == 20
-    assert set(some.frame["pay"]) <= set(table.frame["pay"])
-    assert some.frame["pay"].is_unique
 
 
 def test_log_likelihoods_are_those_of_the_scaled_number(monkeypatch):
@@ -345,13 +306,3 @@ def test_the_salary_table_is_the_papers(monkeypatch, tmp_path):
     block = Salary().layout(table)[0]
     assert [row for row in block.rows if row != "True ϵ"] == list(SALARY_ROWS)
     assert "1,601 salaries" in (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
-
-
-def test_what_is_withheld_is_not_measured():
-    found = {row["row"] for row in salary.answered(np.ones(3), Answer(column="staged, ϵ = 5", synthetic=None, true=5))}
-    assert found == {"True ϵ", "Sets released"}
-
-
-def test_the_studies_are_known_by_name():
-    assert isinstance(find("censored-beta"), CensoredBeta)
-    assert isinstance(find("salary"), Salary)

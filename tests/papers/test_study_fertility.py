@@ -14,40 +14,13 @@ from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options
-from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, Fertility, row_name
-from pdips_papers.modips.fertility_rows import (
-    AMONG_ALTERED,
-    BALANCED,
-    CONFUSION,
-    EPSILONS,
-    EVEN,
-    FORMS,
-    LEVELS,
-    MAJORITY,
-    ORDER,
-    ORIGINAL,
-    RATE,
-    RESAMPLE,
-    SVMS,
-    TARGET,
-    TVD,
-    cell_counts,
-    confusion,
-    distances,
-    even,
-    features,
-    fertility_schema,
-    read_fertility,
-    records,
-    split,
-)
+from pdips_papers.modips import fertility_rows as forms
+from pdips_papers.modips.fertility import PAPER_4, PAPER_5, PAPERS, row_name
 from pdips_papers.modips.private_svm import (
     GAP,
     GRID,
     PAPER_SENSITIVITY,
     minimiser,
-    predict,
-    printed,
     sound,
     steps_sensitivity,
     theorem_sensitivity,
@@ -57,10 +30,12 @@ from pdips_papers.modips.private_svm import (
 def made_up(n: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     columns = {
-        name: rng.choice(np.array(LEVELS[name]), size=n) if name in LEVELS else rng.integers(101, size=n) / 100
-        for name in ORDER
+        name: rng.choice(np.array(forms.LEVELS[name]), size=n)
+        if name in forms.LEVELS
+        else rng.integers(101, size=n) / 100
+        for name in forms.ORDER
     }
-    return pd.DataFrame(columns | {TARGET: np.where(np.arange(n) % 6 == 0, "O", "N")})
+    return pd.DataFrame(columns | {forms.TARGET: np.where(np.arange(n) % 6 == 0, "O", "N")})
 
 
 @pytest.fixture(scope="module")
@@ -71,28 +46,20 @@ def path(tmp_path_factory):
 
 
 def test_the_table_and_its_split(path):
-    table = read_fertility(str(path))
+    table = forms.read_fertility(str(path))
     assert table.n_records == 60
-    assert math.prod(len(levels) for levels in LEVELS.values()) == 2_880
-    train, test = split(table, np.random.default_rng(0))
+    assert math.prod(len(levels) for levels in forms.LEVELS.values()) == 2_880
+    train, test = forms.split(table, np.random.default_rng(0))
     assert (train.n_records, test.n_records) == (48, 12)
-    assert (test.frame[TARGET] == "O").sum() == 2  # 15 % of 12
-    both = pd.concat([train.frame, test.frame]).sort_values(list(ORDER)).reset_index(drop=True)
-    pd.testing.assert_frame_equal(both, table.frame.sort_values(list(ORDER)).reset_index(drop=True))
-    x, y = features(table)
+    assert (test.frame[forms.TARGET] == "O").sum() == 2  # 15 % of 12
+    both = pd.concat([train.frame, test.frame]).sort_values(list(forms.ORDER)).reset_index(drop=True)
+    pd.testing.assert_frame_equal(both, table.frame.sort_values(list(forms.ORDER)).reset_index(drop=True))
+    x, y = forms.features(table)
     assert x.shape == (60, 9)
     assert np.abs(x).max() <= 1
     assert set(y) == {-1.0, 1.0}
-    again, _ = split(table, np.random.default_rng(1))
+    again, _ = forms.split(table, np.random.default_rng(1))
     assert not again.frame.equals(train.frame)
-
-
-def test_cells_and_records_are_inverse(path):
-    table = read_fertility(str(path))
-    counts = cell_counts(table)
-    assert len(counts) == 46_080
-    made = Table(records(counts, table.schema, np.random.default_rng(0)), table.schema)
-    assert (cell_counts(made) == counts).all()
 
 
 def test_bad_tables_are_refused(tmp_path):
@@ -112,13 +79,13 @@ def test_bad_tables_are_refused(tmp_path):
 
 
 def test_distances_by_hand_and_bounds(path):
-    table = read_fertility(str(path))
-    assert distances(table, table) == dict.fromkeys(TVD.values(), 0.0)
+    table = forms.read_fertility(str(path))
+    assert forms.distances(table, table) == dict.fromkeys(forms.TVD.values(), 0.0)
     other = table.frame.assign(smoking=table.frame["smoking"].iloc[0])
-    apart = distances(table, Table(other, table.schema))
+    apart = forms.distances(table, Table(other, table.schema))
     shares = table.frame["smoking"].value_counts(normalize=True)
-    assert apart[TVD[1]] == pytest.approx(2 * (1 - shares[table.frame["smoking"].iloc[0]]) / 8)
-    made = distances(table, Table(even(table, np.random.default_rng(0)), table.schema))
+    assert apart[forms.TVD[1]] == pytest.approx(2 * (1 - shares[table.frame["smoking"].iloc[0]]) / 8)
+    made = forms.distances(table, Table(forms.even(table, np.random.default_rng(0)), table.schema))
     values = list(made.values())
     assert values == sorted(values)  # a margin is never further apart than its table
     for printed_values in (PAPER_5["MODIPS"][4:], PAPER_5["Laplace sanitizer"][4:]):
@@ -126,13 +93,13 @@ def test_distances_by_hand_and_bounds(path):
 
 
 def test_confusion_by_hand(path):
-    _, test = split(read_fertility(str(path)), np.random.default_rng(0))
-    y = features(test)[1]
-    normal = confusion(np.full(12, -1.0), test)
-    assert normal[RATE] == pytest.approx(100 * 10 / 12)
-    assert (normal[BALANCED], normal[AMONG_ALTERED]) == (50, 0)
-    assert confusion(y, test)[BALANCED] == 100
-    assert sum(confusion(y, test)[name] for name in CONFUSION) == pytest.approx(20)
+    _, test = forms.split(forms.read_fertility(str(path)), np.random.default_rng(0))
+    y = forms.features(test)[1]
+    normal = forms.confusion(np.full(12, -1.0), test)
+    assert normal[forms.RATE] == pytest.approx(100 * 10 / 12)
+    assert (normal[forms.BALANCED], normal[forms.AMONG_ALTERED]) == (50, 0)
+    assert forms.confusion(y, test)[forms.BALANCED] == 100
+    assert sum(forms.confusion(y, test)[name] for name in forms.CONFUSION) == pytest.approx(20)
 
 
 @pytest.mark.parametrize("cost", [0.01, 0.3, 1.0])
@@ -198,35 +165,27 @@ def test_noise_of_the_sound_form():
             sound(*arguments, 1, 1, bits)
 
 
-def test_printed_and_predict():
-    rng = np.random.default_rng(5)
-    x, y = rng.uniform(-1, 1, size=(30, 2)), np.ones(30)
-    assert printed(x, y, 1, RandomBits(rng))[-1] == 1  # one class
-    y[x[:, 0] < 0] = -1
-    assert (predict(printed(x, y, "1000", RandomBits(rng)), x) == y).mean() > 0.9
-    assert (predict(sound(x, y, 1, "1000", RandomBits(rng)), x) == y).mean() > 0.9
-
-
 def test_a_tiny_run(path, tmp_path):
     study, options = find("fertility"), Options(replicates=2, data=path)
     measurements = measure(study, options, tmp_path, seed=1, workers=0)
     table = study.table(measurements)
     assert tuple(table.columns) == COLUMNS
     ours, paper = (table.set_index(["row", "column"])[side] for side in ("ours", "paper"))
-    for form in (*FORMS, *SVMS):
-        row = row_name(EPSILONS[0], form)
-        assert sum(ours[row, name] for name in CONFUSION) == pytest.approx(20)
-        assert 0 <= ours[row, BALANCED] <= 100
-    for form in (*FORMS, RESAMPLE, EVEN):
+    for form in (*forms.FORMS, *forms.SVMS):
+        row = row_name(forms.EPSILONS[0], form)
+        assert sum(ours[row, name] for name in forms.CONFUSION) == pytest.approx(20)
+        assert 0 <= ours[row, forms.BALANCED] <= 100
+    for form in (*forms.FORMS, forms.RESAMPLE, forms.EVEN):
         values = [
-            ours[form if form in (RESAMPLE, EVEN) else row_name(EPSILONS[0], form), name] for name in TVD.values()
+            ours[form if form in (forms.RESAMPLE, forms.EVEN) else row_name(forms.EPSILONS[0], form), name]
+            for name in forms.TVD.values()
         ]
         assert values == sorted(values)
         assert values[-1] <= 2
-    assert ours[MAJORITY, RATE] == pytest.approx(100 * 10 / 12)
-    assert paper[ORIGINAL, RATE] == 85
+    assert ours[forms.MAJORITY, forms.RATE] == pytest.approx(100 * 10 / 12)
+    assert paper[forms.ORIGINAL, forms.RATE] == 85
     for method, form in PAPERS.items():
-        assert paper[row_name(EPSILONS[0], form), RATE] == PAPER_4[method][4]
+        assert paper[row_name(forms.EPSILONS[0], form), forms.RATE] == PAPER_4[method][4]
     write(study, options, measurements, tmp_path, seed=1, seconds=1.0, command="test")
     assert "Rubinstein" in (tmp_path / "study.html").read_text()
     found = study.findings(table)
@@ -234,18 +193,3 @@ def test_a_tiny_run(path, tmp_path):
     assert "Impossible" in found[5].found
     pictures = study.pictures(measurements, table)
     assert [len(picture.panels) for picture in pictures] == [2, 1]
-
-
-def test_other_epsilons(path):
-    options = Options(replicates=1, data=path, epsilons=("20",))
-    (task,) = Fertility().tasks(options)
-    measurements = pd.DataFrame(Fertility().run(task.arguments, seed=3)).assign(task=task.key)
-    table = Fertility().table(measurements)
-    rows = set(table["row"])
-    assert "epsilon = 20: privbayes" in rows
-    assert table.loc[table["row"] != ORIGINAL, "paper"].isna().all()
-    assert Fertility().findings(table) == []
-    assert len(Fertility().pictures(measurements, table)) == 2
-    at_20 = table.set_index(["row", "column"])["ours"]
-    assert at_20["epsilon = 20: Laplace sanitizer", TVD[8]] < 0.2 < at_20[EVEN, TVD[8]]
-    assert fertility_schema().columns["age"].n_values == 4

@@ -9,37 +9,24 @@ import pandas as pd
 import pytest
 
 from pdips import InputError
-from pdips.margins.domain import cells, domain_of, root
+from pdips.data.table import Table
 from pdips_papers import find
 from pdips_papers.harness.page import write
 from pdips_papers.harness.run import measure
 from pdips_papers.harness.study import COLUMNS, Options
+from pdips_papers.steps import voter_table as voters
 from pdips_papers.steps.voter import (
     COEFFICIENTS,
     Voter,
     firth_fit,
     glm_fit,
     irls,
-    log_epsilon,
     mechanism,
     overlaps,
     paper_figures,
     ranks,
 )
 from pdips_papers.steps.voter_results import findings_of
-from pdips_papers.steps.voter_table import (
-    ALWAYS,
-    AMONG_ALL,
-    MEASURES,
-    NEVER,
-    PAPER_METHODS,
-    RESAMPLE,
-    SCORE,
-    SMALLER_IS_BETTER,
-    paper_table,
-    read_voter,
-    voter_schema,
-)
 
 MISPRINTED_RANKS = {
     (-2, "flat Laplace", "overlap_prereg"): (4, 3),
@@ -54,7 +41,7 @@ MISPRINTED_RANKS = {
 def simulated(n: int, seed: int) -> pd.DataFrame:
     """Draw codes in the voter schema: nobody votes without being registered."""
     rng = np.random.default_rng(seed)
-    codes = {name: rng.integers(column.n_levels, size=n) for name, column in voter_schema().columns.items()}
+    codes = {name: rng.integers(column.n_levels, size=n) for name, column in voters.voter_schema().columns.items()}
     codes["registered"] = rng.integers(2, size=n)
     codes["voted"] = codes["registered"] * (rng.random(n) < 0.3 + 0.4 * codes["college"])
     return pd.DataFrame(codes)
@@ -67,20 +54,14 @@ def path(tmp_path_factory):
     return file
 
 
-def test_schema_has_the_cells_of_the_paper():
-    domain = domain_of(voter_schema())
-    assert len(domain.names) == 15
-    assert int(cells(domain, root(domain)).layer.possible.sum()) == 1_290_240
-
-
 def test_codes_and_levels_and_names_of_the_paper_read_alike(path, tmp_path):
-    by_code = read_voter(path)
-    schema = voter_schema()
+    by_code = voters.read_voter(path)
+    schema = voters.voter_schema()
     spelt = pd.DataFrame({column.label: by_code.frame[name] for name, column in schema.columns.items()})
     spelt.assign(weight=1).to_csv(tmp_path / "spelt.csv", index=False)
     simulated(1500, 1).to_csv(tmp_path / "codes.csv", index=False)
     for file in ("spelt.csv", "codes.csv"):
-        again = read_voter(tmp_path / file)
+        again = voters.read_voter(tmp_path / file)
         assert list(again.codes) == list(schema.columns)
         assert all((again.codes[name] == by_code.codes[name]).all() for name in schema.columns)
 
@@ -88,7 +69,7 @@ def test_codes_and_levels_and_names_of_the_paper_read_alike(path, tmp_path):
 def test_missing_column_is_named_with_all_that_are_needed(tmp_path):
     simulated(50, 2).drop(columns="income").to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"lacks a column 'income' \(or 'Family Income'\).*these 15: voted, prereg_st"):
-        read_voter(tmp_path / "t.csv")
+        voters.read_voter(tmp_path / "t.csv")
 
 
 def test_foreign_value_is_refused_without_showing_it(tmp_path):
@@ -96,53 +77,41 @@ def test_foreign_value_is_refused_without_showing_it(tmp_path):
     frame.loc[7, "age"] = 77
     frame.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(InputError, match=r"column 'age' .* must hold 18, 19, 20, 21, 22; or 0 to 4") as caught:
-        read_voter(tmp_path / "t.csv")
+        voters.read_voter(tmp_path / "t.csv")
     assert "77" not in str(caught.value)
-
-
-def test_impossible_combination_is_refused(tmp_path):
-    simulated(50, 2).assign(voted=1, registered=0).to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match="impossible: voted = yes, registered = no"):
-        read_voter(tmp_path / "t.csv")
-
-
-def test_paper_table_is_complete():
-    table = paper_table()
-    assert table.shape == (30, 2 + 2 * 8 + 1)
-    assert table.groupby("log_epsilon")["method"].apply(tuple).to_dict() == dict.fromkeys(range(-2, 3), PAPER_METHODS)
-    assert table[list(MEASURES)].apply(lambda column: column.between(0, 1).all()).all()
-    assert table.set_index(["log_epsilon", "method"]).loc[(0, "PrivBayes"), "ks_distance"] == 0.272
 
 
 def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
     found = {}
     wrong_scores = set()
-    for power, group in paper_table().groupby("log_epsilon"):
+    for power, group in voters.paper_table().groupby("log_epsilon"):
         mine = group.set_index("method")
-        ours = ranks(mine[list(MEASURES)].rename(columns=MEASURES))
-        for key, label in MEASURES.items():
-            for method in PAPER_METHODS:
+        ours = ranks(mine[list(voters.MEASURES)].rename(columns=voters.MEASURES))
+        for key, label in voters.MEASURES.items():
+            for method in voters.PAPER_METHODS:
                 printed, computed = int(mine.loc[method, f"{key}_rank"]), int(ours.loc[method, label])
                 if printed != computed:
                     found[power, method, key] = (printed, computed)
         # The printed scores are the sums of the printed ranks, misprints included.
-        printed_sum = mine[[f"{key}_rank" for key in MEASURES]].sum(axis=1)
+        printed_sum = mine[[f"{key}_rank" for key in voters.MEASURES]].sum(axis=1)
         assert (printed_sum == mine["score"]).all()
         wrong_scores |= {
-            (power, method) for method in PAPER_METHODS if ours.loc[method, SCORE] != mine["score"][method]
+            (power, method)
+            for method in voters.PAPER_METHODS
+            if ours.loc[method, voters.SCORE] != mine["score"][method]
         }
     assert found == MISPRINTED_RANKS
     assert wrong_scores == {(power, method) for power, method, _ in MISPRINTED_RANKS}
 
 
 def test_ranks_by_hand():
-    ks, rate = MEASURES["ks_distance"], MEASURES["consistency_1"]
-    assert set(SMALLER_IS_BETTER) == {"ks_distance"}
+    ks, rate = voters.MEASURES["ks_distance"], voters.MEASURES["consistency_1"]
+    assert set(voters.SMALLER_IS_BETTER) == {"ks_distance"}
     values = pd.DataFrame({ks: [0.9, 0.50004, 0.5], rate: [0.2, 0.2, 0.7]}, index=["a", "b", "c"])
     found = ranks(values)
     assert found[ks].tolist() == [3, 1, 1]  # equal to three decimals: both are first
     assert found[rate].tolist() == [2, 2, 1]
-    assert found[SCORE].tolist() == [5, 3, 2]
+    assert found[voters.SCORE].tolist() == [5, 3, 2]
 
 
 def test_glm_stops_where_r_does():
@@ -154,21 +123,8 @@ def test_glm_stops_where_r_does():
     np.testing.assert_allclose(error, [75639.11, 106969.85], rtol=1e-3)
 
 
-def test_glm_is_maximum_likelihood_where_that_exists():
-    import statsmodels.api as sm
-
-    rng = np.random.default_rng(4)
-    x = np.column_stack([np.ones(300), rng.normal(size=(300, 2))])
-    y = (rng.random(300) < 1 / (1 + np.exp(-x @ [0.2, 1.0, -0.5]))).astype(float)
-    estimate, error, converged = irls(x, y, np.ones(300))
-    reference = sm.GLM(y, x, family=sm.families.Binomial()).fit(tol=1e-10)
-    assert converged
-    np.testing.assert_allclose(estimate, reference.params, rtol=1e-5)
-    np.testing.assert_allclose(error, reference.bse, rtol=1e-3)
-
-
 def test_regression_has_the_papers_coefficients(path):
-    table = read_voter(path)
+    table = voters.read_voter(path)
     glm, firth = glm_fit(table.frame, table.schema), firth_fit(table.frame, table.schema)
     assert len(glm.names) == len(firth.names) == 32
     assert set(COEFFICIENTS.values()) <= set(glm.names) & set(firth.names)
@@ -181,48 +137,20 @@ def test_regression_has_the_papers_coefficients(path):
     )
 
 
-def test_column_without_variation_has_no_estimate(path):
-    table = read_voter(path)
-    constant = table.frame.assign(college="no")
-    found = glm_fit(constant, table.schema)
-    assert math.isnan(found.estimates[found.names.index("college=yes")])
-    assert not math.isnan(found.estimates[found.names.index("white=yes")])
-
-
 @pytest.mark.parametrize(("method", "loss"), [("flat Laplace", 2), ("STEPS-2", 3), ("STEPS-3", Fraction(8, 3))])
 def test_text_says_what_published_rows_really_spend(method, loss):
     built = mechanism(method, "published", "1")
-    scales = [step.scale for step in built.plan(voter_schema()).steps]
+    scales = [step.scale for step in built.plan(voters.voter_schema()).steps]
     # Replacing a record changes two counts of each noised layer by 1; five sets of their own.
     assert 5 * sum(2 / scale for scale in scales) == loss
     assert (f"{float(loss):.3g} epsilon" if loss != 2 else "2 epsilon") in find("voter").text()
 
 
 def test_sound_rows_spend_what_they_say():
-    for method in PAPER_METHODS:
+    for method in voters.PAPER_METHODS:
         built = mechanism(method, "sound", "1")
-        assert built.privacy_loss(voter_schema()).kind == "pure"
-        assert sum(spend.epsilon for spend in built.spends(voter_schema())) == 1
-
-
-def test_epsilons_are_named_by_their_logarithm():
-    study = find("voter")
-    assert [log_epsilon(epsilon) for epsilon in ("1", "7.38905609893065", "0.5")] == ["0", "2", "-0.693"]
-    assert {row.partition(":")[0] for row, _ in paper_figures()} == {f"log epsilon = {k}" for k in range(-2, 3)}
-    assert study.data == "required"
-
-
-def test_run_without_data_is_told_what_is_needed(tmp_path):
-    with pytest.raises(
-        InputError, match=r"voter needs a table: --data T, a .csv or .parquet .* voted, prereg_state, age"
-    ):
-        measure(find("voter"), Options(replicates=1), tmp_path / "out", workers=0)
-
-
-def test_wrong_table_is_refused_before_anything_runs(tmp_path):
-    simulated(50, 2).drop(columns="dmv").to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(InputError, match="lacks a column 'dmv'"):
-        find("voter").tasks(Options(replicates=1, data=tmp_path / "t.csv"))
+        assert built.privacy_loss(voters.voter_schema()).kind == "pure"
+        assert sum(spend.epsilon for spend in built.spends(voters.voter_schema())) == 1
 
 
 @pytest.mark.slow
@@ -234,20 +162,23 @@ def test_tiny_run(path, tmp_path):
         measurements = measure(study, options, tmp_path / "out", workers=0)
         table = write(study, options, measurements, tmp_path / "out", seed=1, seconds=1.0, command="pdips study voter")
     assert list(table.columns) == list(COLUMNS)
-    rows = {"log epsilon = 0: flat Laplace (published)", "log epsilon = 0: STEPS-2 (sound)", RESAMPLE}
+    rows = {"log epsilon = 0: flat Laplace (published)", "log epsilon = 0: STEPS-2 (sound)", voters.RESAMPLE}
     assert rows <= set(table["row"])
     values = table.set_index(["row", "column"])
     for row in rows:
-        for label in MEASURES.values():
+        for label in voters.MEASURES.values():
             assert 0 <= values.loc[(row, label), "ours"] <= 1
     laplace = values.loc["log epsilon = 0: flat Laplace (published)"]
-    assert laplace.loc[MEASURES["ks_distance"], "paper"] == 0.968
-    assert laplace.loc[SCORE, "paper"] == 21
-    assert laplace.loc[SCORE, "ours"] == 8  # the only published row is first in all
-    assert 8 <= laplace.loc[SCORE + AMONG_ALL, "ours"] <= 16
-    assert values.loc[(RESAMPLE, MEASURES["ks_distance"]), "ours"] < laplace.loc[MEASURES["ks_distance"], "ours"]
-    rate = MEASURES["consistency_5"]
-    assert values.loc[(NEVER, rate), "ours"] + values.loc[(ALWAYS, rate), "ours"] == pytest.approx(1)
+    assert laplace.loc[voters.MEASURES["ks_distance"], "paper"] == 0.968
+    assert laplace.loc[voters.SCORE, "paper"] == 21
+    assert laplace.loc[voters.SCORE, "ours"] == 8  # the only published row is first in all
+    assert 8 <= laplace.loc[voters.SCORE + voters.AMONG_ALL, "ours"] <= 16
+    assert (
+        values.loc[(voters.RESAMPLE, voters.MEASURES["ks_distance"]), "ours"]
+        < laplace.loc[voters.MEASURES["ks_distance"], "ours"]
+    )
+    rate = voters.MEASURES["consistency_5"]
+    assert values.loc[(voters.NEVER, rate), "ours"] + values.loc[(voters.ALWAYS, rate), "ours"] == pytest.approx(1)
     page = (tmp_path / "out" / "study.html").read_text(encoding="utf-8")
     assert "Inside only" in page
     assert page.count('<svg class="picture"') == 16  # 8 measures, published and sound
@@ -261,3 +192,28 @@ def test_findings_read_the_papers_own_table_as_the_paper_does():
     ]
     verdicts = [finding.verdict for finding in findings_of(pd.DataFrame(rows))]
     assert verdicts == ["holds"] * 5
+
+
+# The simulated table: shares that the paper prints, the structural zero, sparseness
+
+
+@pytest.fixture(scope="module")
+def frame():
+    return voters.simulated_voters(rng=np.random.default_rng(0))
+
+
+def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
+    table = Table(frame, voters.voter_schema())  # refuses the impossible combination
+    assert list(frame) == list(voters.voter_schema().columns)
+    assert len(frame) == voters.N_RECORDS
+    for name, percentages in voters.PERCENTAGES.items():
+        shares = np.bincount(table.codes[name], minlength=len(percentages)) / voters.N_RECORDS
+        assert shares == pytest.approx(np.array(percentages) / sum(percentages), abs=1.5 / voters.N_RECORDS)
+    assert set(frame.loc[frame["voted"] == "yes", "registered"]) == {"yes"}
+
+
+def test_is_as_sparse_as_the_paper_says(frame):
+    """Paper 000, table 2: 21,329 of 1,290,240 cells hold somebody, 14,061 of them one."""
+    sizes = frame.groupby(list(frame), observed=True).size()
+    assert 17_000 < len(sizes) < 26_000
+    assert 11_000 < (sizes == 1).sum() < 18_000

@@ -59,6 +59,7 @@ WITHOUT: set[str] = {
     "pdips.statistics.statistic.Sums",
     "pdips.suggest_layers",
     "pdips_papers.harness.batch.release_each",
+    "pdips_papers.harness.batch.stacked",
     "pdips_papers.harness.run.measure",
     "pdips_papers.harness.study.Options",
     "pdips_papers.harness.study.Study",

@@ -14,19 +14,24 @@ from pdips.mechanism import Mechanism
 REPLICATE = "replicate"
 
 
-def release_each(
-    mechanism: Mechanism, records: FloatArray, column: Mapping[str, Any], rng: np.random.Generator
-) -> FloatArray:
+def stacked(records: FloatArray, column: Mapping[str, Any]) -> Table:
+    """Return many tables of one column, shape (tables, records), as one; the number of the table is a public column."""
+    n_tables, n = records.shape
+    schema = Schema.model_validate(
+        {"columns": {REPLICATE: {"levels": list(range(n_tables)), "public": True}, "x": dict(column)}}
+    )
+    return Table(pd.DataFrame({REPLICATE: np.repeat(np.arange(n_tables), n), "x": records.ravel()}), schema)
+
+
+def release_each(mechanism: Mechanism, tables: Table, rng: np.random.Generator) -> FloatArray:
     """Release many tables of one column by one release of them all.
 
     Parameters
     ----------
     mechanism : Mechanism
         One that works on every combination of public columns by itself, as histograms and urns do.
-    records : ndarray, shape (tables, records)
-        Values of the column.
-    column : mapping
-        Its public facts, as a schema file has them.
+    tables : Table
+        What :func:`stacked` made of them; made once, it serves any number of releases.
     rng : Generator
         Source of randomness.
 
@@ -40,14 +45,7 @@ def release_each(
     The number of the table is a public column. A replaced record stays in its table, so each table has the noise, the
     price and the number of records that it has in a release of its own.
     """
-    n_tables, n = records.shape
-    schema = Schema.model_validate(
-        {"columns": {REPLICATE: {"levels": list(range(n_tables)), "public": True}, "x": dict(column)}}
-    )
-    place = np.repeat(np.arange(n_tables), n)
-    sets = mechanism.release(Table(pd.DataFrame({REPLICATE: place, "x": records.ravel()}), schema), rng=rng)[0].sets
-    made = []
-    for each in sets:
-        order = np.argsort(each[REPLICATE].to_numpy(), kind="stable")
-        made.append(each["x"].to_numpy(dtype=np.float64)[order].reshape(n_tables, n))
-    return np.stack(made, axis=1)
+    sets, n_tables = mechanism.release(tables, rng=rng)[0].sets, tables.schema.columns[REPLICATE].n_levels
+    if any((np.diff(each[REPLICATE].to_numpy()) < 0).any() for each in sets):
+        raise ValueError("public columns of synthetic sets must come sorted")
+    return np.stack([each["x"].to_numpy(dtype=np.float64).reshape(n_tables, -1) for each in sets], axis=1)

@@ -2,8 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from fractions import Fraction
+from dataclasses import dataclass
 from itertools import product
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -28,19 +27,7 @@ EPSILONS = tuple(f"{math.exp(power):.6g}" for power in range(-4, 5))
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a panel.
-
-    Parameters
-    ----------
-    y : sequence of float
-        One value for each place on the axis; NaN for none.
-    colour : int
-        Number of the series colour, from 1.
-    paper : bool
-        Dashed and faint: the paper's figures.
-    thin : bool
-        One of many.
-    """
+    """A line of a panel in a series colour, from 1; the paper's are dashed and faint, one of many is thin."""
 
     y: Sequence[float]
     colour: int
@@ -129,17 +116,7 @@ def boxes(
 
 @dataclass(frozen=True)
 class Violin:
-    """A violin of a panel.
-
-    Parameters
-    ----------
-    label : str
-        Written at its left.
-    values : array-like
-        What its width shows the density of; a dot marks the mean.
-    colour : int
-        Number of the series colour, from 1.
-    """
+    """A violin of a panel: the label at its left, the values whose density it shows, and a series colour from 1."""
 
     label: str
     values: ArrayLike
@@ -194,116 +171,25 @@ def _violin(axes: "Axes", place: float, violin: Violin) -> None:
     axes.plot([values.mean()], [place], color=ink, marker="o", markersize=4)
 
 
-def _dress(axes: "Axes", along: Any) -> None:
+def _dress(axes: "Axes", along: Any = None) -> None:
     """Draw ticks, spines and grid in the colours of the page."""
     axes.tick_params(labelsize=8.5, labelcolor=QUIET, color=RULE)
     axes.patch.set_visible(False)
     for side, spine in axes.spines.items():
         spine.set_visible(side in ("left", "bottom"))
         spine.set_color(RULE)
-    axes.grid(axis=along, color=RULE, linewidth=0.5)
-    axes.set_axisbelow(True)
+    if along:
+        axes.grid(axis=along, color=RULE, linewidth=0.5)
+        axes.set_axisbelow(True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Method:
-    """A line of the pictures and a row of the tables.
-
-    Parameters
-    ----------
-    label : str
-        In tables and keys.
-    colour : int
-        Number of the series, from 1.
-    dashed : bool
-        For what is printed in a paper and has no such guarantee.
-    """
+    """A line of the pictures and a row of the tables; dashed for what a paper prints without such a guarantee."""
 
     label: str
     colour: int
     dashed: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Curves:
-    """The cases and methods of a study that draws curves over epsilon.
-
-    Parameters
-    ----------
-    cases : mapping of str to str
-        End of the name of a row, and how to print it.
-    methods : mapping of str to Method
-        By the beginning of the name of a row.
-    headlines : sequence of str
-        The cases that the terminal shows, at the middle epsilon.
-    groups : mapping of str to sequence of str, optional
-        Titles, and the methods that share a picture; one picture of all methods unless given.
-    """
-
-    cases: Mapping[str, str]
-    methods: Mapping[str, Method]
-    headlines: Sequence[str]
-    groups: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table, with rows without an epsilon at each."""
-        found = pooled(measurements)
-        return at_each(found, [suffix_of(epsilon) for epsilon in epsilons_of(found)])[list(COLUMNS)]
-
-    def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the headlines at the middle epsilon, then every case and measure over all epsilons."""
-        epsilons = epsilons_of(table)
-        middle = epsilons[len(epsilons) // 2]
-        present = set(table["row"])
-        blocks = []
-        for case, label in self.cases.items():
-            rows = {f"{name}, {case}": self.label(name) for name in self.methods if f"{name}, {case}" in present}
-            if not rows:
-                continue
-            if case in self.headlines:
-                columns = {f"{measure}{suffix_of(middle)}": measure for measure in MEASURES}
-                blocks.append(Block(title=f"{label}, epsilon = {middle}", rows=rows, columns=columns))
-            for measure, title in MEASURES.items():
-                columns = {f"{measure}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
-                block = Block(title=f"{label}: {title}", rows=rows, columns=columns, headline=False, group="By epsilon")
-                blocks.append(block)
-        return sorted(blocks, key=lambda block: not block.headline)
-
-    def label(self, name: str) -> str:
-        """Return how a method is printed in tables."""
-        return self.methods[name].label
-
-    def pictures(self, table: pd.DataFrame) -> list[Picture]:
-        """Return four panels for each case and group, one a measure, with a line for each method."""
-        seen, groups = CurveFigures(table, self), self.groups or {"": tuple(self.methods)}
-        return [
-            Picture(
-                title=f"{label}: {title}" if title else label,
-                caption="Across: epsilon, on a log scale. Dotted: no bias, nominal coverage.",
-                panels=[self._panel(seen, case, measure, names) for measure in MEASURES],
-                key={
-                    method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
-                    for method in (self.methods[name] for name in names)
-                },
-            )
-            for case, label in self.cases.items()
-            if table["row"].str.endswith(f", {case}").any()
-            for title, names in groups.items()
-        ]
-
-    def _panel(self, seen: "CurveFigures", case: str, measure: str, names: Sequence[str]) -> "Figure":
-        from matplotlib.figure import Figure
-
-        figure = Figure(figsize=(250 / 72, 190 / 72), dpi=72)
-        axes = figure.add_axes((0.17, 0.14, 0.81, 0.74))
-        x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in seen.epsilons]
-        for name in names:
-            method, y = self.methods[name], seen.over([name], [case], measure, seen.epsilons)
-            if not np.isnan(y).all():
-                style = (0, (5, 3)) if method.dashed else "-"
-                axes.plot(x, y, color=SERIES[method.colour - 1], linestyle=style, linewidth=1.5)
-        _dress_epsilons(axes, measure, x, seen.epsilons)
-        return figure
 
 
 def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[str]) -> None:
@@ -323,15 +209,7 @@ def _dress_epsilons(axes: "Axes", measure: str, x: list[float], epsilons: list[s
         axes.axhline(0, color=QUIET, linewidth=0.75, linestyle=(0, (1, 2)))
     every = 2 if len(x) > 6 else 1
     axes.set_xticks(x[::every], [short(epsilon) for epsilon in epsilons[::every]])
-    axes.tick_params(labelsize=8.5, colors=RULE, labelcolor=QUIET, length=3)
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(RULE)
-    axes.set_facecolor("none")
-
-
-def epsilons_for(options: Options) -> dict[str, Fraction]:
-    """Return the epsilons of a run by their spelling."""
-    return {epsilon: positive(epsilon, "epsilon") for epsilon in options.epsilons or EPSILONS}
+    _dress(axes)
 
 
 def suffix_of(epsilon: str) -> str:
@@ -357,19 +235,11 @@ def batches(replicates: int, size: int) -> list[int]:
 
 
 class CurveFigures(Figures):
-    """Looks up figures of ours by method, case, measure and epsilon.
+    """Looks up figures of ours by method, case, measure and epsilon."""
 
-    Parameters
-    ----------
-    table : DataFrame
-        As :meth:`Curves.table` returns it.
-    curves : Curves
-        Whose cases they are.
-    """
-
-    def __init__(self, table: pd.DataFrame, curves: Curves) -> None:
+    def __init__(self, table: pd.DataFrame, cases: Iterable[str]) -> None:
         super().__init__(table)
-        self.cases = tuple(curves.cases)
+        self.cases = tuple(cases)
         self.epsilons = epsilons_of(table)
         self.lowest, self.top = self.epsilons[0], self.epsilons[-1]
         self.middle = self.epsilons[len(self.epsilons) // 2]
@@ -405,7 +275,18 @@ class CurveFigures(Figures):
 class CurveStudy(Study):
     """A study that draws curves over epsilon; the paper draws its results and prints no figures."""
 
-    curves: ClassVar["Curves"]
+    labels: ClassVar[Mapping[str, str]]
+    """How to print the cases, by the end of the name of a row."""
+
+    methods: ClassVar[Mapping[str, Method]]
+    """By the beginning of the name of a row."""
+
+    headlines: ClassVar[Sequence[str]]
+    """The cases that the terminal shows, at the middle epsilon."""
+
+    families: ClassVar[Mapping[str, Sequence[str]]] = {}
+    """Titles, and the methods that share a picture; without any all methods share one."""
+
     cases: ClassVar[Sequence[tuple[str, Mapping[str, Any]]]] = (("", {}),)
     """The beginning of a task's key, and its arguments."""
 
@@ -415,7 +296,7 @@ class CurveStudy(Study):
 
     def tasks(self, options: Options) -> list[Task]:
         """Return one task for each case and batch of replicates."""
-        epsilons = list(epsilons_for(options))
+        epsilons = list(options.epsilons or EPSILONS)
         return [
             Task(key=f"{start}batch={number:03}", arguments={**arguments, "replicates": size, "epsilons": epsilons})
             for start, arguments in self.cases
@@ -423,13 +304,59 @@ class CurveStudy(Study):
         ]
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
-        """Return the long table."""
-        return self.curves.table(measurements)
+        """Return the long table, with rows without an epsilon at each."""
+        found = pooled(measurements)
+        return at_each(found, [suffix_of(epsilon) for epsilon in epsilons_of(found)])[list(COLUMNS)]
 
     def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Return the blocks to print."""
-        return self.curves.layout(table)
+        """Return the headlines at the middle epsilon, then every case and measure over all epsilons."""
+        epsilons = epsilons_of(table)
+        middle = epsilons[len(epsilons) // 2]
+        present = set(table["row"])
+        blocks = []
+        for case, label in self.labels.items():
+            rows = {
+                f"{name}, {case}": self.methods[name].label for name in self.methods if f"{name}, {case}" in present
+            }
+            if not rows:
+                continue
+            if case in self.headlines:
+                columns = {f"{measure}{suffix_of(middle)}": measure for measure in MEASURES}
+                blocks.append(Block(title=f"{label}, epsilon = {middle}", rows=rows, columns=columns))
+            for measure, title in MEASURES.items():
+                columns = {f"{measure}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
+                block = Block(title=f"{label}: {title}", rows=rows, columns=columns, headline=False, group="By epsilon")
+                blocks.append(block)
+        return sorted(blocks, key=lambda block: not block.headline)
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw the paper's figures."""
-        return self.curves.pictures(table)
+        """Return four panels for each case and group, one a measure, with a line for each method."""
+        seen, groups = CurveFigures(table, self.labels), self.families or {"": tuple(self.methods)}
+        return [
+            Picture(
+                title=f"{label}: {title}" if title else label,
+                caption="Across: epsilon, on a log scale. Dotted: no bias, nominal coverage.",
+                panels=[self._panel(seen, case, measure, names) for measure in MEASURES],
+                key={
+                    method.label: f"--series-{method.colour}{' dashed' if method.dashed else ''}"
+                    for method in (self.methods[name] for name in names)
+                },
+            )
+            for case, label in self.labels.items()
+            if table["row"].str.endswith(f", {case}").any()
+            for title, names in groups.items()
+        ]
+
+    def _panel(self, seen: "CurveFigures", case: str, measure: str, names: Sequence[str]) -> "Figure":
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(250 / 72, 190 / 72), dpi=72)
+        axes = figure.add_axes((0.17, 0.14, 0.81, 0.74))
+        x = [math.log(float(positive(epsilon, "epsilon"))) for epsilon in seen.epsilons]
+        for name in names:
+            method, y = self.methods[name], seen.over([name], [case], measure, seen.epsilons)
+            if not np.isnan(y).all():
+                style = (0, (5, 3)) if method.dashed else "-"
+                axes.plot(x, y, color=SERIES[method.colour - 1], linestyle=style, linewidth=1.5)
+        _dress_epsilons(axes, measure, x, seen.epsilons)
+        return figure

@@ -8,6 +8,7 @@ import pandas as pd
 from scipy import special
 
 from pdips.arrays import FloatArray
+from pdips.inference import Rule
 from pdips.inference import combine as combine_sets
 from pdips_papers.harness.study import COLUMNS
 
@@ -18,66 +19,30 @@ MEASURES = {
     "width": "width of the interval",
 }
 
-LEVEL = 0.975
 
-MANY_DEGREES = 1e8
-"""Degrees of freedom beyond which a t law is taken as normal."""
+def combine(estimates: FloatArray, variances: FloatArray, rule: Rule = "sanitized") -> tuple[FloatArray, FloatArray]:
+    """Combine the sets of each replicate, shape (replicates, sets), into estimates and half widths of 95 % intervals.
 
-
-def combine(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Combine the estimates from each synthetic set into one, and half the width of its 95 % interval.
-
-    Parameters
-    ----------
-    estimates, variances : ndarray, shape (replicates, sets)
-        Estimate and squared standard error from each set.
-
-    Returns
-    -------
-    estimate, half_width : ndarray, shape (replicates,)
-
-    Notes
-    -----
-    Paper 003, equations (3.5) to (3.7): T = B / m + W with t quantiles on (m - 1)(1 + m W / B)^2 degrees of freedom;
-    normal quantiles for a single set, and where the sets agree (B = 0).
+    Sets that give no estimate (NaN) are left out; NaN where fewer than two of several give one. A single set has a
+    normal interval. The rules are those of :func:`pdips.inference.combine`; paper 003, (3.5) to (3.7), is "sanitized".
     """
-    n_sets = estimates.shape[1]
-    centre, within = estimates.mean(axis=1), variances.mean(axis=1)
-    between = estimates.var(axis=1, ddof=1) if n_sets > 1 else np.zeros(len(estimates))
-    ratio = np.divide(n_sets * within, between, out=np.full(len(estimates), np.inf), where=between > 0)
-    degrees = np.minimum((n_sets - 1) * (1 + np.minimum(ratio, MANY_DEGREES)) ** 2, MANY_DEGREES)
-    normal = (n_sets == 1) | (degrees >= MANY_DEGREES)
-    quantile = np.where(normal, special.ndtri(LEVEL), special.stdtrit(np.maximum(degrees, 1.0), LEVEL))
-    return centre, quantile * np.sqrt(between / n_sets + within)
-
-
-def combine_predictive(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Combine sets that are posterior predictive draws given one noisy release, see :func:`pdips.inference.combine`.
-
-    Parameters and what is returned as in :func:`combine`.
-    """
-    found = combine_sets(estimates.T, variances.T, rule="posterior-predictive")
-    return found.estimate, (found.interval[1] - found.interval[0]) / 2
+    there = np.isfinite(estimates) & np.isfinite(variances)
+    centre, half = np.full((2, len(estimates)), np.nan)
+    for m in range(min(2, estimates.shape[1]), estimates.shape[1] + 1):
+        rows = there.sum(axis=1) == m
+        q, v = (each[rows][there[rows]].reshape(-1, m).T for each in (estimates, variances))
+        if m == 1:
+            centre[rows], half[rows] = q[0], special.ndtri(0.975) * np.sqrt(v[0])
+        elif rows.any():
+            found = combine_sets(q, v, rule=rule)
+            centre[rows], half[rows] = found.estimate, (found.interval[1] - found.interval[0]) / 2
+    return centre, half
 
 
 def summary(
     row: str, suffix: str, found: tuple[FloatArray, FloatArray], truth: float, *, unit: float = 1.0
 ) -> list[dict[str, Any]]:
-    """Return the measurements of one batch of replicates: means, and means of squares, of what is averaged.
-
-    Parameters
-    ----------
-    row : str
-        Row of the table.
-    suffix : str
-        What follows the name of the measure in the name of the column.
-    found : pair of ndarray, shape (replicates,)
-        Estimates, and half the widths of their intervals.
-    truth : float
-        What is estimated.
-    unit : float
-        Bias, root mean squared error and width are divided by it.
-    """
+    """Return the measurements of one batch of replicates: means, and means of squares, of what is averaged."""
     estimate, half = found
     return interval_summary(row, suffix, (estimate, estimate - half, estimate + half), truth, unit=unit)
 
@@ -103,13 +68,7 @@ def interval_summary(
 
 
 def pooled(measurements: pd.DataFrame) -> pd.DataFrame:
-    """Pool batches of :func:`summary` into a table of all replicates, without the paper's figures.
-
-    Returns
-    -------
-    DataFrame
-        ``COLUMNS``. The standard error of a root mean squared error is by the delta method.
-    """
+    """Pool batches of :func:`summary` into a table of all replicates, without the paper's figures."""
     weighted = measurements.assign(
         value=measurements["value"] * measurements["count"], square=measurements["square"] * measurements["count"]
     )
@@ -138,19 +97,7 @@ def at_each(table: pd.DataFrame, suffixes: Iterable[str]) -> pd.DataFrame:
 
 
 def draw_shares(alpha: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Draw from Dirichlet laws, one along the last axis.
-
-    Parameters
-    ----------
-    alpha : ndarray, shape (..., cells)
-        Parameters, above 0.
-    rng : Generator
-        Source of randomness.
-
-    Returns
-    -------
-    ndarray, the shape of ``alpha``
-    """
+    """Draw from Dirichlet laws, one along the last axis."""
     gamma = rng.standard_gamma(alpha)
     total = gamma.sum(axis=-1, keepdims=True)
     return np.asarray(gamma / np.where(total > 0, total, 1.0) + np.where(total > 0, 0.0, 1 / alpha.shape[-1]))
@@ -159,21 +106,6 @@ def draw_shares(alpha: FloatArray, rng: np.random.Generator) -> FloatArray:
 def draw_covariances(scale: FloatArray, degrees: float, rng: np.random.Generator) -> FloatArray:
     """Draw from inverse Wishart laws.
 
-    Parameters
-    ----------
-    scale : ndarray, shape (..., p, p)
-        Positive definite scale matrices; the mean is ``scale / (degrees - p - 1)``.
-    degrees : float
-        Degrees of freedom, above p - 1.
-    rng : Generator
-        Source of randomness.
-
-    Returns
-    -------
-    ndarray, the shape of ``scale``
-
-    Notes
-    -----
     Bartlett's decomposition: with ``scale`` = L L' and A lower triangular, A_ii^2 chi-square on ``degrees`` - p + 1 + i
     degrees (i from 0) and standard normal below the diagonal, A' A is a Wishart matrix and L (A' A)^-1 L' the draw.
     """

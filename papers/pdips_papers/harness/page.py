@@ -13,7 +13,7 @@ from pdips import __version__
 from pdips.report.figures import as_svg
 from pdips.report.formats import number
 from pdips.report.pages import render
-from pdips_papers.harness.study import COLUMNS, Block, Options, Picture, Study
+from pdips_papers.harness.study import COLUMNS, Block, Options, Study
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,30 +35,7 @@ def write(
     seconds: float,
     command: str,
 ) -> pd.DataFrame:
-    """Write the table and the page of a study.
-
-    Parameters
-    ----------
-    study : Study
-        Whose.
-    options : Options
-        What was asked for.
-    measurements : DataFrame
-        As :func:`pdips_papers.harness.run.measure` returns them.
-    out : path
-        The study's folder.
-    seed : int
-        The seed option.
-    seconds : float
-        Computing time, for the page.
-    command : str
-        What was typed, for the page.
-
-    Returns
-    -------
-    DataFrame
-        The table, as it stands in ``table.csv``.
-    """
+    """Write the table and the page of a study."""
     table = study.table(measurements)[list(COLUMNS)]
     table.to_csv(out / "table.csv", index=False)
     page = render(
@@ -88,22 +65,16 @@ def _shown(study: Study, measurements: pd.DataFrame, table: pd.DataFrame) -> dic
             "title": picture.title,
             "caption": picture.caption,
             "key": dict(picture.key),
-            "panels": _panels(picture, place),
+            "panels": [
+                Markup(each if isinstance(each, str) else as_svg(each, picture.title, f"study {place} {i}", clip=True))
+                for i, each in enumerate(picture.panels)
+            ],
         }
         for place, picture in enumerate(study.pictures(measurements, table))
     ]
     blocks = [spread(block, table) for block in study.layout(table)]
     findings = study.findings(table)
     return {"text": Markup(study.text()), "pictures": drawn, "blocks": blocks, "findings": findings}
-
-
-def _panels(picture: Picture, place: int) -> list[Any]:
-    from markupsafe import Markup
-
-    return [
-        Markup(panel if isinstance(panel, str) else as_svg(panel, picture.title, f"study {place} {number}", clip=True))
-        for number, panel in enumerate(picture.panels)
-    ]
 
 
 def spread(block: Block, table: pd.DataFrame) -> dict[str, Any]:

@@ -67,11 +67,24 @@ def measure(
         If the study takes no data or needs some, the folder holds something else or a run with other settings, or the
         number of workers is below 0.
     """
-    _check_request(study, options, workers)
+    if options.data is not None and study.data == "none":
+        raise InputError(f"study {study.name} simulates its data and takes no --data")
+    if options.data is None and study.data == "required":
+        raise InputError(f"study {study.name} needs a table: --data T{study.needs}")
+    if workers is not None and workers < 0:
+        raise InputError(f"the number of workers must be at least 0, got {workers}")
     tasks = study.tasks(options)
     if len({task.key for task in tasks}) < len(tasks):
         raise ValueError("two tasks of a study have the same key")
-    home = _open_folder(out, _settings(study, options, seed), confidential=options.data is not None)
+    settings = {
+        "study": study.name,
+        "replicates": options.replicates,
+        "epsilons": list(options.epsilons),
+        "data": None if options.data is None else hashlib.sha256(options.data.read_bytes()).hexdigest(),
+        "seed": seed,
+        "version": __version__,
+    }
+    home = _open_folder(out, settings, confidential=options.data is not None)
     done = {task.key: found for task in tasks if (found := _stored(home, task)) is not None}
     missing = [(task, derive_seed(study.name, seed, task.key)) for task in tasks if task.key not in done]
     tell = tell or (lambda done, total: None)
@@ -79,7 +92,7 @@ def measure(
     if missing:
         with _results(study, missing, workers, scheduler) as results:
             for task, result in results:
-                _store(home, task, result)
+                _write(home / f"{task.key}.json", {"arguments": dict(task.arguments), **result})
                 done[task.key] = result
                 tell(len(done), len(tasks))
     rows = [{"task": task.key, **row} for task in tasks for row in done[task.key]["measurements"]]
@@ -92,34 +105,19 @@ def seconds(out: Path) -> float:
     return math.fsum(float(json.loads(path.read_text(encoding="utf-8"))["seconds"]) for path in files)
 
 
-def _check_request(study: Study, options: Options, workers: int | None) -> None:
-    if options.data is not None and study.data == "none":
-        raise InputError(f"study {study.name} simulates its data and takes no --data")
-    if options.data is None and study.data == "required":
-        raise InputError(f"study {study.name} needs a table: --data T{study.needs}")
-    if workers is not None and workers < 0:
-        raise InputError(f"the number of workers must be at least 0, got {workers}")
-
-
-def _settings(study: Study, options: Options, seed: int) -> dict[str, Any]:
-    data = None if options.data is None else hashlib.sha256(options.data.read_bytes()).hexdigest()
-    return {
-        "study": study.name,
-        "replicates": options.replicates,
-        "epsilons": list(options.epsilons),
-        "data": data,
-        "seed": seed,
-        "version": __version__,
-    }
-
-
 def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) -> Path:
     """Return the folder of results, made if there is none, and refuse one of other settings."""
     home = out / "replicates"
     if out.exists() and not out.is_dir():
         raise InputError(f"{out} is a file; name a folder")
     if (home / SETTINGS).is_file():
-        _compare(out, _read(home / SETTINGS) or {}, settings)
+        stored = _read(home / SETTINGS) or {}
+        for name, value in settings.items():
+            if stored.get(name) != value:
+                what = "another table" if name == "data" else f"{name} = {stored.get(name)}, not {value}"
+                raise InputError(
+                    f"{out} holds a run with {what}; use the same settings to go on, or name another folder"
+                )
         return home
     if out.is_dir() and any(path.name != "replicates" for path in out.iterdir()):
         raise InputError(f"{out} holds something other than a study; name another folder")
@@ -134,22 +132,11 @@ def _open_folder(out: Path, settings: Mapping[str, Any], *, confidential: bool) 
     return home
 
 
-def _compare(out: Path, stored: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        if stored.get(name) != value:
-            what = "another table" if name == "data" else f"{name} = {stored.get(name)}, not {value}"
-            raise InputError(f"{out} holds a run with {what}; use the same settings to go on, or name another folder")
-
-
 def _stored(home: Path, task: Task) -> dict[str, Any] | None:
     """Return a result that is there already, unless it is damaged or of a task with other arguments."""
     found = _read(home / f"{task.key}.json")
     plain = json.loads(json.dumps(dict(task.arguments), default=_plain))
     return found if found is not None and found.get("arguments") == plain else None
-
-
-def _store(home: Path, task: Task, result: Mapping[str, Any]) -> None:
-    _write(home / f"{task.key}.json", {"arguments": dict(task.arguments), **result})
 
 
 def _read(path: Path) -> dict[str, Any] | None:

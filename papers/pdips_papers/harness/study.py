@@ -86,18 +86,9 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Picture:
-    """Panels that belong together.
+    """Panels (SVG elements or matplotlib figures) that belong together.
 
-    Parameters
-    ----------
-    title : str
-        Heading.
-    panels : sequence of str or matplotlib Figure
-        SVG elements, or figures drawn in the colours of :mod:`pdips.report.figures`; side by side where there is room.
-    caption : str
-        What is drawn; plain text.
-    key : mapping of str to str
-        Label and colour variable (``"--series-1"``, dashed if it ends in ``" dashed"``) of each line.
+    ``key`` maps each line's label to its colour variable: ``"--series-1"``, dashed if it ends in ``" dashed"``.
     """
 
     title: str
@@ -108,17 +99,7 @@ class Picture:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A claim that the paper makes in words, and what the study finds.
-
-    Parameters
-    ----------
-    claim : str
-        In our words, with its place in the paper.
-    found : str
-        With the figures that speak for or against it.
-    verdict : str
-        Such as "holds", "holds in part", "doesn't hold", "to come".
-    """
+    """A claim that the paper makes in words, and what the study finds."""
 
     claim: str
     found: str
@@ -127,18 +108,9 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A rectangle cut from the long table, to be printed.
+    """A rectangle cut from the long table: rows and columns as it has them, and how to print them.
 
-    Parameters
-    ----------
-    title : str
-        Caption.
-    rows, columns : mapping of str to str
-        Row and column as the table has them, and how to print them, in order.
-    headline : bool
-        Printed on the terminal too, and open on the page.
-    group : str
-        Blocks of one group follow under one heading on the page.
+    The terminal shows headlines; the page puts blocks of one ``group`` under one heading.
     """
 
     title: str
@@ -207,13 +179,7 @@ class Study(ABC):
 
 
 class Figures:
-    """Looks up figures in a study's table, by row and column.
-
-    Parameters
-    ----------
-    table : DataFrame
-        With the columns of ``COLUMNS``.
-    """
+    """Looks up figures in a study's table, by row and column."""
 
     def __init__(self, table: pd.DataFrame) -> None:
         self.found = {(row, column): values for row, column, *values in table[list(COLUMNS)].values.tolist()}
@@ -278,44 +244,14 @@ def verdict(parts: str | bool | Sequence[bool]) -> str:
 
 
 def derive_seed(study: str, seed: int, key: str) -> int:
-    """Return the seed of a task: the same wherever and whenever it runs.
-
-    Parameters
-    ----------
-    study : str
-        The study's name.
-    seed : int
-        The seed option.
-    key : str
-        The task's key.
-
-    Returns
-    -------
-    int
-        128 bits of a hash of all three.
-    """
+    """Return the seed of a task: the same wherever and whenever it runs."""
     return int.from_bytes(hashlib.sha256(f"{study}\n{seed}\n{key}".encode()).digest()[:16], "big")
 
 
 def summarise(
     measurements: pd.DataFrame, paper: Mapping[tuple[str, str], float] | None = None, open_rows: Iterable[str] = ()
 ) -> pd.DataFrame:
-    """Average the measurements of each row and column.
-
-    Parameters
-    ----------
-    measurements : DataFrame
-        With columns row, column, value; one value a replicate.
-    paper : mapping, optional
-        The paper's figures by row and column. Those that nothing was measured for are kept, at their end.
-    open_rows : iterable of str
-        Rows without measurements, to be filled later.
-
-    Returns
-    -------
-    DataFrame
-        ``COLUMNS``; the standard error is that of the mean over replicates, NaN for a single one.
-    """
+    """Average the measurements of each row and column."""
     paper = paper or {}
     groups = measurements.groupby(["row", "column"], sort=False)["value"]
     found = groups.agg(ours="mean", standard_error="sem").reset_index()
@@ -350,13 +286,7 @@ def task_key(text: str) -> str:
 
 
 def schema_beside(path: Path, study: str) -> Schema:
-    """Return the schema in the file beside a table, of the same name with the ending .toml.
-
-    Raises
-    ------
-    InputError
-        If there is none.
-    """
+    """Return the schema in the file beside a table, of the same name with the ending .toml."""
     beside = path.with_suffix(".toml")
     if not beside.is_file():
         raise InputError(f"study {study} needs the table's schema beside it: there is no {beside.name}")

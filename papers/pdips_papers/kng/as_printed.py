@@ -4,23 +4,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.encoding import UNITS, Box, Scale
-from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Neighbours
-from pdips.privacy.plan import Plan, Step
+from pdips.privacy.plan import Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.quantile.column_plan import ColumnBudget, NumericPart
 from pdips.quantile.gradient import LineRegression
 from pdips.quantile.kng import KNG
 from pdips.quantile.line_search import Candidates, Fitter, SearchRound
 from pdips.quantile.quantile_plan import AT_ONCE, QuantilePlan
+from pdips_papers.harness.printed import Printed
 
 PRECISION = 1e-6
 """Nats to which scores are rounded."""
@@ -37,15 +36,6 @@ ROUNDS = {
 class PublishedFitter(Fitter):
     """Lines drawn from exp(-epsilon / (4 (1 - tau) C_X) norm(G) - c norm(theta)^2), equation 5, on our candidates.
 
-    Parameters
-    ----------
-    middle, half : ndarray, shape (p,)
-        Of the predictors' public ranges, in their own units.
-    cap : Fraction
-        Records of a person.
-
-    Notes
-    -----
     The norm is the largest entry, as in the authors' code, of sums of (1, x) with x in its own units; with fixed slopes
     all entries count. Lines don't cross in the public box, where the paper looks at the confidential rows.
     """
@@ -117,30 +107,19 @@ class PublishedFitter(Fitter):
         return self.choose(regression, found, tau, steps[0], curator)
 
 
-FLAW = (
-    "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for tau > 1/2, "
-    "by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
-)
-"""The statement of the printed form."""
-
-
 @dataclass(frozen=True, kw_only=True)
-class PrintedKNG(KNG):
+class PrintedKNG(Printed, KNG):
     """Quantile regressions by the K-norm gradient mechanism with the sensitivity that paper 002 prints.
 
     2 (1 - tau) C_X is too small for tau > 1/2: kind "none", for studies and audits only. The settings are those of
     :class:`pdips.KNG`; ``norm`` and ``base`` are the paper's, whatever they are set to, and the default scheme is
     sandwich.
-
-    Raises
-    ------
-    InputError
-        If a setting is out of range, or the scheme isn't one of the paper's.
     """
 
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    loss_kind: ClassVar[Kind] = "none"
-    variant: ClassVar[str] = "published"
+    flaw: ClassVar[str] = (
+        "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for tau > "
+        "1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
+    )
 
     def __post_init__(self) -> None:
         """Check the settings that need no schema."""
@@ -149,17 +128,9 @@ class PrintedKNG(KNG):
         if self.scheme in AT_ONCE:
             raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
 
-    def plan(self, schema: Schema) -> Plan:
-        """Return the plan with the claim, which is wrong."""
-        return super().plan(schema).without_guarantee(FLAW)
-
     def fitter(self, part: NumericPart) -> Fitter:
         """Return how the lines of a column are chosen."""
         return PublishedFitter.of(part.box, self.n_candidates)
-
-    def shown(self) -> dict[str, Any]:
-        """Return the settings as plain values."""
-        return super().shown() | {"variant": self.variant}
 
 
 def true_epsilon(plan: QuantilePlan, n_predictors: int, epsilon: float) -> float:

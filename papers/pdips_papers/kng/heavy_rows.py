@@ -137,19 +137,7 @@ Make = Callable[[Case, str, np.random.Generator], pd.DataFrame]
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A row of the tables.
-
-    Parameters
-    ----------
-    kind : {"reference", "published", "sound", "ours"}
-        No privacy; a paper's mechanism as printed; the same made sound; the recommended one.
-    short : str
-        Its name in pictures.
-    make : callable
-        Returns a synthetic table of a case at a total epsilon.
-    settings : mapping
-        Of ``kng``, for the rows that are made by it.
-    """
+    """A row of the tables: ``short`` names it in pictures, ``settings`` are those of ``kng`` if that makes it."""
 
     kind: Kind
     short: str
@@ -185,10 +173,6 @@ def _kng(kind: Kind, short: str, **settings: Any) -> Form:
     return Form(kind=kind, short=short, make=make, settings=settings)
 
 
-def _residual(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
-    return _released(find("kng-residual")(epsilon=epsilon, caps=PREDICTOR_CAPS), case, rng)
-
-
 def _pmse(choose: Callable[..., FloatArray] | None = None) -> Make:
     def make(case: Case, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
         return pmse_mechanism(case.training, epsilon, choose=choose, bits=RandomBits(rng))
@@ -197,21 +181,7 @@ def _pmse(choose: Callable[..., FloatArray] | None = None) -> Make:
 
 
 def quantile_lines(predictors: FloatArray, outcome: FloatArray, taus: Sequence[float]) -> FloatArray:
-    """Return the coefficients of linear quantile regressions without privacy, the intercept first; lines may cross.
-
-    Parameters
-    ----------
-    predictors : ndarray, shape (records, p)
-        Without an intercept; p may be 0.
-    outcome : ndarray, shape (records,)
-        What is regressed.
-    taus : sequence of float
-        Quantiles in (0, 1).
-
-    Returns
-    -------
-    ndarray, shape (quantiles, p + 1)
-    """
+    """Return the coefficients of linear quantile regressions without privacy, the intercept first; lines may cross."""
     if not predictors.shape[1]:
         return np.quantile(outcome, taus, method="inverted_cdf")[:, None]
     fits = [QuantileRegressor(quantile=tau, alpha=0.0, solver="highs").fit(predictors, outcome) for tau in taus]
@@ -276,7 +246,15 @@ def _forms() -> dict[str, Form]:
         forms[sound_row(method)] = _kng("sound", words[method], **settings)
     forms |= {sound_row(method): _kng("sound", method.lower(), **each) for method, each in BEYOND.items()}
     forms[sound_row(PMSE)] = Form(kind="sound", short="pMSE mech.", make=_pmse())
-    return forms | {RECOMMENDED: Form(kind="ours", short="kng-residual", make=_residual)}
+    return forms | {
+        RECOMMENDED: Form(
+            kind="ours",
+            short="kng-residual",
+            make=lambda case, epsilon, rng: _released(
+                find("kng-residual")(epsilon=epsilon, caps=PREDICTOR_CAPS), case, rng
+            ),
+        )
+    }
 
 
 FORMS: dict[str, Form] = _forms()
@@ -304,17 +282,7 @@ def measures(
     *,
     n_resplits: int = N_RESPLITS,
 ) -> dict[str, float]:
-    """Return the measures of both tables by their names, and one beyond the paper.
-
-    Parameters
-    ----------
-    training, testing, synthetic : DataFrame
-        Columns x1, x2, x3. All measures compare with the training table but NRMSE, which predicts the testing table.
-    rng : numpy.random.Generator
-        For re-splits.
-    n_resplits : int
-        Of the paper's Wasserstein test; a tenth of them by columns.
-    """
+    """Return the measures of both tables by their names, and one beyond the paper."""
     pooled = wasserstein_randomization(training, synthetic, n_permutations=n_resplits, rng=rng)
     few = max(n_resplits // 10, 1)
     by_columns = wasserstein_randomization(training, synthetic, distance="columns", n_permutations=few, rng=rng)

@@ -13,24 +13,8 @@ import pandas as pd
 from pdips.arrays import FloatArray
 from pdips.errors import InputError
 from pdips.privacy.loss import exact
+from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, shares, violins
-from pdips_papers.harness.study import (
-    FAILS,
-    HOLDS,
-    PARTLY,
-    Block,
-    Claims,
-    Figures,
-    Finding,
-    Options,
-    Picture,
-    Said,
-    Study,
-    Task,
-    by_place,
-    rows_of,
-    summarise,
-)
 from pdips_papers.kng.heavy_rows import (
     BEYOND,
     BY_COLUMNS,
@@ -98,7 +82,7 @@ FIGURES = {"x1": "figure 3", "x2": "figure 4", "x3": "figure 5"}
 
 
 @dataclass(frozen=True, kw_only=True)
-class HeavyTailed(Study):
+class HeavyTailed(study.Study):
     """``pdips study heavy-tailed``.
 
     Parameters
@@ -119,7 +103,7 @@ class HeavyTailed(Study):
     n: int = N_RECORDS
     n_resplits: int = N_RESPLITS
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """Return one task for each replicate. Raises InputError if more than one epsilon is given."""
         if len(options.epsilons) > 1:
             raise InputError("heavy-tailed takes one --epsilon: run it once for each, with a folder of its own")
@@ -129,13 +113,13 @@ class HeavyTailed(Study):
             "resplits": self.n_resplits,
             "epsilon": (options.epsilons or (EPSILON,))[0],
         }
-        return [Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
+        return [study.Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw tables, make every row, and measure it. A row's randomness doesn't depend on which others there are."""
         case, epsilon = Case.draw(arguments["n"], _generator(seed, "population")), arguments["epsilon"]
         claimed = float(exact(epsilon, "epsilon"))
-        found = rows_of(TRAINING, {CLAIMED: claimed, **distributions(case.training)})
+        found = study.rows_of(TRAINING, {CLAIMED: claimed, **distributions(case.training)})
         for row in arguments["rows"]:
             start = time.process_time()
             synthetic = FORMS[row].make(case, epsilon, _generator(seed, row))
@@ -144,7 +128,7 @@ class HeavyTailed(Study):
                 values[TRUE] = spent
             rng = _generator(seed, f"measures of {row}")
             values |= measures(case.training, case.testing, synthetic, rng, n_resplits=arguments["resplits"])
-            found += rows_of(row, values | distributions(synthetic))
+            found += study.rows_of(row, values | distributions(synthetic))
         return found
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
@@ -152,22 +136,46 @@ class HeavyTailed(Study):
         claimed = measurements.loc[measurements["column"] == CLAIMED, "value"]
         made = set(measurements["row"]) if (claimed == float(EPSILON)).all() else set()
         paper = {place: value for place, value in paper_figures().items() if place[0] in made}
-        found = summarise(measurements[(measurements["row"] != TRAINING) & ~is_place(measurements["column"])], paper)
+        found = study.summarise(
+            measurements[(measurements["row"] != TRAINING) & ~is_place(measurements["column"])], paper
+        )
         return pd.concat([found, _errors(found)], ignore_index=True)
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
-        """Print tables 1 and 2, then what is beyond the paper."""
-        return layout_of(table)
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
+        """Print tables 1 and 2 with what each row truly spends, then what is beyond the paper."""
+        made = set(table["row"])
+        rows = {row: row for row in FORMS if row in made}
+        parts = (
+            ("Table 1: general utility; KM is best at 1000, the others at 0", GENERAL),
+            ("Table 2: specific utility; smaller is better", SPECIFIC),
+        )
+        blocks = [
+            study.Block(title=title, rows=rows, columns={TRUE: TRUE} | {each: each for each in columns})
+            for title, columns in parts
+        ]
+        if any(table["column"].isin([error_of(each) for each in GENERAL])):
+            printed = {row: row for row in rows if ((table["row"] == row) & table["paper"].notna()).any()}
+            blocks += [
+                study.Block(
+                    title=f"Standard errors of {title.partition(':')[0].lower()}",
+                    rows=printed,
+                    columns={error_of(each): each for each in columns},
+                    headline=False,
+                )
+                for title, columns in parts
+            ]
+        more = {BY_COLUMNS: BY_COLUMNS, SECONDS: SECONDS}
+        return [*blocks, study.Block(title="Beyond the paper", rows=rows, columns=more, headline=False)]
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the measures of both tables over replicates, and distributions by method, as figures 3 to 5."""
-        values = by_place(measurements)
+        values = study.by_place(measurements)
         caption = (
             "Distribution over replicates; dots are means, the dashed line is our target for kng-residual. KM is best "
             "at 1000, the others, on logarithmic axes, at 0."
         )
         charts = [
-            Picture(
+            study.Picture(
                 title=f"{title}, by method",
                 panels=[_chart(values, column) for column in columns],
                 caption=caption,
@@ -177,36 +185,9 @@ class HeavyTailed(Study):
         ]
         return [*charts, *(_distributions(values, column) for column in PLACES)]
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the paper's claims and our targets against the table."""
         return findings_of(table)
-
-
-def layout_of(table: pd.DataFrame) -> list[Block]:
-    """Return tables 1 and 2 with what each row truly spends, and what is beyond them."""
-    made = set(table["row"])
-    rows = {row: row for row in FORMS if row in made}
-    parts = (
-        ("Table 1: general utility; KM is best at 1000, the others at 0", GENERAL),
-        ("Table 2: specific utility; smaller is better", SPECIFIC),
-    )
-    blocks = [
-        Block(title=title, rows=rows, columns={TRUE: TRUE} | {each: each for each in columns})
-        for title, columns in parts
-    ]
-    if any(table["column"].isin([error_of(each) for each in GENERAL])):
-        printed = {row: row for row in rows if ((table["row"] == row) & table["paper"].notna()).any()}
-        blocks += [
-            Block(
-                title=f"Standard errors of {title.partition(':')[0].lower()}",
-                rows=printed,
-                columns={error_of(each): each for each in columns},
-                headline=False,
-            )
-            for title, columns in parts
-        ]
-    more = {BY_COLUMNS: BY_COLUMNS, SECONDS: SECONDS}
-    return [*blocks, Block(title="Beyond the paper", rows=rows, columns=more, headline=False)]
 
 
 def paper_figures(printed: Mapping[str, Sequence[float]] = PRINTED) -> dict[tuple[str, str], float]:
@@ -251,7 +232,7 @@ def _chart(values: Values, column: str) -> "Figure":
     return violins(column, drawn, limits, [target], powers=powers)
 
 
-def _distributions(values: Values, column: str) -> Picture:
+def _distributions(values: Values, column: str) -> study.Picture:
     groups = {
         "as published": {published_row(method): number for method, number in LINES.items()},
         "sound": {sound_row(method): number for method, number in LINES.items()},
@@ -266,7 +247,7 @@ def _distributions(values: Values, column: str) -> Picture:
             drawn = [Line(_shares(values, row, column), number, paper=row in dashed) for row, number in known.items()]
             drawn.append(Line(_shares(values, TRAINING, column), 1, paper=True))
             panels.append(shares(title, column.upper(), PLACES[column], drawn, TICKS))
-    return Picture(
+    return study.Picture(
         title=f"Distribution of {column.upper()} ({FIGURES[column]})",
         panels=panels,
         caption="Share of values up to each place, on a logarithmic axis, mean over replicates. What lies below it, "
@@ -286,7 +267,7 @@ KNG = "KNG"
 EXTENDED = tuple(method for method in SCHEMES if method != KNG)
 
 
-class HeavyFigures(Figures):
+class HeavyFigures(study.Figures):
     """Our means and their errors, of the rows as published or as made sound."""
 
     def __init__(self, table: pd.DataFrame, row_of: Callable[[str], str]) -> None:
@@ -297,7 +278,7 @@ class HeavyFigures(Figures):
         """Return whether all rows were made."""
         return not any(math.isnan(self.at(row, MEASURES[0])) for row in rows)
 
-    def compare(self, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> Said:
+    def compare(self, pairs: Sequence[tuple[str, str]], columns: Sequence[str]) -> study.Said:
         """Count in how many measures the first of two methods is better."""
         parts, right = [], []
         for one, other in pairs:
@@ -310,10 +291,10 @@ class HeavyFigures(Figures):
         return f"Better in: {'; '.join(parts)}.", right
 
 
-claims: Claims[HeavyFigures] = Claims()
+claims: study.Claims[HeavyFigures] = study.Claims()
 
 
-def findings_of(table: pd.DataFrame) -> list[Finding]:
+def findings_of(table: pd.DataFrame) -> list[study.Finding]:
     """Return the paper's claims as far as their rows were made, its price, and the targets."""
     found = []
     for form, row_of in (("as published", published_row), ("sound", sound_row)):
@@ -333,12 +314,12 @@ def better(column: str, one: float, other: float) -> bool:
 
 
 @claims("The four extended methods perform better than KNG across all measures (4.2 and 4.3); {form}.")
-def _better_than_kng(seen: HeavyFigures) -> Said:
+def _better_than_kng(seen: HeavyFigures) -> study.Said:
     return seen.compare([(method, KNG) for method in EXTENDED], MEASURES)
 
 
 @claims("Sandwich performs slightly better than stepwise across the measures of general utility (4.2); {form}.")
-def _sandwich(seen: HeavyFigures) -> Said:
+def _sandwich(seen: HeavyFigures) -> study.Said:
     pairs = [(f"Sandwich - {slopes}", f"Stepwise - {slopes}") for slopes in ("Fixed", "Varying")]
     return seen.compare(pairs, GENERAL)
 
@@ -347,18 +328,18 @@ def _sandwich(seen: HeavyFigures) -> Said:
     "The four extended methods perform as well as the pMSE mechanism or better, but for KM of stepwise with varying "
     "slopes (4.2 and 4.3); {form}."
 )
-def _better_than_pmse(seen: HeavyFigures) -> Said:
+def _better_than_pmse(seen: HeavyFigures) -> study.Said:
     return seen.compare([(method, PMSE) for method in EXTENDED], MEASURES)
 
 
 @claims("Fixed slopes are best for the intercept and the slope, as the data have fixed slopes (4.3); {form}.")
-def _fixed_slopes(seen: HeavyFigures) -> Said:
+def _fixed_slopes(seen: HeavyFigures) -> study.Said:
     pairs = [(f"{scheme} - Fixed", f"{scheme} - Varying") for scheme in ("Stepwise", "Sandwich")]
     return seen.compare(pairs, MEASURES[4:6])
 
 
 @claims("In NRMSE the four extended methods perform roughly the same (4.3); {form}.")
-def _prediction(seen: HeavyFigures) -> Said:
+def _prediction(seen: HeavyFigures) -> study.Said:
     parts, alike = [], []
     for column in MEASURES[6:]:
         values = [seen.at(seen.row_of(method), column) for method in EXTENDED]
@@ -368,7 +349,7 @@ def _prediction(seen: HeavyFigures) -> Said:
     return f"{'; '.join(parts)}.", alike
 
 
-def _agreement(seen: HeavyFigures, rows: Sequence[str]) -> Finding:
+def _agreement(seen: HeavyFigures, rows: Sequence[str]) -> study.Finding:
     """Say where our means are within three standard errors of the paper's, both errors and its rounding counted."""
     agree, total, parts = 0, 0, []
     for row in rows:
@@ -380,31 +361,31 @@ def _agreement(seen: HeavyFigures, rows: Sequence[str]) -> Finding:
             near += abs(seen.at(row, column) - printed) <= 3 * spread + error / 2
         agree, total = agree + near, total + len(MEASURES)
         parts.append(f"{method} {near} of {len(MEASURES)}")
-    return Finding(
+    return study.Finding(
         claim="The printed figures are those of the stated methods (tables 1 and 2).",
         found=f"Within three standard errors of ours: {', '.join(parts)}. The paper's private rows come from short "
         "chains that start at the estimate without privacy, not from the density that it states.",
-        verdict=HOLDS if agree == total else PARTLY if agree else FAILS,
+        verdict=study.HOLDS if agree == total else study.PARTLY if agree else study.FAILS,
     )
 
 
-def _price(seen: HeavyFigures, rows: Sequence[str]) -> list[Finding]:
+def _price(seen: HeavyFigures, rows: Sequence[str]) -> list[study.Finding]:
     spent = {row.removesuffix(" (published)"): seen.at(row, TRUE) for row in rows}
     known = {method: value for method, value in spent.items() if not math.isnan(value)}
     if not known:
         return []
     text = ", ".join(f"{method} {value:.2f}" for method, value in known.items())
     return [
-        Finding(
+        study.Finding(
             claim="The private rows satisfy 1-differential privacy (4.1).",
             found=f"Drawn exactly from the printed density they spend {text}; as the paper ran them, and the published "
             "pMSE mechanism in any case, no bound is known.",
-            verdict=HOLDS if max(known.values()) <= 1 else FAILS,
+            verdict=study.HOLDS if max(known.values()) <= 1 else study.FAILS,
         )
     ]
 
 
-def _target(seen: HeavyFigures, column: str) -> Finding:
+def _target(seen: HeavyFigures, column: str) -> study.Finding:
     """Say whether our mechanism reaches a target, with the best published row beside it."""
     target, larger = TARGETS[column], column in LARGER_IS_BETTER
     best = max if larger else min
@@ -418,7 +399,7 @@ def _target(seen: HeavyFigures, column: str) -> Finding:
         text += f", the best published row here {_figure(best(seen.at(row, column) for row in published))}"
     if seen.has(FRESH):
         text += f", a fresh sample {_figure(seen.at(FRESH, column))}"
-    return Finding(
+    return study.Finding(
         claim=f"(Ours) {RECOMMENDED}: {column} {'at least' if larger else 'at most'} {target:g}.",
         found=f"{text}.",
         verdict=MET if (here >= target if larger else here <= target) else MISSED,

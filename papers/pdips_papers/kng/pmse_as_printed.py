@@ -65,21 +65,6 @@ def published(
 ) -> FloatArray:
     """Draw parameters from the printed density; privacy guarantee: none.
 
-    Parameters
-    ----------
-    records : ndarray, shape (n, 3)
-    epsilon : Fraction
-        As in the exponent.
-    n_candidates, stages : int
-        Of the unpaid search; at most :data:`MOST_TREES` candidates get a tree.
-    bits : RandomBits
-
-    Returns
-    -------
-    ndarray, shape (8,)
-
-    Notes
-    -----
     Different from the paper's code: one synthetic table of even spread for each candidate, not the mean of 25 random
     ones; trees split at 1/64 quantiles of the confidential table; one of up to 1,200 candidates is drawn by exact
     weights, not the end of a chain of 100 steps. The density has wide shoulders in eight dimensions, so few
@@ -105,9 +90,12 @@ def published(
 
 def log_density(records: FloatArray, epsilon: Fraction, changed: FloatArray) -> FloatArray:
     """Return the printed log density at parameters with the rates as logs, shape (candidates, 8)."""
+    from scipy.stats import qmc
+
     n, thetas = len(records), without_logs(changed)
     edges = np.quantile(records, np.arange(1, N_BINS) / N_BINS, axis=0).T
-    real, points = binned(records, edges), -np.log1p(-_even(n))
+    even = qmc.Sobol(3, rng=np.random.default_rng(1)).random(2 ** max(n - 1, 1).bit_length())[:n]
+    real, points = binned(records, edges), -np.log1p(-np.clip(even, 2.0**-30, 1 - 2.0**-30))
     pmse = np.array([tree_pmse(real, binned(synthesise(theta, points), edges)) for theta in thetas])
     prior = -(thetas**2).sum(axis=1) / (2 * PRIOR_VARIANCE) + changed[:, RATES].sum(axis=1)
     return np.asarray(-n * float(epsilon) / 2 * pmse + prior)
@@ -122,17 +110,7 @@ def binned(records: FloatArray, edges: FloatArray) -> NDArray[np.float32]:
 def tree_pmse(
     real: NDArray[np.float32], made: NDArray[np.float32], depth: int = DEPTH, least_gain: float = LEAST_GAIN
 ) -> float:
-    """Return the pMSE of a tree that tells confidential from synthetic records, pruned as CART does.
-
-    Parameters
-    ----------
-    real, made : ndarray, shapes (n, 3) and (m, 3)
-        Bins of the confidential and of the synthetic records.
-    depth : int
-        Most splits on the way to a leaf.
-    least_gain : float
-        Misclassified records that a split must save, as a share of the root's, for each split below it.
-    """
+    """Return the pMSE of a tree that tells confidential from synthetic records, pruned as CART does."""
     n, m = len(real), len(made)
     smallest = least_gain * min(n, m)
     grown = DecisionTreeClassifier(max_depth=depth, random_state=0)
@@ -166,10 +144,3 @@ def _log_cloud(known: Known, changed: FloatArray) -> FloatArray:
     distance = (gap * np.linalg.solve(known.covariance, gap.T).T).sum(axis=1)
     size = np.linalg.slogdet(known.covariance)[1]
     return np.asarray(-(FREEDOM + len(NAMES)) / 2 * np.log1p(distance / FREEDOM) - size / 2)
-
-
-def _even(n: int) -> FloatArray:
-    from scipy.stats import qmc
-
-    uniform = qmc.Sobol(3, rng=np.random.default_rng(1)).random(2 ** max(n - 1, 1).bit_length())[:n]
-    return np.asarray(np.clip(uniform, 2.0**-30, 1 - 2.0**-30))

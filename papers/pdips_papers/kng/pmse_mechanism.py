@@ -60,34 +60,6 @@ def pmse_mechanism(
 ) -> pd.DataFrame:
     """Publish one synthetic table of the exponential sequential model, its parameters chosen by pMSE.
 
-    Parameters
-    ----------
-    frame : DataFrame
-        Columns x1, x2, x3: finite numbers. The number of rows n is public.
-    epsilon : int, float, str or Fraction
-        The whole budget.
-    n_candidates : int
-        Candidate parameters in each stage, 16 to 65,536.
-    stages : int
-        Stages on all eight parameters, 1 to 6, after a coarse pass column by column.
-    choose : callable, optional
-        Chooses the parameters, shape (8,); left out, the sound choice below. The form as printed is
-        :func:`pdips_papers.kng.pmse_as_printed.published` (guarantee: none).
-    bits : RandomBits, optional
-        Source of uniform bits; left out, the operating system.
-
-    Returns
-    -------
-    DataFrame
-        n rows, columns x1, x2, x3.
-
-    Raises
-    ------
-    InputError
-        If a column is missing or not finite, or a setting is out of range.
-
-    Notes
-    -----
     Neighbours: replace-one. Guarantee: pure epsilon. Each stage chooses one of a finite public set of
     candidates with probability proportional to exp(-epsilon_s N pMSE / (2 Delta)), Delta = m / (m + 1) with m = 2 n
     synthetic records (:func:`~pdips_papers.kng.pmse_scores.sensitivity`), in whole steps and by an exact draw. Sets and
@@ -137,17 +109,7 @@ def draw_table(theta: FloatArray, n: int, bits: RandomBits) -> pd.DataFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class Stage:
-    """One run of the exponential mechanism.
-
-    Parameters
-    ----------
-    free : tuple of int
-        Which parameters its candidates differ in.
-    from_box : bool
-        Candidates fill the public box; otherwise they lie around what was released.
-    share : Fraction
-        Its part of epsilon.
-    """
+    """A choice among candidates that differ in ``free`` and fill the box, or lie around what was released."""
 
     free: tuple[int, ...]
     from_box: bool
@@ -175,15 +137,7 @@ def plan(n_joint: int) -> tuple[Stage, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """What follows from earlier stages' outputs.
-
-    Parameters
-    ----------
-    theta : ndarray, shape (8,)
-        The parameters released so far, or the middle of the box.
-    covariance : ndarray, shape (8, 8)
-        How well they are known: of the log rates, the intercepts and the slopes.
-    """
+    """Parameters released so far, and the covariance of log rates, intercepts and slopes: how well they are known."""
 
     theta: FloatArray
     covariance: FloatArray
@@ -334,26 +288,7 @@ def after(known: Known, stage: Stage, theta: FloatArray, *, n: int, epsilon: Fra
 def choose_parameters(
     records: FloatArray, epsilon: Fraction, *, n_candidates: int, stages: int, bits: RandomBits
 ) -> Known:
-    """Choose the model's parameters, epsilon-differentially private under replace-one.
-
-    Parameters
-    ----------
-    records : ndarray, shape (n, 3)
-        Finite; n is public.
-    epsilon : Fraction
-        Of all stages together.
-    n_candidates : int
-        In each stage.
-    stages : int
-        On all parameters together, after the coarse pass.
-    bits : RandomBits
-        Source of uniform bits.
-
-    Returns
-    -------
-    Known
-        The parameters of the last stage; all of it is post-processing of what the stages released.
-    """
+    """Choose the model's parameters, epsilon-differentially private under replace-one."""
     n, known = len(records), at_start()
     for number, stage in enumerate(plan(stages)):
         thetas = candidates(known, stage, n_candidates, number)

@@ -23,18 +23,6 @@ MOST_RECORDS = 2**20
 def sensitivity(n_synthetic: int) -> Fraction:
     """Return the largest change of N pMSE when one of the n confidential records is replaced.
 
-    Parameters
-    ----------
-    n_synthetic : int
-        The public number m of synthetic records; N = n + m.
-
-    Returns
-    -------
-    Fraction
-        m / (m + 1), for every fixed partition of the outcome space, and attained by some.
-
-    Notes
-    -----
     A cell with d confidential and s synthetic records adds h(d, s) = (s - c (d + s))^2 / (d + s), c = m / N, to
     N pMSE. h is convex in d with slope c^2 - (s / (d + s))^2 <= c^2, so one more record adds at most c^2 (attained at
     s = 0) and at least h(1, m) - h(0, m) = c^2 - m / (m + 1). A replacement is one such step up and one down.
@@ -57,17 +45,7 @@ def steps_per_unit(n: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Partition:
-    """A public partition of the outcome space into boxes of x1 and of the residuals about two public planes.
-
-    Parameters
-    ----------
-    lines : ndarray, shape (5,)
-        Intercept and slope for x2, intercept and two slopes for x3.
-    edges : tuple of three ndarrays
-        Where x1 and the two residuals are cut.
-    n_nodes : int
-        Nodes in each bin of x1 and of the first residual, for the shares of candidates.
-    """
+    """A public partition of the outcome space into boxes of x1 and of the residuals about two public planes."""
 
     lines: FloatArray
     edges: tuple[FloatArray, FloatArray, FloatArray]
@@ -83,21 +61,7 @@ class Partition:
 
 
 def scores(partition: Partition, thetas: FloatArray, records: FloatArray) -> IntArray:
-    """Return -N pMSE between the records and each candidate's m = 2 n synthetic ones, in whole steps.
-
-    Parameters
-    ----------
-    partition : Partition
-        Public.
-    thetas : ndarray, shape (candidates, 8)
-        Public.
-    records : ndarray, shape (n, 3)
-
-    Returns
-    -------
-    ndarray of int64, shape (candidates,)
-        A replaced record changes each by at most :func:`step_sensitivity`.
-    """
+    """Return -N pMSE between the records and each candidate's m = 2 n synthetic ones, in whole steps."""
     counts = partition.count(records)
     steps = steps_per_unit(len(records))
     return np.asarray(whole_scores(partition.shares(thetas), counts, WHOLE, RATIO, steps))

@@ -36,13 +36,7 @@ STEPS, FREEDOM = 200, 5
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedStatistic:
-    """What all forms as printed share: they claim epsilon for one replaced record, and guarantee nothing.
-
-    Parameters
-    ----------
-    epsilon : int, float, str or Fraction
-        What the paper counts.
-    """
+    """What all forms as printed share: they claim epsilon for one replaced record, and guarantee nothing."""
 
     name: ClassVar[str]
     flaw: ClassVar[str]
@@ -78,15 +72,6 @@ def laplace(n: int, bits: RandomBits) -> FloatArray:
 class PrintedMeans(PrintedStatistic):
     """The means of a numeric column in the cells of a column with levels, noise (upper - lower) / (n_k epsilon).
 
-    Parameters
-    ----------
-    epsilon : int, float, str or Fraction
-        What the paper counts for the means of all cells together, "per the parallel composition".
-    of, by : str
-        The numeric column, and the one with levels.
-
-    Notes
-    -----
     Paper 003, section 4.3.1. The scale reads the confidential number of records in the cell, and a cell without records
     has no mean: no finite loss.
     """
@@ -109,17 +94,6 @@ class PrintedMeans(PrintedStatistic):
 class PrintedCovariance(PrintedStatistic):
     """An entry of the pooled covariance within cells, noise for sensitivity range_x range_y (n - 1) / (n (n - K)).
 
-    Parameters
-    ----------
-    epsilon : int, float, str or Fraction
-        What the paper counts for this entry.
-    of : pair of str
-        Two numeric columns, or one twice.
-    by : str
-        The column with levels.
-
-    Notes
-    -----
     Paper 003, section 4.3.1, with K levels and divisor n - K. Right on the diagonal. Off it a record that
     changes its cell takes a product away here and brings one of the other sign there: nearly twice the sensitivity.
     """
@@ -152,15 +126,6 @@ class PrintedCovariance(PrintedStatistic):
 class RedrawnCount(PrintedStatistic):
     """The count of the last level of a column, Laplace noise drawn again until the sum lies in [0, n].
 
-    Parameters
-    ----------
-    epsilon : int, float, str or Fraction
-        What the paper counts.
-    of : str
-        A column with levels.
-
-    Notes
-    -----
     Paper 003, section 3 ("truncation"). Drawing again conditions on an event whose probability depends on the count:
     epsilon + log(2 - e^-epsilon) for one count.
     """
@@ -189,21 +154,6 @@ def redrawn(counts: FloatArray, n: int, epsilon: float, bits: RandomBits) -> Flo
 class PrintedRegression(PrintedStatistic):
     """Logistic coefficients drawn under prior N(0, 1 / strength), with noise ~ exp(-n strength epsilon / 2 norm(e)).
 
-    Parameters
-    ----------
-    epsilon : int, float, str or Fraction
-        What the paper counts for this regression.
-    outcome : str
-        A column with levels.
-    predictors : tuple of str
-        Brought to length 1 at most, as :class:`pdips.statistics.logistic.Logistic` does.
-    strength : int, float, str or Fraction
-        The paper's lambda.
-    intercept : bool
-        Whether the regression has one.
-
-    Notes
-    -----
     Paper 003, section 4.3.2. Under this prior the negative log posterior is strongly convex with lambda, not n lambda,
     so there is n times too little noise. The posterior of one coefficient is drawn on a fine grid, of more by
     Metropolis steps from the mode.
@@ -256,7 +206,8 @@ def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> F
     d = (logits.n_levels - 1) * logits.x.shape[1]
     if d == 1:
         grid = np.linspace(-REACH, REACH, GRID) / np.sqrt(float(logits.kappa))
-        weights = np.exp(_centred(_log_posterior(logits, grid[:, None])))
+        scores = _log_posterior(logits, grid[:, None])
+        weights = np.exp(scores - scores.max())
         place = rng.choice(GRID, n_draws, p=weights / weights.sum())
         drawn: FloatArray = grid[place] + (grid[1] - grid[0]) * (rng.random(n_draws) - 0.5)
         return drawn[:, None]
@@ -271,10 +222,6 @@ def posterior_draws(logits: Logits, n_draws: int, rng: np.random.Generator) -> F
         moved = np.log(rng.random(n_draws)) < new - (score - _log_t(np.linalg.solve(root, (now - mode.ravel()).T).T))
         now, score = np.where(moved[:, None], tried, now), np.where(moved, new + _log_t(raw), score)
     return np.asarray(now)
-
-
-def _centred(scores: FloatArray) -> FloatArray:
-    return np.asarray(scores - scores.max())
 
 
 def _log_t(raw: FloatArray) -> FloatArray:
@@ -344,9 +291,4 @@ def published(epsilon: Number = 1) -> Iterator[Case]:
         (regression, turned_choice(), lambda rows: rows > 0, "the coefficient is above 0"),
     ]
     for mechanism, pair, event, name in tried:
-        yield Case(mechanism, with_event(pair, _of_the_first(event), name))
-
-
-def _of_the_first(event: Event) -> Event:
-    """Return an event of the first number of an output."""
-    return lambda rows: event(rows[:, 0])
+        yield Case(mechanism, with_event(pair, lambda rows, event=event: event(rows[:, 0]), name))

@@ -1,30 +1,27 @@
 """What simulations 3 and 4 of paper 003 share: estimates from sets, sets without one, claims on means, pictures."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from pdips.arrays import FloatArray
+from pdips.inference import Rule
 from pdips.report.figures import INK
 from pdips.report.formats import MINUS
 from pdips_papers.harness.curves import (
     CurveFigures,
-    Curves,
     CurveStudy,
     epsilons_of,
     short,
     suffix_of,
 )
 from pdips_papers.harness.measures import (
-    LEVEL,
-    MANY_DEGREES,
     MEASURES,
     at_each,
-    combine_predictive,
+    combine,
     pooled,
     summary,
 )
@@ -33,8 +30,6 @@ from pdips_papers.modips.location_model import Records, cell_moments, places
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Combining = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 WITHOUT = "without"
 """The measure of sets that give no estimate: a cell is empty, or a regression has no fit."""
@@ -66,7 +61,7 @@ class GroupedStudy(CurveStudy):
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table of the curves, and the shares of sets without an estimate after it."""
         without = measurements["column"].str.startswith(WITHOUT)
-        table = self.curves.table(measurements[~without])
+        table = super().table(measurements[~without])
         shares = pooled(measurements[without])
         plain = shares["column"] == WITHOUT
         repeated = at_each(shares[plain].assign(column="bias"), [suffix_of(epsilon) for epsilon in epsilons_of(table)])
@@ -77,11 +72,11 @@ class GroupedStudy(CurveStudy):
         """Return the blocks of the curves, and those of sets without an estimate."""
         epsilons, present = epsilons_of(table), set(zip(table["row"], table["column"], strict=True))
         columns = {f"{WITHOUT}{suffix_of(epsilon)}": short(epsilon) for epsilon in epsilons}
-        blocks = self.curves.layout(table)
-        for case, label in self.curves.cases.items():
+        blocks = super().layout(table)
+        for case, label in self.labels.items():
             rows = {
-                f"{name}, {case}": self.curves.label(name)
-                for name in self.curves.methods
+                f"{name}, {case}": self.methods[name].label
+                for name in self.methods
                 if any((f"{name}, {case}", column) in present for column in columns)
             }
             if rows:
@@ -91,7 +86,7 @@ class GroupedStudy(CurveStudy):
 
     def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
         """Return a picture for each group: four panels for each of its parameters, with a line for each method."""
-        by_case = {picture.title: picture for picture in self.curves.pictures(table)}
+        by_case = {picture.title: picture for picture in super().pictures(measurements, table)}
         found = []
         for title, cases in self.groups.items():
             parts = [(label, by_case[label]) for label in cases.values() if label in by_case]
@@ -109,11 +104,6 @@ def _named(panel: "str | Figure", label: str) -> "str | Figure":
         title = axes.get_title(loc="left").replace(MEASURES["coverage"], "coverage").replace(" of the interval", "")
         axes.set_title(f"{label}: {title}", fontsize=9.5, color=INK, loc="left", pad=5)
     return panel
-
-
-def grouped(groups: Mapping[str, Mapping[str, str]], **options: Any) -> Curves:
-    """Return the curves of all groups; ``options`` are those of :class:`Curves`."""
-    return Curves(cases={case: label for cases in groups.values() for case, label in cases.items()}, **options)
 
 
 class AverageFigures(CurveFigures):
@@ -145,68 +135,16 @@ def span(epsilons: Sequence[str]) -> str:
     return short(epsilons[0]) if len(epsilons) == 1 else f"{short(epsilons[0])} to {short(epsilons[-1])}"
 
 
-def combine_available(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Combine the estimates of those sets that have one, by equations (3.5) to (3.7) of paper 003.
-
-    Parameters
-    ----------
-    estimates, variances : ndarray, shape (replicates, sets)
-        NaN where a set gives none.
-
-    Returns
-    -------
-    estimate, half_width : ndarray, shape (replicates,)
-        As :func:`~pdips_papers.harness.measures.combine` has it; NaN where
-        fewer than two sets of several have an estimate.
-    """
-    there = np.isfinite(estimates) & np.isfinite(variances)
-    m = there.sum(axis=1)
-    enough = m >= min(2, estimates.shape[1])
-    size = np.maximum(m, 1)
-    centre = np.where(there, estimates, 0).sum(axis=1) / size
-    within = np.where(there, variances, 0).sum(axis=1) / size
-    between = np.where(there, (estimates - centre[:, None]) ** 2, 0).sum(axis=1) / np.maximum(m - 1, 1)
-    ratio = np.divide(m * within, between, out=np.full(len(m), np.inf), where=between > 0)
-    degrees = np.minimum((size - 1) * (1 + np.minimum(ratio, MANY_DEGREES)) ** 2, MANY_DEGREES)
-    normal = (m <= 1) | (degrees >= MANY_DEGREES)
-    quantile = np.where(normal, special.ndtri(LEVEL), special.stdtrit(np.maximum(degrees, 1.0), LEVEL))
-    half = quantile * np.sqrt(between / size + within)
-    return np.where(enough, centre, np.nan), np.where(enough, half, np.nan)
-
-
-def combine_sets(estimates: FloatArray, variances: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Combine posterior predictive sets, those that give an estimate, as :func:`combine_predictive` does.
-
-    Parameters
-    ----------
-    estimates, variances : ndarray, shape (replicates, sets)
-        NaN where a set gives none.
-
-    Returns
-    -------
-    estimate, half_width : ndarray, shape (replicates,)
-        NaN where fewer than two sets have an estimate.
-    """
-    there = np.isfinite(estimates) & np.isfinite(variances)
-    centre, half = (np.full(len(estimates), np.nan) for _ in range(2))
-    for m in range(2, estimates.shape[1] + 1):
-        rows = there.sum(axis=1) == m
-        if rows.any():
-            kept = (each[rows][there[rows]].reshape(-1, m) for each in (estimates, variances))
-            centre[rows], half[rows] = combine_predictive(*kept)
-    return centre, half
-
-
 def summarised(
     row: str,
     suffix: str,
     estimates: FloatArray,
     variances: FloatArray,
     truth: float,
-    combining: Combining = combine_available,
+    rule: Rule = "sanitized",
 ) -> list[dict[str, Any]]:
     """Return the measurements of one parameter, and the share of sets without an estimate if there are any."""
-    estimate, half = combining(estimates, variances)
+    estimate, half = combine(estimates, variances, rule)
     there = np.isfinite(estimate) & np.isfinite(half)
     rows = summary(row, suffix, (estimate[there], half[there]), truth) if there.any() else []
     lacking = 1 - (np.isfinite(estimates) & np.isfinite(variances)).mean(axis=1)
@@ -246,13 +184,7 @@ def covariance_estimates(records: Records, cells: int) -> dict[str, tuple[FloatA
 
 
 def mean_estimates(records: Records, cells: int) -> tuple[FloatArray, FloatArray]:
-    """Estimate the mean of z in each cell, with the pooled variance over the cell's count.
-
-    Returns
-    -------
-    estimates, variances : ndarray, shape (replicates, sets, cells, 2)
-        NaN where a cell is empty. The paper prints the variance over n; with it no interval would cover.
-    """
+    """Estimate the mean of z in each cell, with the pooled variance over the cell's count."""
     counts, means, spread = cell_moments(records, cells)
     degrees = records.n - (counts > 0).sum(axis=-1)
     pooled_variance = np.stack([spread[..., j, j] for j in (0, 1)], axis=-1) * (records.n / degrees)[..., None]

@@ -21,27 +21,7 @@ def scotts_bins(deviation: FloatArray, n: IntArray, half: FloatArray) -> IntArra
 
 
 def two_steps(data: Records, bounds: Bounds, bins: IntArray, scale: Fraction, bits: RandomBits) -> Records:
-    """Sanitize the counts of the cells, and a histogram of z within each, once for each set (simulation 3).
-
-    Parameters
-    ----------
-    data : Records
-        One set a replicate.
-    bounds : Bounds
-        Of the bins.
-    bins : ndarray of int64, shape (replicates, cells, 2)
-        Numbers of bins.
-    scale : Fraction
-        Of the noise on each count, the same in both steps.
-    bits : RandomBits
-        Source of noise.
-
-    Returns
-    -------
-    Records
-        ``N_SETS`` sets of n records: cells drawn in proportion to their noisy counts, those below 0 taken as 0, then
-        bins likewise, then z evenly within its bin.
-    """
+    """Sanitize the counts of the cells, and a histogram of z within each, once for each set (simulation 3)."""
     rng, n_rows, cells = bits.generator(), len(data.cell), bounds.cells
     counts = np.bincount(places(data.cell, cells), minlength=n_rows * cells).reshape(n_rows, 1, cells)
     drawn = rng.multinomial(data.n, _weights(counts, scale, bits))

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -11,25 +11,8 @@ import pandas as pd
 from pdips.data.table import Table
 from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
+from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, lines, violins
-from pdips_papers.harness.study import (
-    FAILS,
-    HOLDS,
-    PARTLY,
-    Block,
-    Claims,
-    Data,
-    Figures,
-    Finding,
-    Options,
-    Picture,
-    Said,
-    Study,
-    Task,
-    by_place,
-    rows_of,
-    summarise,
-)
 from pdips_papers.modips.fertility_rows import (
     AMONG_ALTERED,
     AMONG_NORMAL,
@@ -72,9 +55,6 @@ from pdips_papers.modips.fertility_rows import (
 )
 from pdips_papers.modips.private_svm import predict, printed, sound
 
-if TYPE_CHECKING:
-    pass
-
 PAPER_4 = {
     "original": (0, 3, 0, 17, 85.0),
     "PrivateSVM": (0.84, 2.16, 4.87, 12.13, 64.9),
@@ -111,23 +91,23 @@ CURVES = {
 }
 
 
-class Fertility(Study):
+class Fertility(study.Study):
     """``pdips study fertility``."""
 
     name: ClassVar[str] = "fertility"
     title: ClassVar[str] = "Fertility diagnoses: a classifier on synthetic data, section 5 of paper 003"
     default_replicates: ClassVar[int] = 100
-    data: ClassVar[Data] = "required"
+    data: ClassVar[study.Data] = "required"
     needs: ClassVar[str] = (
         f", a .csv or .parquet file with the columns of the UCI data set Fertility: {', '.join(ORDER)}"
     )
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """One split of the table a task, with a set of every form. Reads the table, to refuse a wrong one."""
         path = str(options.data)
         read_fertility(path)
         arguments = {"data": path, "epsilons": list(options.epsilons or EPSILONS)}
-        return [Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
+        return [study.Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Split the table, synthesize four fifths in every way, classify the rest."""
@@ -140,13 +120,13 @@ class Fertility(Study):
                 found[row_name(epsilon, form)] = measure(train, test, made)
             for form in SVMS:
                 found[row_name(epsilon, form)] = _private_svm(form, train, test, epsilon, rng)
-        return [measurement for row, mine in found.items() for measurement in rows_of(row, mine)]
+        return [measurement for row, mine in found.items() for measurement in study.rows_of(row, mine)]
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return means over replicates, the paper's figures beside the rows at epsilon = e."""
-        return summarise(measurements, all_figures(set(measurements["row"])))
+        return study.summarise(measurements, all_figures(set(measurements["row"])))
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print tables 4 and 5, and rates by class."""
         rows = {row: row for row in table["row"].unique()}
         five = {row: row for row in rows if not any(form in row for form in (*SVMS, MAJORITY))}
@@ -166,17 +146,34 @@ class Fertility(Study):
             ),
         }
         return [
-            Block(title=title, rows=shown, columns={name: name for name in columns}, headline=headline)
+            study.Block(title=title, rows=shown, columns={name: name for name in columns}, headline=headline)
             for title, (shown, columns, headline) in titles.items()
         ]
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw tables 4 and 5."""
-        return pictures_of(measurements, table)
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
+        """Draw the classifiers of table 4 and the distances of table 5, for each epsilon."""
+        rows, values, found = list(table["row"].unique()), study.by_place(measurements), []
+        key = {
+            "not private, or without data": f"--series-{GREY}",
+            "as published": f"--series-{PUBLISHED_INK}",
+            "sound": f"--series-{SOUND_INK}",
+        }
+        caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
+        for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows if row.startswith("epsilon = ")):
+            panels = []
+            for column in (RATE, BALANCED):
+                mine = [*REFERENCES, *(row for row in rows if row.startswith(f"{prefix}: "))]
+                drawn = [_violin(row, row.removeprefix(f"{prefix}: "), list(values[row, column])) for row in mine]
+                panels.append(violins(column, drawn, (-2.0, 102.0), marks=[float(values[MAJORITY, column].mean())]))
+            title = f"Table 4, {prefix}: right on those held out"
+            found.append(study.Picture(title=title, panels=panels, caption=caption, key=key))
+            found.append(_distances_of(study.Figures(table), prefix))
+        return found
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
-        """Hold the claims of section 5 against the table."""
-        return findings_of(table)
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
+        """Hold the claims of section 5 against the table; nothing if the paper's epsilon wasn't run."""
+        seen = FertilityFigures(table)
+        return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
 
 
 def row_name(epsilon: str, form: str) -> str:
@@ -222,7 +219,7 @@ def all_figures(rows: set[str]) -> dict[tuple[str, str], float]:
     return figures
 
 
-class FertilityFigures(Figures):
+class FertilityFigures(study.Figures):
     """Our figures at the paper's epsilon, by row without its epsilon."""
 
     def __init__(self, table: pd.DataFrame) -> None:
@@ -233,17 +230,11 @@ class FertilityFigures(Figures):
         return [self.at(row, column) for row in rows]
 
 
-claims: Claims[FertilityFigures] = Claims()
-
-
-def findings_of(table: pd.DataFrame) -> list[Finding]:
-    """Return the paper's claims and what the table says of each; nothing if its epsilon wasn't run."""
-    seen = FertilityFigures(table)
-    return [] if math.isnan(seen.at(MODIPS, RATE)) else claims.judge(seen)
+claims: study.Claims[FertilityFigures] = study.Claims()
 
 
 @claims("The SVM on the original data is right on 85 % of the 20 held out, the benchmark of table 4.")
-def _majority(seen: FertilityFigures) -> Said:
+def _majority(seen: FertilityFigures) -> study.Said:
     original, majority = seen.several((ORIGINAL, MAJORITY), RATE)
     text = (
         f"Calling everybody normal is right on {majority:.1f} %: in the paper's table 12 of 100 diagnoses are altered, "
@@ -251,13 +242,13 @@ def _majority(seen: FertilityFigures) -> Said:
         f"{seen.at(ORIGINAL, AMONG_ALTERED):.1f} % of the altered; the paper's own finds 0 of 3. Below the majority's, "
         "a consistency rate measures how often a set leads away from it, and nothing else."
     )
-    return text, HOLDS if abs(original - majority) < 1 else PARTLY
+    return text, study.HOLDS if abs(original - majority) < 1 else study.PARTLY
 
 
 @claims(
     "64.7 and 50.0 %, against 85 %, are a cost to pay for some privacy; small samples and imbalance may be to blame."
 )
-def _cost(seen: FertilityFigures) -> Said:
+def _cost(seen: FertilityFigures) -> study.Said:
     def pair(row: str) -> str:
         return f"{seen.at(row, AMONG_ALTERED):.0f} and {seen.at(row, AMONG_NORMAL):.0f} %"
 
@@ -273,13 +264,13 @@ def _cost(seen: FertilityFigures) -> Said:
         f"{', '.join(f'{value:.1f}' for value in balanced[1:])} %; the SVM on the original data {balanced[0]:.1f} %. "
         "What isn't known of the diagnosis can't be lost; how many a set happens to call altered is no cost of privacy."
     )
-    return text, FAILS if all(abs(value - 50) < TELLS_APART for value in balanced) else PARTLY
+    return text, study.FAILS if all(abs(value - 50) < TELLS_APART for value in balanced) else study.PARTLY
 
 
 @claims(
     "The Laplace sanitizer is no worse than PrivateSVM, 64.7 and 64.9 %, so synthetic data are to be preferred (5)."
 )
-def _svm(seen: FertilityFigures) -> Said:
+def _svm(seen: FertilityFigures) -> study.Said:
     laplace, svm, sound, majority = seen.several((LAPLACE_PUBLISHED, PRINTED_SVM, SOUND_SVM, MAJORITY), RATE)
     text = (
         f"As printed: {laplace:.1f} and {svm:.1f} %. But printed PrivateSVM has noise for another optimisation: its "
@@ -291,7 +282,7 @@ def _svm(seen: FertilityFigures) -> Said:
 
 
 @claims("Mean and SD of age and hours are close to the original ones for both (table 5).")
-def _moments(seen: FertilityFigures) -> Said:
+def _moments(seen: FertilityFigures) -> study.Said:
     named = {"original": ORIGINAL, "Laplace": LAPLACE_PUBLISHED, "MODIPS": MODIPS, "without data": EVEN}
     rows = {name: [seen.at(row, column) for column in MOMENTS] for name, row in named.items()}
     text = "; ".join(f"{name} {a:.2f} ({b:.2f}) and {c:.2f} ({d:.2f})" for name, (a, b, c, d) in rows.items())
@@ -303,7 +294,7 @@ def _moments(seen: FertilityFigures) -> Said:
 
 
 @claims("Total variation distances are consistently smaller with the Laplace sanitizer than with MODIPS (table 5).")
-def _distances(seen: FertilityFigures) -> Said:
+def _distances(seen: FertilityFigures) -> study.Said:
     pairs = [seen.several((LAPLACE_PUBLISHED, MODIPS), name) for name in TVD.values()]
     text = "; ".join(f"{a:.3f} and {b:.3f}" for a, b in pairs)
     even = "; ".join(f"{seen.at(EVEN, name):.3f}" for name in TVD.values())
@@ -316,7 +307,7 @@ def _distances(seen: FertilityFigures) -> Said:
     + " and ".join(", ".join(f"{value:.3f}" for value in PAPER_5[name][4:]) for name in ("Laplace sanitizer", "MODIPS"))
     + " (table 5)."
 )
-def _printed_distances(seen: FertilityFigures) -> Said:
+def _printed_distances(seen: FertilityFigures) -> study.Said:
     sums = [seen.at(MODIPS, name) for name in TVD.values()]
     parts = ", ".join(f"{value / divisor:.3f}" for value, divisor in zip(sums, (2, 2, 3, 4), strict=True))
     text = (
@@ -325,11 +316,11 @@ def _printed_distances(seen: FertilityFigures) -> Said:
         "|share - share|. A half of our 1- and 2-way sums for MODIPS, a third of the 3-way and a quarter of the 8-way: "
         f"{parts}. And 8-way, a sample from the table itself is {seen.at(RESAMPLE, TVD[8]):.2f} away."
     )
-    return text, FAILS
+    return text, study.FAILS
 
 
 @claims("Beyond the paper: does a likelihood that knows the noise save the saturated model?")
-def _likelihoods(seen: FertilityFigures) -> Said:
+def _likelihoods(seen: FertilityFigures) -> study.Said:
     ways, even = (PUBLISHED, PLUG_IN, AWARE), seen.at(EVEN, TVD[1])
     sums = [seen.several([modips_row(way, prior) for way in ways], TVD[1]) for prior in (HALF, PERKS)]
     half, perks = (", ".join(f"{value:.3f}" for value in each) for each in sums)
@@ -342,7 +333,7 @@ def _likelihoods(seen: FertilityFigures) -> Said:
 
 
 @claims("Beyond the paper: does a method that doesn't count all cells do better?")
-def _useful(seen: FertilityFigures) -> Said:
+def _useful(seen: FertilityFigures) -> study.Said:
     a, b, even, best = seen.several((PRIVBAYES, LAPLACE, EVEN, RESAMPLE), TVD[2])
     text = (
         f"2-way distance of privbayes {a:.3f}, of the Laplace sanitizer {b:.3f}, both sound; without data {even:.3f}, "
@@ -350,27 +341,6 @@ def _useful(seen: FertilityFigures) -> Said:
         f"{seen.at(PRIVBAYES, BALANCED):.1f} %."
     )
     return text, "yes" if a < 0.9 * min(b, even) else "no"
-
-
-def pictures_of(measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-    """Return a picture of the classifiers and one of the distances for each epsilon."""
-    rows, values, found = list(table["row"].unique()), by_place(measurements), []
-    key = {
-        "not private, or without data": f"--series-{GREY}",
-        "as published": f"--series-{PUBLISHED_INK}",
-        "sound": f"--series-{SOUND_INK}",
-    }
-    caption = "Over replicates; a dot is the mean. Dashed: everybody called normal."
-    for prefix in dict.fromkeys(row.partition(": ")[0] for row in rows if row.startswith("epsilon = ")):
-        panels = []
-        for column in (RATE, BALANCED):
-            mine = [*REFERENCES, *(row for row in rows if row.startswith(f"{prefix}: "))]
-            drawn = [_violin(row, row.removeprefix(f"{prefix}: "), list(values[row, column])) for row in mine]
-            panels.append(violins(column, drawn, (-2.0, 102.0), marks=[float(values[MAJORITY, column].mean())]))
-        title = f"Table 4, {prefix}: right on those held out"
-        found.append(Picture(title=title, panels=panels, caption=caption, key=key))
-        found.append(_distances_of(Figures(table), prefix))
-    return found
 
 
 def _violin(row: str, label: str, values: Sequence[float]) -> Violin:
@@ -381,7 +351,7 @@ def _violin(row: str, label: str, values: Sequence[float]) -> Violin:
     return Violin(label, values, GREY if row in REFERENCES else PUBLISHED_INK if published else SOUND_INK)
 
 
-def _distances_of(seen: Figures, prefix: str) -> Picture:
+def _distances_of(seen: study.Figures, prefix: str) -> study.Picture:
     methods = {form: method for method, form in PAPERS.items()}
     drawn, key = [], {}
     for form, colour in CURVES.items():
@@ -394,4 +364,4 @@ def _distances_of(seen: Figures, prefix: str) -> Picture:
     figure = lines("sum over cells of |share - share|", [str(k) for k in TVD], "columns of a table", drawn, (0.0, 2.05))
     caption = "Solid: ours; dashed and faint: the paper's figures as printed, which fall from 2 to 3 columns."
     title = f"Table 5, {prefix}: distances of cross-tabulations"
-    return Picture(title=title, panels=[figure], caption=caption, key=key)
+    return study.Picture(title=title, panels=[figure], caption=caption, key=key)

@@ -92,13 +92,7 @@ def fertility_schema() -> Schema:
 
 @lru_cache(maxsize=2)
 def read_fertility(path: str) -> Table:
-    """Read the table from a ``.csv`` or ``.parquet`` file, with the columns of ``ORDER``; others are left out.
-
-    Raises
-    ------
-    InputError
-        If a column is missing or holds something else, or there are too few records of either diagnosis to split.
-    """
+    """Read the table from a ``.csv`` or ``.parquet`` file, with the columns of ``ORDER``; others are left out."""
     frame = read_frame(Path(path))
     missing = [name for name in ORDER if name not in frame.columns]
     if missing:
@@ -242,12 +236,6 @@ def records(counts: IntArray, schema: Schema, rng: np.random.Generator) -> pd.Da
     return decode(schema, {name: codes[place].astype(np.int64) for place, name in enumerate(ORDER)}, rng)
 
 
-def dirichlet_counts(weights: FloatArray, n: int, rng: np.random.Generator) -> IntArray:
-    """Draw proportions from a Dirichlet law with these parameters, and counts of n records from them."""
-    drawn = rng.standard_gamma(weights)
-    return rng.multinomial(n, drawn / drawn.sum()).astype(np.int64)
-
-
 def _modips(likelihood: str, prior: str) -> Maker:
     def make(table: Table, epsilon: str, rng: np.random.Generator) -> pd.DataFrame:
         counts = cell_counts(table)
@@ -258,7 +246,8 @@ def _modips(likelihood: str, prior: str) -> Maker:
             believed = draw_counts(noisy, NoiseLaw("laplace", scale), table.n_records, alpha, 1, rng)[0]
         else:
             believed = np.maximum(noisy, 0)
-        return records(dirichlet_counts(alpha + believed, table.n_records, rng), table.schema, rng)
+        drawn = rng.standard_gamma(alpha + believed)
+        return records(rng.multinomial(table.n_records, drawn / drawn.sum()), table.schema, rng)
 
     return make
 

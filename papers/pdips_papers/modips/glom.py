@@ -9,25 +9,14 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray
+from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips_papers.harness.curves import Method, short, suffix_of
 from pdips_papers.harness.measures import interval_summary
 from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, Claims, Finding, Said
+from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model as model
-from pdips_papers.modips.cell_estimates import (
-    AverageFigures,
-    Combining,
-    GroupedStudy,
-    combine_available,
-    combine_sets,
-    covariance_estimates,
-    figure,
-    grouped,
-    mean_estimates,
-    span,
-    summarised,
-)
 from pdips_papers.modips.cell_histograms import scotts_bins, two_steps
 from pdips_papers.modips.location_model import N_SETS, Bounds, Records, draw_records
 
@@ -71,9 +60,16 @@ GROUPS = {
     "Marginal probabilities": {name: f"P({name})" for name in MARGINALS},
 }
 
-CURVES = grouped(
-    GROUPS,
-    methods={
+
+class Glom(cells.GroupedStudy):
+    """``pdips study glom``."""
+
+    name: ClassVar[str] = "glom"
+    title: ClassVar[str] = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
+    default_replicates: ClassVar[int] = 5000
+    groups = GROUPS
+    labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}
+    methods: ClassVar[dict[str, Method]] = {
         "original": Method(label="original data", colour=1),
         "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
         "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
@@ -83,18 +79,8 @@ CURVES = grouped(
         "modips-plug-in-common": Method(label="MODIPS plug-in, once, common bounds", colour=4),
         "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
         "modips-posterior": Method(label="MODIPS noise-aware, published posterior", colour=7),
-    },
-    headlines=("mu1, median", "s1", "rho", "w1=1"),
-)
-
-
-class Glom(GroupedStudy):
-    """``pdips study glom``."""
-
-    name: ClassVar[str] = "glom"
-    title: ClassVar[str] = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
-    default_replicates: ClassVar[int] = 5000
-    curves, groups = CURVES, GROUPS
+    }
+    headlines = ("mu1, median", "s1", "rho", "w1=1")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -111,7 +97,7 @@ class Glom(GroupedStudy):
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.1 against the table."""
-        return claims.judge(AverageFigures(table, CURVES))
+        return claims.judge(cells.AverageFigures(table, self.labels))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -129,7 +115,7 @@ def noise_aware(data: Records, epsilon: Fraction, bits: RandomBits, suffix: str)
     towards each other would learn from that what nobody knows.
     """
     found = model.releases(model.tables(data, LEVELS, COMMON.half), "glom", epsilon, bits.generator())
-    rows = measured("modips-noise-aware", model.records_in(found, LEVELS), suffix, combine_sets)
+    rows = measured("modips-noise-aware", model.records_in(found, LEVELS), suffix, "posterior-predictive")
     half = COMMON.half
 
     def draws(name: str, unit: float = 1.0) -> tuple[FloatArray, FloatArray, FloatArray]:
@@ -160,22 +146,20 @@ def middle_of(draws: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
     return draws.mean(axis=1), lower, upper
 
 
-def measured(
-    method: str, sets: Records, suffix: str = "", combining: Combining = combine_available
-) -> list[dict[str, Any]]:
+def measured(method: str, sets: Records, suffix: str = "", rule: Rule = "sanitized") -> list[dict[str, Any]]:
     """Estimate cell means, variances, correlation and marginal probabilities from sets, as section 4.3.1 does."""
-    means, errors = mean_estimates(sets, CELLS)
+    means, errors = cells.mean_estimates(sets, CELLS)
     rows = []
     for j, shown in SHOWN.items():
         for name, k in shown.items():
             row = f"{method}, mu{j + 1}, {name}"
-            rows += summarised(row, suffix, means[..., k, j], errors[..., k, j], float(MEANS[k, j]), combining)
-    for name, (estimate, variance) in covariance_estimates(sets, CELLS).items():
-        rows += summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, combining)
+            rows += cells.summarised(row, suffix, means[..., k, j], errors[..., k, j], float(MEANS[k, j]), rule)
+    for name, (estimate, variance) in cells.covariance_estimates(sets, CELLS).items():
+        rows += cells.summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, rule)
     for name, (column, level) in MARGINALS.items():
         share = (LEVEL_OF[column] == level)[sets.cell].mean(axis=2)
         error = share * (1 - share) / sets.n
-        rows += summarised(f"{method}, {name}", suffix, share, error, MARGINS[column][level], combining)
+        rows += cells.summarised(f"{method}, {name}", suffix, share, error, MARGINS[column][level], rule)
     return rows
 
 
@@ -230,65 +214,71 @@ SPREADS = ("s1", "s2", "rho")
 HISTOGRAMS = ("np-dips-published", "np-dips")
 MODELS = ("modips-published", "modips-plug-in", "modips-plug-in-common")
 PRINTED = ("np-dips-published", "modips-published")
-claims: Claims[AverageFigures] = Claims()
+claims: Claims[cells.AverageFigures] = Claims()
 
 
-def _cases(seen: AverageFigures, start: str) -> list[str]:
+def _cases(seen: cells.AverageFigures, start: str) -> list[str]:
     return [case for case in seen.cases if case.startswith(start)]
 
 
-def _better(seen: AverageFigures, cases: Sequence[str]) -> Said:
+def _better(seen: cells.AverageFigures, cases: Sequence[str]) -> Said:
     """Compare the published forms in all four measures."""
     where, right, text = seen.above(math.exp(-2.01)), [], []
-    labels = {"bias": "mean absolute bias", "rmse": "RMSE", "coverage": "coverage", "width": "width"}
+    labels: ClassVar[dict[str, str]] = {
+        "bias": "mean absolute bias",
+        "rmse": "RMSE",
+        "coverage": "coverage",
+        "width": "width",
+    }
     for measure, label in labels.items():
         text.append(f"{label}: {seen.words((*PRINTED, 'np-dips', 'modips-plug-in'), cases, measure, where)}")
         histogram, modips = (seen.of(name, cases, measure, where) for name in PRINTED)
         off = (abs(histogram - 0.95), abs(modips - 0.95)) if measure == "coverage" else (histogram, modips)
         right.append(off[0] <= 1.1 * off[1])
-    return f"Means over the parameters shown and epsilon {span(where)}. {'; '.join(text)}.", right
+    return f"Means over the parameters shown and epsilon {cells.span(where)}. {'; '.join(text)}.", right
 
 
 @claims(
     "(1) For the cell means NP-DIPS has smaller bias, similar or smaller RMSE, coverage closer to nominal and slightly "
     "narrower intervals than MODIPS for epsilon above e⁻²."
 )
-def _means(seen: AverageFigures) -> Said:
+def _means(seen: cells.AverageFigures) -> Said:
     return _better(seen, _cases(seen, "mu"))
 
 
 @claims("(1) So it has for the marginal probabilities.")
-def _shares(seen: AverageFigures) -> Said:
+def _shares(seen: cells.AverageFigures) -> Said:
     return _better(seen, _cases(seen, "w"))
 
 
 @claims("(2) For variances and correlation MODIPS has much the smaller bias and RMSE for epsilon above e⁻¹.")
-def _spreads(seen: AverageFigures) -> Said:
+def _spreads(seen: cells.AverageFigures) -> Said:
     where = seen.above(math.exp(-1.01))
     parts = [
         f"{label}: {seen.words((*HISTOGRAMS, *MODELS), SPREADS, measure, where)}"
         for measure, label in (("bias", "mean absolute bias"), ("rmse", "RMSE"))
     ]
     histogram, modips = (seen.of(name, SPREADS, "rmse", where) for name in PRINTED)
-    text = f"Means over the three and epsilon {span(where)}. {'; '.join(parts)}."
+    text = f"Means over the three and epsilon {cells.span(where)}. {'; '.join(parts)}."
     return text, HOLDS if modips < 0.7 * histogram else PARTLY if modips < histogram else FAILS
 
 
 @claims("(2) MODIPS covers them as nominal for epsilon above 1; NP-DIPS falls far short at every epsilon.")
-def _coverage_of_spreads(seen: AverageFigures) -> Said:
+def _coverage_of_spreads(seen: cells.AverageFigures) -> Said:
     where = seen.above(1.01)
     modips = seen.of("modips-published", SPREADS, "coverage", where)
     histogram = seen.of("np-dips-published", SPREADS, "coverage", seen.epsilons)
-    text = f"Mean coverage for epsilon {span(where)}: {seen.words((*MODELS, *HISTOGRAMS), SPREADS, 'coverage', where)}."
+    words = seen.words((*MODELS, *HISTOGRAMS), SPREADS, "coverage", where)
+    text = f"Mean coverage for epsilon {cells.span(where)}: {words}."
     return text, HOLDS if modips > 0.92 and histogram < 0.5 else PARTLY
 
 
 @claims("(2) NP-DIPS undercovers at large epsilon because z is cut into bins.")
-def _discretised(seen: AverageFigures) -> Said:
+def _discretised(seen: cells.AverageFigures) -> Said:
     bias = seen.words(HISTOGRAMS, ("s1", "s2"), "bias", [seen.top])
     noise = seen.of("np-dips-published", ("s1",), "bias", [seen.lowest])
     text = (
-        f"At epsilon {short(seen.top)} the variances are biased by {bias}, against {figure(noise, 'bias')} at "
+        f"At epsilon {short(seen.top)} the variances are biased by {bias}, against {cells.figure(noise, 'bias')} at "
         f"{short(seen.lowest)}, where an even spread over the bounds has the variance 5.3. Evenly spread records in 6 "
         "bins of width 4/3 add 0.15: noise on empty bins, moved up to 0, still gives the rest."
     )
@@ -296,12 +286,12 @@ def _discretised(seen: AverageFigures) -> Said:
 
 
 @claims("(ours) Noisy statistics taken as exact make intervals too short where one sanitisation serves all sets.")
-def _once(seen: AverageFigures) -> Said:
+def _once(seen: cells.AverageFigures) -> Said:
     where = seen.above(0.99)
     names = (*MODELS, "modips-noise-aware")
     plugged, aware = (seen.of(name, seen.cases, "coverage", where) for name in names[2:])
     text = (
-        f"Mean coverage over all parameters for epsilon {span(where)}: "
+        f"Mean coverage over all parameters for epsilon {cells.span(where)}: "
         f"{seen.words(names, seen.cases, 'coverage', where)}. Sets drawn from one noisy table differ too little: B / m "
         "doesn't see its noise. Noise-aware sets, by the rule for posterior predictive ones, do."
     )
@@ -309,7 +299,7 @@ def _once(seen: AverageFigures) -> Said:
 
 
 @claims("Both published procedures are ϵ-differentially private.")
-def _price(seen: AverageFigures) -> Said:
+def _price(seen: cells.AverageFigures) -> Said:
     names = (*PRINTED, "np-dips", "modips-plug-in", "modips-plug-in-common")
     text = (
         "They aren't: bins are read off the sample, cell means are noised at a scale that the true count sets, and the "

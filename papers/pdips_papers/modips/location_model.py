@@ -1,7 +1,7 @@
 """The general location model of simulations 3 and 4 of paper 003: its statistics, with noise, and draws given them."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
@@ -35,14 +35,7 @@ ONE_IN = 100
 
 @dataclass(frozen=True)
 class Records:
-    """Data sets, or synthetic sets, of a coded cell and two numbers.
-
-    Parameters
-    ----------
-    cell : ndarray of int64, shape (replicates, sets, n)
-        Cell of the categorical variables; one set for data.
-    z : ndarray, shape (replicates, sets, n, 2)
-    """
+    """Data sets (one a replicate) or synthetic sets: ``cell``, shape (replicates, sets, n), and ``z``, (..., n, 2)."""
 
     cell: IntArray
     z: FloatArray
@@ -55,13 +48,9 @@ class Records:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Public bounds of z in each cell: the midpoint give or take half a range.
+    """Public bounds of z: ``middle``, shape (cells, 2), give or take ``half``, shape (2,), the same in all cells.
 
-    Parameters
-    ----------
-    middle : ndarray, shape (cells, 2)
-    half : ndarray, shape (2,)
-        The same in all cells, so that a record that changes cell changes sums of z - middle as if bounds were common.
+    So a record that changes its cell changes sums of z - middle as if bounds were common.
     """
 
     middle: FloatArray
@@ -85,17 +74,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Parameters:
-    """Draws of the parameters of a general location model.
-
-    Parameters
-    ----------
-    shares : ndarray, shape (replicates, sets, cells)
-        Probabilities of the cells.
-    means : ndarray, shape (replicates, sets, cells, 2)
-        Means of z in each cell.
-    covariance : ndarray, shape (replicates, sets, 2, 2)
-        Of z about these means, common to all cells.
-    """
+    """Draws of shares (replicates, sets, cells), means (..., cells, 2) and the common covariance (..., 2, 2)."""
 
     shares: FloatArray
     means: FloatArray
@@ -104,21 +83,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Statistics of data sets, exact or with noise; u is z - middle in units of half the range.
-
-    Parameters
-    ----------
-    counts : ndarray, shape (replicates, cells)
-        Records in each cell.
-    sums : ndarray, shape (replicates, cells, 2)
-        Of u in each cell.
-    products : ndarray, shape (replicates, 3)
-        Sums of u_1^2, u_2^2 and u_1 u_2 over all cells.
-    n : int
-        Number of records: public.
-    noise : float
-        Variance of the noise on each sum.
-    """
+    """Statistics of data sets, exact or with noise; u is z - middle in units of half the range."""
 
     counts: FloatArray
     sums: FloatArray
@@ -145,19 +110,24 @@ def plan_of(bounds: Bounds, epsilon: Fraction) -> StatisticPlan:
 def sanitised(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBits) -> Statistics:
     """Sanitize the statistics of data sets, shape (replicates, 1, n), once with all of epsilon, as ``modips`` does."""
     plan = plan_of(bounds, epsilon)
-    exact, noisy = observe(data, bounds, plan.schema), {}
-    for part in plan.parts:
-        values = exact[part.name]
-        noise = part.noise(len(values), bits)
-        noisy[part.name] = (values + noise) * part.statistic.unit(plan.schema)
+    noisy = sanitized_values(plan, observe(data, bounds, plan.schema), bits)
     deviation = max(part.standard_deviation * part.statistic.unit(plan.schema) for part in plan.parts[1:3])
     return Statistics(
-        counts=np.asarray(noisy["counts"], dtype=np.float64),
+        counts=noisy["counts"],
         sums=np.stack([noisy["sums 0"], noisy["sums 1"]], axis=-1),
         products=np.concatenate([noisy[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=data.n,
         noise=deviation**2,
     )
+
+
+def sanitized_values(plan: StatisticPlan, exact: Mapping[str, IntArray], bits: RandomBits) -> dict[str, FloatArray]:
+    """Return each statistic of a plan with its noise, in its own unit, from exact values (replicates, entries)."""
+    found = {}
+    for part in plan.parts:
+        whole = exact[part.name] + part.noise(len(exact[part.name]), bits)
+        found[part.name] = np.asarray(whole * part.statistic.unit(plan.schema), dtype=np.float64)
+    return found
 
 
 def observe(data: Records, bounds: Bounds, schema: Schema) -> dict[str, IntArray]:
@@ -203,19 +173,6 @@ def conjugate(
 ) -> Parameters:
     """Draw from the posterior of section 4.3.1, given counts, cell means and the covariance matrix with divisor n.
 
-    Parameters
-    ----------
-    counts : ndarray, shape (replicates, cells) or (replicates, sets, cells)
-        At least 1 where they divide; the second shape has a sanitisation of its own for each set.
-    means : ndarray, shape (..., cells, 2)
-    spread : ndarray, shape (..., 2, 2)
-    n, n_sets : int
-        Number of records, and of draws.
-    rng : Generator
-        Source of randomness.
-
-    Notes
-    -----
     Dirichlet(counts + 1/2); inverse Wishart on n - K degrees, whose scale is n times the matrix (the paper prints the
     matrix itself, which can't be meant: its draws would be n times too small); N(mean, covariance / count).
     """
@@ -253,8 +210,13 @@ def as_printed(data: Records, bounds: Bounds, epsilon: Fraction, bits: RandomBit
     noisy_counts = counts + unit_noise(counts.shape, bits) / share
     size = 2 * bounds.half / np.maximum(counts, 1)[..., None] / share
     noisy_means = bounds.clip(np.arange(cells), means + size * unit_noise(means.shape, bits))
-    noisy_spread = noisy_covariance(spread, bounds, (n - 1) / (n * (n - cells)) / share, bits)
-    drawn = conjugate(counts, noisy_means, noisy_spread, n, N_SETS, rng)
+    # noise of scale R_j R_k (n - 1) / (n (n - K)) / share on each entry, here in squared half ranges
+    scale, noise = np.outer(bounds.half, bounds.half), unit_noise((*spread.shape[:-2], 3), bits)
+    noisy_spread = spread / scale
+    for place, (j, k) in enumerate(PAIRS):
+        noisy_spread[..., j, k] += 4 * (n - 1) / (n * (n - cells)) / share * noise[..., place]
+    noisy_spread[..., 1, 0] = noisy_spread[..., 0, 1]
+    drawn = conjugate(counts, noisy_means, nearest_covariance(noisy_spread, LEAST, 1.0) * scale, n, N_SETS, rng)
     return replace(drawn, shares=draw_shares(np.maximum(noisy_counts, 0) + PRIOR, rng))
 
 
@@ -264,25 +226,8 @@ def unit_noise(shape: tuple[int, ...], bits: RandomBits) -> FloatArray:
     return np.asarray(drawn.reshape(shape) / FINE)
 
 
-def noisy_covariance(spread: FloatArray, bounds: Bounds, factor: float, bits: RandomBits) -> FloatArray:
-    """Add noise of scale R_j R_k ``factor`` to each entry (R the range), and move the result into what bounds allow."""
-    root, noise = 2 * bounds.half, unit_noise((*spread.shape[:-2], 3), bits) * factor
-    found = spread / np.outer(bounds.half, bounds.half)
-    for place, (j, k) in enumerate(PAIRS):
-        found[..., j, k] += noise[..., place] * root[j] * root[k] / (bounds.half[j] * bounds.half[k])
-    found[..., 1, 0] = found[..., 0, 1]
-    return nearest_covariance(found, LEAST, 1.0) * np.outer(bounds.half, bounds.half)
-
-
 def cell_moments(records: Records, cells: int) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return counts and means by cell (0 in empty ones), and the covariance matrix about them with divisor n.
-
-    Returns
-    -------
-    counts : ndarray of int64, shape (replicates, sets, cells)
-    means : ndarray, shape (replicates, sets, cells, 2)
-    spread : ndarray, shape (replicates, sets, 2, 2)
-    """
+    """Return counts and means by cell (0 in empty ones), and the covariance matrix about them with divisor n."""
     shape = (*records.cell.shape[:2], cells)
     place, size = places(records.cell, cells), math.prod(shape)
     counts = np.bincount(place, minlength=size)

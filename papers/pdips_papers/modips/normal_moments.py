@@ -12,15 +12,17 @@ from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace, discrete_laplace_variance, quantise
 from pdips.registry import find
 from pdips.report.formats import MINUS
 from pdips.statistics.plan import LEAST_VARIANCE, StatisticPlan
-from pdips.statistics.statistic import ColumnUnit, Products, Statistic, Sums, unit_of
-from pdips_papers.harness.batch import release_each
-from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
-from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
+from pdips.statistics.statistic import Products, Statistic, Sums, unit_of
+from pdips_papers.harness.batch import release_each, stacked
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
+from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims, normal_posteriors
 from pdips_papers.modips.claims import MODIPS, PARAMETERS
@@ -45,43 +47,7 @@ PRIORS = np.array([0.5, 0.5])
 PROPOSALS, LEAST_WORTH = 4 * DRAWS, 400.0
 
 type Estimates = Mapping[str, tuple[FloatArray, FloatArray]]
-type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
-CURVES = Curves(
-    cases={
-        f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", MINUS)
-        for lower in LOWERS
-        for parameter, label in PARAMETERS.items()
-        for n in SIZES
-    },
-    methods={
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
-        "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
-        "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
-        "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
-        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
-        "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
-        "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
-    },
-    headlines=tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS),
-    groups={
-        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
-        "histograms and moments": (
-            "original",
-            "multiple-synthesis",
-            "moments-as-printed",
-            "moments-about-the-middle",
-            "perturbed-histogram-published",
-            "perturbed-histogram",
-            "sanitizer-on-bins",
-            "smoothed-histogram-published",
-            "smoothed-histogram",
-        ),
-    },
-)
 
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "perturbed-histogram": ("perturbed-histogram", {"n_sets": N_SETS, "split": "per-set"}),
@@ -93,17 +59,7 @@ SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """Samples within public bounds.
-
-    Parameters
-    ----------
-    x : ndarray, shape (replicates, n)
-        In units of the true standard deviation, with true mean 0.
-    lower, upper : float
-        Public bounds.
-    n_bins : int
-        Public number of bins.
-    """
+    """Samples ``x``, shape (replicates, n), within public bounds; their true mean is 0, their true variance 1."""
 
     x: FloatArray
     lower: float
@@ -121,56 +77,45 @@ class Sample:
         return self.upper - self.lower
 
 
-@dataclass(frozen=True)
-class Noisy:
-    """Noisy sums of u and u^2, u = (x - middle) / half in [-1, 1].
-
-    Parameters
-    ----------
-    values : ndarray, shape (replicates, 2)
-        As they are published.
-    scales : ndarray, shape (2,)
-        Of their Laplace noise.
-    n : int
-        Public number of records.
-    unit : ColumnUnit
-        Middle and half of the public bounds.
-    """
-
-    values: FloatArray
-    scales: FloatArray
-    n: int
-    unit: ColumnUnit
-
-
-@dataclass(frozen=True)
-class Moments:
-    """Means and variances of the normal laws that sets are drawn from, and the bounds.
-
-    Parameters
-    ----------
-    mean, variance : ndarray, shape (replicates, sets)
-        In units of the data.
-    lower, upper : float
-        Bounds.
-    n : int
-        Records of a set.
-    """
-
-    mean: FloatArray
-    variance: FloatArray
-    lower: float
-    upper: float
-    n: int
-
-
 class NormalMoments(CurveStudy):
     """``pdips study normal-moments``."""
 
     name: ClassVar[str] = "normal-moments"
     title: ClassVar[str] = "Mean and variance from synthetic sets: simulation study 2 of paper 003"
     default_replicates: ClassVar[int] = 5000
-    curves = CURVES
+    labels: ClassVar[dict[str, str]] = {
+        f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", MINUS)
+        for lower in LOWERS
+        for parameter, label in PARAMETERS.items()
+        for n in SIZES
+    }
+    methods: ClassVar[dict[str, Method]] = {
+        "original": Method(label="original data", colour=1),
+        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+        **MODIPS,
+        "moments-as-printed": Method(label="noisy mean and S², normal draws", colour=6),
+        "moments-about-the-middle": Method(label="noisy sums about the midpoint, normal draws", colour=5),
+        "perturbed-histogram-published": Method(label="perturbed histogram (published)", colour=3, dashed=True),
+        "perturbed-histogram": Method(label="perturbed-histogram", colour=3),
+        "sanitizer-on-bins": Method(label="laplace-sanitizer on bins", colour=7),
+        "smoothed-histogram-published": Method(label="smoothed histogram, one set (published)", colour=4, dashed=True),
+        "smoothed-histogram": Method(label="smoothed-histogram, one set", colour=4),
+    }
+    headlines = tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS)
+    families: ClassVar[dict[str, tuple[str, ...]]] = {
+        "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
+        "histograms and moments": (
+            "original",
+            "multiple-synthesis",
+            "moments-as-printed",
+            "moments-about-the-middle",
+            "perturbed-histogram-published",
+            "perturbed-histogram",
+            "sanitizer-on-bins",
+            "smoothed-histogram-published",
+            "smoothed-histogram",
+        ),
+    }
     cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
@@ -183,6 +128,7 @@ class NormalMoments(CurveStudy):
         n, lower, bits = arguments["n"], arguments["lower"], RandomBits(rng)
         drawn = rng.standard_normal((arguments["replicates"], n))
         sample = Sample(np.clip(drawn, lower, UPPER), lower, UPPER, PUBLIC_BINS[n])
+        tables = stacked(sample.x, {"lower": lower, "upper": UPPER, "bins": sample.n_bins})
         rows = measured("original", sample, sample.x[:, None])
         rows += measured("multiple-synthesis", sample, multiple_synthesis(sample, rng))
         for spelled in arguments["epsilons"]:
@@ -190,13 +136,13 @@ class NormalMoments(CurveStudy):
             for method, synthesize in METHODS.items():
                 rows += measured(method, sample, synthesize(sample, epsilon, bits), suffix)
             for method in SHIPPED:
-                rows += measured(method, sample, shipped(method, sample, epsilon, bits), suffix)
+                rows += measured(method, sample, shipped(method, tables, epsilon, bits), suffix)
             rows += modips_rows(sample, epsilon, bits, suffix)
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.2 against the table."""
-        return claims.moments.judge(CurveFigures(table, CURVES))
+        return claims.moments.judge(CurveFigures(table, self.labels))
 
 
 def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") -> list[dict[str, Any]]:
@@ -207,41 +153,56 @@ def measured(method: str, sample: Sample, sets: FloatArray, suffix: str = "") ->
     return _combined(method, sample, estimates(mean, second, fourth, sample.n), suffix)
 
 
-def _combined(method: str, sample: Sample, found: Estimates, suffix: str, rule: Rule = combine) -> list[dict[str, Any]]:
+def _combined(
+    method: str, sample: Sample, found: Estimates, suffix: str, rule: Rule = "sanitized"
+) -> list[dict[str, Any]]:
     case = f"n={sample.n}, lower={sample.lower}"
     return [
         row
         for name, truth in TRUTH.items()
-        for row in summary(f"{method}, {name}, {case}", suffix, rule(*found[name]), truth)
+        for row in summary(f"{method}, {name}, {case}", suffix, combine(*found[name], rule), truth)
     ]
 
 
 def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str) -> list[dict[str, Any]]:
-    """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself."""
-    rng, case = bits.generator(), f"n={sample.n}, lower={sample.lower}"
-    noisy = sanitize(sample.x, sample.lower, sample.upper, epsilon, bits)
-    draws, _ = noise_aware(noisy, rng)
-    made: dict[str, tuple[Moments, Rule]] = {
-        "modips-published": (_published(sample, epsilon, bits), combine),
-        "modips-plug-in": (moments(noisy, plug_in(noisy, N_SETS, rng)), combine),
-        "modips-aware": (moments(noisy, draws[:, :N_SETS]), combine_predictive),
-        "modips-aware-many": (moments(noisy, draws[:, :MANY_SETS]), combine_predictive),
+    """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself; the sets are never held."""
+    rng, n, middle, half = bits.generator(), float(sample.n), (sample.lower + sample.upper) / 2, sample.range / 2
+    noisy, scales = sanitize(sample, epsilon, bits)
+    # made possible as plan.settle does
+    total = np.clip(noisy[:, 0], -n, n)
+    scatter = np.maximum(np.clip(noisy[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
+    plugged = normal_posteriors.plug_in(total, scatter, n, PRIORS, N_SETS, rng)
+    draws, _ = normal_posteriors.noise_aware(noisy, scales, n, PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng)
+
+    def in_units(drawn: FloatArray) -> tuple[FloatArray, FloatArray]:
+        return middle + half * drawn[..., 0], (half * drawn[..., 1]) ** 2
+
+    made: dict[str, tuple[tuple[FloatArray, FloatArray], Rule]] = {
+        "modips-published": (_published(sample, epsilon, bits), "sanitized"),
+        "modips-plug-in": (in_units(plugged), "sanitized"),
+        "modips-aware": (in_units(draws[:, :N_SETS]), "posterior-predictive"),
+        "modips-aware-many": (in_units(draws[:, :MANY_SETS]), "posterior-predictive"),
     }
     rows = []
-    for method, (found, rule) in made.items():
-        rows += _combined(method, sample, estimates_of_sets(found, rng), suffix, rule)
-    for name, interval in posterior_intervals(moments(noisy, draws)).items():
-        rows += interval_summary(f"modips-posterior, {name}, {case}", suffix, interval, TRUTH[name])
+    for method, ((mean, variance), rule) in made.items():
+        laws = np.ascontiguousarray(mean), np.sqrt(variance)
+        found = normal_posteriors.moments_of_sets(*laws, sample.lower, sample.upper, sample.n, rng)
+        rows += _combined(method, sample, estimates(*found, sample.n), suffix, rule)
+    low, high = round(0.025 * (DRAWS - 1)), round(0.975 * (DRAWS - 1))
+    for name, values in zip(TRUTH, in_units(draws), strict=True):
+        ordered = np.partition(values, (low, high), axis=1)
+        row = f"modips-posterior, {name}, n={sample.n}, lower={sample.lower}"
+        interval = values.mean(axis=1), ordered[:, low], ordered[:, high]
+        rows += interval_summary(row, suffix, interval, TRUTH[name])
     return rows
 
 
-def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> Moments:
+def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:
     """Draw the parameters of each set under the prior 1 / sigma^2, noisy moments of its own taken as exact."""
     rng, n = bits.generator(), sample.n
     mean, variance = clamped(sample, *noisy_moments(sample, epsilon, bits))
     drawn = (n - 1) * variance / rng.chisquare(n - 1, variance.shape)
-    centre = mean + np.sqrt(drawn / n) * rng.standard_normal(mean.shape)
-    return Moments(centre, drawn, sample.lower, sample.upper, n)
+    return mean + np.sqrt(drawn / n) * rng.standard_normal(mean.shape), drawn
 
 
 def multiple_synthesis(sample: Sample, rng: np.random.Generator) -> FloatArray:
@@ -304,11 +265,10 @@ def perturbed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> 
     return sets
 
 
-def shipped(method: str, sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
+def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> FloatArray:
     """Release each sample on public bins by a shipped mechanism; return records, shape (replicates, sets, n)."""
     name, settings = SHIPPED[method]
-    column = {"lower": sample.lower, "upper": sample.upper, "bins": sample.n_bins}
-    return release_each(find(name)(epsilon=epsilon, **settings), sample.x, column, bits.generator())
+    return release_each(find(name)(epsilon=epsilon, **settings), tables, bits.generator())
 
 
 def smoothed_published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> FloatArray:
@@ -384,82 +344,26 @@ def _spread_out(sample: Sample, counts: IntArray, rng: np.random.Generator) -> F
     return records.reshape(*counts.shape[:2], sample.n)
 
 
-def sanitize(x: FloatArray, lower: float, upper: float, epsilon: Fraction, bits: RandomBits) -> Noisy:
-    """Sanitize the sums of samples, shape (replicates, n), once, with all of epsilon, as ``modips`` does."""
-    runs, n = x.shape
-    schema = Schema.model_validate({"columns": {"x": {"lower": lower, "upper": upper}}})
+def sanitize(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:
+    """Sanitize the sums of u and u^2, u from -1 to 1 between the bounds, with all of epsilon, as ``modips`` does.
+
+    Returned are (replicates, 2) noisy sums and the (2,) scales of their noise.
+    """
+    schema = Schema.model_validate({"columns": {"x": {"lower": sample.lower, "upper": sample.upper}}})
     statistics: dict[str, Statistic] = {"total": Sums(of="x"), "squares": Products(of=("x", "x"))}
     plan = StatisticPlan(
         schema=schema, neighbours="replace-one", statistics=statistics, budget="optimal", amount=epsilon, law="laplace"
     )
-    unit = unit_of(schema, "x")
-    whole = unit.whole(x.ravel()).reshape(x.shape)
+    whole = unit_of(schema, "x").whole(sample.x.ravel()).reshape(sample.x.shape)
     exact = (whole.sum(axis=1), (whole**2).sum(axis=1))
     one = np.array([part.statistic.unit(schema) for part in plan.parts])
-    noisy = [sums + part.noise(runs, bits)[:, 0] for sums, part in zip(exact, plan.parts, strict=True)]
-    scales = np.array([float(part.scale) for part in plan.parts]) * one
-    return Noisy(np.stack(noisy, axis=1) * one, scales, n, unit)
-
-
-def settled(noisy: Noisy) -> tuple[FloatArray, FloatArray]:
-    """Return sums, and sums of squares about the mean, made possible as ``plan.settle`` does."""
-    n = noisy.n
-    total = np.clip(noisy.values[:, 0], -n, n)
-    scatter = np.maximum(np.clip(noisy.values[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
-    return total, scatter
-
-
-def plug_in(noisy: Noisy, n_draws: int, rng: np.random.Generator) -> FloatArray:
-    """Draw (mean, standard deviation) in units of u, noise ignored; shape (replicates, draws, 2)."""
-    found: FloatArray = normal_posteriors.plug_in(*settled(noisy), float(noisy.n), PRIORS, n_draws, rng)
-    return found
-
-
-def noise_aware(noisy: Noisy, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
-    """Draw (mean, standard deviation) in units of u, (replicates, ``DRAWS``, 2), and say what proposals were worth."""
-    found: tuple[FloatArray, FloatArray] = normal_posteriors.noise_aware(
-        noisy.values, noisy.scales, float(noisy.n), PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng
-    )
-    return found
-
-
-def moments(noisy: Noisy, draws: FloatArray) -> Moments:
-    """Return draws in units of the data."""
-    unit = noisy.unit
-    lower, upper = unit.bounds
-    return Moments(unit.middle + unit.half * draws[..., 0], (unit.half * draws[..., 1]) ** 2, lower, upper, noisy.n)
-
-
-def estimates_of_sets(found: Moments, rng: np.random.Generator) -> Mapping[str, tuple[FloatArray, FloatArray]]:
-    """Draw a set at each draw, and return what the analyst estimates: by parameter, value and squared standard error.
-
-    The sets are never held.
-    """
-    mean, sd = np.ascontiguousarray(found.mean), np.sqrt(found.variance)
-    return estimates(*normal_posteriors.moments_of_sets(mean, sd, found.lower, found.upper, found.n, rng), found.n)
+    noisy = [sums + part.noise(len(sums), bits)[:, 0] for sums, part in zip(exact, plan.parts, strict=True)]
+    return np.stack(noisy, axis=1) * one, np.array([float(part.scale) for part in plan.parts]) * one
 
 
 def estimates(first: Any, second: Any, fourth: Any, n: int) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Return estimates of mean and variance with their squared standard errors, as in section 4.2.
-
-    Parameters
-    ----------
-    first, second, fourth : ndarray
-        Means of sets, and moments about them, divisor n.
-    n : int
-        Records of a set.
-    """
+    """Return estimates of mean and variance with their squared standard errors, as in section 4.2."""
     variance = second * n / (n - 1)
     kurtosis = np.divide(fourth, second**2, out=np.full(first.shape, 3.0), where=second > 0) - 3
     spread = variance**2 * np.maximum(2 / (n - 1) + kurtosis / n, 0)
     return {"mu": (first, variance / n), "s2": (variance, spread)}
-
-
-def posterior_intervals(found: Moments) -> dict[str, tuple[FloatArray, FloatArray, FloatArray]]:
-    """Return by parameter the mean of posterior draws and the ends of their central 95 %."""
-    low, high = round(0.025 * (found.mean.shape[1] - 1)), round(0.975 * (found.mean.shape[1] - 1))
-    intervals = {}
-    for name, values in (("mu", found.mean), ("s2", found.variance)):
-        ordered = np.partition(values, (low, high), axis=1)
-        intervals[name] = (values.mean(axis=1), ordered[:, low], ordered[:, high])
-    return intervals

@@ -15,24 +15,7 @@ PROPOSALS = 2**18
 def moments_of_sets(
     mean: FloatArray, sd: FloatArray, lower: float, upper: float, n: int, rng: np.random.Generator
 ) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Draw normal sets, move what is out of bounds to them, and return what an analyst needs of each.
-
-    Parameters
-    ----------
-    mean, sd : ndarray, shape (replicates, sets)
-        Of the normal law of each set.
-    lower, upper : float
-        Bounds.
-    n : int
-        Records of a set.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Returns
-    -------
-    tuple of ndarray, shape (replicates, sets)
-        Mean, second and fourth moment about it (divisor n).
-    """
+    """Draw normal sets, move what is out of bounds to them, and return what an analyst needs of each."""
     first, second, fourth = np.empty(mean.shape), np.empty(mean.shape), np.empty(mean.shape)
     for i in range(mean.shape[0]):
         for j in range(mean.shape[1]):
@@ -77,8 +60,6 @@ def propose(
 ) -> None:
     """Fill in proposals (sum, standard deviation) and their log weights for one pair of noisy statistics.
 
-    Notes
-    -----
     Unknown are the sum T, the sum of squares about the mean Q and the standard deviation s; the mean is integrated out,
     so T ~ N(0, n s^2 + n^2 tau^2). T comes with equal odds from its noise about the noisy sum, or from a normal law
     like its prior; then (Q, s) from the noise about what the noisy squares leave for Q, above 0, with s given Q under a
@@ -143,34 +124,7 @@ def noise_aware(
     least: float,
     rng: np.random.Generator,
 ) -> tuple[FloatArray, FloatArray]:
-    """Draw means and standard deviations given noisy statistics, for each of many pairs of them.
-
-    Parameters
-    ----------
-    noisy : ndarray, shape (replicates, 2)
-        Noisy sums of u and of u^2.
-    scales : ndarray, shape (2,)
-        Of their Laplace noise.
-    n : float
-        Number of records.
-    priors : ndarray, shape (2,)
-        Standard deviation of the normal prior of the mean, scale of the half-normal one of the standard deviation.
-    n_draws : int
-        Draws for each replicate: resampled by weight, so equal ones among them show that proposals were few.
-    proposals : int
-        Proposals for each replicate.
-    least : float
-        Four times as many proposals, and again, until they are worth this many independent ones, or ``PROPOSALS``.
-    rng : numpy.random.Generator
-        Randomness.
-
-    Returns
-    -------
-    ndarray, shape (replicates, n_draws, 2)
-        Mean and standard deviation, in units of u.
-    ndarray, shape (replicates,)
-        How many independent draws the proposals are worth: the square of the sum of weights over the sum of squares.
-    """
+    """Draw means and standard deviations given noisy statistics, for each of many pairs of them."""
     draws, worth = np.empty((len(noisy), n_draws, 2)), np.empty(len(noisy))
     for i in range(len(noisy)):
         size = proposals
@@ -195,20 +149,6 @@ def plug_in(
 ) -> FloatArray:
     """Draw means and standard deviations given sums and sums of squares about the mean that are taken as exact.
 
-    Parameters
-    ----------
-    total, scatter : ndarray, shape (replicates,)
-        Sums of u, and sums of squares of u about its mean, above 0.
-    n, priors, n_draws, rng
-        As in :func:`noise_aware`.
-
-    Returns
-    -------
-    ndarray, shape (replicates, n_draws, 2)
-        Mean and standard deviation: exact draws, by rejection.
-
-    Notes
-    -----
     s given the scatter under a flat prior is accepted with probability proportional to its prior times N(T; 0, v),
     v = n s^2 + (n tau)^2, which is largest at v = T^2, or at the least v if that is more.
     """

@@ -46,22 +46,7 @@ PAPER_SENSITIVITY = theorem_sensitivity(1, 80, 9, 9)
 
 
 def minimiser(x: FloatArray, y: FloatArray, cost: float) -> FloatArray:
-    """Return the weights of a linear support vector machine without intercept.
-
-    Parameters
-    ----------
-    x : ndarray, shape (records, features)
-        Features.
-    y : ndarray, shape (records,)
-        Labels, -1 or 1.
-    cost : float
-        Of a unit of hinge loss of one record: C / n of the theorem, C of scikit-learn.
-
-    Returns
-    -------
-    ndarray, shape (features,)
-        At most sqrt(2 gap) = 4.5e-5 from the exact minimiser in l2, by strong convexity.
-    """
+    """Return the weights of a linear support vector machine without intercept."""
     weights = _fit(np.ascontiguousarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64), float(cost), GAP)
     return np.asarray(weights, dtype=np.float64)
 
@@ -80,31 +65,6 @@ def steps_sensitivity(cost: Fraction, n_features: int) -> int:
 def sound(x: FloatArray, y: FloatArray, cost: Number, epsilon: Number, bits: RandomBits) -> FloatArray:
     """Release the weights of a support vector machine, epsilon-private when one record is replaced.
 
-    Parameters
-    ----------
-    x : ndarray, shape (records, features)
-        Features within [-1, 1] by their public bounds.
-    y : ndarray, shape (records,)
-        Labels, -1 or 1.
-    cost : int, float, str or Fraction
-        Of a unit of hinge loss of one record, public.
-    epsilon : int, float, str or Fraction
-        Privacy loss in nats.
-    bits : RandomBits
-        Source of uniform bits.
-
-    Returns
-    -------
-    ndarray, shape (features + 1,)
-        Weights; the last is that of a constant 1, which stands for the intercept and is regularised as they are.
-
-    Raises
-    ------
-    InputError
-        If a feature is outside of [-1, 1], a label isn't -1 or 1, or a setting isn't above 0.
-
-    Notes
-    -----
     Neighbours: replace-one, n public. Sensitivity: :func:`steps_sensitivity`, from the module's notes. Guarantee: pure,
     by exact discrete Laplace noise on whole steps. Not covered: that the time a fit takes depends on the records.
     """
@@ -120,18 +80,7 @@ def sound(x: FloatArray, y: FloatArray, cost: Number, epsilon: Number, bits: Ran
 
 
 def printed(x: FloatArray, y: FloatArray, epsilon: Number, bits: RandomBits) -> FloatArray:
-    """Release weights as paper 003 does. No guarantee: see the module's notes.
-
-    Parameters
-    ----------
-    x, y, epsilon, bits
-        As for :func:`sound`.
-
-    Returns
-    -------
-    ndarray, shape (features + 1,)
-        Weights at cost 1 a record with Laplace noise of scale 1.35 / epsilon, and the intercept as it is.
-    """
+    """Release weights as paper 003 does. No guarantee: see the module's notes."""
     from sklearn.svm import SVC
 
     scale = Fraction(PAPER_SENSITIVITY).limit_denominator(1000) / GRID / exact(epsilon, "epsilon")

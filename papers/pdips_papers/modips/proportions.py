@@ -12,18 +12,19 @@ from numpy.typing import NDArray
 from scipy import optimize, special, stats
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.data.table import Table
+from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.registry import find
-from pdips_papers.harness.batch import release_each
-from pdips_papers.harness.curves import CurveFigures, Curves, CurveStudy, Method, suffix_of
-from pdips_papers.harness.measures import combine, combine_predictive, interval_summary, summary
+from pdips_papers.harness.batch import release_each, stacked
+from pdips_papers.harness.curves import CurveFigures, CurveStudy, Method, suffix_of
+from pdips_papers.harness.measures import combine, interval_summary, summary
 from pdips_papers.harness.study import Finding
 from pdips_papers.modips import claims
 from pdips_papers.modips.claims import MODIPS
 
 type Floats = NDArray[np.floating[Any]]
-type Rule = Callable[[FloatArray, FloatArray], tuple[FloatArray, FloatArray]]
 
 SIZES, PROPORTIONS = (40, 100, 1000), (0.1, 0.25, 0.5)
 RECORDS_A_BATCH, MOST_REPLICATES = 200_000, 1000
@@ -31,35 +32,6 @@ N_SETS, MANY_SETS = 5, 100
 PRIOR = 1 / 3
 GRID = 4001
 
-CURVES = Curves(
-    cases={f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS},
-    methods={
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        **MODIPS,
-        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
-        "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
-        "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
-        "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
-        "laplace-redrawn": Method(label="Laplace, re-drawn, repaired", colour=4),
-        "multinomial-dirichlet": Method(label="multinomial-dirichlet", colour=5),
-        "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
-    },
-    headlines=("n=40, pi=0.25", "n=1000, pi=0.25"),
-    groups={
-        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
-        "histograms and priors": (
-            "original",
-            "multiple-synthesis",
-            "laplace-one-count",
-            "laplace-both-counts",
-            "laplace-redrawn-published",
-            "laplace-redrawn",
-            "multinomial-dirichlet",
-            "mcclure-reiter",
-        ),
-    },
-)
 
 SHIPPED: dict[str, tuple[str, dict[str, Any]]] = {
     "laplace-both-counts": ("laplace-sanitizer", {"n_sets": N_SETS, "split": "per-set"}),
@@ -75,7 +47,35 @@ class Proportions(CurveStudy):
     name: ClassVar[str] = "proportions"
     title: ClassVar[str] = "A proportion from synthetic sets: simulation study 1 of paper 003"
     default_replicates: ClassVar[int] = 5000
-    curves = CURVES
+    labels: ClassVar[dict[str, str]] = {
+        f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS
+    }
+    methods: ClassVar[dict[str, Method]] = {
+        "original": Method(label="original data", colour=1),
+        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+        **MODIPS,
+        "modips-test": Method(label="modips, test of the noisy count inverted", colour=2, dashed=True),
+        "laplace-one-count": Method(label="Laplace sanitizer on one count (as printed)", colour=3),
+        "laplace-both-counts": Method(label="laplace-sanitizer (both counts)", colour=7),
+        "laplace-redrawn-published": Method(label="Laplace, re-drawn into [0, n] (published)", colour=4, dashed=True),
+        "laplace-redrawn": Method(label="Laplace, re-drawn, repaired", colour=4),
+        "multinomial-dirichlet": Method(label="multinomial-dirichlet", colour=5),
+        "mcclure-reiter": Method(label="mcclure-reiter, one set", colour=6),
+    }
+    headlines = ("n=40, pi=0.25", "n=1000, pi=0.25")
+    families: ClassVar[dict[str, tuple[str, ...]]] = {
+        "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
+        "histograms and priors": (
+            "original",
+            "multiple-synthesis",
+            "laplace-one-count",
+            "laplace-both-counts",
+            "laplace-redrawn-published",
+            "laplace-redrawn",
+            "multinomial-dirichlet",
+            "mcclure-reiter",
+        ),
+    }
     cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
@@ -87,6 +87,7 @@ class Proportions(CurveStudy):
         rng = np.random.default_rng(seed)
         n, pi, bits = arguments["n"], arguments["pi"], RandomBits(rng)
         counts = rng.binomial(n, pi, arguments["replicates"]).astype(np.int64)
+        tables = stacked((np.arange(n) < counts[:, None]).astype(np.float64), {"levels": [0, 1]})
 
         rows = measured("original", counts[:, None], n, pi)
         rows += measured("multiple-synthesis", multiple_synthesis(counts, n, bits), n, pi)
@@ -95,28 +96,27 @@ class Proportions(CurveStudy):
             for method, synthesize in METHODS.items():
                 rows += measured(method, synthesize(counts, n, epsilon, bits), n, pi, suffix)
             for method in SHIPPED:
-                rows += measured(method, shipped(method, counts, n, epsilon, bits), n, pi, suffix)
+                rows += measured(method, shipped(method, tables, epsilon, bits), n, pi, suffix)
             rows += noise_aware(counts, n, pi, epsilon, bits, suffix)
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.1 against the table."""
-        return claims.proportions.judge(CurveFigures(table, CURVES))
+        return claims.proportions.judge(CurveFigures(table, self.labels))
 
 
 def measured(
-    method: str, ones: IntArray, n: int, pi: float, suffix: str = "", *, rule: Rule = combine
+    method: str, ones: IntArray, n: int, pi: float, suffix: str = "", *, rule: Rule = "sanitized"
 ) -> list[dict[str, Any]]:
     """Estimate the proportion from the ones in synthetic sets, shape (replicates, sets), as section 4.1 does."""
     share = ones / n
-    return summary(f"{method}, n={n}, pi={pi:g}", suffix, rule(share, share * (1 - share) / n), pi)
+    return summary(f"{method}, n={n}, pi={pi:g}", suffix, combine(share, share * (1 - share) / n, rule), pi)
 
 
-def shipped(method: str, counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Release tables with these counts of ones by a shipped mechanism; return ones by replicate and set."""
+def shipped(method: str, tables: Table, epsilon: Fraction, bits: RandomBits) -> IntArray:
+    """Release tables by a shipped mechanism; return ones by replicate and set."""
     name, settings = SHIPPED[method]
-    records = (np.arange(n) < counts[:, None]).astype(np.float64)
-    made = release_each(find(name)(epsilon=epsilon, **settings), records, {"levels": [0, 1]}, bits.generator())
+    made = release_each(find(name)(epsilon=epsilon, **settings), tables, bits.generator())
     return np.asarray(made.sum(axis=2), dtype=np.int64)
 
 
@@ -127,8 +127,8 @@ def noise_aware(
     noisy, rng, posteriors = noisy_counts(counts, epsilon, bits), bits.generator(), Posteriors(n, epsilon)
     rows = []
     for name, n_sets in (("modips-aware", N_SETS), ("modips-aware-many", MANY_SETS)):
-        sets = aware_sets(posteriors, noisy, n_sets, rng)
-        rows += measured(name, sets, n, pi, suffix, rule=combine_predictive)
+        sets = rng.binomial(n, posteriors.draw(noisy, n_sets, rng)).astype(np.int64)
+        rows += measured(name, sets, n, pi, suffix, rule="posterior-predictive")
     intervals = {"modips-posterior": posteriors.interval(noisy), "modips-test": inverted(noisy, n, epsilon)}
     for name, found in intervals.items():
         rows += interval_summary(f"{name}, n={n}, pi={pi:g}", suffix, found, pi)
@@ -136,13 +136,8 @@ def noise_aware(
 
 
 def multiple_synthesis(counts: IntArray, n: int, bits: RandomBits) -> IntArray:
-    """Draw counts of ones in each set from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy.
-
-    Returns
-    -------
-    ndarray of int64, shape (replicates, sets)
-    """
-    return _beta_binomial(counts[:, None] + PRIOR, n - counts[:, None] + PRIOR, n, N_SETS, bits.generator())
+    """Draw sets, (replicates, sets), from the posterior predictive law under a Beta(1/3, 1/3) prior; no privacy."""
+    return _sets(counts[:, None], n, bits)
 
 
 def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
@@ -150,22 +145,15 @@ def one_count(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> 
 
     Replacing a record changes the count by 1 at most, and the other count is n less it: sound as printed.
     """
-    ones: IntArray = np.clip(counts[:, None] + _noise(N_SETS / epsilon, counts, bits), 0, n)
-    return ones
-
-
-def redrawn_published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw the noise on the count of ones again until it falls into [0, n], at the scale printed.
-
-    The true loss of a set is e + log(2 - exp(-e)) for e = epsilon / m.
-    """
-    return _redrawn(counts, n, N_SETS / epsilon, bits)
+    noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
+    return np.asarray(np.clip(counts[:, None] + noise, 0, n))
 
 
 def redrawn(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw again until in [0, n], at the scale b with 1 / b + log(2 - exp(-1 / b)) = epsilon / m.
 
-    Proof: ``docs/proofs/modips.md``, section 4.
+    The published scale m / epsilon spends e + log(2 - exp(-e)) for e = epsilon / m. Proof: ``docs/proofs/modips.md``,
+    section 4.
     """
     return _redrawn(counts, n, repaired_scale(epsilon / N_SETS), bits)
 
@@ -181,27 +169,20 @@ def repaired_scale(epsilon: Fraction) -> Fraction:
 
 
 def published(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
-    """Draw each set from the posterior given a noisy count of its own, of scale m / epsilon and clamped, as if exact.
-
-    Returns
-    -------
-    ndarray of int64, shape (replicates, sets)
-        Ones in each set.
-    """
-    noise = discrete_laplace(N_SETS / epsilon, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
-    return _sets(np.clip(counts[:, None] + noise, 0, n), n, N_SETS, bits)
+    """Draw each set from the posterior given a noisy count of its own (scale m / epsilon, clamped), as if exact."""
+    return _sets(one_count(counts, n, epsilon, bits), n, bits)
 
 
 def plug_in(counts: IntArray, n: int, epsilon: Fraction, bits: RandomBits) -> IntArray:
     """Draw all sets from the posterior given one noisy count, of scale 1 / epsilon and clamped, as if exact."""
-    return _sets(np.clip(noisy_counts(counts, epsilon, bits), 0, n)[:, None], n, N_SETS, bits)
+    return _sets(np.clip(noisy_counts(counts, epsilon, bits), 0, n)[:, None], n, bits)
 
 
 METHODS: dict[str, Callable[[IntArray, int, Fraction, RandomBits], IntArray]] = {
     "modips-published": published,
     "modips-plug-in": plug_in,
     "laplace-one-count": one_count,
-    "laplace-redrawn-published": redrawn_published,
+    "laplace-redrawn-published": lambda counts, n, epsilon, bits: _redrawn(counts, n, N_SETS / epsilon, bits),
     "laplace-redrawn": redrawn,
 }
 """Each takes the counts of ones by replicate, n, the total epsilon and bits; returns ones by replicate and set."""
@@ -218,13 +199,6 @@ class Posteriors:
 
     The true count k of n has the law BetaBinomial(n, 1/3, 1/3) times exp(-epsilon abs(noisy - k)); given it, the
     proportion is Beta(k + 1/3, n - k + 1/3). Noisy counts beyond 0 or n say the same as those bounds.
-
-    Parameters
-    ----------
-    n : int
-        Records.
-    epsilon : Fraction
-        Of the one sanitization.
     """
 
     def __init__(self, n: int, epsilon: Fraction) -> None:
@@ -264,15 +238,6 @@ def inverted(
 
     The noisy count is binomial plus discrete Laplace noise; a proportion is rejected where the probability of less than
     the noisy count plus half of that of the same (mid-p) is in a tail.
-
-    Parameters
-    ----------
-    noisy : ndarray, shape (replicates,)
-        Noisy counts.
-    n, epsilon
-        Records, and the loss of the one sanitization.
-    level : float
-        Of the interval.
     """
     shares, laws = _binomials(n)
     value, place = np.unique(noisy, return_inverse=True)
@@ -300,19 +265,10 @@ def _beta_laws(n: int) -> tuple[FloatArray, FloatArray]:
     return shares, special.betainc(known + PRIOR, n - known + PRIOR, shares)
 
 
-def aware_sets(posteriors: Posteriors, noisy: IntArray, n_sets: int, rng: np.random.Generator) -> IntArray:
-    """Draw sets, each at a posterior draw of its own; shape (replicates, sets)."""
-    return rng.binomial(posteriors.n, posteriors.draw(noisy, n_sets, rng)).astype(np.int64)
-
-
-def _sets(used: IntArray, n: int, n_sets: int, bits: RandomBits) -> IntArray:
+def _sets(used: IntArray, n: int, bits: RandomBits) -> IntArray:
     rng = bits.generator()
-    share = rng.beta(PRIOR + used, PRIOR + n - used, (len(used), n_sets))
+    share = rng.beta(PRIOR + used, PRIOR + n - used, (len(used), N_SETS))
     return rng.binomial(n, share).astype(np.int64)
-
-
-def _noise(scale: Fraction, counts: IntArray, bits: RandomBits) -> IntArray:
-    return discrete_laplace(scale, len(counts) * N_SETS, bits).reshape(len(counts), N_SETS)
 
 
 def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> IntArray:
@@ -324,10 +280,3 @@ def _redrawn(counts: IntArray, n: int, scale: Fraction, bits: RandomBits) -> Int
         found[waiting[inside]] = drawn[inside]
         waiting = waiting[~inside]
     return found.reshape(len(counts), N_SETS)
-
-
-def _beta_binomial(
-    a: NDArray[np.floating[Any]], b: NDArray[np.floating[Any]], n: int, n_sets: int, rng: np.random.Generator
-) -> IntArray:
-    share = rng.beta(np.broadcast_to(a, (len(a), n_sets)), np.broadcast_to(b, (len(b), n_sets)))
-    return rng.binomial(n, share).astype(np.int64)

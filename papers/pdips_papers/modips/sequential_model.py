@@ -1,6 +1,5 @@
 """The sequential logistic model of simulation 4 of paper 003 (SLOMAG): designs, coefficients, draws, Firth's fits."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -26,25 +25,15 @@ ONE_CELL = Bounds(np.zeros((1, 2)), np.array([HALF, HALF]))
 TOLERANCE_OF_FIRTH = 1e-4
 """Largest step and score at the end of a fit by Firth's method, the defaults of firthmodels."""
 
+MOST_STEPS, MOST_HALVINGS, LONGEST_STEP = 50, 25, 5.0
+
 FLAT = Fraction(1, 10**6)
 """Precision of a prior that is flat for all that n = 1,000 records can tell."""
 
 
 @dataclass(frozen=True)
 class Regression:
-    """One regression of the sequence.
-
-    Parameters
-    ----------
-    outcome : int
-        Number of the categorical variable, from 0.
-    p : int
-        Number of predictors: the first of 1, z1, z2, w1, w2.
-    classes : int
-        Levels of the outcome; the first is the baseline.
-    truth : ndarray, shape (classes - 1, p)
-        Coefficients of section 4.3.2.
-    """
+    """A regression of one categorical variable on the first p of 1, z1, z2, w1, w2; ``truth`` has a row a class."""
 
     outcome: int
     p: int
@@ -103,12 +92,7 @@ def true_coefficients(regression: Regression, x: FloatArray) -> FloatArray:
 
 
 def exact_draws(data: Records, regression: Regression, strength: Fraction, rng: np.random.Generator) -> FloatArray:
-    """Draw ``N_SETS`` coefficient vectors of predictors in the unit ball from their posterior under N(0, 1 / strength).
-
-    Returns
-    -------
-    ndarray, shape (replicates, sets, d)
-    """
+    """Draw ``N_SETS`` coefficients of predictors in the unit ball, (replicates, sets, d), under N(0, 1 / strength)."""
     w = levels(data.cell[:, 0])
     x = design(data.z[:, 0], w)[..., : regression.p] * regression.unit
     ones = np.ones(data.n, dtype=np.int64)
@@ -144,21 +128,7 @@ def plug_in(modes: list[FloatArray], strength: float, rng: np.random.Generator) 
 
 
 def information(x: FloatArray, beta: FloatArray, strength: float) -> FloatArray:
-    """Return the information about coefficients that each design holds, with that of the prior.
-
-    Parameters
-    ----------
-    x : ndarray, shape (sets, n, p)
-        Designs.
-    beta : ndarray, shape (sets, d)
-        Coefficients, class by class.
-    strength : float
-        Precision of the prior.
-
-    Returns
-    -------
-    ndarray, shape (sets, d, d)
-    """
+    """Return the information about coefficients that each design holds, with that of the prior."""
     p, d = x.shape[2], beta.shape[1]
     score = np.einsum("snp,scp->snc", x, beta.reshape(len(beta), -1, p))
     largest = np.maximum(score.max(axis=-1, keepdims=True), 0)
@@ -180,13 +150,7 @@ def in_units(beta: FloatArray, regression: Regression) -> FloatArray:
 
 
 def firth_estimates(sets: Records) -> dict[str, tuple[FloatArray, FloatArray]]:
-    """Estimate beta_1 to beta_4 in each set by Firth's logistic regressions, level by level against the baseline.
-
-    Returns
-    -------
-    dict of str to pair of ndarray, shape (replicates, sets, p)
-        Estimates and squared standard errors, by "1" to "4"; NaN where there is no fit.
-    """
+    """Estimate beta_1 to beta_4 in each set by Firth's logistic regressions, level by level against the baseline."""
     shape = sets.cell.shape[:2]
     w = [column.reshape(-1, sets.n) for column in levels(sets.cell)]
     x = design(sets.z.reshape(-1, sets.n, 2), w)
@@ -200,171 +164,61 @@ def firth_estimates(sets: Records) -> dict[str, tuple[FloatArray, FloatArray]]:
     return found
 
 
+def firth(x: FloatArray, y: IntArray, p: int, tolerance: float) -> tuple[FloatArray, FloatArray]:
+    """Fit logistic regressions by Firth's penalised likelihood; (sets, p) estimates and squared standard errors.
+
+    Designs ``x``, shape (sets, n, columns), have the intercept first and ``p`` columns in use; outcomes ``y`` are 0 and
+    1, below 0 for records to leave out. NaN where an outcome has one value only, columns depend on each other, or
+    ``MOST_STEPS`` steps don't do.
+    """
+    found = np.full((2, len(x), p), np.nan)
+    for place, (rows, outcome) in enumerate(zip(x, y, strict=True)):
+        kept = outcome >= 0
+        if 0 < outcome[kept].sum() < kept.sum():
+            found[:, place] = _climb(np.ascontiguousarray(rows[kept, :p]), outcome[kept], tolerance)
+    return found[0], found[1]
+
+
 # compiled
 
-MOST_STEPS, MOST_HALVINGS, LONGEST_STEP = 50, 25, 5.0
-
 
 @numba.njit(cache=True, error_model="numpy")
-def _factor(matrix: FloatArray) -> tuple[FloatArray, float, bool]:
-    """Return the lower Cholesky factor, the log determinant, and whether there are both."""
-    d, log_det = len(matrix), 0.0
-    lower = np.zeros((d, d))
-    for i in range(d):
-        for j in range(i + 1):
-            total = matrix[i, j]
-            for k in range(j):
-                total -= lower[i, k] * lower[j, k]
-            if i > j:
-                lower[i, j] = total / lower[j, j]
-            elif total > 1e-9 * matrix[i, i]:
-                lower[i, i] = math.sqrt(total)
-                log_det += math.log(total)
-            else:
-                return lower, 0.0, False
-    return lower, log_det, True
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _solve(lower: FloatArray, right: FloatArray) -> FloatArray:
-    """Solve L L' x = right."""
-    d = len(right)
-    x = right.copy()
-    for i in range(d):
-        for k in range(i):
-            x[i] -= lower[i, k] * x[k]
-        x[i] /= lower[i, i]
-    for i in range(d - 1, -1, -1):
-        for k in range(i + 1, d):
-            x[i] -= lower[k, i] * x[k]
-        x[i] /= lower[i, i]
-    return x
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _inverse(lower: FloatArray) -> FloatArray:
-    d = len(lower)
-    found = np.zeros((d, d))
-    for j in range(d):
-        unit = np.zeros(d)
-        unit[j] = 1.0
-        found[:, j] = _solve(lower, unit)
-    return found
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _firth_pass(
-    x: FloatArray, y: IntArray, beta: FloatArray, chance: FloatArray
-) -> tuple[float, FloatArray, FloatArray, bool]:
-    """Return the penalised log-likelihood, its score, the factor of the information, and whether there is one."""
-    n, p = x.shape[0], len(beta)
-    value, information, score = 0.0, np.zeros((p, p)), np.zeros(p)
-    for i in range(n):
-        if y[i] < 0:
-            continue
-        eta = 0.0
-        for j in range(p):
-            eta += x[i, j] * beta[j]
-        sign = eta if y[i] == 1 else -eta
-        value += min(sign, 0.0) - math.log1p(math.exp(-abs(sign)))
-        chance[i] = 1.0 / (1.0 + math.exp(-eta))
-        weight = chance[i] * (1.0 - chance[i])
-        for j in range(p):
-            for k in range(j + 1):
-                information[j, k] += weight * x[i, j] * x[i, k]
-    lower, log_det, good = _factor(information)
-    if not good:
-        return value, score, lower, False
-    inverse = _inverse(lower)
-    for i in range(n):
-        if y[i] < 0:
-            continue
-        leverage = _leverage(x[i], inverse, chance[i])
-        residual = y[i] - chance[i] + leverage * (0.5 - chance[i])
-        for j in range(p):
-            score[j] += x[i, j] * residual
-    return value + 0.5 * log_det, score, lower, True
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _leverage(row: FloatArray, inverse: FloatArray, chance: float) -> float:
-    total = 0.0
-    for j in range(len(inverse)):
-        total += row[j] * row[j] * inverse[j, j]
-        for k in range(j):
-            total += 2.0 * row[j] * row[k] * inverse[j, k]
-    return total * chance * (1.0 - chance)
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _firth_errors(x: FloatArray, y: IntArray, chance: FloatArray, lower: FloatArray) -> FloatArray:
-    """Return squared standard errors from the information augmented by the correction, as firthmodels has them."""
-    p, inverse = len(lower), _inverse(lower)
-    information = np.zeros((p, p))
-    for i in range(len(y)):
-        if y[i] >= 0:
-            weight = (1.0 + _leverage(x[i], inverse, chance[i])) * chance[i] * (1.0 - chance[i])
-            for j in range(p):
-                for k in range(j + 1):
-                    information[j, k] += weight * x[i, j] * x[i, k]
-    factor, _, good = _factor(information)
-    found = np.full(p, np.nan)
-    if good:
-        whole = _inverse(factor)
-        for j in range(p):
-            found[j] = whole[j, j]
-    return found
-
-
-@numba.njit(cache=True, error_model="numpy")
-def _firth(x: FloatArray, y: IntArray, beta: FloatArray, tolerance: float) -> tuple[FloatArray, bool]:
-    """Climb from ``beta``, which becomes the estimate; return squared standard errors and whether the climb ended."""
-    p, chance = len(beta), np.zeros(len(y))
-    value, score, lower, good = _firth_pass(x, y, beta, chance)
+def _climb(x: FloatArray, y: IntArray, tolerance: float) -> FloatArray:
+    """Return estimates, and squared standard errors from the information augmented by the correction."""
+    beta, found = np.zeros(x.shape[1]), np.full((2, x.shape[1]), np.nan)
+    value, score, inverse, weights = _penalised(x, y, beta)
     for _ in range(MOST_STEPS):
-        if not good:
+        if np.isnan(value):
             break
-        step = _solve(lower, score)
+        step = inverse @ score
         longest = np.abs(step).max()
         if np.abs(score).max() < tolerance and longest < tolerance:
-            return _firth_errors(x, y, chance, lower), True
-        if longest > LONGEST_STEP:
-            step *= LONGEST_STEP / longest
+            found[0], found[1] = beta, np.diag(np.linalg.inv(x.T @ (x * weights)))
+            break
+        step *= min(1.0, LONGEST_STEP / longest)
         for _halving in range(MOST_HALVINGS):
-            tried, score_there, lower_there, good = _firth_pass(x, y, beta + step, chance)
-            if good and tried >= value - 1e-9 * abs(value):
+            tried, score, inverse, weights = _penalised(x, y, beta + step)
+            if tried >= value - 1e-9 * abs(value):
                 break
             step *= 0.5
-        beta += step
-        value, score, lower = tried, score_there, lower_there
-    return np.full(p, np.nan), False
+        beta, value = beta + step, tried
+    return found
 
 
 @numba.njit(cache=True, error_model="numpy")
-def firth(x: FloatArray, y: IntArray, p: int, tolerance: float) -> tuple[FloatArray, FloatArray]:
-    """Fit logistic regressions by Firth's penalised likelihood.
-
-    Parameters
-    ----------
-    x : ndarray, shape (sets, n, columns)
-        Designs, the intercept first.
-    y : ndarray of int64, shape (sets, n)
-        Outcomes 0 and 1; below 0 for records to leave out.
-    p : int
-        Number of columns of the design that are used.
-    tolerance : float
-        Largest step and score at the end.
-
-    Returns
-    -------
-    estimates, squared_errors : ndarray, shape (sets, p)
-        NaN where an outcome has one value only, columns depend on each other, or 50 steps don't do.
-    """
-    estimates, errors = np.full((len(x), p), np.nan), np.full((len(x), p), np.nan)
-    for s in range(len(x)):
-        if (y[s] == 0).any() and (y[s] == 1).any():
-            beta = np.zeros(p)
-            found, good = _firth(x[s], y[s], beta, tolerance)
-            if good:
-                estimates[s], errors[s] = beta, found
-    return estimates, errors
+def _penalised(x: FloatArray, y: IntArray, beta: FloatArray) -> tuple[float, FloatArray, FloatArray, FloatArray]:
+    """Return the penalised log-likelihood (NaN if columns depend), its score, the inverse information and weights."""
+    eta = x @ beta
+    chance = 1.0 / (1.0 + np.exp(-eta))
+    weighted = x * (chance * (1.0 - chance)).reshape(-1, 1)
+    information = x.T @ weighted
+    size = np.sqrt(np.diag(information))
+    if size.min() <= 0.0 or np.linalg.eigvalsh(information / np.outer(size, size))[0] <= 1e-9:
+        return np.nan, beta, information, weighted
+    inverse = np.ascontiguousarray(np.linalg.inv(information))
+    leverage = ((weighted @ inverse) * x).sum(axis=1)
+    score = x.T @ (y - chance + leverage * (0.5 - chance))
+    away = np.where(y == 1, -eta, eta)
+    loss = np.maximum(away, 0.0) + np.log1p(np.exp(-np.abs(away)))
+    weights = ((1.0 + leverage) * chance * (1.0 - chance)).reshape(-1, 1)
+    return np.linalg.slogdet(information)[1] / 2 - loss.sum(), score, inverse, weights

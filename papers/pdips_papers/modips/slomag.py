@@ -13,6 +13,7 @@ import pandas as pd
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
+from pdips.inference import Rule
 from pdips.privacy.loss import positive
 from pdips.privacy.noise import RandomBits
 from pdips.statistics.logistic import Logistic
@@ -20,22 +21,8 @@ from pdips.statistics.plan import StatisticPlan
 from pdips.statistics.statistic import Products, Statistic, Sums
 from pdips_papers.harness.curves import Method, short, suffix_of
 from pdips_papers.harness.study import FAILS, HOLDS, PARTLY, Claims, Finding, Said
+from pdips_papers.modips import cell_estimates as cells
 from pdips_papers.modips import location_model, sequential_model
-from pdips_papers.modips.cell_estimates import (
-    LABELS,
-    WITHOUT,
-    AverageFigures,
-    Combining,
-    GroupedStudy,
-    combine_available,
-    combine_sets,
-    covariance_estimates,
-    figure,
-    grouped,
-    mean_estimates,
-    span,
-    summarised,
-)
 from pdips_papers.modips.cell_histograms import one_step, scotts_bins
 from pdips_papers.modips.glom import once
 from pdips_papers.modips.location_model import N_SETS, PAIRS, Records, draw_records
@@ -75,35 +62,10 @@ GROUPS = {
     "Variances and correlation": {"s1": "variance of z1", "s2": "variance of z2", "rho": "correlation"},
 }
 
-CURVES = grouped(
-    GROUPS,
-    methods={
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
-        "np-dips": Method(label="NP-DIPS, public bins", colour=3),
-        "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
-        "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
-        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
-        "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
-        "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
-        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
-    },
-    headlines=("beta2, z1", "mu1", "s1", "rho"),
-)
-
 
 @dataclass(frozen=True)
 class SlomagSample:
-    """Data sets, and what the published rows draw from them without looking at epsilon.
-
-    Parameters
-    ----------
-    data : Records
-        One set a replicate.
-    betas : sequence of ndarray, shape (replicates, sets, d)
-        Posterior draws under the prior as printed, by regression, of predictors in the unit ball.
-    """
+    """Data sets, and what the published rows draw from them without looking at epsilon."""
 
     data: Records
     betas: tuple[FloatArray, ...]
@@ -119,7 +81,7 @@ class SlomagSample:
         return {part.name: np.stack([part.statistic.measure(each).ravel() for each in tables]) for part in parts}
 
 
-class Slomag(GroupedStudy):
+class Slomag(cells.GroupedStudy):
     """``pdips study slomag``."""
 
     name: ClassVar[str] = "slomag"
@@ -127,7 +89,21 @@ class Slomag(GroupedStudy):
         "Categorical variables given numbers, by sequential regressions: simulation study 4 of paper 003"
     )
     default_replicates: ClassVar[int] = 1000
-    curves, groups = CURVES, GROUPS
+    groups = GROUPS
+    labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}
+    methods: ClassVar[dict[str, Method]] = {
+        "original": Method(label="original data", colour=1),
+        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+        "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
+        "np-dips": Method(label="NP-DIPS, public bins", colour=3),
+        "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
+        "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
+        "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
+        "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
+        "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
+        "wrong-noise-aware": Method(label="GLOM noise-aware, five sets", colour=7),
+    }
+    headlines = ("beta2, z1", "mu1", "s1", "rho")
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw the data of a batch once, and synthesize them by every method at every epsilon."""
@@ -140,12 +116,12 @@ class Slomag(GroupedStudy):
             for method, synthesize in METHODS.items():
                 rows += measured(method, synthesize(sample, epsilon, bits), suffix)
             for method, shipped in (("modips-noise-aware", "slomag"), ("wrong-noise-aware", "glom")):
-                rows += measured(method, noise_aware(data, shipped, epsilon, rng), suffix, combine_sets)
+                rows += measured(method, noise_aware(data, shipped, epsilon, rng), suffix, "posterior-predictive")
         return rows
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
         """Hold the claims of section 4.3.2 against the table."""
-        return claims.judge(AverageFigures(table, CURVES))
+        return claims.judge(cells.AverageFigures(table, self.labels))
 
 
 def simulated(replicates: int, rng: np.random.Generator) -> Records:
@@ -154,20 +130,18 @@ def simulated(replicates: int, rng: np.random.Generator) -> Records:
     return draw_levels(np.clip(z, -HALF, HALF), sequential_model.true_coefficients, rng)
 
 
-def measured(
-    method: str, sets: Records, suffix: str = "", combining: Combining = combine_available
-) -> list[dict[str, Any]]:
+def measured(method: str, sets: Records, suffix: str = "", rule: Rule = "sanitized") -> list[dict[str, Any]]:
     """Estimate means, variances, correlation and coefficients from sets, as section 4.3.2 does."""
     numbers, rows = without_cells(sets), []
-    means, errors = mean_estimates(numbers, 1)
+    means, errors = cells.mean_estimates(numbers, 1)
     for j in (0, 1):
-        rows += summarised(f"{method}, mu{j + 1}", suffix, means[..., 0, j], errors[..., 0, j], 0.0, combining)
-    for name, (estimate, variance) in covariance_estimates(numbers, 1).items():
-        rows += summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, combining)
+        rows += cells.summarised(f"{method}, mu{j + 1}", suffix, means[..., 0, j], errors[..., 0, j], 0.0, rule)
+    for name, (estimate, variance) in cells.covariance_estimates(numbers, 1).items():
+        rows += cells.summarised(f"{method}, {name}", suffix, estimate, variance, RHO if name == "rho" else 1.0, rule)
     for number, (estimate, variance) in sequential_model.firth_estimates(sets).items():
         for place, truth in enumerate(TRUTHS[number]):
             row = f"{method}, beta{number}, {NAMES[place]}"
-            rows += summarised(row, suffix, estimate[..., place], variance[..., place], float(truth), combining)
+            rows += cells.summarised(row, suffix, estimate[..., place], variance[..., place], float(truth), rule)
     return rows
 
 
@@ -243,19 +217,14 @@ def plan_of(epsilon: Fraction) -> StatisticPlan:
 
 def modips_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
     """Sanitize sums, products and regularised modes once at the whole epsilon, and draw each set from them."""
-    rng, noise = bits.generator(), 0.0
-    values: dict[str, FloatArray] = {}
-    for part in plan_of(epsilon).parts:
-        unit, exact = part.statistic.unit(SCHEMA), sample.exact[part.name]
-        values[part.name] = np.asarray((exact + part.noise(len(exact), bits)) * unit, dtype=np.float64)
-        if part.name == "sum 0":
-            noise = (part.standard_deviation * unit) ** 2
+    rng, plan = bits.generator(), plan_of(epsilon)
+    values, first = location_model.sanitized_values(plan, sample.exact, bits), plan.parts[0]
     noisy = location_model.Statistics(
         counts=np.full((len(values["sum 0"]), 1), float(N)),
         sums=np.stack([values["sum 0"], values["sum 1"]], axis=-1),
         products=np.concatenate([values[f"product {place}"] for place in range(len(PAIRS))], axis=1),
         n=N,
-        noise=noise,
+        noise=(first.standard_deviation * first.statistic.unit(SCHEMA)) ** 2,
     )
     drawn = location_model.plug_in(noisy, ONE_CELL, N_SETS, rng)
     modes = [values[f"fit {place}"] for place in range(len(LEVELS))]
@@ -267,11 +236,6 @@ def wrong_published(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -
     """Synthesize by the general location model on the 12 cells, as printed in section 4.3.1."""
     rng = bits.generator()
     return draw_records(location_model.as_printed(sample.data, BOUNDS, epsilon, bits), N, rng, BOUNDS)
-
-
-def wrong_plug_in(sample: SlomagSample, epsilon: Fraction, bits: RandomBits) -> Records:
-    """Synthesize by the general location model on the 12 cells, sanitized once at the whole epsilon."""
-    return once(BOUNDS)(sample.data, epsilon, bits)
 
 
 def noise_aware(data: Records, shipped: str, epsilon: Fraction, rng: np.random.Generator) -> Records:
@@ -286,7 +250,7 @@ METHODS: dict[str, Callable[[SlomagSample, Fraction, RandomBits], Records]] = {
     "modips-published": modips_published,
     "modips-plug-in": modips_plug_in,
     "wrong-published": wrong_published,
-    "wrong-plug-in": wrong_plug_in,
+    "wrong-plug-in": lambda sample, epsilon, bits: once(BOUNDS)(sample.data, epsilon, bits),
 }
 """Each takes data, the total epsilon and bits, and returns synthetic sets."""
 
@@ -296,21 +260,21 @@ REPAIRED = ("modips-plug-in", "np-dips")
 WRONG = ("wrong-published", "wrong-plug-in")
 FEW = 0.05
 
-claims: Claims[AverageFigures] = Claims()
+claims: Claims[cells.AverageFigures] = Claims()
 
 
-def _betas(seen: AverageFigures) -> list[str]:
+def _betas(seen: cells.AverageFigures) -> list[str]:
     return [case for case in seen.cases if case.startswith("beta")]
 
 
 @claims("For epsilon e⁻⁴ to e⁻² regressions on MODIPS sets don't converge.")
-def _no_fit(seen: AverageFigures) -> Said:
+def _no_fit(seen: cells.AverageFigures) -> Said:
     def share(name: str, epsilon: str) -> float:
-        return float(np.mean(seen.over([name], [f"beta{j}, intercept" for j in "1234"], WITHOUT, [epsilon])))
+        return float(np.mean(seen.over([name], [f"beta{j}, intercept" for j in "1234"], cells.WITHOUT, [epsilon])))
 
     names = ("modips-published", "modips-plug-in", "np-dips-published", "wrong-plug-in")
-    shares = [tuple(figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)) for name in names]
-    text = [f"{LABELS[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
+    shares = [tuple(cells.figure(share(name, at), "coverage") for at in (seen.lowest, seen.top)) for name in names]
+    text = [f"{cells.LABELS[name]} {low} and {top}" for name, (low, top) in zip(names, shares, strict=True)]
     found = (
         f"Sets without a fit, mean over the four regressions, at epsilon {short(seen.lowest)} and {short(seen.top)}: "
         f"{'; '.join(text)}. Noisy coefficients leave a variable with one level. Firth's fit exists under separation, "
@@ -320,7 +284,7 @@ def _no_fit(seen: AverageFigures) -> Said:
 
 
 @claims("(1) The wrong model, GLOM on the 12 cells, can't tell what the data say: large bias, undercoverage.")
-def _wrong(seen: AverageFigures) -> Said:
+def _wrong(seen: cells.AverageFigures) -> Said:
     names, top = (*WRONG, "modips-published"), [seen.top]
     bias, coverage = (seen.words(names, _betas(seen), measure, top) for measure in ("bias", "coverage"))
     text = (
@@ -332,9 +296,11 @@ def _wrong(seen: AverageFigures) -> Said:
 
 
 @claims("(2) Biases of coefficients by MODIPS are close to 0 for epsilon above e⁻¹; those by NP-DIPS don't diminish.")
-def _bias(seen: AverageFigures) -> Said:
+def _bias(seen: cells.AverageFigures) -> Said:
     runs = (seen.above(math.exp(-1.01)), [seen.top])
-    parts = [f"epsilon {span(run)}: {seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}" for run in runs]
+    parts = [
+        f"epsilon {cells.span(run)}: {seen.words((*PRINTED, *REPAIRED), _betas(seen), 'bias', run)}" for run in runs
+    ]
     modips, histogram = (seen.of(name, _betas(seen), "bias", [seen.top]) for name in PRINTED)
     text = (
         f"Mean absolute bias, {'; '.join(parts)}. The printed prior shrinks coefficients of predictors in the unit "
@@ -344,7 +310,7 @@ def _bias(seen: AverageFigures) -> Said:
 
 
 @claims("(3) RMSE is large against that of the original data by every method.")
-def _errors(seen: AverageFigures) -> Said:
+def _errors(seen: cells.AverageFigures) -> Said:
     names = ("original", *PRINTED, *REPAIRED, *WRONG)
     parts = [f"epsilon {short(at)}: {seen.words(names, _betas(seen), 'rmse', [at])}" for at in (seen.middle, seen.top)]
     modips, original = (seen.of(name, _betas(seen), "rmse", [seen.middle]) for name in (PRINTED[0], "original"))
@@ -355,12 +321,13 @@ def _errors(seen: AverageFigures) -> Said:
     "(4) MODIPS covers coefficients at or above 95 % for epsilon above e⁻¹, with wide intervals; NP-DIPS covers some "
     "and not others, and its widths hardly vary with epsilon."
 )
-def _coverage(seen: AverageFigures) -> Said:
+def _coverage(seen: cells.AverageFigures) -> Said:
     where, betas = seen.above(math.exp(-1.01)), _betas(seen)
-    spread = [figure(f(seen.over([PRINTED[1]], betas, "coverage", where)), "coverage") for f in (min, max)]
+    spread = [cells.figure(f(seen.over([PRINTED[1]], betas, "coverage", where)), "coverage") for f in (min, max)]
     low, high = (seen.words(PRINTED[1:], betas, "width", [at]) for at in (seen.lowest, where[-1]))
     text = (
-        f"Mean coverage for epsilon {span(where)}: {seen.words((*PRINTED, *REPAIRED), betas, 'coverage', where)}. "
+        f"Mean coverage for epsilon {cells.span(where)}: "
+        f"{seen.words((*PRINTED, *REPAIRED), betas, 'coverage', where)}. "
         f"NP-DIPS (published) covers {' to '.join(spread)}; mean width {low} at epsilon {short(seen.lowest)}, {high} "
         f"at {short(where[-1])}."
     )
@@ -371,10 +338,10 @@ def _coverage(seen: AverageFigures) -> Said:
     "(5) For the means NP-DIPS has the smaller bias, RMSE and width for epsilon below e, similar ones above; both "
     "cover about 95 %."
 )
-def _means(seen: AverageFigures) -> Said:
+def _means(seen: cells.AverageFigures) -> Said:
     low, high, names = seen.below(math.exp(1)), seen.above(math.exp(1.01)), (*PRINTED, *REPAIRED)
     text = (
-        f"RMSE for epsilon {span(low)}: {seen.words(names, MEANS, 'rmse', low)}; for {span(high)}: "
+        f"RMSE for epsilon {cells.span(low)}: {seen.words(names, MEANS, 'rmse', low)}; for {cells.span(high)}: "
         f"{seen.words(names, MEANS, 'rmse', high)}; coverage over all: "
         f"{seen.words(names, MEANS, 'coverage', seen.epsilons)}."
     )
@@ -387,10 +354,10 @@ def _means(seen: AverageFigures) -> Said:
     "(6) NP-DIPS and the wrong model fall far short of covering variances and correlation at every epsilon; MODIPS "
     "covers them, with smaller bias and RMSE than NP-DIPS for epsilon above e⁻²."
 )
-def _spreads(seen: AverageFigures) -> Said:
+def _spreads(seen: cells.AverageFigures) -> Said:
     where, names, spreads = seen.above(math.exp(-1.99)), (*PRINTED, *WRONG, *REPAIRED), ("s1", "s2", "rho")
     text = (
-        f"Mean coverage for epsilon {span(where)}: {seen.words(names, spreads, 'coverage', where)}; RMSE: "
+        f"Mean coverage for epsilon {cells.span(where)}: {seen.words(names, spreads, 'coverage', where)}; RMSE: "
         f"{seen.words(names, spreads, 'rmse', where)}; coverage at {short(where[-1])}: "
         f"{seen.words(names, spreads, 'coverage', where[-1:])}."
     )
@@ -400,7 +367,7 @@ def _spreads(seen: AverageFigures) -> Said:
 
 
 @claims("The published procedures are ϵ-differentially private.")
-def _price(seen: AverageFigures) -> Said:
+def _price(seen: cells.AverageFigures) -> Said:
     text = (
         "They aren't: bins are read off the sample, and noise on draws of coefficients is n times too small for the "
         f"prior as printed. Mean RMSE of coefficients at epsilon {short(seen.middle)}, published and repaired: "

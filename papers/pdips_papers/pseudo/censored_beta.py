@@ -8,8 +8,8 @@ import pandas as pd
 from scipy import stats
 
 from pdips.arrays import FloatArray
+from pdips_papers.harness import study
 from pdips_papers.harness.curves import Violin, violins
-from pdips_papers.harness.study import COLUMNS, Block, Finding, Options, Picture, Study, Task, by_place
 from pdips_papers.pseudo.claims import simulated_findings
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
@@ -62,21 +62,21 @@ COUNTS: dict[str, tuple[float, ...]] = {
 """Of 2,000 records, over 100 replicates: tables 1 and 3."""
 
 
-class CensoredBeta(Study):
+class CensoredBeta(study.Study):
     """``pdips study censored-beta``."""
 
     name: ClassVar[str] = "censored-beta"
     title: ClassVar[str] = "Censored and weighted posteriors of a beta model: the simulations of paper 004"
     default_replicates: ClassVar[int] = 100
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """Return one task for each replicate."""
         arguments = {
             "n": N_RECORDS,
             "claimed": list(options.epsilons or CLAIMED),
             "true": list(options.epsilons or TRUE),
         }
-        return [Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
+        return [study.Task(key=f"replicate={number:04}", arguments=arguments) for number in range(options.replicates)]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Draw a table, synthesize it by every form at every epsilon, and measure each."""
@@ -95,9 +95,9 @@ class CensoredBeta(Study):
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Return the long table: means of utility measures, summaries of bounds and of counts beside the paper's."""
-        places = by_place(measurements)
+        places = study.by_place(measurements)
         parts = [summary for (row, column), values in places.items() for summary in summaries(row, column, values)]
-        found = pd.DataFrame(parts, columns=COLUMNS[:4])
+        found = pd.DataFrame(parts, columns=study.COLUMNS[:4])
         printed = {
             (row, f"{COUNT}: {name}"): value
             for row, values in COUNTS.items()
@@ -106,7 +106,7 @@ class CensoredBeta(Study):
         found["paper"] = [printed.get(place, np.nan) for place in zip(found["row"], found["column"], strict=True)]
         return found
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Return counts, bounds, utility by epsilon, and down-scaling."""
         rows = set(table["row"])
         epsilons = epsilons_in(rows)
@@ -117,20 +117,20 @@ class CensoredBeta(Study):
             title = f"Utility with and without down-scaling at claimed ϵ = {DOWNSCALED_AT}"
             shown = {row: row for row in wanted if row in rows}
             blocks.append(
-                Block(title=title, rows=shown, columns=_columns(), headline=False, group="Down-scaling (4.4)")
+                study.Block(title=title, rows=shown, columns=_columns(), headline=False, group="Down-scaling (4.4)")
             )
         return [block for block in blocks if block.rows]
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the paper's violins: the Lipschitz bounds, each measure by epsilon, the effect of down-scaling."""
-        values = by_place(measurements)
+        values = study.by_place(measurements)
         epsilons = epsilons_in(row for row, _ in values)
         found = [_bounds_of(values, epsilons), *(_utility_of(values, epsilons, column) for column in UTILITY)]
         if (row_of(WEIGHTED, "", SCALE), BOUND) in values:
             found.append(_downscaled_of(values))
         return found
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Compare the paper's claims with what was found."""
         return simulated_findings(table)
 
@@ -177,10 +177,10 @@ def _columns() -> dict[str, str]:
     return {name: name.replace("percentile", "pct.") for name in UTILITY}
 
 
-def _counts(rows: set[str], epsilons: Iterable[str]) -> Block:
+def _counts(rows: set[str], epsilons: Iterable[str]) -> study.Block:
     wanted = [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
     wanted += [row for row in COUNTS if "c1" in row]
-    return Block(
+    return study.Block(
         title="Tables 1 and 3: records (of 2,000) of weight 0 in Weighted-e, of censored likelihood in Censor_w "
         "and Censor_uw",
         rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
@@ -189,12 +189,12 @@ def _counts(rows: set[str], epsilons: Iterable[str]) -> Block:
     )
 
 
-def _bounds(rows: set[str], epsilons: Iterable[str]) -> Block:
+def _bounds(rows: set[str], epsilons: Iterable[str]) -> study.Block:
     wanted = [UNWEIGHTED, WEIGHTED, row_of(WEIGHTED, "", SCALE)]
     wanted += [row_of(form, epsilon) for epsilon in epsilons for form in (WEIGHTED_E, CENSOR_W, CENSOR_UW)]
     wanted += [row for row in COUNTS if "c1" in row]
     labels = ("mean", "sd", "min", "max", "share above ϵ / 2")
-    return Block(
+    return study.Block(
         title="Lipschitz bounds, which the paper draws (figures 2, 6 and 10)",
         rows={row: row.replace("epsilon", "ϵ") for row in wanted if row in rows},
         columns=dict(zip(BOUNDS, labels, strict=True)),
@@ -203,7 +203,7 @@ def _bounds(rows: set[str], epsilons: Iterable[str]) -> Block:
     )
 
 
-def _utility(rows: set[str], epsilon: str) -> Block:
+def _utility(rows: set[str], epsilon: str) -> study.Block:
     """Return every form at one epsilon; its true loss stands in its label."""
     twice = f"{2 * float(epsilon):g}"
     wanted = {
@@ -217,7 +217,7 @@ def _utility(rows: set[str], epsilon: str) -> Block:
         row_of(PH, epsilon): f"PH; true ϵ {epsilon}",
         **{sound_row(centre, epsilon): f"centre {centre}; true ϵ {epsilon}" for centre in CENTRES},
     }
-    return Block(
+    return study.Block(
         title=f"Utility at ϵ = {epsilon}, claimed by the published forms: means over replicates",
         rows={row: label for row, label in wanted.items() if row in rows},
         columns=_columns(),
@@ -309,7 +309,7 @@ def _forms(epsilon: str) -> list[tuple[str, str, int]]:
     ]
 
 
-def _bounds_of(values: Values, epsilons: Sequence[str]) -> Picture:
+def _bounds_of(values: Values, epsilons: Sequence[str]) -> study.Picture:
     drawn = {
         epsilon: _present(
             values,
@@ -326,7 +326,7 @@ def _bounds_of(values: Values, epsilons: Sequence[str]) -> Picture:
     panels = [violins(f"claimed ϵ = {each}", rows, limits, [float(each) / 2]) for each, rows in drawn.items()]
     every = _present(values, BOUND, [(UNWEIGHTED, UNWEIGHTED, GREY), (WEIGHTED, WEIGHTED, PUBLISHED)])
     panels.append(violins("without a target", every, _limits([every], low=0.0)))
-    return Picture(
+    return study.Picture(
         title="Lipschitz bounds (figures 2 and 10)",
         panels=panels,
         caption="Distribution over replicates of the largest weighted and censored log-likelihood of any record "
@@ -335,7 +335,7 @@ def _bounds_of(values: Values, epsilons: Sequence[str]) -> Picture:
     )
 
 
-def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> Picture:
+def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> study.Picture:
     powers = column == "avg-ECDF"
     if powers:
         values = {place: np.log10(found) for place, found in values.items() if place[1] == column}
@@ -344,7 +344,7 @@ def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> Picture
     usual = [[each for each in rows if each.label != OUTSIDE] for rows in drawn.values()]
     limits = _limits(usual, marks, low=None if marks or powers else 0.0)
     truth = " The dashed line is the value of Beta(0.5, 3)." if marks else " The axis is logarithmic." if powers else ""
-    return Picture(
+    return study.Picture(
         title=f"{column} ({FIGURES[column]})",
         panels=[violins(f"ϵ = {epsilon}", rows, limits, marks, powers=powers) for epsilon, rows in drawn.items()],
         caption="Distribution over replicates; where centre zero lies to the right of the picture, the table has "
@@ -354,7 +354,7 @@ def _utility_of(values: Values, epsilons: Sequence[str], column: str) -> Picture
     )
 
 
-def _downscaled_of(values: Values) -> Picture:
+def _downscaled_of(values: Values) -> study.Picture:
     panels = []
     for column, figure in DOWNSCALED.items():
         rows = _present(values, column, downscaled())
@@ -363,7 +363,7 @@ def _downscaled_of(values: Values) -> Picture:
         )
         low = None if column in TRUE_VALUES else 0.0
         panels.append(violins(f"{column} ({figure})", rows, _limits([rows], marks, low), marks))
-    return Picture(
+    return study.Picture(
         title=f"With and without down-scaling at ϵ = {DOWNSCALED_AT}",
         panels=panels,
         caption=f"Weights as they are, and times {SCALE:g}. Dashed: ϵ / 2, or the value of Beta(0.5, 3).",

@@ -40,13 +40,7 @@ CLAIMING = (WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW)
 
 
 class CensoredFigures(Figures):
-    """The table of the simulations by row and column.
-
-    Parameters
-    ----------
-    table : DataFrame
-        The study's.
-    """
+    """The table of the simulations by row and column."""
 
     def __init__(self, table: pd.DataFrame) -> None:
         super().__init__(table)

@@ -37,22 +37,6 @@ class Lattice:
 
     The log density was worked out on a coarser lattice and interpolated by cubic splines, which is exact for normal
     laws and nearly so for what comes close to one.
-
-    Parameters
-    ----------
-    centre : ndarray, shape (d,)
-        Where ``z = 0`` lies.
-    basis : ndarray, shape (d, d)
-        A node at ``z`` is the point ``centre + basis @ z``.
-    axes : tuple of ndarray
-        The fine nodes along each axis, evenly spaced, in ``z``.
-    density : ndarray
-        Probability of each fine node, as many axes as there are; it adds up to 1.
-    error : float
-        Total variation distance, from 0 to 1, to the law that half the lattice gives: what this law is off by is
-        a fraction of that.
-    n_evaluations : int
-        At how many points the log density was worked out.
     """
 
     centre: FloatArray
@@ -60,7 +44,6 @@ class Lattice:
     axes: tuple[FloatArray, ...]
     density: FloatArray
     error: float
-    n_evaluations: int
 
     def draws(self, n: int, rng: np.random.Generator) -> FloatArray:
         """Return independent draws, shape (n, d)."""
@@ -90,33 +73,26 @@ def fit(log_density: LogDensity, start: FloatArray, *, tolerance: float = 0.01) 
 
     Of several peaks those are found that the first lattices about ``start`` show, 8 wide and then wider: a narrow one
     far from the others may be missed.
-
-    Parameters
-    ----------
-    log_density : callable
-        From points, shape (points, d), to log densities, shape (points,), up to a constant. NaN counts as no density.
-    start : ndarray, shape (d,)
-        Where to begin; the density needn't be high there.
-    tolerance : float
-        The lattice is refined, at most twice, while its ``error`` is above this.
-
-    Raises
-    ------
-    InputError
-        If there are more than three dimensions, no density is found, it is infinite, or it has no peak.
     """
     start = np.asarray(start, dtype=np.float64)
     if not 1 <= start.size <= MOST_DIMENSIONS:
         raise InputError(f"a lattice takes one to three parameters, not {start.size}; use NUTS")
-    counted = _Counted(log_density)
-    centre, basis = _search(counted, start)
-    low, high = _bounds(counted, centre, basis)
+
+    def known(points: FloatArray) -> FloatArray:
+        found = np.array(log_density(points), dtype=np.float64)
+        found[np.isnan(found)] = -np.inf
+        if np.isposinf(found).any():
+            raise InputError("the posterior density is infinite somewhere; give the model priors that rule that out")
+        return found
+
+    centre, basis = _search(known, start)
+    low, high = _bounds(known, centre, basis)
     size, error = FINE[start.size], np.inf
     for refinement in range(REFINEMENTS + 1):
         if refinement:
             size = 2 * size - 1
         nodes = [np.linspace(a, b, size) for a, b in zip(low, high, strict=True)]
-        log = counted(centre + _product(nodes) @ basis.T).reshape([size] * start.size)
+        log = known(centre + _product(nodes) @ basis.T).reshape([size] * start.size)
         upsampled = max(UPSAMPLED[start.size] >> refinement, 2)
         density = _interpolate(log, upsampled)
         half = _interpolate(log[(slice(None, None, 2),) * start.size], 2 * upsampled)
@@ -124,23 +100,7 @@ def fit(log_density: LogDensity, start: FloatArray, *, tolerance: float = 0.01) 
         if error <= tolerance:
             break
     axes = tuple(np.linspace(a, b, n) for a, b, n in zip(low, high, density.shape, strict=True))
-    return Lattice(centre, basis, axes, density, error, counted.n_evaluations)
-
-
-class _Counted:
-    """A log density that counts its points and turns NaN into no density."""
-
-    def __init__(self, log_density: LogDensity) -> None:
-        self._log_density = log_density
-        self.n_evaluations = 0
-
-    def __call__(self, points: FloatArray) -> FloatArray:
-        self.n_evaluations += len(points)
-        found = np.array(self._log_density(points), dtype=np.float64)
-        found[np.isnan(found)] = -np.inf
-        if np.isposinf(found).any():
-            raise InputError("the posterior density is infinite somewhere; give the model priors that rule that out")
-        return found
+    return Lattice(centre, basis, axes, density, error)
 
 
 def _product(axes: list[FloatArray]) -> FloatArray:

@@ -26,18 +26,7 @@ from pdips.posterior.model_file import as_source
 from pdips.posterior.nuts import sample
 from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
-from pdips_papers.harness.study import (
-    COLUMNS,
-    Block,
-    Data,
-    Figures,
-    Finding,
-    Options,
-    Study,
-    Task,
-    schema_beside,
-    summarise,
-)
+from pdips_papers.harness import study
 from pdips_papers.pseudo.claims import application
 from pdips_papers.pseudo.synthesizers import (
     CENSOR_UW,
@@ -77,21 +66,7 @@ ORDER = (CONFIDENTIAL, UNWEIGHTED, WEIGHTED, WEIGHTED_E, CENSOR_W, CENSOR_UW, PH
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What a synthesizer made.
-
-    Parameters
-    ----------
-    column : str
-        Column of the study's table.
-    synthetic : ndarray, shape (records,), optional
-        One synthetic set; None if the chains did not agree, so that nothing was released.
-    bound : float, optional
-        Lipschitz bound.
-    claimed, true : float, optional
-        What is said to be spent, and what is.
-    rhat : float, optional
-        The worst R-hat of the fit.
-    """
+    """What a synthesizer made."""
 
     column: str
     synthetic: FloatArray | None
@@ -101,19 +76,19 @@ class Answer:
     rhat: float | None = None
 
 
-class Salary(Study):
+class Salary(study.Study):
     """``pdips study salary``."""
 
     name: ClassVar[str] = "salary"
     title: ClassVar[str] = "One number by beta regression on public columns: table 2 of paper 004"
     default_replicates: ClassVar[int] = 4
-    data: ClassVar[Data] = "required"
+    data: ClassVar[study.Data] = "required"
     needs: ClassVar[str] = (
         ", a .csv or .parquet file with its schema T.toml beside it: one confidential number and public columns, "
         "as examples/earnings.parquet of the source has"
     )
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """Return one task for each replicate. Reads the table, to refuse a wrong one."""
         path = Path(str(options.data))
         schema = _schema(path)
@@ -121,7 +96,7 @@ class Salary(Study):
         if options.epsilons:
             raise InputError("study salary has the paper's epsilon, 5, and takes no --epsilon")
         arguments = {"data": str(path), "schema": hashlib.sha256(schema.to_toml().encode()).hexdigest()}
-        return [Task(key=f"replicate={number:03}", arguments=arguments) for number in range(options.replicates)]
+        return [study.Task(key=f"replicate={number:03}", arguments=arguments) for number in range(options.replicates)]
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
         """Synthesize the table, or records of it taken at random, by every form."""
@@ -141,9 +116,9 @@ class Salary(Study):
             for row, value in zip(SALARY_ROWS, values, strict=True)
             if not np.isnan(value)
         }
-        return summarise(measurements, paper)[list(COLUMNS)]
+        return study.summarise(measurements, paper)[list(study.COLUMNS)]
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Return table 2 with rows and columns as in the paper."""
         unit = {"Privacy": "Privacy ϵ, claimed", TRUE: "ϵ, true; a dash for none"}
         rows = {row: unit.get(row, row) for row in PRINTED}
@@ -152,17 +127,17 @@ class Salary(Study):
         checks = {row: row for row in (RHAT, KEPT) if row in set(table["row"])}
         more = "Chains: the worst R-hat, and share of sets that were released"
         return [
-            Block(title=title, rows=rows, columns=columns),
-            Block(title=more, rows=checks, columns=columns, headline=False),
+            study.Block(title=title, rows=rows, columns=columns),
+            study.Block(title=more, rows=checks, columns=columns, headline=False),
         ]
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Compare the paper's claims with what was found."""
-        return application.judge(Figures(table))
+        return application.judge(study.Figures(table))
 
 
 def _schema(path: Path) -> Schema:
-    schema = schema_beside(path, "salary")
+    schema = study.schema_beside(path, "salary")
     confidential_column(schema)
     return schema
 
@@ -196,13 +171,7 @@ def answered(y: np.ndarray, answer: Answer) -> list[dict[str, Any]]:
 
 
 def confidential_column(schema: Schema) -> str:
-    """Return the column to synthesize: one number, beside public columns.
-
-    Raises
-    ------
-    InputError
-        If the schema is of another kind.
-    """
+    """Return the column to synthesize: one number, beside public columns."""
     names = [name for name, column in schema.columns.items() if not column.public]
     numeric = [name for name in names if not schema.columns[name].is_categorical and not schema.columns[name].integer]
     if len(names) != 1 or numeric != names or not schema.public_columns:
@@ -217,15 +186,6 @@ class PublishedRegressions:
     """The published forms of one table: fits by NUTS of one model, compiled once, that differ in weights and window.
 
     Log-likelihoods are those of the number scaled to [0, 1] by its public bounds, as in the paper.
-
-    Parameters
-    ----------
-    table : Table
-        The table.
-    rng : numpy.random.Generator
-        Randomness.
-    chains, draws, tune : int
-        Of each fit.
     """
 
     def __init__(

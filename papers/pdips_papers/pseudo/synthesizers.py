@@ -48,19 +48,7 @@ SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 
 @dataclass(frozen=True, kw_only=True)
 class Synthesis:
-    """What a synthesizer made of a table.
-
-    Parameters
-    ----------
-    row : str
-        Row of the study's table.
-    synthetic : ndarray, shape (records,)
-        One synthetic set.
-    bound : float, optional
-        Lipschitz bound max_i,s abs(alpha_i log p(x_i | theta_s)), after censoring, over draws of the fit itself.
-    censored : int, optional
-        Number of records that are censored, or whose weight is put to 0.
-    """
+    """What a synthesizer made of a table."""
 
     row: str
     synthetic: FloatArray
@@ -80,15 +68,7 @@ def sound_row(centre: str, epsilon: str) -> str:
 
 
 def censored_count(weights: FloatArray, largest: FloatArray, window: float) -> int:
-    """Return how many records have some abs(alpha_i log p(x_i | theta_s)) above the window.
-
-    Parameters
-    ----------
-    weights, largest : ndarray, shape (records,)
-        alpha_i, and max over draws of abs(log p(x_i | theta_s)).
-    window : float
-        epsilon / 2.
-    """
+    """Return how many records have some abs(alpha_i log p(x_i | theta_s)) above the window."""
     return int((weights * np.where(weights == 0, 0.0, largest) > window).sum())
 
 
@@ -100,17 +80,7 @@ def fitted() -> Quadrature:
 
 
 class PublishedSynthesizers:
-    """The published synthesizers of one table: fits of one model that differ in weights and window.
-
-    Parameters
-    ----------
-    y : ndarray, shape (records,)
-        Confidential values.
-    rng : numpy.random.Generator
-        Randomness.
-    n_draws : int
-        Draws of each fit.
-    """
+    """The published synthesizers of one table: fits of one model that differ in weights and window."""
 
     def __init__(self, y: FloatArray, rng: np.random.Generator, n_draws: int = N_DRAWS) -> None:
         self._y, self._rng, self._n_draws = y, rng, n_draws
@@ -184,13 +154,7 @@ def _values(sets: Sequence[pd.DataFrame]) -> FloatArray:
 
 
 def ecdf_distances(confidential: FloatArray, synthetic: FloatArray) -> tuple[float, float]:
-    """Return max-ECDF and avg-ECDF: the largest absolute and the mean squared difference at the confidential records.
-
-    Parameters
-    ----------
-    confidential, synthetic : ndarray, shape (records,)
-        Values.
-    """
+    """Return max-ECDF and avg-ECDF: the largest absolute and mean squared difference at the confidential records."""
     ours, theirs = (
         np.searchsorted(np.sort(values), confidential, side="right") / len(values)
         for values in (confidential, synthetic)

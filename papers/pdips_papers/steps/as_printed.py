@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pdips.bayes_net.privbayes import PrivBayes
 from pdips.data.schema import Schema
@@ -11,17 +11,16 @@ from pdips.histogram.laplace import LaplaceSanitizer, PerturbedHistogram
 from pdips.margins.elections import STEPS_PER_UNIT
 from pdips.margins.steps import Below, Steps
 from pdips.margins.universal_histogram import UniversalHistogram
-from pdips.privacy.loss import Kind, Neighbours, exact
+from pdips.privacy.loss import exact
 from pdips.privacy.plan import Plan
 from pdips.privacy.sensitivity import Sensitivity
+from pdips_papers.harness.printed import Printed
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedSanitizer(LaplaceSanitizer):
+class PrintedSanitizer(Printed, LaplaceSanitizer):
     """The Laplace sanitizer with sensitivity 1 and a public number of records: twice the claimed loss."""
 
-    variant: ClassVar[str] = "published"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published: noise of scale 1/epsilon on every cell, with the number of records "
         "public. Replacing one record changes two cells, so the true loss is 2 epsilon."
@@ -31,17 +30,9 @@ class PrintedSanitizer(LaplaceSanitizer):
         """Return what the papers take it for."""
         return Sensitivity.of_record(schema, l1=1)
 
-    def plan(self, schema: Schema) -> Plan:
-        """Return the sanitizer's plan with half its noise."""
-        return super().plan(schema).without_guarantee(self.flaw)
-
-    def shown(self) -> dict[str, Any]:
-        """Return the variant."""
-        return {"variant": self.variant}
-
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedHistogram(PerturbedHistogram, PrintedSanitizer):
+class PrintedHistogram(PrintedSanitizer, PerturbedHistogram):
     """The perturbed histogram of paper 003, equation 3.1, with the same sensitivity."""
 
     flaw: ClassVar[str] = (
@@ -58,12 +49,9 @@ def overspent(plan: Plan, claim: Fraction, flaw: str) -> Plan:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedSteps(Steps):
+class PrintedSteps(Printed, Steps):
     """STEPS as papers 000 and 001 account for it: down to all cells, its layers paid equally."""
 
-    variant: ClassVar[str] = "published"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    loss_kind: ClassVar[Kind] = "none"
     observed_levels: ClassVar[bool] = True
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
@@ -99,18 +87,11 @@ class PrintedSteps(Steps):
         """Return the plan with the papers' prices."""
         return overspent(super().plan(schema), exact(self.epsilon, "epsilon"), self.flaw)
 
-    def shown(self) -> dict[str, Any]:
-        """Return the variant, and settings as they were filled in."""
-        return {**super().shown(), "variant": self.variant}
-
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedUniversal(UniversalHistogram):
+class PrintedUniversal(Printed, UniversalHistogram):
     """The universal histogram by the accounting of paper 000."""
 
-    variant: ClassVar[str] = "published"
-    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
-    loss_kind: ClassVar[Kind] = "none"
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
         "and the budget divided over L layers although L + 1 are noised where columns remain below."
@@ -128,17 +109,11 @@ class PrintedUniversal(UniversalHistogram):
         """Return the plan with the paper's prices."""
         return overspent(super().plan(schema), exact(self.epsilon, "epsilon"), self.flaw)
 
-    def shown(self) -> dict[str, Any]:
-        """Return the variant."""
-        return {"variant": self.variant}
-
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedPrivBayes(PrivBayes):
+class PrintedPrivBayes(Printed, PrivBayes):
     """PrivBayes as the DataSynthesizer code that paper 000 ran had it until March 2021: noise n times too small."""
 
-    variant: ClassVar[str] = "published"
-    loss_kind: ClassVar[Kind] = "none"
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published in code: noise for shares of records, of scale 2 (d - k) / (n epsilon_2), "
         "added to counts, whose sensitivity is n times larger. The joint tables cost n times what is claimed."
@@ -151,11 +126,3 @@ class PrintedPrivBayes(PrivBayes):
     def table_sensitivity(self, schema: Schema) -> Sensitivity:
         """Return that of a person with one record."""
         return Sensitivity.of_person(l1=2)
-
-    def plan(self, schema: Schema) -> Plan:
-        """Return the plan, which bounds nothing."""
-        return super().plan(schema).without_guarantee(self.flaw)
-
-    def shown(self) -> dict[str, Any]:
-        """Return the variant, and shares as numbers."""
-        return {**super().shown(), "variant": self.variant}

@@ -29,19 +29,7 @@ REACH = 4.0
 
 @dataclass(frozen=True)
 class Model:
-    """A linear model on the 120 combinations of x1 to x4, with noise of variance 1.
-
-    Parameters
-    ----------
-    design : ndarray, shape (120, coefficients)
-        Regressors of each combination.
-    beta : ndarray, shape (coefficients,)
-        True coefficients.
-    names : tuple of str
-        What to call them.
-    penalty : float
-        Of the ridge regression; 0 for least squares.
-    """
+    """A linear model on the 120 combinations of x1 to x4, with noise of variance 1."""
 
     design: FloatArray
     beta: FloatArray
@@ -100,16 +88,8 @@ def draw(what: Model, n_records: int, rng: np.random.Generator) -> Table:
     return Table(pd.DataFrame({**levels_of(cell), "y": y}), what.schema)
 
 
-@dataclass(frozen=True)
-class Fit:
-    """Coefficients of one data set and the variance of each, shape (coefficients,)."""
-
-    estimate: FloatArray
-    variance: FloatArray
-
-
-def fit(what: Model, frame: pd.DataFrame) -> Fit:
-    """Fit by least squares, or ridge regression where the model has a penalty.
+def fit(what: Model, frame: pd.DataFrame) -> tuple[FloatArray, FloatArray]:
+    """Return coefficients and their variances, by least squares, or ridge regression where the model has a penalty.
 
     The variances are those of the estimator around its own mean: s^2 A^-1 X'X A^-1 with A = X'X + penalty, and s^2 the
     residual sum of squares over n minus the trace of X A^-1 X'. A coefficient that the data say nothing about is 0.
@@ -122,4 +102,4 @@ def fit(what: Model, frame: pd.DataFrame) -> Fit:
     residual = y - (what.design @ estimate)[cell]
     freedom = max(len(y) - float(np.sum(inverse * gram)), 1.0)
     spread = float(residual @ residual) / freedom
-    return Fit(estimate, spread * np.einsum("ij,jk,ki->i", inverse, gram, inverse, optimize=True))
+    return estimate, spread * np.einsum("ij,jk,ki->i", inverse, gram, inverse, optimize=True)

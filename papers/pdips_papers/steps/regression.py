@@ -12,26 +12,12 @@ import pandas as pd
 
 from pdips.arrays import FloatArray
 from pdips.data.table import Table, decode
-from pdips.inference import combine
 from pdips.privacy.loss import exact
 from pdips.registry import find, variant_class
+from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, boxes, lines
-from pdips_papers.harness.study import (
-    FAILS,
-    HOLDS,
-    PARTLY,
-    TO_COME,
-    Block,
-    Claims,
-    Figures,
-    Finding,
-    Options,
-    Picture,
-    Said,
-    Study,
-    Task,
-)
-from pdips_papers.steps.linear_models import Fit, Model, draw, fit, model
+from pdips_papers.harness.measures import combine
+from pdips_papers.steps.linear_models import Model, draw, fit, model
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -61,8 +47,6 @@ ELECTION_SHARE = Fraction(1, 10)
 MOST_SHOWN = 20
 """With more coefficients than this the table has quartiles over coefficients."""
 
-NORMAL_QUANTILE = 1.959964
-
 SUMMARIES = {
     "bias": "mean |bias|",
     "rmse": "mean RMSE",
@@ -89,7 +73,7 @@ class Place:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepsRegression(Study):
+class StepsRegression(study.Study):
     """Section 3 of paper 000: bias, root mean squared error and coverage of regression coefficients; prediction.
 
     Parameters
@@ -107,11 +91,11 @@ class StepsRegression(Study):
     methods: Sequence[str] = METHODS
     samples: Sequence[int] = SAMPLES
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """One simulated table of one model and size a task: all methods and epsilons are run on it."""
         epsilons = list(options.epsilons or EPSILONS)
         return [
-            Task(
+            study.Task(
                 key=f"model{number}.n={n_records}.replicate={replicate}",
                 arguments={"model": number, "n_records": n_records, "epsilons": epsilons},
             )
@@ -129,7 +113,9 @@ class StepsRegression(Study):
         test = rng.integers(len(what.means), size=N_TEST)
         y = what.means[test] + rng.standard_normal(N_TEST)
         cases: list[tuple[Place, Sequence[pd.DataFrame]]] = [(Place(number, n_records, REFERENCES[0]), [table.frame])]
-        cases.append((Place(number, n_records, REFERENCES[1]), [_within_bins(table, rng) for _ in range(N_SETS)]))
+        cases.append(
+            (Place(number, n_records, REFERENCES[1]), [decode(table.schema, table.codes, rng) for _ in range(N_SETS)])
+        )
         for epsilon in arguments["epsilons"]:
             for method in self.methods:
                 for form in FORMS:
@@ -151,7 +137,7 @@ class StepsRegression(Study):
             ]
         return pd.DataFrame(rows)
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """One block a model and size, and one more for its coefficients."""
         blocks = []
         for number, n_records in [(number, n_records) for number in (1, 2) for n_records in self.samples]:
@@ -161,18 +147,25 @@ class StepsRegression(Study):
             columns = [column for column in mine["column"].unique() if column not in SUMMARIES.values()]
             title = f"Model {number}, n = {n_records:,}"
             summaries = {column: column for column in SUMMARIES.values()}
-            blocks.append(Block(title=title, rows=rows, columns=summaries, group=f"Model {number}"))
+            blocks.append(study.Block(title=title, rows=rows, columns=summaries, group=f"Model {number}"))
             more = f"{title}: {'by coefficient' if number == 1 else 'quartiles of the coefficients'}"
             blocks.append(
-                Block(title=more, rows=rows, columns=dict(zip(columns, columns, strict=True)), headline=False)
+                study.Block(title=more, rows=rows, columns=dict(zip(columns, columns, strict=True)), headline=False)
             )
         return blocks
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
-        """Draw the paper's figures 2 and 3."""
-        return pictures_of(measurements, self.samples)
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
+        """Draw the paper's figures 2 and 3, for each model and size, and prediction errors."""
+        groups = {str(row): group for row, group in measurements.groupby("row", sort=False)}
+        found = []
+        for number in (1, 2):
+            for n_records in self.samples:
+                values = _values(groups, number, n_records)
+                if values:
+                    found += [_coefficients(values, number, n_records), _prediction(values, number, n_records)]
+        return found
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the claims that the paper makes in words against the table."""
         return claims.judge(RegressionFigures(table, self.samples))
 
@@ -197,33 +190,20 @@ def release(table: Table, method: str, form: str, epsilon: str, rng: np.random.G
     return made
 
 
-def _within_bins(table: Table, rng: np.random.Generator) -> pd.DataFrame:
-    """Return the table with each y drawn anew inside its bin: what cutting y does without any noise."""
-    return decode(table.schema, table.codes, rng)
-
-
 def _measurement(
     place: Place, what: Model, sets: Sequence[pd.DataFrame], regressors: FloatArray, y: FloatArray
 ) -> dict[str, Any]:
     """Analyse the sets of one release: estimates, whether intervals cover the truth, and the error of predictions."""
-    fits = [fit(what, frame) for frame in sets]
-    estimate, (lower, upper) = _together(fits)
+    estimates, variances = zip(*(fit(what, frame) for frame in sets), strict=True)
+    estimate, half = combine(np.column_stack(estimates), np.column_stack(variances))
     return {
         "row": str(place),
         "column": SUMMARIES["prediction"],
         "value": float(np.mean((y - regressors @ estimate) ** 2)),
         "model": place.number,
         "estimates": np.round(estimate, 6).tolist(),
-        "covered": ((lower <= what.beta) & (what.beta <= upper)).astype(int).tolist(),
+        "covered": (np.abs(estimate - what.beta) <= half).astype(int).tolist(),
     }
-
-
-def _together(fits: Sequence[Fit]) -> tuple[FloatArray, tuple[FloatArray, FloatArray]]:
-    if len(fits) > 1:
-        combined = combine([one.estimate for one in fits], [one.variance for one in fits])
-        return combined.estimate, combined.interval
-    half = NORMAL_QUANTILE * np.sqrt(fits[0].variance)
-    return fits[0].estimate, (fits[0].estimate - half, fits[0].estimate + half)
 
 
 def _arrays(found: pd.DataFrame, what: Model) -> tuple[FloatArray, FloatArray]:
@@ -298,18 +278,6 @@ type Values = Mapping[tuple[str, str, str], Mapping[str, FloatArray]]
 """By method, form and epsilon: each measure by coefficient, and the prediction error in an array of one."""
 
 
-def pictures_of(measurements: pd.DataFrame, samples: Sequence[int]) -> list[Picture]:
-    """Return for each model and size a grid of measures by methods, and prediction errors."""
-    groups = {str(row): group for row, group in measurements.groupby("row", sort=False)}
-    found = []
-    for number in (1, 2):
-        for n_records in samples:
-            values = _values(groups, number, n_records)
-            if values:
-                found += [_coefficients(values, number, n_records), _prediction(values, number, n_records)]
-    return found
-
-
 def _values(groups: Mapping[str, pd.DataFrame], number: int, n_records: int) -> Values:
     what, found = model(number), {}
     epsilons = dict.fromkeys(EPSILONS) | dict.fromkeys(
@@ -327,7 +295,7 @@ def _epsilons(values: Values) -> list[str]:
     return sorted({epsilon for _, _, epsilon in values}, key=float)
 
 
-def _coefficients(values: Values, number: int, n_records: int) -> Picture:
+def _coefficients(values: Values, number: int, n_records: int) -> study.Picture:
     """Return lines by coefficient for model 1, box plots over coefficients for model 2."""
     epsilons, panels = _epsilons(values), []
     for measure in MEASURES:
@@ -338,10 +306,14 @@ def _coefficients(values: Values, number: int, n_records: int) -> Picture:
                 form: [values.get((method, form, epsilon), {}).get(measure, np.empty(0)) for epsilon in epsilons]
                 for form in DRAWN
             }
-            draw = _lines if number == 1 else _boxes
-            panels.append(draw(f"{measure}: {method}", epsilons, by_form, limits))
+            title = f"{measure}: {method}"
+            if number == 1:
+                panels.append(_lines(title, epsilons, by_form, limits))
+            else:
+                groups = [(COLOURS[form], by_epsilon) for form, by_epsilon in by_form.items()]
+                panels.append(boxes(title, epsilons, "epsilon", groups, limits))
     what = "each line one of 11 coefficients" if number == 1 else "boxes over the 120 coefficients"
-    return Picture(
+    return study.Picture(
         title=f"Figure {number + 1}: model {number}, n = {n_records:,}",
         panels=panels,
         caption=f"Against total epsilon: {what}. Sound: measured anew for each of the four sets.",
@@ -369,14 +341,7 @@ def _lines(
     return lines(title, ticks, "epsilon", drawn, limits)
 
 
-def _boxes(
-    title: str, ticks: Sequence[str], by_form: Mapping[str, Sequence[FloatArray]], limits: tuple[float, float]
-) -> "Figure":
-    groups = [(COLOURS[form], by_epsilon) for form, by_epsilon in by_form.items()]
-    return boxes(title, ticks, "epsilon", groups, limits)
-
-
-def _prediction(values: Values, number: int, n_records: int) -> Picture:
+def _prediction(values: Values, number: int, n_records: int) -> study.Picture:
     epsilons, panels = _epsilons(values), []
     for form in FORMS:
         drawn = []
@@ -387,7 +352,7 @@ def _prediction(values: Values, number: int, n_records: int) -> Picture:
             ]
             drawn.append(Line(y, METHOD_COLOURS[method]))
         panels.append(lines(f"prediction MSE: {form}", epsilons, "epsilon", drawn))
-    return Picture(
+    return study.Picture(
         title=f"Prediction: model {number}, n = {n_records:,}",
         panels=panels,
         caption="Mean squared error on 100 fresh records against total epsilon; the truth itself has 1.",
@@ -401,7 +366,7 @@ SHOWN = ("published", "sound")
 NOMINAL = 0.95
 
 
-class RegressionFigures(Figures):
+class RegressionFigures(study.Figures):
     """Figures of the table, averaged over sizes and epsilons."""
 
     def __init__(self, table: pd.DataFrame, samples: Sequence[int]) -> None:
@@ -425,26 +390,26 @@ class RegressionFigures(Figures):
         return float(np.mean(np.abs(values - NOMINAL) if measure == "coverage" else values))
 
 
-claims: Claims[RegressionFigures] = Claims()
+claims: study.Claims[RegressionFigures] = study.Claims()
 
 
 @claims(
     "Model 1: PrivBayes is best in bias, coverage and prediction, and worst in RMSE; STEPS is best in RMSE; UH is "
     "worst in bias, coverage and prediction (section 3.3)."
 )
-def _first_model(seen: RegressionFigures) -> Said:
+def _first_model(seen: RegressionFigures) -> study.Said:
     best = {"bias": "PrivBayes", "coverage": "PrivBayes", "prediction": "PrivBayes", "rmse": "STEPS"}
     worst = {"bias": "UH modified", "coverage": "UH modified", "prediction": "UH modified", "rmse": "PrivBayes"}
     return _order(seen, 1, best, worst)
 
 
 @claims("Model 2: STEPS is best overall; PrivBayes is worst in RMSE, UH in coverage and prediction (section 3.3).")
-def _second_model(seen: RegressionFigures) -> Said:
+def _second_model(seen: RegressionFigures) -> study.Said:
     worst = {"rmse": "PrivBayes", "coverage": "UH modified", "prediction": "UH modified"}
     return _order(seen, 2, dict.fromkeys(SUMMARIES, "STEPS"), worst)
 
 
-def _order(seen: RegressionFigures, number: int, best: Mapping[str, str], worst: Mapping[str, str]) -> Said:
+def _order(seen: RegressionFigures, number: int, best: Mapping[str, str], worst: Mapping[str, str]) -> study.Said:
     parts, right = [], []
     for form in SHOWN:
         texts = []
@@ -457,11 +422,11 @@ def _order(seen: RegressionFigures, number: int, best: Mapping[str, str], worst:
                 right += [max(means, key=means.__getitem__) == worst[measure]] if measure in worst else []
         parts.append(f"{form.capitalize()}: {'; '.join(texts)}")
     text = f"{'. '.join(parts)}. Means over sizes and epsilons; the verdict is on the published forms."
-    return text, right if len(seen.methods) == len(METHODS) else TO_COME
+    return text, right if len(seen.methods) == len(METHODS) else study.TO_COME
 
 
 @claims("Inferences improve with n and epsilon, but for UH and PrivBayes in model 2, where no trend is obvious.")
-def _improves(seen: RegressionFigures) -> Said:
+def _improves(seen: RegressionFigures) -> study.Said:
     low, high = seen.epsilons[0], seen.epsilons[-1]
     texts, right = [], []
     for number, method in product((1, 2), seen.methods):
@@ -469,14 +434,14 @@ def _improves(seen: RegressionFigures) -> Said:
         texts.append(f"model {number}, {method} {at_low:.3g} to {at_high:.3g}")
         right.append(at_high < at_low)
     text = f"Mean RMSE of the sound forms from epsilon {low} to {high}: {'; '.join(texts)}."
-    return text, PARTLY if all(right) else HOLDS
+    return text, study.PARTLY if all(right) else study.HOLDS
 
 
 @claims(
     "Coverage strays from 95 % as epsilon grows, for PrivBayes in model 1 and STEPS in model 2, since y is cut into "
     "bins."
 )
-def _coverage(seen: RegressionFigures) -> Said:
+def _coverage(seen: RegressionFigures) -> study.Said:
     ends = seen.epsilons[0], seen.epsilons[-1]
     bins = [seen.over("coverage", number, REFERENCES[1]) for number in (1, 2)]
     texts, strays = [], []
@@ -491,5 +456,5 @@ def _coverage(seen: RegressionFigures) -> Said:
         f"Coverage of the published forms from epsilon {ends[0]} to {ends[1]}: {', '.join(texts)}. Bins alone, without "
         f"noise, cover {bins[0]:.3f} in model 1 and {bins[1]:.3f} in model 2{'' if by_bins else cause}."
     )
-    judged = HOLDS if by_bins else PARTLY if any(strays) else FAILS
-    return text, judged if len(strays) == 2 else TO_COME
+    judged = study.HOLDS if by_bins else study.PARTLY if any(strays) else study.FAILS
+    return text, judged if len(strays) == 2 else study.TO_COME

@@ -1,6 +1,7 @@
 """Paper 000, section 4: the youth voter table under six methods, table 3 beside ours."""
 
 import math
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -21,19 +22,7 @@ from pdips.evaluation.regression import Fit, compare_fits, fit_logistic
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.registry import variant_class
-from pdips_papers.harness.study import (
-    COLUMNS,
-    Block,
-    Data,
-    Finding,
-    Options,
-    Picture,
-    Study,
-    Task,
-    rows_of,
-    summarise,
-    task_key,
-)
+from pdips_papers.harness import study
 from pdips_papers.steps.voter_results import findings_of, layout_of, pictures_of
 from pdips_papers.steps.voter_table import (
     ALWAYS,
@@ -92,7 +81,7 @@ GLM_TOLERANCE, GLM_STEPS = 1e-8, 25
 
 
 @dataclass(frozen=True, kw_only=True)
-class Voter(Study):
+class Voter(study.Study):
     """Section 4 of paper 000.
 
     Parameters
@@ -104,12 +93,12 @@ class Voter(Study):
     name: ClassVar[str] = "voter"
     title: ClassVar[str] = "Youth voters 2000-2012: table 3 of the STEPS paper"
     default_replicates: ClassVar[int] = 4
-    data: ClassVar[Data] = "required"
+    data: ClassVar[study.Data] = "required"
     needs: ClassVar[str] = f", a .csv or .parquet file with the columns {', '.join(voter_schema().columns)}"
 
     cases: Sequence[tuple[str, str]] = CASES
 
-    def tasks(self, options: Options) -> list[Task]:
+    def tasks(self, options: study.Options) -> list[study.Task]:
         """One release of one method at one epsilon a task, measured in full. Reads the table, to refuse a wrong one."""
         path = str(options.data)
         _load(path)
@@ -117,14 +106,16 @@ class Voter(Study):
         tasks = []
         for replicate in range(options.replicates):
             tasks += [
-                Task(
-                    key=task_key(f"{method}.{form}.epsilon={epsilon}.replicate={replicate}"),
+                study.Task(
+                    key=study.task_key(f"{method}.{form}.epsilon={epsilon}.replicate={replicate}"),
                     arguments={"data": path, "method": method, "form": form, "epsilon": epsilon},
                 )
                 for epsilon in epsilons
                 for method, form in self.cases
             ]
-            tasks.append(Task(key=f"resample.replicate={replicate}", arguments={"data": path, "method": RESAMPLE}))
+            tasks.append(
+                study.Task(key=f"resample.replicate={replicate}", arguments={"data": path, "method": RESAMPLE})
+            )
         return tasks
 
     def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
@@ -134,13 +125,13 @@ class Voter(Study):
             return _references(original, rng)
         method, form, epsilon = (str(arguments[name]) for name in ("method", "form", "epsilon"))
         sets = mechanism(method, form, epsilon).release(original.table, rng=rng)[0].sets
-        return rows_of(row_name(method, form, epsilon), measure(original, sets, rng))
+        return study.rows_of(row_name(method, form, epsilon), measure(original, sets, rng))
 
     def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
         """Average over replicates; rank the paper's methods in their published form, then all methods."""
         rows = set(measurements["row"])
         paper = {place: value for place, value in paper_figures().items() if place[0] in rows}
-        found = summarise(measurements, paper)
+        found = study.summarise(measurements, paper)
         for prefix in dict.fromkeys(row.partition(": ")[0] for row in found["row"] if ": " in row):
             mine = [row for row in found["row"].unique() if row.startswith(f"{prefix}: ")]
             published = [row for row in mine if row.endswith("(published)")]
@@ -148,15 +139,15 @@ class Voter(Study):
             found = _with_ranks(found, mine, AMONG_ALL)
         return _with_summary(found)
 
-    def layout(self, table: pd.DataFrame) -> list[Block]:
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
         """Print the scores, then for each epsilon the paper's table, its ranks, and our own rows."""
         return layout_of(table)
 
-    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[Picture]:
+    def pictures(self, measurements: pd.DataFrame, table: pd.DataFrame) -> list[study.Picture]:
         """Draw the paper's figures 5 to 7."""
         return pictures_of(table)
 
-    def findings(self, table: pd.DataFrame) -> list[Finding]:
+    def findings(self, table: pd.DataFrame) -> list[study.Finding]:
         """Hold the claims that the paper makes in words against the table."""
         return findings_of(table)
 
@@ -183,9 +174,9 @@ def _references(original: Original, rng: np.random.Generator) -> list[dict[str, 
     p = chi_square(original.table, sets[:1], rng=rng).p_original
     labels = {level: MEASURES[f"consistency_{round(100 * level)}"] for level in LEVELS}
     return [
-        *rows_of(RESAMPLE, measure(original, sets, rng)),
-        *rows_of(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
-        *rows_of(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
+        *study.rows_of(RESAMPLE, measure(original, sets, rng)),
+        *study.rows_of(NEVER, {label: float(np.mean(p > level)) for level, label in labels.items()}),
+        *study.rows_of(ALWAYS, {label: float(np.mean(p <= level)) for level, label in labels.items()}),
     ]
 
 
@@ -238,18 +229,7 @@ def paper_figures() -> dict[tuple[str, str], float]:
 
 
 def ranks(values: pd.DataFrame) -> pd.DataFrame:
-    """Rank methods as the paper does: 1 is the best, equal figures share the smallest rank.
-
-    Parameters
-    ----------
-    values : DataFrame, methods by measures
-        Columns named as in ``MEASURES``. Figures count as printed, to three decimals.
-
-    Returns
-    -------
-    DataFrame
-        Ranks, of the same shape, and their sum in a column ``overall score``.
-    """
+    """Rank methods as the paper does: 1 is the best, equal figures share the smallest rank."""
     rounded = values.round(3)
     smaller = {MEASURES[key] for key in SMALLER_IS_BETTER}
     found = pd.DataFrame(
@@ -271,7 +251,7 @@ def _with_ranks(found: pd.DataFrame, rows: Sequence[str], suffix: str) -> pd.Dat
         label = f"{name}{suffix}" if name == SCORE else f"rank, {name}{suffix}"
         for row, rank in zip(rows, column, strict=True):
             more.append((row, label, rank, math.nan, paper.get((row, label), math.nan)))
-    new = pd.DataFrame(more, columns=list(COLUMNS))
+    new = pd.DataFrame(more, columns=list(study.COLUMNS))
     kept = ~found["column"].isin(new["column"]) | ~found["row"].isin(list(rows))
     return pd.concat([found[kept], new], ignore_index=True)
 
@@ -298,11 +278,6 @@ def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     Nobody unregistered voted, so that maximum likelihood doesn't exist: two coefficients and the intercept run off, and
     what comes out, some 20 with standard errors of hundreds, is where the iterations happen to stop. Iteratively
     reweighted least squares from R's starting values and with R's stopping rule gives the same.
-
-    Returns
-    -------
-    Fit
-        32 coefficients; NaN where a column depends linearly on those before it.
     """
     names, x, y, n = _design(frame, schema)
     estimates, errors = np.full(len(names), np.nan), np.full(len(names), np.nan)
@@ -314,45 +289,25 @@ def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
 
 
 def irls(x: FloatArray, y: FloatArray, n: FloatArray) -> tuple[FloatArray, FloatArray, bool]:
-    """Return estimates, standard errors and whether the deviance settled, by R's iterations.
+    """Return estimates, standard errors and whether the deviance settled, for outcomes 0 or 1 of groups of ``n``.
 
-    Parameters
-    ----------
-    x : ndarray, shape (groups, coefficients)
-        Regressors of groups of equal records, of full rank.
-    y : ndarray, shape (groups,)
-        Outcome of all records of the group, 0 or 1.
-    n : ndarray, shape (groups,)
-        Records in each group.
+    Statsmodels starts where R does; with these tolerances it stops there too.
     """
-    chance = (y + 0.5) / 2
-    log_odds = np.log(chance / (1 - chance))
-    deviance, converged = _deviance(y, n, log_odds), False
-    inverse = np.eye(x.shape[1])
-    beta = np.zeros(x.shape[1])
-    for _ in range(GLM_STEPS):
-        slope = np.maximum(chance * (1 - chance), np.finfo(float).eps)
-        root = np.sqrt(n * slope)
-        q, r = np.linalg.qr(root[:, None] * x)
-        inverse = np.linalg.inv(r)
-        beta = inverse @ (q.T @ (root * (log_odds + (y - chance) / slope)))
-        log_odds = x @ beta
-        chance = 1 / (1 + np.exp(-log_odds))
-        before, deviance = deviance, _deviance(y, n, log_odds)
-        converged = abs(deviance - before) / (abs(deviance) + 0.1) < GLM_TOLERANCE
-        if converged:
-            break
-    return beta, np.linalg.norm(inverse, axis=1), bool(converged)
+    from statsmodels.genmod.families import Binomial
+    from statsmodels.genmod.generalized_linear_model import GLM
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of separation
+        found = GLM(y, x, family=Binomial(), freq_weights=n).fit(
+            maxiter=GLM_STEPS, atol=0.1 * GLM_TOLERANCE, rtol=GLM_TOLERANCE, tol_criterion="deviance"
+        )
+    return np.asarray(found.params), np.asarray(found.bse), bool(found.converged)
 
 
 def overlaps(original: Fit, fits: Sequence[Fit]) -> dict[str, float]:
     """Return the overlap of 95 % intervals: averaged over coefficients, and of the three that matter."""
     found = compare_fits(original, fits)["ci_overlap"]
     return {"all": float(found.mean()), **{key: float(found[name]) for key, name in COEFFICIENTS.items()}}
-
-
-def _deviance(y: FloatArray, n: FloatArray, log_odds: FloatArray) -> float:
-    return 2 * float(n @ np.logaddexp(0, np.where(y > 0, -log_odds, log_odds)))
 
 
 def _design(frame: pd.DataFrame, schema: Schema) -> tuple[tuple[str, ...], FloatArray, FloatArray, FloatArray]:

@@ -67,11 +67,6 @@ def read_voter(path: str | Path) -> Table:
 
     Columns go by the names of the schema or by those of the paper's table 1, in any case and punctuation; others are
     left out. Values are the levels of the schema, or whole numbers from 0 that count them in their order.
-
-    Raises
-    ------
-    InputError
-        If a column is missing, or holds something else.
     """
     frame, schema = read_frame(path), voter_schema()
     found = {_plain(str(name)): str(name) for name in reversed(frame.columns)}

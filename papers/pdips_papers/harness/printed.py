@@ -1,0 +1,28 @@
+"""What all mechanisms as printed share."""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pdips.data.schema import Schema
+from pdips.mechanism import Mechanism
+from pdips.privacy.loss import Kind, Neighbours
+from pdips.privacy.plan import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Printed(Mechanism):
+    """A form that a paper prints: for one replaced record, without a guarantee, and said to be so in its settings."""
+
+    variant: ClassVar[str] = "published"
+    relations: ClassVar[tuple[Neighbours, ...]] = ("replace-one",)
+    loss_kind: ClassVar[Kind] = "none"
+    flaw: ClassVar[str]
+    """The statement of the form: why nothing is guaranteed."""
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan of the form that this one spoils, which bounds nothing."""
+        return super().plan(schema).without_guarantee(self.flaw)  # type: ignore[safe-super]
+
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than given, and the variant."""
+        return super().shown() | {"variant": self.variant}
