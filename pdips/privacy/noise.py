@@ -244,7 +244,7 @@ def _toss(probability: FloatArray, bounds: Callable[[int], Bounds], bits: Random
     uniform = words.astype(np.float64) * 2.0**-WORD_BITS
     tossed: BoolArray = uniform < probability
     for i in np.flatnonzero(np.abs(uniform - probability) < FILTER):
-        tossed[i] = _LazyUniform(int(words[i]), WORD_BITS, bits).below(bounds(i))
+        tossed[i] = _LazyUniform(int(words[i]), WORD_BITS, bits).below(bounds(int(i)))
     return tossed
 
 

@@ -227,7 +227,10 @@ class Synthesizer(Protocol):
 
 
 def record(mechanism: Synthesizer, table: Table, n_runs: int, bits: RandomBits) -> list[IntArray]:
-    """Return what independent runs of a mechanism show: choices and noisy numbers, before post-processing."""
+    """Return what independent runs of a mechanism show before post-processing: an array (runs, numbers) an answer.
+
+    Where runs chose differently and saw vectors of different length, the shorter ones are filled up with -1.
+    """
     plan, blocks = mechanism.plan(table.schema), []
     for _ in range(plan.repeats):
         pending = [_RunsPath(runs=np.arange(n_runs))]

@@ -1,14 +1,12 @@
-"""Hit-and-run on the K-norm gradient density of quantile regression, with exact draws on each line.
+"""Hit-and-run on the K-norm gradient density of quantile regression, with exact draws on each line (Smith 1984).
 
-For parameters theta in a public box, and optionally between public lines, the density f(theta) is proportional to
-exp(-scale * norm(G(theta))), G the gradient of a quantile regression (:mod:`pdips.quantile.gradient`). On a line
-through theta a record changes sides at most once, so the exponent is a step function of at most n + 1 pieces: sorted
-and added up, they give an exact draw on the line. There is no step size. A finite number of moves is not a draw from f,
-and nothing here bounds how far it is from one: no mechanism uses it, only the PyMC step of ``pymc_step.py``
-(Smith 1984, Operations Research 32(6)).
+The density of theta in a public box, and optionally between public lines, is proportional to exp(-scale * norm(G)). On
+a line through theta each record changes sides at most once, so the exponent is a step function of at most n + 1 pieces:
+sorted and added up, they give an exact draw on the line. How far a finite number of moves is from a draw of the
+density, nothing here bounds: no mechanism uses it, only the step of ``pymc_step.py``.
 """
 
-from typing import Any, NamedTuple
+from collections import namedtuple
 
 import numpy as np
 from numba import njit
@@ -23,45 +21,38 @@ L1, L2, LINF, HULL = range(4)
 
 WITHOUT_PIVOT = 1 / 3
 """How often a direction that changes a slope does not turn the plane about a point."""
-
 SHAPED = 0.75
 """How often a direction has the covariance that was learnt."""
-
 BINS = 1024
 NARROW_FROM = 20_000
 """Records from which far ends of a line are left out."""
-
 NEGLIGIBLE = 60.0
 """Nats by which the far ends of a line are below where the chain is, for them to be left out."""
-
 DIGIT_BITS = 12
 DIGITS_FROM = 128
 """Up to so many numbers insertion is as quick."""
 
+DensityArrays = namedtuple("DensityArrays", "x y tau scale norm spread")
+"""Records, the quantile, nats a unit of norm, which norm, and the hull's 2 max(tau, 1 - tau)."""
+
+Region = namedtuple("Region", "lower upper lines signs low high shape")
+"""Where the parameters may be: a box, and above (sign 1) or below (sign -1) lines on a box of covariates.
+
+The columns of ``shape`` are how directions are spread that suit the density; none before warming up.
+"""
+
+LineWorkspace = namedtuple(
+    "LineWorkspace", "times flips spare_times spare_flips counts bins ends norms masses gradient direction"
+)
+"""Memory that every move uses again."""
+
 
 class HitAndRun:
-    """Hit-and-run on a K-norm gradient density in a box, compiled (seconds, once a machine).
+    """Hit-and-run on a K-norm gradient density in a public box with sides of shape (p,) or (), compiled.
 
-    Parameters
-    ----------
-    density : KNormGradient
-        What to draw from.
-    lower, upper : array_like, shape (p,) or ()
-        The public box of the parameters; their base measure is uniform on it.
-
-    Raises
-    ------
-    InputError
-        If the box has no width somewhere.
-
-    Notes
-    -----
-    Half of the moves change one parameter, the others all, by a normal direction with the box's widths as scales; most
-    that change a slope turn the plane about a random point of the box of covariates, which suits intercepts and slopes
-    that go together. After warming up three in four moves have a normal direction with the covariance of its draws
-    instead: a fifth of the moves for the same effective draws. No direction depends on where the chain is, and each
-    line is drawn from exactly, so a move leaves the density as it is (``docs/proofs/kng.md``, section 9).
-    O(n log n + n p) a move.
+    Half of the moves change one parameter, the others all; most that change a slope turn the plane about a random point
+    of the box of covariates. After warming up three in four directions have the covariance that was learnt. No
+    direction depends on where the chain is, so a move leaves the density as it is (docs/proofs/kng.md, section 9).
     """
 
     def __init__(self, density: KNormGradient, lower: ArrayLike, upper: ArrayLike) -> None:
@@ -73,19 +64,16 @@ class HitAndRun:
         lines, signs = density.lines
         settings = float(density.tau), float(density.scale), DENSITY_NORMS.index(density.norm), float(density.width)
         self._density = DensityArrays(density.x, density.y, *settings)
-        self._smooth = self._density._replace(norm=L2)
         low, high = (np.asarray(side, dtype=np.float64) for side in density.covariates)
         self._region = Region(self.lower, self.upper, lines, signs, low, high, np.empty((0, density.p)))
-        self._work = LineWorkspace.of(*density.x.shape)
+        n, p = density.x.shape
+        flips, spare_flips = np.empty((2, n + 1), np.int64)
+        times, spare_times, ends, norms, masses = np.empty((5, n + 2))
+        sides = (times, flips, spare_times, spare_flips, np.empty(1 << DIGIT_BITS, np.int64), np.empty(BINS))
+        self._work = LineWorkspace(*sides, ends, norms, masses, np.empty(p), np.empty(p))
 
     def check_start(self, start: ArrayLike) -> FloatArray:
-        """Return where a chain starts, shape (p,), or say that it can't.
-
-        Raises
-        ------
-        InputError
-            If the start isn't in the box or crosses a line.
-        """
+        """Return where a chain starts, shape (p,), or refuse a start outside of the box or across a line."""
         theta = finite_vector(start, len(self.lower), "start")
         inside = np.all(self.lower <= theta) and np.all(theta <= self.upper)
         if not (inside and keeps_lines(theta, self._region)):
@@ -102,27 +90,13 @@ class HitAndRun:
         smooth: bool = False,
         shape: FloatArray | None = None,
     ) -> FloatArray:
-        """Return draws, each ``thin`` moves after the one before.
+        """Return draws, shape (n_draws, p), each ``thin`` moves after the one before; theta isn't checked.
 
-        Parameters
-        ----------
-        theta : ndarray, shape (p,)
-            Where to start; not checked.
-        n_draws, thin : int
-            Draws, and moves for each.
-        rng : numpy.random.Generator
-            Where the randomness comes from.
-        smooth : bool
-            Whether the norm is l2 at the same scale, whatever the density's is: for warming up only.
-        shape : ndarray, shape (p, p) or (0, p), optional
-            Directions that suit, by :func:`pdips.quantile.pymc_step.learn_directions`.
-
-        Returns
-        -------
-        ndarray, shape (n_draws, p)
+        ``smooth`` takes the l2 norm at the same scale, for warming up only; ``shape`` has directions that suit, by
+        :func:`pdips.quantile.pymc_step.learn_directions`.
         """
         draws = np.empty((n_draws, len(self.lower)))
-        density = self._smooth if smooth else self._density
+        density = self._density._replace(norm=L2) if smooth else self._density
         region = self._region if shape is None else self._region._replace(shape=shape)
         walk(theta.copy(), density, region, self._work, thin, rng, draws)
         return draws
@@ -133,57 +107,6 @@ class HitAndRun:
 
 
 # compiled
-
-
-class DensityArrays(NamedTuple):
-    """Records, the quantile, nats a unit of norm, which norm, and the hull's 2 max(tau, 1 - tau)."""
-
-    x: Any
-    y: Any
-    tau: float
-    scale: float
-    norm: int
-    spread: float
-
-
-class Region(NamedTuple):
-    """Where the parameters may be: a box, and above (sign 1) or below (sign -1) lines on a box of covariates.
-
-    The columns of ``shape`` are how directions are spread that suit the density; none before warming up.
-    """
-
-    lower: Any
-    upper: Any
-    lines: Any
-    signs: Any
-    low: Any
-    high: Any
-    shape: Any
-
-
-class LineWorkspace(NamedTuple):
-    """Memory that every move uses again."""
-
-    times: Any
-    flips: Any
-    spare_times: Any
-    spare_flips: Any
-    counts: Any
-    bins: Any
-    ends: Any
-    norms: Any
-    masses: Any
-    gradient: Any
-    direction: Any
-
-    @classmethod
-    def of(cls, n: int, p: int) -> "LineWorkspace":
-        """Return memory for n records and p parameters."""
-        flips, spare_flips = np.empty((2, n + 1), np.int64)
-        times, spare_times, ends, norms, masses = np.empty((5, n + 2))
-        counts, bins = np.empty(1 << DIGIT_BITS, np.int64), np.empty(BINS)
-        sides = (times, flips, spare_times, spare_flips, counts, bins)
-        return cls(*sides, ends, norms, masses, np.empty(p), np.empty(p))
 
 
 @njit(cache=True, error_model="numpy")
@@ -224,52 +147,41 @@ def norm_at(theta, density):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def least_height(theta, line, sign, low, high):  # type: ignore[no-untyped-def]
-    """Return the least of sign * (theta - line) over the box of covariates: the closed form, separable in them."""
-    height = sign * (theta[0] - line[0])
+def least_height(theta, direction, k, region):  # type: ignore[no-untyped-def]
+    """Return how far theta keeps line k where they are nearest in the box of covariates, and its rate on the way."""
+    sign, line = region.signs[k], region.lines[k]
+    height, rate = sign * (theta[0] - line[0]), sign * direction[0]
     for j in range(1, len(theta)):
         slope = sign * (theta[j] - line[j])
-        height += min(slope * low[j - 1], slope * high[j - 1])
-    return height
+        end = region.low[j - 1] if slope > 0.0 else region.high[j - 1]
+        height += slope * end
+        rate += sign * direction[j] * end
+    return height, rate
 
 
 @njit(cache=True, error_model="numpy")
 def keeps_lines(theta, region):  # type: ignore[no-untyped-def]
     """Return whether no line is crossed anywhere on the box of covariates."""
+    kept = True
     for k in range(len(region.signs)):
-        if not least_height(theta, region.lines[k], region.signs[k], region.low, region.high) >= 0.0:
-            return False
-    return True
+        kept &= least_height(theta, theta, k, region)[0] >= 0.0
+    return kept
 
 
 @njit(cache=True, error_model="numpy")
-def reach(theta, direction, way, region, furthest):  # type: ignore[no-untyped-def]
-    """Return the largest t up to ``furthest`` such that theta + way * t * direction crosses no line.
+def reach(theta, direction, end, region):  # type: ignore[no-untyped-def]
+    """Return the t furthest from 0 on the way to ``end`` for which theta + t * direction crosses no line.
 
-    The least height over the covariates is concave and piecewise linear in t, with a kink where a slope's difference
-    changes its sign; so the feasible t form an interval, found by passing over the kinks in order.
+    The least height is concave and piecewise linear in t, so Newton's method from the end stops at its root.
     """
     for k in range(len(region.signs)):
-        sign, line = region.signs[k], region.lines[k]
-        height = max(0.0, least_height(theta, line, sign, region.low, region.high))
-        at = 0.0
-        while at < furthest:
-            rate, following = sign * way * direction[0], furthest
-            for j in range(1, len(theta)):
-                pace = sign * way * direction[j]
-                if pace == 0.0:
-                    continue
-                kink = -sign * (theta[j] - line[j]) / pace
-                positive = (pace > 0.0) == (kink <= at)
-                rate += pace * (region.low[j - 1] if positive else region.high[j - 1])
-                if at < kink < following:
-                    following = kink
-            if rate < 0.0 and height + rate * (following - at) < 0.0:
-                furthest = at - height / rate
+        while end != 0.0:
+            height, rate = least_height(theta + end * direction, direction, k, region)
+            nearer = end - height / rate
+            if height >= 0.0 or not abs(nearer) < abs(end):
                 break
-            height += rate * (following - at)
-            at = following
-    return furthest
+            end = nearer if nearer * end > 0.0 else 0.0
+    return end
 
 
 @njit(cache=True, error_model="numpy")
@@ -282,24 +194,7 @@ def feasible(theta, direction, region):  # type: ignore[no-untyped-def]
         one = (region.lower[j] - theta[j]) / direction[j]
         other = (region.upper[j] - theta[j]) / direction[j]
         start, stop = max(start, min(one, other)), min(stop, max(one, other))
-    stop = reach(theta, direction, 1.0, region, max(0.0, stop))
-    return -reach(theta, direction, -1.0, region, max(0.0, -start)), stop
-
-
-@njit(cache=True, error_model="numpy")
-def by_digit(times, flips, m, shift, start, factor, to_times, to_flips, counts):  # type: ignore[no-untyped-def]
-    """Sort by one digit of how far a time is from the start, in whole parts of the interval, keeping the order else."""
-    counts[:] = 0
-    last = len(counts) - 1
-    for i in range(m):
-        counts[(np.int64((times[i] - start) * factor) >> shift) & last] += 1
-    total = 0
-    for digit in range(len(counts)):
-        total, counts[digit] = total + counts[digit], total
-    for i in range(m):
-        digit = (np.int64((times[i] - start) * factor) >> shift) & last
-        to_times[counts[digit]], to_flips[counts[digit]] = times[i], flips[i]
-        counts[digit] += 1
+    return reach(theta, direction, min(0.0, start), region), reach(theta, direction, max(0.0, stop), region)
 
 
 @njit(cache=True, error_model="numpy")
@@ -308,12 +203,22 @@ def sort(m, start, stop, work):  # type: ignore[no-untyped-def]
 
     Where records lie so close together that insertion would take long, a comparison sort does it.
     """
-    times, flips = work.times, work.flips
-    shifts, most = 0, 40 * m
-    if m > DIGITS_FROM:
-        factor = (1 << (2 * DIGIT_BITS)) / (stop - start) * (1 - 1e-12)
-        by_digit(times, flips, m, 0, start, factor, work.spare_times, work.spare_flips, work.counts)
-        by_digit(work.spare_times, work.spare_flips, m, DIGIT_BITS, start, factor, times, flips, work.counts)
+    times, flips, counts = work.times, work.flips, work.counts
+    spare_times, spare_flips = work.spare_times, work.spare_flips
+    shifts, most, last = 0, 40 * m, len(counts) - 1
+    factor = (1 << (2 * DIGIT_BITS)) / (stop - start) * (1 - 1e-12)
+    for shift in range(0, 2 * DIGIT_BITS if m > DIGITS_FROM else 0, DIGIT_BITS):
+        counts[:] = 0
+        for i in range(m):
+            counts[(np.int64((times[i] - start) * factor) >> shift) & last] += 1
+        total = 0
+        for digit in range(len(counts)):
+            total, counts[digit] = total + counts[digit], total
+        for i in range(m):
+            digit = (np.int64((times[i] - start) * factor) >> shift) & last
+            spare_times[counts[digit]], spare_flips[counts[digit]] = times[i], flips[i]
+            counts[digit] += 1
+        times, flips, spare_times, spare_flips = spare_times, spare_flips, times, flips
     for i in range(1, m):
         time, flip, k = times[i], flips[i], i
         while k > 0 and times[k - 1] > time and shifts <= most:
@@ -354,24 +259,19 @@ def first_piece(theta, direction, start, stop, density, work):  # type: ignore[n
 
 
 @njit(cache=True, error_model="numpy")
-def dual_norm(direction, norm, spread):  # type: ignore[no-untyped-def]
-    """Return a bound of |gradient'direction| for gradients of norm 1."""
-    if norm == L1:
-        return np.abs(direction).max()
-    if norm == L2:
-        return np.sqrt((direction * direction).sum())
-    first = abs(direction[0])
-    return first + (np.abs(direction).sum() - first) * (spread if norm == HULL else 1.0)
-
-
-@njit(cache=True, error_model="numpy")
 def narrow(m, start, stop, direction, most, density, work):  # type: ignore[no-untyped-def]
     """Leave out the two ends of a line where the norm is at least ``most``; the gradient moves to the new start.
 
-    Along the line gradient'direction never falls (a record's change of sides raises it by |x'direction|), and it bounds
-    the norm from below. Ends are whole bins. Returns how many records change sides in between, from where, to where.
+    Along the line gradient'direction never falls (a record's change of sides raises it by |x'direction|), and it is at
+    most the dual norm of the direction times the norm. Returns how many records change sides in between, and the ends.
     """
-    bins, last, bound = work.bins, len(work.bins), most * dual_norm(direction, density.norm, density.spread)
+    bins, last, sizes = work.bins, len(work.bins), np.abs(direction)
+    if density.norm == L1:
+        bound = most * sizes.max()
+    elif density.norm == L2:
+        bound = most * np.sqrt((direction * direction).sum())
+    else:
+        bound = most * (sizes[0] + sizes[1:].sum() * (density.spread if density.norm == HULL else 1.0))
     factor = last / (stop - start) * (1 - 1e-12)
     bins[:] = 0.0
     for i in range(m):
@@ -489,31 +389,22 @@ def point_somewhere(region, direction, rng):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, error_model="numpy")
-def move(theta, near, density, region, work, rng):  # type: ignore[no-untyped-def]
-    """Draw from the density on a random line through theta, and go there; return the norm there, ``near`` at first."""
-    direction, ends = work.direction, work.ends
-    point_somewhere(region, direction, rng)
-    start, stop = feasible(theta, direction, region)
-    if not stop > start:
-        return near
-    n_pieces = weighed_line(theta, direction, start, stop, near, density, work)
-    masses = work.masses[:n_pieces]
-    k = min(np.searchsorted(masses, rng.random() * masses[-1], side="right"), n_pieces - 1)
-    time = ends[k] + rng.random() * (ends[k + 1] - ends[k])
-    there = np.empty_like(theta)
-    for j in range(len(theta)):
-        there[j] = min(max(theta[j] + time * direction[j], region.lower[j]), region.upper[j])
-    if not keeps_lines(there, region):  # by rounding only, at an end of the interval
-        return near
-    theta[:] = there
-    return work.norms[k]
-
-
-@njit(cache=True, error_model="numpy")
 def walk(theta, density, region, work, thin, rng, draws):  # type: ignore[no-untyped-def]
-    """Fill ``draws``, shape (draws, p), each ``thin`` moves after the one before; theta ends at the last."""
-    near = norm_at(theta, density)
-    for row in range(len(draws)):
-        for _ in range(thin):
-            near = move(theta, near, density, region, work, rng)
-        draws[row] = theta
+    """Fill ``draws``, shape (draws, p), each ``thin`` moves after the one before; theta ends at the last.
+
+    A move draws from the density on a random line through theta, and goes there.
+    """
+    near, direction, ends = norm_at(theta, density), work.direction, work.ends
+    for step in range(len(draws) * thin):
+        point_somewhere(region, direction, rng)
+        start, stop = feasible(theta, direction, region)
+        if stop > start:
+            n_pieces = weighed_line(theta, direction, start, stop, near, density, work)
+            masses = work.masses[:n_pieces]
+            k = min(np.searchsorted(masses, rng.random() * masses[-1], side="right"), n_pieces - 1)
+            time = ends[k] + rng.random() * (ends[k + 1] - ends[k])
+            there = np.minimum(np.maximum(theta + time * direction, region.lower), region.upper)
+            if keeps_lines(there, region):  # but for rounding, at an end of the interval
+                theta[:] = there
+                near = work.norms[k]
+        draws[step // thin] = theta
