@@ -129,9 +129,9 @@ class ColumnPlan:
         """Whether records are divided by columns that aren't public."""
         return any(not self.schema.columns[name].public for name in self.by)
 
-    def budget(self, name: str, epsilon: Fraction, **part: str) -> ColumnBudget:
+    def budget(self, name: str, epsilon: Fraction, part: str = "") -> ColumnBudget:
         """Return the budget of a numeric column, or of a part of it."""
-        return replace(self._whole(name, epsilon), strata=self.strata.n, confidential=self.confidential, **part)
+        return replace(self._whole(name, epsilon), strata=self.strata.n, confidential=self.confidential, part=part)
 
     def _whole(self, name: str, epsilon: Fraction) -> ColumnBudget:
         parts = ", births and continuers" if self.panel and name in self.panel.before else ""

@@ -212,8 +212,8 @@ def sort(m, start, stop, work):  # type: ignore[no-untyped-def]
         for i in range(m):
             counts[(np.int64((times[i] - start) * factor) >> shift) & last] += 1
         total = 0
-        for digit in range(len(counts)):
-            total, counts[digit] = total + counts[digit], total
+        for place in range(len(counts)):
+            total, counts[place] = total + counts[place], total
         for i in range(m):
             digit = (np.int64((times[i] - start) * factor) >> shift) & last
             spare_times[counts[digit]], spare_flips[counts[digit]] = times[i], flips[i]

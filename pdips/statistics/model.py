@@ -137,7 +137,8 @@ def as_statistic_model(model: "str | Path | StatisticModel | Any") -> StatisticM
     """Return a model given as a file, the name of one that comes with pdips, a module or a :class:`StatisticModel`."""
     if isinstance(model, StatisticModel):
         return model
-    module, text, name = model, "", getattr(model, "__name__", "model")
+    module: Any = model
+    text, name = "", getattr(model, "__name__", "model")
     if isinstance(model, (str, Path)):
         module, path = load(model)
         name, text = path.name, path.read_text(encoding="utf-8")

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -154,6 +154,11 @@ class Modips(Mechanism):
         return largest_rho(exact(self.epsilon, "epsilon"), exact(self.delta, "delta"))
 
     @property
+    def _source(self) -> StatisticModel:
+        """The model, once it has been read from wherever it was given."""
+        return cast(StatisticModel, self.model)
+
+    @property
     def _rounds(self) -> int:
         return self.n_sets if self.split == "per-set" else 1
 
@@ -168,7 +173,7 @@ class Modips(Mechanism):
         return StatisticPlan(
             schema=schema,
             neighbours=self.neighbours,
-            statistics=self.model.declared(schema, self.neighbours),
+            statistics=self._source.declared(schema, self.neighbours),
             budget=self.budget,
             amount=(self.rho or exact(self.epsilon, "epsilon")) / self._rounds,
             law="laplace" if self.kind == "pure" else "gaussian",
@@ -230,7 +235,7 @@ class Modips(Mechanism):
         """
         parts = tuple((part.name, repr(part.statistic), part.law, part.n_noised) for part in design.parts)
         settings = (self.likelihood, self._options, bool(self.n_records), design.neighbours)
-        price = (self.model.text or self.model, design.schema.to_toml(), parts, *settings)
+        price = (self._source.text or self.model, design.schema.to_toml(), parts, *settings)
         release = (*price, n_records, tuple(part.scale for part in design.parts))
 
         def attempt() -> None:
@@ -238,7 +243,7 @@ class Modips(Mechanism):
             public = pd.DataFrame({name: np.zeros(len(values)) for name, values in tried.public.items()})
             records = len(public) or min(self.n_records or tried.n_records or MOST_TRIED, MOST_TRIED)
             short, rng = replace(self, n_sets=1, n_records=records), np.random.default_rng(0)
-            with on_stand_ins(self.model.name), np.errstate(all="ignore"):
+            with on_stand_ins(self._source.name), np.errstate(all="ignore"):
                 short._draw([tried], public, tried.public, rng, Clock().step, trial=True)
 
         _tried.once(release if at_release else price, attempt)
@@ -272,12 +277,12 @@ class Modips(Mechanism):
         used = [settle(noisy) for noisy in measured]
         for noisy in measured:
             with timed("drawing from the posterior"):
-                fits.append(fit(self.model, noisy, self.likelihood, **settings))
+                fits.append(fit(self._source, noisy, self.likelihood, **settings))
         for number in range(self.n_sets):
             with timed(f"drawing synthetic set {number + 1} of {self.n_sets}"):
                 place, draw = (0, number) if len(measured) == 1 else (number, 0)
                 n = self.n_records or round(number_of_records(measured[place], used[place]))
-                columns = self.model.records(fits[place].draw(draw), RecordRequest(n, covariates), schema, rng)
+                columns = self._source.records(fits[place].draw(draw), RecordRequest(n, covariates), schema, rng)
                 sets.append(to_records(schema, columns, public, rng))
         tables = {STATISTICS: _stacked([to_frame(*each) for each in zip(measured, used, strict=True)])}
         posterior = [_published(each) for each in fits]
@@ -289,12 +294,12 @@ class Modips(Mechanism):
             statistics={STATISTICS: tables[STATISTICS]},
             tables=tables,
             diagnostics={"likelihood": self.likelihood, "convergence": agreed},
-            closer=partial(predictive_check, self.model, measured[0], fits[0], covariates, public, n_draws),
+            closer=partial(predictive_check, self._source, measured[0], fits[0], covariates, public, n_draws),
         )
 
     def shown(self) -> dict[str, Any]:
         """Return the budget, delta and the text of the model, which is public, as plain values."""
-        budget, model = self.budget, self.model
+        budget, model = self.budget, None if self.model is None else self._source
         return {
             "budget": {name: str(share) for name, share in budget.items()} if isinstance(budget, Mapping) else budget,
             "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,

@@ -239,8 +239,9 @@ class _ByCell:
 
     def measure(self, table: Table) -> IntArray:
         """Return the sums, shape (cells,), in whole units."""
-        values = math.prod(_steps_of(table, name) for name in self._columns)
-        return total_by(self._place(table), values, *self.shape(table.schema), self._most(table.schema))
+        values = np.prod([_steps_of(table, name) for name in self._columns], axis=0)
+        (n_cells,) = self.shape(table.schema)
+        return total_by(self._place(table), values, n_cells, self._most(table.schema))
 
 
 @dataclass(frozen=True, kw_only=True)

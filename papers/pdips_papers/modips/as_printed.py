@@ -3,14 +3,15 @@
 What each really loses: ``docs/proofs/modips.md``, section 4.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
-from pdips.arrays import FloatArray, IntArray
+from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.audit.cases.statistics import counted_pair, emptied_cell, larger_cell, other_sign, turned_choice
 from pdips.audit.neighbour_pairs import Case, Event, Pair, with_event
 from pdips.data.schema import Schema
@@ -291,4 +292,9 @@ def published(epsilon: Number = 1) -> Iterator[Case]:
         (regression, turned_choice(), lambda rows: rows > 0, "the coefficient is above 0"),
     ]
     for mechanism, pair, event, name in tried:
-        yield Case(mechanism, with_event(pair, lambda rows, event=event: event(rows[:, 0]), name))
+        yield Case(mechanism, with_event(pair, partial(_of_first, event), name))
+
+
+def _of_first(event: Callable[[FloatArray], BoolArray], rows: FloatArray) -> BoolArray:
+    """Ask an event of the first number of each run."""
+    return event(rows[:, 0])

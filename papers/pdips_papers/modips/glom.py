@@ -224,7 +224,7 @@ def _cases(seen: cells.AverageFigures, start: str) -> list[str]:
 def _better(seen: cells.AverageFigures, cases: Sequence[str]) -> Said:
     """Compare the published forms in all four measures."""
     where, right, text = seen.above(math.exp(-2.01)), [], []
-    labels: ClassVar[dict[str, str]] = {
+    labels = {
         "bias": "mean absolute bias",
         "rmse": "RMSE",
         "coverage": "coverage",
