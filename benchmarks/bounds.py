@@ -23,7 +23,7 @@ LIMIT = 2.5
 
 
 def beta_model() -> pm.Model:
-    """Return the beta model of paper 004 on stand-ins."""
+    """Return the beta model of Hu et al. (2022) on stand-ins."""
     with pm.Model() as model:
         mean, size = pm.Uniform("mean", 0, 1), pm.Pareto("size", alpha=1.5, m=0.1)
         pm.Beta("y", size * mean, size * (1 - mean), observed=pm.Data("y_data", np.linspace(0.1, 0.9, 9)))

@@ -27,8 +27,8 @@ def box_volume(p: int, tau: float, reach: float) -> float:
 def errors(kind: str, epsilon: float, rng: np.random.Generator, n: int = 5_000) -> np.ndarray:
     """Return errors of intercept (at the predictor's middle) and slope of private medians on a skewed predictor.
 
-    The predictor is lognormal, capped at 46 as in paper 002, in a public box; the law is that of the K-norm gradient
-    mechanism on a grid of lines about the true one, as wide as the laws are.
+    The predictor is lognormal, capped at 46 as in Tran et al. (2023), in a public box; the law is that of the K-norm
+    gradient mechanism on a grid of lines about the true one, as wide as the laws are.
     """
     x = np.minimum(np.exp(rng.normal(0.5, 1.0, n)), 46.0)
     y = 4 + 3 * x + rng.exponential(10, n)

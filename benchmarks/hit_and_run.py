@@ -1,7 +1,7 @@
 """Hit-and-run on the K-norm gradient density and its PyMC step: ``python -m benchmarks.hit_and_run``.
 
-Records as in the simulation of paper 002: covariates exponential with mean 10, capped at 46 and scaled to [-1, 1],
-outcomes 4 + 3 times their sum plus an exponential of mean 10. Epsilon is 0.125 under replace-one, the norm is the
+Records as in the simulation of Tran et al. (2023): covariates exponential with mean 10, capped at 46 and scaled to [-1,
+1], outcomes 4 + 3 times their sum plus an exponential of mean 10. Epsilon is 0.125 under replace-one, the norm is the
 hull's, so the scale is 0.0625 nats a unit. The box of the parameters is public and wide.
 """
 

@@ -30,7 +30,7 @@ STYLES = (":", "-.", "--", "-")
 
 
 def shares(data: Columns, schema: Schema) -> pm.Model:
-    """Build the beta model of paper 004 with its priors."""
+    """Build the beta model of Hu et al. (2022) with its priors."""
     with pm.Model() as model:
         phi = pm.Uniform("phi", 0, 1)
         lam = pm.Pareto("lam", alpha=1.5, m=0.1)

@@ -1,6 +1,6 @@
 """The paper's beta synthesizer, censored, by NUTS and on the exact grid: ``python -m benchmarks.posterior``.
 
-Records are draws of Beta(0.5, 3); the window is 2.5, weights are 1, centres 0, priors those of paper 004.
+Records are draws of Beta(0.5, 3); the window is 2.5, weights are 1, centres 0, priors those of Hu et al. (2022).
 """
 
 import time

@@ -1,8 +1,8 @@
 """Time and draw `kng` and `kng-residual`: ``python -m benchmarks.quantiles``.
 
-The simulation of paper 002: X1 ~ Exp(.1), X2 = 4 + 3 X1 + Exp(.1), X3 = 3 + 2 X1 + X2 + Exp(.1). Prints the rows of
-``docs/benchmarks.md`` and draws ``docs/mechanisms/kng.svg`` and ``kng-residual.svg``. With ``targets`` it prints the
-measures of the paper's tables 1 and 2 for `kng-residual` at epsilon = 1, 100 replicates.
+The simulation of Tran et al. (2023): X1 ~ Exp(.1), X2 = 4 + 3 X1 + Exp(.1), X3 = 3 + 2 X1 + X2 + Exp(.1). Prints the
+rows of ``docs/benchmarks.md`` and draws ``docs/mechanisms/kng.svg`` and ``kng-residual.svg``. With ``targets`` it
+prints the measures of the paper's tables 1 and 2 for `kng-residual` at epsilon = 1, 100 replicates.
 """
 
 import sys
@@ -141,7 +141,7 @@ def accuracy() -> None:
 
 
 def targets(replicates: int = 100) -> None:
-    """Print the measures of paper 002's tables for `kng-residual` at epsilon = 1, mean and standard error."""
+    """Print the measures of Tran et al.'s tables for `kng-residual` at epsilon = 1, mean and standard error."""
     found = []
     for seed in range(replicates):
         training, testing = simulated(5_000, 1_000 + seed), simulated(5_000, 2_000 + seed)

@@ -1,4 +1,4 @@
-"""Coverage of ``models/slomag.py`` in simulation 4 of paper 003: ``python -m benchmarks.sequential [replicates]``."""
+"""Coverage of ``slomag`` in simulation 4 of Bowen and Liu (2020): ``python -m benchmarks.sequential [replicates]``."""
 
 import sys
 import time

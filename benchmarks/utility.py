@@ -1,4 +1,4 @@
-"""Print how long the measures of utility take on a table of paper 000's size: ``python -m benchmarks.utility``."""
+"""Print how long the measures of utility take on a table of Bowen et al.'s size: ``python -m benchmarks.utility``."""
 
 import platform
 import time
@@ -36,7 +36,7 @@ def row(what: str, found: str, seconds: float, goal: str = "") -> None:
 
 
 def youth() -> Table:
-    """Return the example survey, cut down to the size of paper 000's table."""
+    """Return the example survey, cut down to the size of Bowen et al.'s table."""
     frame = pd.read_parquet(EXAMPLES / "youth.parquet").sample(RECORDS, random_state=0, ignore_index=True)
     return Table(frame, Schema.load(EXAMPLES / "youth.toml"))
 

@@ -32,7 +32,7 @@ def normal(data, schema):
 
 
 def beta(data, schema):
-    """The synthesizer of paper 004."""
+    """The synthesizer of Hu et al. (2022)."""
     with pm.Model() as model:
         phi = pm.Uniform("phi", 0, 1)
         lam = pm.Pareto("lam", alpha=1.5, m=0.1)
@@ -62,7 +62,7 @@ def blueprint(build, schema: Schema) -> Blueprint:
 
 
 def beta_records(n: int, seed: int = 1) -> np.ndarray:
-    """Records of the simulation of paper 004."""
+    """Records of the simulation of Hu et al. (2022)."""
     return np.clip(np.random.default_rng(seed).beta(0.5, 3, n), 1e-12, 1 - 1e-12)
 
 

@@ -39,8 +39,8 @@ class PrivBayes(Mechanism):
     degree : int
         Largest number of parents of a column.
     network_share : int, float, str or Fraction
-        Part of the budget for choosing the network; 1/2 in Zhang et al. and in paper 000. Nothing is spent on it where
-        one joint table holds all columns.
+        Part of the budget for choosing the network; 1/2 in Zhang et al. and in Bowen et al. (2021). Nothing is spent on
+        it where one joint table holds all columns.
     score : {"r", "mi"}
         What tells families apart: distance from independence in total variation, or mutual information.
     usefulness : int, float, str or Fraction

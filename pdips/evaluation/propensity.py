@@ -81,7 +81,7 @@ def pmse(
         The confidential table and a synthetic set. Numeric columns enter as numbers (where values are missing, with
         their mean and an indicator), all others as indicators; see :func:`pdips.evaluation.encoding.indicators`.
     interactions : bool
-        Whether products of every two columns enter too, as R's ``. ^ 2``: pMSE WI of paper 002, else pMSE WOI.
+        Whether products of every two columns enter too, as R's ``. ^ 2``: pMSE WI of Tran et al. (2023), else pMSE WOI.
     penalty : {None, "lasso", "ridge"}
         None: maximum likelihood. Otherwise a penalty whose size has the smallest deviance in cross-validation with ten
         folds, as ``cv.glmnet`` with ``lambda.min``: for wide or sparse tables.

@@ -63,7 +63,7 @@ class ElectedColumns:
     utility: Utility = "aic"
     """A free parameter costs 2 units (aic), or the logarithm of the public number of records (bic)."""
     observed_levels: bool = False
-    """Whether levels that occur are counted, as paper 000 does, in place of the public ones."""
+    """Whether levels that occur are counted, as Bowen et al. (2021) do, in place of the public ones."""
 
     def columns(
         self, number: int, layer: Layer, position: Position, curator: Curator, rng: np.random.Generator
@@ -91,7 +91,7 @@ def together(scores: IntArray, layer: Layer) -> IntArray:
 
 @dataclass(frozen=True, kw_only=True)
 class GroupElection:
-    """Elects which columns go into layer 1 together and which below: the cluster variant of paper 000, section 2.2.3.
+    """Elects which columns go into layer 1 and which below: the clusters of Bowen et al. (2021), section 2.2.3.
 
     The utility of a division is the mean AIC of the group below less that of the group on top. The paper takes its
     absolute value and then puts the group with the smaller mean on top, which reads the table once more, without noise;

@@ -1,4 +1,4 @@
-"""STEPS: statistical election to partition sequentially (papers 000 and 001)."""
+"""STEPS: statistical election to partition sequentially (Bowen, Liu and Su 2021; Bowen and Liu 2018)."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -55,11 +55,12 @@ class Steps(Mechanism):
         the layers above the cells within a million nodes whichever columns are elected.
     elect : {"node", "layer", "groups"}, optional
         How columns are elected where no order is given: by each node for itself (branches may differ), by each layer,
-        or as two groups of columns, one on top (paper 000, section 2.2.3).
+        or as two groups of columns, one on top (Bowen et al. 2021, section 2.2.3).
     utility : {"aic", "bic"}, optional
         Of the elections; BIC takes the public number of records, so it needs replace-one.
     election_share : int, float, str or Fraction, optional
-        Part r of the budget for the elections (0.1, as in the simulations of paper 000). Doesn't go with ``order``.
+        Part r of the budget for the elections (0.1, as in the simulations of Bowen et al. (2021)). Doesn't go with
+        ``order``.
     below : {"margins", "cells"}, optional
         What is counted below the tree: margins of the whole table, or every cell. Left out: cells if an option asks for
         a tree, else margins, which are fitted on 2^24 cells at most.
@@ -82,7 +83,7 @@ class Steps(Mechanism):
 
     References
     ----------
-    Paper 000, algorithm 1.
+    Bowen et al. (2021), algorithm 1.
 
     Examples
     --------

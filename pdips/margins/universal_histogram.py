@@ -1,4 +1,4 @@
-"""The universal histogram: intervals of one ordered column, or columns in random order (Hay et al. 2010; paper 000)."""
+"""The universal histogram: intervals of one column, or columns in random order (Hay et al. 2010; Bowen et al. 2021)."""
 
 import math
 from collections.abc import Sequence
@@ -73,7 +73,7 @@ class UniversalHistogram(Mechanism):
     References
     ----------
     Hay, Rastogi, Miklau and Suciu (2010), "Boosting the accuracy of differentially private histograms through
-    consistency". Paper 000, sections 3.1 and 4.2 ("modified UH").
+    consistency". Bowen et al. (2021), sections 3.1 and 4.2 ("modified UH").
 
     Examples
     --------

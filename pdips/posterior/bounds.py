@@ -80,17 +80,17 @@ class Bounds:
 
     @property
     def overall(self) -> float:
-        """The largest ``|u|`` of all records and draws, nats: what paper 004 estimates its Lipschitz bound by."""
+        """The largest ``|u|`` of all records and draws, nats: Hu et al. (2022) estimate a Lipschitz bound by it."""
         return float(self.largest.max())
 
     @property
     def local_epsilon(self) -> float:
-        """Paper 004's local ``epsilon_x``, twice the overall bound. Not a price: see :meth:`certifies`."""
+        """Hu et al.'s local ``epsilon_x``, twice the overall bound. Not a price: see :meth:`certifies`."""
         return 2 * self.overall
 
     @property
     def n_censored(self) -> int:
-        """Number of records beyond the limit at one draw at least: what paper 004 counts. It grows with the draws."""
+        """Number of records beyond the limit at one draw at least (Hu et al. 2022). It grows with the draws."""
         return int(np.count_nonzero(self.draws_beyond))
 
     @property
@@ -168,8 +168,8 @@ class Bounds:
         parts.append(
             "It does not bound the change of the normalising constant, a record that is not in the table, any other "
             "table, the change of the weights when a record changes, or parameters that were not drawn. Twice the "
-            "bound is what paper 004 calls epsilon_x: it describes this table and is no guarantee of differential "
-            "privacy."
+            "bound is what Hu et al. (2022) call epsilon_x: it describes this table and is no guarantee of "
+            "differential privacy."
         )
         parts.append(
             "If the mechanism censors at the limit, each record's term is within the limit by construction and the "

@@ -1,4 +1,4 @@
-"""censored-posterior: any PyMC model as a differentially private synthesizer (paper 004, corrected)."""
+"""censored-posterior: any PyMC model as a differentially private synthesizer (Hu et al. 2022, corrected)."""
 
 import math
 import warnings
@@ -204,7 +204,7 @@ class CensoredPosterior(Mechanism):
     -----
     One draw from prior(theta) exp(sum_i s(alpha_i (log p(x_i | theta) - c_i))) with s in [-w, w] costs 4 w under
     replace-one and 2 w under add-remove, both attained, if alpha and c depend on their record and on public values only
-    (paper 004, equation 3.6; the paper itself takes 4 w for 2 w). With a centre at one parameter value the base
+    (Hu et al. 2022, equation 3.6; the paper itself takes 4 w for 2 w). With a centre at one parameter value the base
     measure takes back, on records simulated there, what censoring would take away, so that the posterior keeps its
     place and width where the window is narrow, the better the nearer the centre is. Proof:
     ``docs/proofs/censored-posterior.md``.

@@ -116,9 +116,9 @@ def censor(
 
     Notes
     -----
-    Paper 004, section 3, on centres and shapes. That no record enters the likelihood of another is only tried here, at
-    some tables and parameters, because a finished model can't be built again of one record; and what was worked out
-    before the model was built can't be seen. Mechanisms with a guarantee use
+    Hu et al. (2022), section 3, on centres and shapes. That no record enters the likelihood of another is only tried
+    here, at some tables and parameters, because a finished model can't be built again of one record; and what was
+    worked out before the model was built can't be seen. Mechanisms with a guarantee use
     :func:`pdips.posterior.censoring.censor_records`, where it can't happen.
 
     Examples

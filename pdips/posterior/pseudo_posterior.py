@@ -1,4 +1,4 @@
-"""pseudo-posterior: the weighted synthesizers of paper 004, which bound nothing for any table."""
+"""pseudo-posterior: the weighted synthesizers of Hu et al. (2022), which bound nothing for any table."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -124,9 +124,9 @@ class PseudoPosterior(Mechanism):
 
     Notes
     -----
-    Paper 004, section 2: fit the model, f_i = max over draws of abs(log p(x_i | theta)); alpha_i falls linearly from 1
-    at the least f to 0 at the greatest; fit prior(theta) prod_i p(x_i | theta)^alpha_i; ``weighted-e`` puts alpha_i = 0
-    where alpha_i f_i > epsilon / 2. The paper calls this asymptotically differentially private with
+    Hu et al. (2022), section 2: fit the model, f_i = max over draws of abs(log p(x_i | theta)); alpha_i falls linearly
+    from 1 at the least f to 0 at the greatest; fit prior(theta) prod_i p(x_i | theta)^alpha_i; ``weighted-e`` puts
+    alpha_i = 0 where alpha_i f_i > epsilon / 2. The paper calls this asymptotically differentially private with
     epsilon_x = 2 max_i alpha_i f_i of the second fit. With log-likelihoods that the parameters leave
     unbounded (normal, beta, Bernoulli, ...) no finite epsilon holds at any number of records; and the weights depend on
     all records, so each record moves the weights of all others. ``docs/mechanisms/pseudo-posterior.md`` has an example.

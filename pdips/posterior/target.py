@@ -68,7 +68,7 @@ class Target:
 
     s keeps terms in [-window, window]; c is the log of the mean density over the stage's centre (none: 0); alpha is
     min(1, window / max over public values of abs(log p - c)), or 1. Both depend on their record and on public values,
-    as ``docs/proofs/censored-posterior.md`` asks for (paper 004, equation 3.5, with a centre).
+    as ``docs/proofs/censored-posterior.md`` asks for (Hu et al. 2022, equation 3.5, with a centre).
     """
 
     space: Blueprint

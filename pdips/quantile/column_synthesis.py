@@ -86,8 +86,8 @@ class ColumnSynthesis(Mechanism):
     panel_columns : tuple of str, optional
         What the names of the columns of years start with: ``("emp_",)`` for ``emp_1976``, ``emp_1977``.
     births_share : "parallel", int, float, str or Fraction
-        Share of a year's budget for the new ("1/4" in paper 002), the others having the rest; by default each has all
-        of it, since no record is both.
+        Share of a year's budget for the new ("1/4" in Tran et al. (2023)), the others having the rest; by default each
+        has all of it, since no record is both.
     n_records : int, optional
         Number of synthetic records, from public knowledge; add-remove needs it.
     n_candidates : int

@@ -65,8 +65,8 @@ def line_draw(column: Column, box: Box, taus: FloatArray, lines: FloatArray, bet
     """Return what draws numbers from lines at increasing quantiles, shape (quantiles, p + 1).
 
     Either by the inverse of a distribution function that is straight between quantiles and exponential beyond the last
-    (Huckett and Larsen 2007), or as the first quantile that isn't below a uniform number, as in paper 002. Outside of
-    the box, where lines might cross, all of them run alongside the median.
+    (Huckett and Larsen 2007), or as the first quantile that isn't below a uniform number, as in Tran et al. (2023).
+    Outside of the box, where lines might cross, all of them run alongside the median.
     """
     scale = Scale(column)
 

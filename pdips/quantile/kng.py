@@ -1,4 +1,4 @@
-"""kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (paper 002)."""
+"""kng: quantile regressions by the K-norm gradient mechanism, and records drawn from them (Tran et al. 2023)."""
 
 from dataclasses import dataclass
 from fractions import Fraction
@@ -46,9 +46,9 @@ class KNG(ColumnSynthesis):
     Parameters
     ----------
     scheme : {"plain", "stepwise", "sandwich", "joint", "recursive"}, optional
-        Each quantile on its own; from the median outwards; main quantiles first, the others between them (paper 002);
-        all intercepts at once (Gillenwater, Joseph and Kulesza 2021); or the middle one first and each half on its own
-        records (Kaplan, Schnapp and Stemmer 2022).
+        Each quantile on its own; from the median outwards; main quantiles first, the others between them (Tran et al.
+        2023); all intercepts at once (Gillenwater, Joseph and Kulesza 2021); or the middle one first and each half on
+        its own records (Kaplan, Schnapp and Stemmer 2022).
         By default joint; sandwich where slopes vary.
     slopes : {"fixed", "varying"}
         Whether all lines of a column are parallel to the median's.

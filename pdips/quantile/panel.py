@@ -1,7 +1,7 @@
 """Panels: a record for each unit, a column for each year, known from a public first year to a public last one.
 
 In each year the units that are new ("births") are synthesized on their own, those that were there the year before
-("continuers") given their values of that year (Kinney et al. 2011; paper 002, section 5.1).
+("continuers") given their values of that year (Kinney et al. 2011; Tran et al. (2023), section 5.1).
 """
 
 from collections.abc import Mapping, Sequence

@@ -66,7 +66,7 @@ class QuantilePlan:
                 raise InputError(f"{name} must be above 0 and below 1, got {share}")
 
     def shares(self, n_predictors: int) -> dict[Fraction, Fraction]:
-        """Return the share of the budget of each quantile (paper 002, section 4.1)."""
+        """Return the share of the budget of each quantile (Tran et al. 2023, section 4.1)."""
         if self.scheme == "plain":
             return dict.fromkeys(self.taus, Fraction(1, len(self.taus)))
         first = self.median_share or (Fraction(4, 5) if n_predictors else Fraction(1, 4))

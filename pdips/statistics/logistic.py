@@ -239,7 +239,7 @@ class Logistic:
         first. The intercept comes first. All are divided by sqrt(1 + number of predictors), so that no record is longer
         than 1.
     kappa : int, float, str or Fraction
-        Public strength of the ridge, in records: at kappa = n lambda it is paper 003's lambda.
+        Public strength of the ridge, in records: at kappa = n lambda it is Bowen and Liu's lambda.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""modips: bounded statistics sanitized once, a PyMC model of them, and as many synthetic sets as wanted (paper 003)."""
+"""modips (Bowen and Liu 2020): statistics sanitized once, a PyMC model of them, as many sets as wanted."""
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -103,9 +103,9 @@ class Modips(Mechanism):
     Statistics are whole numbers whose sensitivities follow from the schema; independent discrete Laplace noise of scale
     (sensitivity / share of epsilon) on each makes them epsilon-private together, discrete Gaussian noise
     rho-zero-concentrated. All that follows reads noisy statistics and public facts only: chains, how long they run and
-    whether they agree can't lose anything, and any number of sets costs the same (``docs/proofs/modips.md``). Paper
-    003, section 3.2.2, after Liu (2016), splits epsilon over the sets instead. Noise-aware posteriors: Bernstein and
-    Sheldon (2018), *Differentially private Bayesian inference for exponential families*.
+    whether they agree can't lose anything, and any number of sets costs the same (``docs/proofs/modips.md``). Bowen and
+    Liu (2020), section 3.2.2, after Liu (2016), splits epsilon over the sets instead. Noise-aware posteriors: Bernstein
+    and Sheldon (2018), *Differentially private Bayesian inference for exponential families*.
     """
 
     name: ClassVar[str] = "modips"

@@ -44,8 +44,8 @@ class Evidence:
     """Noisy statistics of a table, in a ``with pm.Model()`` block.
 
     A model says how the exact statistics are distributed given its parameters. With ``plug-in`` these are the noisy
-    ones after post-processing, taken as if exact, as in paper 003. With ``noise-aware`` they are unknown: the law of
-    the noise, which is public, says how far the noisy ones may be from them.
+    ones after post-processing, taken as if exact, as in Bowen and Liu (2020). With ``noise-aware`` they are unknown:
+    the law of the noise, which is public, says how far the noisy ones may be from them.
 
     Parameters
     ----------

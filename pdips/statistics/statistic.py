@@ -346,7 +346,7 @@ class Scatter:
     -----
     Rounded down to whole steps squared. Replacing a record changes (n - 1) S^2 by at most (1 - 1 / n) (2 U)^2, adding
     or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products`
-    (``docs/proofs/modips.md``, lemma 4). It is there because paper 003 sanitizes it.
+    (``docs/proofs/modips.md``, lemma 4). It is there because Bowen and Liu (2020) sanitize it.
     """
 
     of: str

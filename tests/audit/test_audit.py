@@ -163,7 +163,7 @@ def counts_of(table: Table, name: str = "a") -> np.ndarray:
 
 @dataclass(frozen=True, kw_only=True)
 class UnpaidSplit(Flawed):
-    """Paper 001: the column with the smallest AIC, chosen without noise."""
+    """Bowen and Liu (2018): the column with the smallest AIC, chosen without noise."""
 
     def observe(self, table, n_runs, bits):
         aic = [one_way_aic(counts_of(table, name)[None])[0] for name in table.schema.columns]
@@ -245,7 +245,7 @@ class NoisyCount(Flawed):
 
 @pytest.mark.parametrize("engine", ["counts", "density", "exact"])
 def test_every_engine_reads_one_number_and_tells_right_from_wrong(engine):
-    # the sanitizer of paper 001, whose layers have "sensitivity 1/2", has noise of half the scale
+    # the sanitizer of Bowen and Liu (2018), whose layers have "sensitivity 1/2", has noise of half the scale
     for scale, verdict in ((Fraction(1), "consistent"), (Fraction(4, 5), "VIOLATION"), (Fraction(1, 2), "VIOLATION")):
         found = audit(
             NoisyCount(scale=scale),

@@ -1,4 +1,4 @@
-"""Sanitized statistics are accused of nothing, their twins and the forms that paper 003 prints are.
+"""Sanitized statistics are accused of nothing, their twins and the forms that Bowen and Liu (2020) print are.
 
 Confidence 1 - 1e-6 for all bounds of a call together, seeds fixed: a sound mechanism is accused with probability 1e-6.
 """

@@ -1,4 +1,4 @@
-"""Audits of quantile lines: the flaws of paper 002 and of its programs are caught, the sound form isn't accused.
+"""Audits of quantile lines: the flaws of Tran et al. (2023) and their programs are caught, the sound form is not.
 
 Counts engines run 20,000 times at confidence 1 - 1e-6 with fixed seeds: a sound mechanism is accused with that
 probability.
@@ -82,7 +82,7 @@ def test_a_line_that_overspends_by_a_quarter_is_caught_by_both_engines(relation)
 
 @dataclass(frozen=True, kw_only=True)
 class CrossingAtRecords(Flawed):
-    """Paper 002, equations 7 and 9: a line may cross another one where no record is."""
+    """Tran et al. (2023), equations 7 and 9: a line may cross another one where no record is."""
 
     def observe(self, table, n_runs, bits):
         size = table.codes["size"] / 9.0

@@ -342,7 +342,7 @@ def test_drawing_again_is_caught_and_clamping_is_not():
 
 @dataclass(frozen=True, kw_only=True)
 class FixedShare(Flawed):
-    """Paper 003's smoothed histogram with lambda from a public N, under add-remove: n_k / n moves too much if n < N."""
+    """Bowen and Liu's smoothed histogram with lambda from a public N, add-remove: n_k / n moves too much if n < N."""
 
     neighbours: str = "add-remove"
     n_records: int = 1000

@@ -92,7 +92,7 @@ def test_estimates_equal_a_dense_solver(seed, case):
 
 
 def printed_equations(observed: list[np.ndarray], fan_out: int) -> list[np.ndarray]:
-    """Equations (2) and (3) as paper 000 prints them, the broken twin."""
+    """Equations (2) and (3) as Bowen et al. (2021) print them, the broken twin."""
     depth, b = len(observed) - 1, fan_out
     z = [y.copy() for y in observed]
     for layer in range(depth - 1, 0, -1):

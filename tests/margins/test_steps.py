@@ -223,7 +223,7 @@ def test_a_width_of_half_is_caught(relation, elect, monkeypatch):
 
 
 def test_the_papers_groups_read_the_table_without_noise():
-    # paper 000 elects an unordered division by |difference of means| and puts the smaller mean on top, without noise:
+    # Bowen et al. (2021) elect a division by |difference of means| and put the smaller mean on top, without noise:
     # here one record turns the sign, so the tree tells the two tables apart for certain
     tables = [[(0, 0)] * 3 + [(0, 1)], [(0, 0)] * 3 + [(1, 0)]]
     first, second = (group_scores(2, 2)(np.array(codes)) for codes in tables)

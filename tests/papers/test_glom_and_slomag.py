@@ -1,4 +1,4 @@
-"""Simulations 3 and 4 of paper 003: data, statistics, fits and noise against independent ways to the same.
+"""Simulations 3 and 4 of Bowen and Liu (2020): data, statistics, fits and noise against independent ways to the same.
 
 Each check of laws accepts a true one but once in a million (seeds are fixed) and comes with a broken twin.
 """

@@ -1,4 +1,4 @@
-"""The censored posterior as paper 004 has it: what it claims, refuses and makes."""
+"""The censored posterior as Hu et al. (2022) have it: what it claims, refuses and makes."""
 
 import re
 

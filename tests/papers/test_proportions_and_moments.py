@@ -1,4 +1,4 @@
-"""Simulations 1 and 2 of paper 003: laws and prices of the rows that no mechanism ships, and small runs of both.
+"""Simulations 1 and 2 of Bowen and Liu (2020): laws and prices of rows that no mechanism ships, and small runs.
 
 Each check of laws accepts a true one but once in a million (seeds are fixed) and comes with a broken twin.
 """

@@ -1,4 +1,4 @@
-"""The studies of paper 004: definitions by hand, which loss is compared with which, tables, pages, what is refused."""
+"""The studies of Hu et al. (2022): definitions by hand, losses compared, tables, pages, what is refused."""
 
 import math
 

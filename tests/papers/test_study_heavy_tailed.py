@@ -1,4 +1,4 @@
-"""The study of paper 002: its regressions, population, prices and measures, a tiny run, and what is said of it."""
+"""The study of Tran et al. (2023): regressions, population, prices and measures, a tiny run, what is said."""
 
 from fractions import Fraction
 from itertools import product

@@ -213,7 +213,7 @@ def test_shares_are_the_papers_and_nobody_votes_unregistered(frame):
 
 
 def test_is_as_sparse_as_the_paper_says(frame):
-    """Paper 000, table 2: 21,329 of 1,290,240 cells hold somebody, 14,061 of them one."""
+    """Bowen et al. (2021), table 2: 21,329 of 1,290,240 cells hold somebody, 14,061 of them one."""
     sizes = frame.groupby(list(frame), observed=True).size()
     assert 17_000 < len(sizes) < 26_000
     assert 11_000 < (sizes == 1).sum() < 18_000

@@ -1,4 +1,4 @@
-"""Record weights of paper 004, by hand and as the paper's figures have them."""
+"""Record weights of Hu et al. (2022), by hand and as the paper's figures have them."""
 
 import numpy as np
 import pytest
@@ -42,7 +42,7 @@ def test_the_local_bound():
 
 
 def test_a_simulated_table_of_the_paper():
-    # paper 004, section 4.2: over 100 tables the bound is from 7.5 to 15 unweighted and from 2 to 3.5 weighted
+    # Hu et al. (2022), section 4.2: over 100 tables the bound is from 7.5 to 15 unweighted and from 2 to 3.5 weighted
     fit = Quadrature(blueprint(beta, UNIT).model, {"y": beta_records(2000, seed=3)})
     rng = np.random.default_rng(0)
     bounds = fit.largest(fit.draws(1000, rng))

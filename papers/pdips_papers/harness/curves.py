@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 SIZE = (300 / 72, 220 / 72)
 EPSILONS = tuple(f"{math.exp(power):.6g}" for power in range(-4, 5))
-"""The grid of paper 003, e^-4 to e^4, in six digits."""
+"""The grid of Bowen and Liu (2020), e^-4 to e^4, in six digits."""
 
 
 @dataclass(frozen=True)

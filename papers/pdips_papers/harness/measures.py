@@ -24,7 +24,8 @@ def combine(estimates: FloatArray, variances: FloatArray, rule: Rule = "sanitize
     """Combine the sets of each replicate, shape (replicates, sets), into estimates and half widths of 95 % intervals.
 
     Sets that give no estimate (NaN) are left out; NaN where fewer than two of several give one. A single set has a
-    normal interval. The rules are those of :func:`pdips.inference.combine`; paper 003, (3.5) to (3.7), is "sanitized".
+    normal interval. The rules are those of :func:`pdips.inference.combine`; Bowen and Liu (2020), (3.5) to (3.7), is
+    "sanitized".
     """
     there = np.isfinite(estimates) & np.isfinite(variances)
     centre, half = np.full((2, len(estimates)), np.nan)

@@ -1,4 +1,4 @@
-"""The K-norm gradient density as paper 002 prints it: too small a sensitivity above the median. Never private."""
+"""The K-norm gradient density as Tran et al. (2023) print it: sensitivity too small above the median. Never private."""
 
 import math
 from collections.abc import Sequence
@@ -109,7 +109,7 @@ class PublishedFitter(Fitter):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedKNG(Printed, KNG):
-    """Quantile regressions by the K-norm gradient mechanism with the sensitivity that paper 002 prints.
+    """Quantile regressions by the K-norm gradient mechanism with the sensitivity that Tran et al. (2023) print.
 
     2 (1 - tau) C_X is too small for tau > 1/2: kind "none", for studies and audits only. The settings are those of
     :class:`pdips.KNG`; ``norm`` and ``base`` are the paper's, whatever they are set to, and the default scheme is
@@ -117,7 +117,7 @@ class PrintedKNG(Printed, KNG):
     """
 
     flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published (paper 002, equation 5): the sensitivity 2 (1 - tau) C_X is too small for tau > "
+        "NO GUARANTEE. As published (Tran et al. 2023, equation 5): sensitivity 2 (1 - tau) C_X is too small for tau > "
         "1/2, by a factor of 1 / (2 (1 - tau)), 50 at the 99th percentile, so the true loss exceeds epsilon."
     )
 
@@ -126,7 +126,7 @@ class PrintedKNG(Printed, KNG):
         object.__setattr__(self, "scheme", self.scheme or "sandwich")
         super().__post_init__()
         if self.scheme in AT_ONCE:
-            raise InputError("variant = published follows paper 002: scheme = plain, stepwise or sandwich")
+            raise InputError("variant = published follows Tran et al. (2023): scheme = plain, stepwise or sandwich")
 
     def fitter(self, part: NumericPart) -> Fitter:
         """Return how the lines of a column are chosen."""

@@ -1,4 +1,4 @@
-"""Section 5 of paper 002 on real firm panels: employment of each year given the year before, and job flows from it."""
+"""Section 5 of Tran et al. (2023) on real firm panels: employment given the year before, and job flows from it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -105,7 +105,7 @@ class FirmPanelStudy(study.Study):
     """
 
     name: ClassVar[str] = "firm-panel"
-    title: ClassVar[str] = "Firm panels: section 5 of paper 002 on tables that can be had"
+    title: ClassVar[str] = "Firm panels: section 5 of Tran et al. (2023) on tables that can be had"
     default_replicates: ClassVar[int] = 5
     data: ClassVar[study.Data] = "optional"
     needs: ClassVar[str] = (

@@ -1,4 +1,4 @@
-"""Paper 002, section 4: three heavy-tailed columns by quantile regression under the K-norm gradient mechanism."""
+"""Tran et al. (2023), section 4: three heavy-tailed columns by K-norm gradient quantile regression."""
 
 import math
 import time
@@ -96,7 +96,7 @@ class HeavyTailed(study.Study):
     """
 
     name: ClassVar[str] = "heavy-tailed"
-    title: ClassVar[str] = "Heavy-tailed columns by K-norm gradients: tables 1 and 2 of paper 002"
+    title: ClassVar[str] = "Heavy-tailed columns by K-norm gradients: tables 1 and 2 of Tran et al. (2023)"
     default_replicates: ClassVar[int] = 100
 
     rows: Sequence[str] = tuple(FORMS)

@@ -33,8 +33,8 @@ def job_flows(frame: pd.DataFrame, years: Mapping[int, str]) -> pd.DataFrame:
 
     Notes
     -----
-    Davis, Haltiwanger and Schuh (1998), as in paper 002, section 5.3: with E_t the employment of a firm, 0 where it
-    doesn't exist, and Z_t the sum over firms of (E_t + E_{t-1}) / 2, creation is the sum of
+    Davis, Haltiwanger and Schuh (1998), as in Tran et al. (2023), section 5.3: with E_t the employment of a firm, 0
+    where it doesn't exist, and Z_t the sum over firms of (E_t + E_{t-1}) / 2, creation is the sum of
     max(E_t - E_{t-1}, 0) / Z_t, destruction that of max(E_{t-1} - E_t, 0) / Z_t, net their difference. So births are
     created and exits destroyed jobs. The paper prints destruction with a negative sign; here it is positive, and
     net = creation - destruction.

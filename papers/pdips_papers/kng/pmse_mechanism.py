@@ -1,4 +1,4 @@
-"""The pMSE mechanism (Snoke and Slavkovic, PSD 2018), paper 002's comparator, in a sound form.
+"""The pMSE mechanism (Snoke and Slavkovic, PSD 2018), Tran et al.'s comparator, in a sound form.
 
 The mechanism chooses a synthesizer's parameters by the exponential mechanism, with the pMSE between confidential and
 synthetic table as the loss, and publishes one table drawn from the synthesizer. Candidates and cells of each stage

@@ -1,4 +1,4 @@
-"""Sanitized statistics as paper 003 prints them, for studies and audits: none of these forms is private.
+"""Sanitized statistics as Bowen and Liu (2020) print them, for studies and audits: none of these forms is private.
 
 What each really loses: ``docs/proofs/modips.md``, section 4.
 """
@@ -73,8 +73,8 @@ def laplace(n: int, bits: RandomBits) -> FloatArray:
 class PrintedMeans(PrintedStatistic):
     """The means of a numeric column in the cells of a column with levels, noise (upper - lower) / (n_k epsilon).
 
-    Paper 003, section 4.3.1. The scale reads the confidential number of records in the cell, and a cell without records
-    has no mean: no finite loss.
+    Bowen and Liu (2020), section 4.3.1. The scale reads the confidential number of records in the cell, and a cell
+    without records has no mean: no finite loss.
     """
 
     name: ClassVar[str] = "printed cell means"
@@ -95,7 +95,7 @@ class PrintedMeans(PrintedStatistic):
 class PrintedCovariance(PrintedStatistic):
     """An entry of the pooled covariance within cells, noise for sensitivity range_x range_y (n - 1) / (n (n - K)).
 
-    Paper 003, section 4.3.1, with K levels and divisor n - K. Right on the diagonal. Off it a record that
+    Bowen and Liu (2020), section 4.3.1, with K levels and divisor n - K. Right on the diagonal. Off it a record that
     changes its cell takes a product away here and brings one of the other sign there: nearly twice the sensitivity.
     """
 
@@ -127,8 +127,8 @@ class PrintedCovariance(PrintedStatistic):
 class RedrawnCount(PrintedStatistic):
     """The count of the last level of a column, Laplace noise drawn again until the sum lies in [0, n].
 
-    Paper 003, section 3 ("truncation"). Drawing again conditions on an event whose probability depends on the count:
-    epsilon + log(2 - e^-epsilon) for one count.
+    Bowen and Liu (2020), section 3 ("truncation"). Drawing again conditions on an event whose probability depends on
+    the count: epsilon + log(2 - e^-epsilon) for one count.
     """
 
     name: ClassVar[str] = "printed truncation"
@@ -155,8 +155,8 @@ def redrawn(counts: FloatArray, n: int, epsilon: float, bits: RandomBits) -> Flo
 class PrintedRegression(PrintedStatistic):
     """Logistic coefficients drawn under prior N(0, 1 / strength), with noise ~ exp(-n strength epsilon / 2 norm(e)).
 
-    Paper 003, section 4.3.2. Under this prior the negative log posterior is strongly convex with lambda, not n lambda,
-    so there is n times too little noise. The posterior of one coefficient is drawn on a fine grid, of more by
+    Bowen and Liu (2020), section 4.3.2. Under this prior the negative log posterior is strongly convex with lambda, not
+    n lambda, so there is n times too little noise. The posterior of one coefficient is drawn on a fine grid, of more by
     Metropolis steps from the mode.
     """
 

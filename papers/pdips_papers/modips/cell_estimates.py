@@ -1,4 +1,4 @@
-"""What simulations 3 and 4 of paper 003 share: estimates from sets, sets without one, claims on means, pictures."""
+"""What Bowen and Liu's (2020) simulations 3 and 4 share: estimates from sets, claims on means, pictures."""
 
 import math
 from collections.abc import Mapping, Sequence

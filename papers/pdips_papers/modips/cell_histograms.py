@@ -1,4 +1,4 @@
-"""Noisy cell counts and histograms of z (NP-DIPS), as in simulations 3 and 4 of paper 003."""
+"""Noisy cell counts and histograms of z (NP-DIPS), as in simulations 3 and 4 of Bowen and Liu (2020)."""
 
 from fractions import Fraction
 

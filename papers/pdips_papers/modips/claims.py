@@ -1,4 +1,4 @@
-"""The claims of sections 4.1 and 4.2 of paper 003 on its first two simulations, and what our own rows are to reach."""
+"""Claims of Bowen and Liu (2020), sections 4.1 and 4.2, on two simulations, and what our own rows are to reach."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Section 5 of paper 003: a table of 100 records and ten columns, synthesized and classified; tables 4 and 5."""
+"""Section 5 of Bowen and Liu (2020): 100 records of ten columns, synthesized and classified; tables 4 and 5."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -95,7 +95,7 @@ class Fertility(study.Study):
     """``pdips study fertility``."""
 
     name: ClassVar[str] = "fertility"
-    title: ClassVar[str] = "Fertility diagnoses: a classifier on synthetic data, section 5 of paper 003"
+    title: ClassVar[str] = "Fertility diagnoses: a classifier on synthetic data, section 5 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 100
     data: ClassVar[study.Data] = "required"
     needs: ClassVar[str] = (

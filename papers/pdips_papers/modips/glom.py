@@ -1,4 +1,4 @@
-"""Simulation study 3 of paper 003: two numbers within the cells of three categorical variables (GLOM)."""
+"""Simulation study 3 of Bowen and Liu (2020): two numbers within the cells of three categorical variables (GLOM)."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -65,7 +65,7 @@ class Glom(cells.GroupedStudy):
     """``pdips study glom``."""
 
     name: ClassVar[str] = "glom"
-    title: ClassVar[str] = "Numbers within cells, by the general location model: simulation study 3 of paper 003"
+    title: ClassVar[str] = "Numbers within cells, by the general location model: study 3 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 5000
     groups = GROUPS
     labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}

@@ -1,4 +1,4 @@
-"""The general location model of simulations 3 and 4 of paper 003: its statistics, with noise, and draws given them."""
+"""The general location model of Bowen and Liu's (2020) simulations 3 and 4: noisy statistics, and draws given them."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Simulation study 2 of paper 003: mean and variance of a normal sample within public bounds."""
+"""Simulation study 2 of Bowen and Liu (2020): mean and variance of a normal sample within public bounds."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -81,7 +81,7 @@ class NormalMoments(CurveStudy):
     """``pdips study normal-moments``."""
 
     name: ClassVar[str] = "normal-moments"
-    title: ClassVar[str] = "Mean and variance from synthetic sets: simulation study 2 of paper 003"
+    title: ClassVar[str] = "Mean and variance from synthetic sets: simulation study 2 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 5000
     labels: ClassVar[dict[str, str]] = {
         f"{parameter}, n={n}, lower={lower}": f"{label}, n = {n:,}, bounds {lower} to {UPPER}".replace("-", MINUS)

@@ -1,4 +1,4 @@
-"""PrivateSVM of Rubinstein, Bartlett, Huang and Taft, algorithm 2, linear kernel: sound, and as paper 003 has it.
+"""PrivateSVM of Rubinstein, Bartlett, Huang and Taft, linear kernel: sound, and as Bowen and Liu (2020) have it.
 
 The theorem (arXiv:0911.5708; Journal of Privacy and Confidentiality 4, 2012). Let w minimise
 ``0.5 |w|^2 + C / n sum_i loss(y_i, <w, phi(x_i)>)`` with a convex loss that is L-Lipschitz (the hinge: L = 1), a
@@ -37,12 +37,12 @@ CERTIFIED = Fraction(2, 10**9)
 
 
 def theorem_sensitivity(cost: float, n: int, kappa: float, n_features: int) -> float:
-    """Return 4 L C kappa sqrt(F) / n with L = 1, as the theorem and paper 003 print it."""
+    """Return 4 L C kappa sqrt(F) / n with L = 1, as the theorem and Bowen and Liu (2020) print it."""
     return 4 * cost * kappa * math.sqrt(n_features) / n
 
 
 PAPER_SENSITIVITY = theorem_sensitivity(1, 80, 9, 9)
-"""1.35, as paper 003 has it: kappa = 9 where the theorem has 3, n = 80."""
+"""1.35, as Bowen and Liu (2020) have it: kappa = 9 where the theorem has 3, n = 80."""
 
 
 def minimiser(x: FloatArray, y: FloatArray, cost: float) -> FloatArray:
@@ -80,7 +80,7 @@ def sound(x: FloatArray, y: FloatArray, cost: Number, epsilon: Number, bits: Ran
 
 
 def printed(x: FloatArray, y: FloatArray, epsilon: Number, bits: RandomBits) -> FloatArray:
-    """Release weights as paper 003 does. No guarantee: see the module's notes."""
+    """Release weights as Bowen and Liu (2020) do. No guarantee: see the module's notes."""
     from sklearn.svm import SVC
 
     scale = Fraction(PAPER_SENSITIVITY).limit_denominator(1000) / GRID / exact(epsilon, "epsilon")

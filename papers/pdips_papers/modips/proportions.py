@@ -1,4 +1,4 @@
-"""Simulation study 1 of paper 003: a proportion, from synthetic sets of one binary column."""
+"""Simulation study 1 of Bowen and Liu (2020): a proportion, from synthetic sets of one binary column."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ class Proportions(CurveStudy):
     """``pdips study proportions``."""
 
     name: ClassVar[str] = "proportions"
-    title: ClassVar[str] = "A proportion from synthetic sets: simulation study 1 of paper 003"
+    title: ClassVar[str] = "A proportion from synthetic sets: simulation study 1 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 5000
     labels: ClassVar[dict[str, str]] = {
         f"n={n}, pi={pi:g}": f"n = {n:,}, π = {pi:g}" for n in SIZES for pi in PROPORTIONS

@@ -1,4 +1,4 @@
-"""The sequential logistic model of simulation 4 of paper 003 (SLOMAG): designs, coefficients, draws, Firth's fits."""
+"""SLOMAG, the sequential logistic model of Bowen and Liu's (2020) simulation 4: designs, draws, Firth's fits."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

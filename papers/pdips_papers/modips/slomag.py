@@ -1,4 +1,4 @@
-"""Simulation study 4 of paper 003: categorical variables given two numbers, by a sequence of regressions (SLOMAG)."""
+"""Simulation study 4 of Bowen and Liu (2020): categories given two numbers, by sequential regressions (SLOMAG)."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ class Slomag(cells.GroupedStudy):
 
     name: ClassVar[str] = "slomag"
     title: ClassVar[str] = (
-        "Categorical variables given numbers, by sequential regressions: simulation study 4 of paper 003"
+        "Categorical variables given numbers, by sequential regressions: simulation study 4 of Bowen and Liu (2020)"
     )
     default_replicates: ClassVar[int] = 1000
     groups = GROUPS

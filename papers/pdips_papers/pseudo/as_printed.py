@@ -1,4 +1,4 @@
-"""The censored posterior as paper 004 has it, for studies and audits: it claims epsilon and loses more."""
+"""The censored posterior as Hu et al. (2022) have it, for studies and audits: it claims epsilon and loses more."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -39,8 +39,9 @@ COMPILED = 200_000
 class PrintedPosterior(Printed, CensoredPosterior):
     """The paper's Censor_uw, or Censor_w with ``weights="confidential"``: no centre, and a window of epsilon / 2.
 
-    Paper 004, equations 3.5 and 3.6. One to three continuous parameters by quadrature, more by NUTS: nothing here is
-    exact. Under replace-one a window of epsilon / 2 loses up to 2 epsilon (``docs/proofs/censored-posterior.md``).
+    Hu et al. (2022), equations 3.5 and 3.6. One to three continuous parameters by quadrature, more by NUTS: nothing
+    here is exact. Under replace-one a window of epsilon / 2 loses up to 2 epsilon
+    (``docs/proofs/censored-posterior.md``).
     """
 
     centres: ClassVar[tuple[str, ...]] = ("zero",)
@@ -70,7 +71,7 @@ class PrintedPosterior(Printed, CensoredPosterior):
             f"is replaced is up to {spell(2 * exact(self.epsilon, 'epsilon'))}"
         )
         return (
-            "NO GUARANTEE. As paper 004 has it, for studies only: log-likelihoods are kept within epsilon / 2 of 0, "
+            "NO GUARANTEE. As Hu et al. (2022) have it, for studies: log-likelihoods kept within epsilon / 2 of 0, "
             f"which it calls epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point."
         )
 

@@ -1,4 +1,4 @@
-"""Simulation study of paper 004: one column from Beta(0.5, 3), censored and weighted posteriors and a histogram."""
+"""Simulation study of Hu et al. (2022): Beta(0.5, 3), censored and weighted posteriors and a histogram."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar
@@ -66,7 +66,7 @@ class CensoredBeta(study.Study):
     """``pdips study censored-beta``."""
 
     name: ClassVar[str] = "censored-beta"
-    title: ClassVar[str] = "Censored and weighted posteriors of a beta model: the simulations of paper 004"
+    title: ClassVar[str] = "Censored and weighted posteriors of a beta model: the simulations of Hu et al. (2022)"
     default_replicates: ClassVar[int] = 100
 
     def tasks(self, options: study.Options) -> list[study.Task]:

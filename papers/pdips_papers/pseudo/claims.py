@@ -1,4 +1,4 @@
-"""The claims of paper 004: sections 4.2 to 4.4 on its simulations, section 5 on its application; and our targets."""
+"""The claims of Hu et al. (2022): sections 4.2 to 4.4 on simulations, section 5 on salaries; and our targets."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

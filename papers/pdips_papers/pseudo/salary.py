@@ -1,4 +1,4 @@
-"""Section 5 of paper 004: a number on public covariates by beta regression; table 2 on a table of one's own."""
+"""Section 5 of Hu et al. (2022): a number on public covariates by beta regression; table 2 on a table of one's own."""
 
 import hashlib
 import math
@@ -80,7 +80,7 @@ class Salary(study.Study):
     """``pdips study salary``."""
 
     name: ClassVar[str] = "salary"
-    title: ClassVar[str] = "One number by beta regression on public columns: table 2 of paper 004"
+    title: ClassVar[str] = "One number by beta regression on public columns: table 2 of Hu et al. (2022)"
     default_replicates: ClassVar[int] = 4
     data: ClassVar[study.Data] = "required"
     needs: ClassVar[str] = (

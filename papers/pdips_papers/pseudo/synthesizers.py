@@ -1,4 +1,4 @@
-"""The synthesizers of paper 004 on one column in [0, 1]: as published, and with the loss that they claim."""
+"""The synthesizers of Hu et al. (2022) on one column in [0, 1]: as published, and with the loss that they claim."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

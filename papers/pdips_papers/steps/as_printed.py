@@ -33,10 +33,10 @@ class PrintedSanitizer(Printed, LaplaceSanitizer):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedHistogram(PrintedSanitizer, PerturbedHistogram):
-    """The perturbed histogram of paper 003, equation 3.1, with the same sensitivity."""
+    """The perturbed histogram of Bowen and Liu (2020), equation 3.1, with the same sensitivity."""
 
     flaw: ClassVar[str] = (
-        "NO GUARANTEE. As published (paper 003, equation 3.1): noise of scale 1/epsilon on every cell, with "
+        "NO GUARANTEE. As published (Bowen and Liu 2020, equation 3.1): noise of scale 1/epsilon on every cell, with "
         "the number of records public. Replacing one record changes two cells, so the true loss is 2 epsilon."
     )
 
@@ -90,7 +90,7 @@ class PrintedSteps(Printed, Steps):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedUniversal(Printed, UniversalHistogram):
-    """The universal histogram by the accounting of paper 000."""
+    """The universal histogram by the accounting of Bowen et al. (2021)."""
 
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published: sensitivity 1 for every layer although replacing a record changes two counts, "
@@ -112,7 +112,7 @@ class PrintedUniversal(Printed, UniversalHistogram):
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedPrivBayes(Printed, PrivBayes):
-    """PrivBayes as the DataSynthesizer code that paper 000 ran had it until March 2021: noise n times too small."""
+    """PrivBayes as the DataSynthesizer code of Bowen et al. (2021) had it until March 2021: noise n times too small."""
 
     flaw: ClassVar[str] = (
         "NO GUARANTEE. As published in code: noise for shares of records, of scale 2 (d - k) / (n epsilon_2), "

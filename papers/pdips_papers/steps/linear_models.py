@@ -1,4 +1,4 @@
-"""The two linear models of paper 000's simulations: data, public schema, and least squares by cell."""
+"""The two linear models of Bowen et al.'s simulations: data, public schema, and least squares by cell."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -18,7 +18,7 @@ RIDGE = 1.0
 """Penalty of the ridge regression for model 2; the paper names none."""
 
 MAIN_EFFECTS = (0.0, 0.5, 0.5, -0.8, 1.0, 0.5, 0.5, 0.5, 0.7, 0.8, 0.5)
-"""Intercept, then the levels but the first of x1 to x4 (paper 000, section 3.2)."""
+"""Intercept, then the levels but the first of x1 to x4 (Bowen et al. 2021, section 3.2)."""
 
 SATURATED_SEED = 120
 """From which the 120 coefficients of model 2 are drawn, the same in every repeat of every run."""

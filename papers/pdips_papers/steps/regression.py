@@ -1,4 +1,4 @@
-"""Paper 000, section 3: linear regression on synthetic sets of STEPS, the universal histogram and PrivBayes."""
+"""Bowen et al. (2021), section 3: linear regression on sets of STEPS, the universal histogram and PrivBayes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -74,7 +74,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class StepsRegression(study.Study):
-    """Section 3 of paper 000: bias, root mean squared error and coverage of regression coefficients; prediction.
+    """Section 3 of Bowen et al. (2021): bias, RMSE and coverage of regression coefficients; prediction.
 
     Parameters
     ----------

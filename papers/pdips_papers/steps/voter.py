@@ -1,4 +1,4 @@
-"""Paper 000, section 4: the youth voter table under six methods, table 3 beside ours."""
+"""Bowen et al. (2021), section 4: the youth voter table under six methods, table 3 beside ours."""
 
 import math
 import warnings
@@ -82,7 +82,7 @@ GLM_TOLERANCE, GLM_STEPS = 1e-8, 25
 
 @dataclass(frozen=True, kw_only=True)
 class Voter(study.Study):
-    """Section 4 of paper 000.
+    """Section 4 of Bowen et al. (2021).
 
     Parameters
     ----------

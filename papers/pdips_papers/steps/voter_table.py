@@ -1,5 +1,4 @@
-"""The youth voter table of paper 000: its public schema, how to read a file of it, a simulated one, the paper's table "
-"3."""
+"""The youth voter table of Bowen et al. (2021): its schema, a reader, a simulated table, the paper's table 3."""
 
 import re
 from collections.abc import Sequence
@@ -126,7 +125,7 @@ Of income it prints the smallest, the middle and the largest."""
 
 
 def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.DataFrame:
-    """Draw a table with the columns, the shares of levels and roughly the sparseness of paper 000's voter table.
+    """Draw a table with the columns, the shares of levels and roughly the sparseness of Bowen et al.'s voter table.
 
     Parameters
     ----------

@@ -65,7 +65,7 @@ def mean(data: Columns, schema: Schema) -> pm.Model:
 
 
 def shares(data: Columns, schema: Schema) -> pm.Model:
-    """Return the beta model of paper 004 with its priors."""
+    """Return the beta model of Hu et al. (2022) with its priors."""
     with pm.Model() as model:
         phi = pm.Uniform("phi", 0, 1)
         lam = pm.Pareto("lam", alpha=1.5, m=0.1)

@@ -1,4 +1,4 @@
-"""The pairs on which sanitized statistics are audited: the worst, and those that find the forms of paper 003 out."""
+"""Audit cases of sanitized statistics: the worst pairs, and those that find Bowen and Liu's (2020) forms out."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
