@@ -208,6 +208,12 @@ def calibrate(
 
     Simulation: all that goes on between table and synthetic sets counts. Errors are root mean squares over releases and
     the cells of a margin, or quantiles over both; the target must be met with two Monte Carlo standard errors to spare.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> calibrate(LaplaceSanitizer(epsilon=1), schema, standard_error=10).epsilon
+    Fraction(283, 1000)
     """
     if (standard_error is None) == (interval_width is None):
         raise InputError("give either standard_error or interval_width: how exact counts are to be")

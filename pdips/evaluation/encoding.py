@@ -310,6 +310,12 @@ def reference(
     ------
     InputError
         If the original has no record, or ``n_draws`` is below 1.
+
+    Examples
+    --------
+    >>> original = pd.DataFrame({"x": np.arange(100) % 7})
+    >>> reference(lambda one, other: abs(one["x"].mean() - other["x"].mean()), original) < 1
+    True
     """
     if n_draws < 1:
         raise InputError("n_draws must be at least 1")

@@ -106,6 +106,14 @@ def evaluate(
     ------
     InputError
         If the folder holds no release, sets or table don't fit its schema, or the analysis doesn't.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release.write("demo/public")
+    >>> 0 <= evaluate("examples/youth.parquet", "demo").measure("SPECKS").mean <= 1
+    True
     """
     clock = clock or Clock()
     if family is not None and formula is None:
@@ -175,6 +183,13 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
     -----
     Margins and ECDF are weighted where the schema names weights. The resample and the re-splits have a fixed seed, so
     that a second run gives the same figures.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> [measure.name for measure in general_utility(table, release.sets)][:2]
+    ['SPECKS', 'pMSE']
     """
     if not len(sets):
         raise InputError("a measure of utility needs at least one synthetic set")
@@ -337,6 +352,15 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
     ------
     InputError
         If the analysis doesn't fit the table.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release.write("demo/public")
+    >>> analysis = read_analysis("enrolled ~ sex", table.schema)
+    >>> [each.coefficient for each in specific_utility(table, open_release("demo"), analysis).coefficients]
+    ['Intercept', 'sex[T.male]']
     """
     original = analysis.fit(table.frame)
     if not original.converged:

@@ -99,6 +99,13 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
     ------
     InputError
         If it is no formula, names an unknown column, or doesn't fit the schema or the family.
+
+    Examples
+    --------
+    >>> schema = Schema.load("examples/youth.toml")
+    >>> analysis = read_analysis("enrolled ~ sex + age", schema)
+    >>> analysis.fit(Table.read("examples/youth.parquet", schema).frame).names
+    ('Intercept', 'sex[T.male]', 'age[T.22-25]', 'age[T.26-29]')
     """
     from formulaic import Formula  # type: ignore[import-untyped]
 

@@ -59,6 +59,13 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
         in the table and averaged over sets, their total variation distance, and ``reference``, what a resample as large
         as a set has on average. ``two_way``: total variation distance of every pair of columns, averaged over sets, and
         the reference's. ``numeric``: see :func:`moments`.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> sorted(compare(table, release.sets))
+    ['l1', 'numeric', 'one_way', 'two_way']
     """
     schema = table.schema
     names, sizes = coded_columns(schema), sizes_of(schema)
@@ -187,6 +194,14 @@ def k_way(
     ------
     InputError
         If there is no set, ``k`` or ``n_draws`` is out of its range, there are too many margins, or no weights.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> found = k_way(table, release.sets, 2)
+    >>> 0 <= found["mean"] <= found["max"] <= 1
+    True
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     if k > len(names):
@@ -311,6 +326,12 @@ def k_marginal(
     Task, Bhagat and Howarth (2021); ``docs/utility.md#k-marginal-score``. A numeric column has six bins, by the
     quartiles (R's type 7) of the *original*, open on the left; a level is a bin of its own, and so is missing. The
     score is 1000 (2 - sum abs(share - share)) / 2 over all combinations of bins.
+
+    Examples
+    --------
+    >>> original = pd.DataFrame({"ill": [0, 0, 1] * 30, "old": [0, 1] * 45})
+    >>> k_marginal(original, original, 2).score
+    1000.0
     """
     pairs = paired(original, synthetic, columns)
     if not 1 <= k <= len(pairs):
@@ -373,6 +394,13 @@ def chi_square(table: Table, sets: Sequence[pd.DataFrame], *, rng: np.random.Gen
     test leaves out levels that its own table doesn't have; with no degrees of freedom left the p-value is 1. A set that
     lacks levels enters the combination with the statistic that has the same p-value at the largest number of degrees
     of freedom among the sets.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> 0 <= chi_square(table, release.sets).consistency[0.05] <= 1
+    True
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
     original = table_codes(table)

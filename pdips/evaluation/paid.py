@@ -72,6 +72,11 @@ class PaidEvaluation(Mechanism):
     With the sets, and so the score, public and fixed, replacing a record moves n times either measure by at most 1; so
     does rounding to whole steps. Each gets discrete Laplace noise: scale 2k / epsilon for a person with up to k records
     (``docs/proofs/evaluation.md``).
+
+    Examples
+    --------
+    >>> [item.step for item in PaidEvaluation(epsilon=1).spends(Schema.load("examples/youth.toml"))]
+    ['SPECKS, public classifier', 'TVD of one-way and two-way margins']
     """
 
     name: ClassVar[str] = "evaluate"
@@ -189,6 +194,14 @@ def evaluate_paid(
     RefusedError
         If the release isn't published, has no guarantee, was made from a seed or for add-remove neighbours, or the
         ledger is overspent.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> release.write("demo/public")
+    >>> [each.measure for each in evaluate_paid("examples/youth.parquet", "demo", epsilon=1).measures]
+    ['SPECKS, public classifier', 'TVD of one-way and two-way margins']
     """
     clock = clock or Clock()
     with clock.step("reading the release"):

@@ -52,6 +52,12 @@ class Combined:
     covariance : ndarray of float64, shape (coefficients, coefficients), or None
         ``T`` as a matrix, where covariances were given. By ``"fully-synthetic"`` it need not be positive definite; by
         ``"posterior-predictive"`` V is the part of ``B - W`` that is positive semidefinite in the metric of ``W``.
+
+    Examples
+    --------
+    >>> found = combine([1.0, 1.2, 0.8], [0.1, 0.1, 0.1], rule="sanitized")
+    >>> found.n_sets, found.rule
+    (3, 'sanitized')
     """
 
     estimate: FloatArray
@@ -204,6 +210,11 @@ def combine(
     -----
     ``B`` is the variance between sets with ``m - 1`` below, ``W`` the mean of the variances. Where the rules come from,
     the mixture of ``"posterior-predictive"`` and its coverage: ``docs/inference.md#which-rule``.
+
+    Examples
+    --------
+    >>> combine([1.0, 1.2, 0.8], [0.1, 0.1, 0.1], rule="sanitized").estimate
+    np.float64(1.0)
     """
     chosen: str
     if callable(fit):

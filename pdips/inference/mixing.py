@@ -39,6 +39,13 @@ def mix(posteriors: Sequence[Any]) -> Any:
     larger than the original**, the mixture tends to the posterior given the release. Sets as large as the original
     make it up to 1.73 times too wide (``docs/inference.md#mixing-posteriors``): use :func:`combine` with
     ``"posterior-predictive"`` there.
+
+    Examples
+    --------
+    >>> import xarray as xr
+    >>> draws = [xr.Dataset({"mean": (("chain", "draw"), np.full((2, 5), each))}) for each in (0.0, 1.0)]
+    >>> float(mix([xr.DataTree.from_dict({"posterior": each}) for each in draws])["posterior"]["mean"].mean())
+    0.5
     """
     items = list(posteriors)
     if len(items) < 2:

@@ -182,6 +182,13 @@ class Wald:
     degrees_of_freedom : tuple of float
         Of F: above, below. Below NaN for ``"posterior-predictive"``, whose law is a mixture of chi-squares.
     p_value : float
+
+    Examples
+    --------
+    >>> from pdips.inference import combine
+    >>> estimates, covariances = [[1.0, 0.2], [1.2, 0.1], [0.8, 0.0]], [np.eye(2) / 10] * 3
+    >>> combine(estimates, covariances, rule="sanitized").wald().p_value < 0.05
+    True
     """
 
     statistic: float
@@ -252,6 +259,13 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     ------
     InputError
         If there is one set only, or the release doesn't say how it was made.
+
+    Examples
+    --------
+    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
+    >>> rule_for(release)
+    'sanitized'
     """
     facts = _facts(release)
     name, n_sets, settings = str(facts["mechanism"]), facts["n_sets"], facts["settings"]

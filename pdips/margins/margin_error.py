@@ -234,6 +234,13 @@ def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...
 
     Of a cell of the average, weighted by inverse variance, over all views that hold the margin; margins that no view
     holds are left out. It follows from public facts, so it is known before anything is spent, and it may be published.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> design = Steps(epsilon=1).plan(schema).design
+    >>> [(each.columns, round(each.standard_error, 1)) for each in view_errors(design.domain, design.views)]
+    [(('ill',), 4.0), (('sex',), 4.0), (('ill', 'sex'), 2.8)]
     """
     found = ((columns, view_error(views, columns)) for columns in small_margins(len(domain.names)))
     return tuple(

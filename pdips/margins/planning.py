@@ -107,6 +107,12 @@ def best_budget(
     -------
     tuple of Fraction
         In thousandths of epsilon, at least one each; the last one is that of the cells. They add up to epsilon exactly.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> sum(best_budget(schema, ["ill", "sex"], 2, 1))
+    Fraction(1, 1)
     """
     tree = column_tree(schema, order, layers, neighbours)
     return _best(tree, positive(epsilon, "epsilon"), choice(by, get_args(By), "by"))
@@ -203,6 +209,12 @@ def margin_errors(
     All cells of a margin have one standard error. It is that of the least squares counts. Making them nonnegative
     comes after and moves them too: by more than that on trees with far more cells than records. Structural zeros are
     left out of account: with them errors are at most as large (Gauss and Markov: knowing more never hurts).
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> list(margin_errors(schema, epsilon=1)["margin"])
+    ['ill', 'sex', 'ill x sex']
     """
     order = checked_order(schema, order)
     tree = column_tree(schema, order, len(order) if layers is None else layers, neighbours)
@@ -295,6 +307,11 @@ def suggest_layers(
         ``two_way_worst`` (standard errors of a cell's count in percentage points of ``n``; margins of public columns
         alone, which are exact, left out), ``usable``, how many of these margins are within one point, ``cells`` of the
         last layer, and ``epsilons`` by layer, to be given on.
+
+    Examples
+    --------
+    >>> suggest_layers(Schema.load("examples/youth.toml"), 40_000, 1)["layers"].nunique() > 1
+    True
     """
     order = checked_order(schema, order)
     each = positive(epsilon, "epsilon") / _whole(n_sets, "n_sets")

@@ -252,6 +252,12 @@ class Logistic:
     half as much if a record is added or removed, or if all predictors are public (Chaudhuri and Monteleoni, 2009).
     What is measured are coefficients certified to be near it, in steps of :meth:`step`. Rounding and the certificate
     are in the sensitivity. Proof: ``docs/proofs/modips.md``, theorems 5 and 6.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "age": Column(lower=0, upper=100)})
+    >>> Logistic(outcome="ill", predictors=("age",), kappa=10).sensitivity(schema, "replace-one").l1 > 0
+    True
     """
 
     outcome: str

@@ -106,6 +106,14 @@ class Modips(Mechanism):
     whether they agree can't lose anything, and any number of sets costs the same (``docs/proofs/modips.md``). Bowen and
     Liu (2020), section 3.2.2, after Liu (2016), splits epsilon over the sets instead. Noise-aware posteriors: Bernstein
     and Sheldon (2018), *Differentially private Bayesian inference for exponential families*.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 300 + [1] * 100}), schema)
+    >>> release, record = Modips(epsilon=1, model="bernoulli", n_sets=2).release(table)
+    >>> [len(made) for made in release.sets]
+    [400, 400]
     """
 
     name: ClassVar[str] = "modips"

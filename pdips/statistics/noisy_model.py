@@ -62,6 +62,14 @@ class Evidence:
     potentials (:mod:`pdips.statistics.samplers`).
     What is exact is continuous here where it isn't summed over, with the density exp(-abs(noise) / scale) in place of
     the discrete Laplace probabilities, to which it is proportional on the grid.
+
+    Examples
+    --------
+    >>> def build_model(given, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         given.observe("counts", pm.Binomial.dist(given.n, share), given.n)
+    ...     return model
     """
 
     def __init__(self, measured: NoisyStatistics, likelihood: Likelihood = "noise-aware") -> None:

@@ -253,6 +253,12 @@ class Counts(_ByCell):
     One record counts in one cell: l1-sensitivity 1 if it is added or removed. If it is replaced, two cells change by 1:
     2; with two cells and a public number of records one of the counts says all, and its sensitivity is 1; with one cell
     or public columns there is nothing to protect (``docs/proofs/modips.md``, lemma 1).
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> Counts(by=("ill", "sex")).shape(schema)
+    (4,)
     """
 
     def check(self, schema: Schema) -> None:
@@ -293,6 +299,12 @@ class Sums(_ByCell):
     In whole steps a record has at most U = ``ColumnUnit.steps``: l1-sensitivity U if it is added or removed, 2 U if it
     is replaced, whether it stays in its cell or not (``docs/proofs/modips.md``, lemma 2). With n public and no cells
     this is the mean, n times.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "x": Column(lower=0, upper=10)})
+    >>> Sums(of="x", by=("ill",)).shape(schema)
+    (2,)
     """
 
     of: str
@@ -316,6 +328,12 @@ class Products(_ByCell):
     With at most U_x and U_y steps: l1-sensitivity U_x U_y if a record is added or removed. If it is replaced, U_x^2 for
     x = y, for squares lie in [0, U_x^2], and 2 U_x U_y otherwise. A square that changes its
     cell changes two: 2 U_x^2 with ``by`` (``docs/proofs/modips.md``, lemma 3).
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"x": Column(lower=0, upper=10)})
+    >>> Products(of=("x", "x")).shape(schema)
+    (1,)
     """
 
     of: tuple[str, str]
@@ -347,6 +365,12 @@ class Scatter:
     Rounded down to whole steps squared. Replacing a record changes (n - 1) S^2 by at most (1 - 1 / n) (2 U)^2, adding
     or removing one by less than (2 U)^2: sensitivity (2 U)^2, four times that of :class:`Products`
     (``docs/proofs/modips.md``, lemma 4). It is there because Bowen and Liu (2020) sanitize it.
+
+    Examples
+    --------
+    >>> schema = Schema(columns={"x": Column(lower=0, upper=10)})
+    >>> Scatter(of="x").shape(schema)
+    (1,)
     """
 
     of: str

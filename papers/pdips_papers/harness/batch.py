@@ -15,7 +15,13 @@ REPLICATE = "replicate"
 
 
 def stacked(records: FloatArray, column: Mapping[str, Any]) -> Table:
-    """Return many tables of one column, shape (tables, records), as one; the number of the table is a public column."""
+    """Return many tables of one column, shape (tables, records), as one; the number of the table is a public column.
+
+    Examples
+    --------
+    >>> stacked(np.zeros((3, 5)), {"levels": [0, 1]}).n_records
+    15
+    """
     n_tables, n = records.shape
     schema = Schema.model_validate(
         {"columns": {REPLICATE: {"levels": list(range(n_tables)), "public": True}, "x": dict(column)}}
@@ -44,6 +50,13 @@ def release_each(mechanism: Mechanism, tables: Table, rng: np.random.Generator) 
     -----
     The number of the table is a public column. A replaced record stays in its table, so each table has the noise, the
     price and the number of records that it has in a release of its own.
+
+    Examples
+    --------
+    >>> from pdips import LaplaceSanitizer
+    >>> tables = stacked(np.zeros((3, 5)), {"levels": [0, 1]})
+    >>> release_each(LaplaceSanitizer(epsilon=1), tables, np.random.default_rng(1)).shape
+    (3, 1, 5)
     """
     sets, n_tables = mechanism.release(tables, rng=rng)[0].sets, tables.schema.columns[REPLICATE].n_levels
     if any((np.diff(each[REPLICATE].to_numpy()) < 0).any() for each in sets):

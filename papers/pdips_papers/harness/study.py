@@ -47,6 +47,11 @@ class Options:
     ------
     InputError
         If ``replicates`` is below 1, an epsilon is not above 0, or ``data`` is no file.
+
+    Examples
+    --------
+    >>> Options(replicates=10).epsilons
+    ()
     """
 
     replicates: int
@@ -74,6 +79,11 @@ class Task:
         Unlike any other task's of the study; part of a file name, and of what the seed is derived from.
     arguments : mapping
         What ``Study.run`` is to do, as values that JSON can hold.
+
+    Examples
+    --------
+    >>> Task(key="laplace-1", arguments={"epsilon": "1"}).key
+    'laplace-1'
     """
 
     key: str
@@ -135,6 +145,12 @@ class Study(ABC):
         Whether ``--data`` makes sense.
     needs : str
         What the refusal of a run without data adds.
+
+    Examples
+    --------
+    >>> from pdips_papers.steps.voter import Voter
+    >>> issubclass(Voter, Study)
+    True
     """
 
     name: ClassVar[str]

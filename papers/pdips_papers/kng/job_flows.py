@@ -38,6 +38,12 @@ def job_flows(frame: pd.DataFrame, years: Mapping[int, str]) -> pd.DataFrame:
     max(E_t - E_{t-1}, 0) / Z_t, destruction that of max(E_{t-1} - E_t, 0) / Z_t, net their difference. So births are
     created and exits destroyed jobs. The paper prints destruction with a negative sign; here it is positive, and
     net = creation - destruction.
+
+    Examples
+    --------
+    >>> firms = pd.DataFrame({"2001": [10.0, 20.0], "2002": [15.0, 15.0]})
+    >>> job_flows(firms, {2001: "2001", 2002: "2002"}).loc[2002, "net"]
+    np.float64(0.0)
     """
     if len(years) < 2:
         raise InputError("job flows need the columns of at least two years")
