@@ -1,7 +1,7 @@
 """Tiny tables that the tests enumerate, and sampling from schemas."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
 from typing import ClassVar
@@ -62,18 +62,20 @@ def random_table(schema: Schema, n: int, seed: int = 0) -> Table:
     return table_of([[rng.integers(c.n_levels) for c in schema.columns.values()] for _ in range(n)], schema)
 
 
-def worst_loss(mechanism, schema, sizes=(2,), pairs=None) -> float:
+def worst_loss(mechanism, schema, sizes=(2,), pairs=None, only="") -> float:
     """The worst log ratio over all tables of these sizes, their neighbours, and all that is shown.
 
-    Laws are worked out once a table.
+    Or ``only`` over the choices, or the noise given them. Laws are worked out once a table.
     """
+    left_out = {"choices": {"statistics": (), "scales": ()}, "noise": {"log_probability": 0.0}}.get(only, {})
     laws = {}
 
     class Remembered:
         def law(self, table):
             key = tuple(map(tuple, np.column_stack([*table.codes.values()])))
             if key not in laws:
-                laws[key] = exact_law(mechanism, table)
+                whole = exact_law(mechanism, table)
+                laws[key] = replace(whole, outcomes=[replace(outcome, **left_out) for outcome in whole.outcomes])
             return laws[key]
 
     tried = pairs or [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
