@@ -1,13 +1,16 @@
-"""Tiny tables that the tests enumerate, and sampling from schemas."""
+"""Tiny tables that the tests enumerate, sampling from schemas, and values to be searched for in what is published."""
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, product
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 
 from pdips.audit.engines import exact_bound
 from pdips.audit.neighbour_pairs import small_pairs
@@ -62,18 +65,20 @@ def random_table(schema: Schema, n: int, seed: int = 0) -> Table:
     return table_of([[rng.integers(c.n_levels) for c in schema.columns.values()] for _ in range(n)], schema)
 
 
-def worst_loss(mechanism, schema, sizes=(2,), pairs=None) -> float:
+def worst_loss(mechanism, schema, sizes=(2,), pairs=None, only="") -> float:
     """The worst log ratio over all tables of these sizes, their neighbours, and all that is shown.
 
-    Laws are worked out once a table.
+    Or ``only`` over the choices, or the noise given them. Laws are worked out once a table.
     """
+    left_out = {"choices": {"statistics": (), "scales": ()}, "noise": {"log_probability": 0.0}}.get(only, {})
     laws = {}
 
     class Remembered:
         def law(self, table):
             key = tuple(map(tuple, np.column_stack([*table.codes.values()])))
             if key not in laws:
-                laws[key] = exact_law(mechanism, table)
+                whole = exact_law(mechanism, table)
+                laws[key] = replace(whole, outcomes=[replace(outcome, **left_out) for outcome in whole.outcomes])
             return laws[key]
 
     tried = pairs or [pair for n in sizes for pair in small_pairs(schema, mechanism.neighbours, n)]
@@ -126,3 +131,67 @@ class Flawed:
 
     def privacy_loss(self, schema=None) -> PrivacyLoss:
         return PrivacyLoss(epsilon=self.epsilon, neighbours=self.neighbours, kind="pure", statement="Wrong.")
+
+
+# Sentinels
+
+SENTINEL_SCHEMA = Schema.from_toml("""
+[columns.colour]
+levels = ["blue", "red", "green"]
+[columns.wage]
+lower = 0
+upper = 1000000
+bins = 5
+[columns.births]
+lower = 0
+upper = 1000000
+bins = 4
+integer = true
+[records]
+person = "person_id"
+max_per_person = 2
+""")
+N_SENTINELS = 1237
+
+
+def confidential_table() -> pd.DataFrame:
+    """Records full of values that nobody else has."""
+    rng = np.random.default_rng(5)
+    return pd.DataFrame(
+        {
+            "colour": rng.choice(["blue", "red"], N_SENTINELS, p=[0.713, 0.287]),
+            "wage": rng.uniform(0, 1_000_000, N_SENTINELS),
+            "births": rng.integers(0, 1_000_000, N_SENTINELS),
+            "person_id": [f"sentinel-{i}" for i in range(N_SENTINELS)],
+        }
+    )
+
+
+def sentinels(frame: pd.DataFrame, neighbours: str) -> set[str]:
+    """Every number, key and count of the table as text; the number of records where it isn't public."""
+    found = {repr(float(x)) for x in frame["wage"]} | set(frame["person_id"]) | {"sentinel"}
+    found |= {f"{share:.6f}" for share in frame["colour"].value_counts(normalize=True)}
+    found |= {repr(float(share)) for share in frame["colour"].value_counts(normalize=True)}
+    if neighbours == "add-remove":
+        found |= {str(N_SENTINELS), f"{N_SENTINELS:,}"}
+    return found
+
+
+def shown(words: set[str], text: str, *, synthetic: bool = False) -> list[str]:
+    """Return the words that a text has.
+
+    Synthetic values have 16 digits, which can hold a share of eight characters by chance: in their files such a short
+    word counts only where no longer number ends in it.
+    """
+    found = [word for word in words if word in text]
+    if not synthetic:
+        return found
+    return [word for word in found if len(word) > 8 or re.search(rf"(?<![\d.]){re.escape(word)}", text)]
+
+
+def text_of(path: Path) -> str:
+    """All that a file holds."""
+    if path.suffix == ".parquet":
+        table = pq.read_table(path)
+        return table.to_pandas().to_csv() + str(table.schema.metadata) + str(pq.ParquetFile(path).metadata)
+    return path.read_text(encoding="utf-8")

@@ -4,76 +4,14 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
-import pandas as pd
-import pyarrow.parquet as pq
 import pytest
+from tables import N_SENTINELS, SENTINEL_SCHEMA, confidential_table, sentinels, shown, text_of
 
-from pdips import LaplaceSanitizer, Ledger, Schema, Table, cli
+from pdips import LaplaceSanitizer, Ledger, Table, cli
 from pdips.registry import MECHANISMS, find
 from pdips.release.documents import PrivacyDocument, write_json
 from pdips.report.card import DEFAULT
 from pdips.report.pages import write_card, write_report
-
-SCHEMA = Schema.from_toml("""
-[columns.colour]
-levels = ["blue", "red", "green"]
-[columns.wage]
-lower = 0
-upper = 1000000
-bins = 5
-[columns.births]
-lower = 0
-upper = 1000000
-bins = 4
-integer = true
-[records]
-person = "person_id"
-max_per_person = 2
-""")
-N = 1237
-SEED_FOR_TABLE = 5
-
-
-def confidential_table() -> pd.DataFrame:
-    rng = np.random.default_rng(SEED_FOR_TABLE)
-    return pd.DataFrame(
-        {
-            "colour": rng.choice(["blue", "red"], N, p=[0.713, 0.287]),
-            "wage": rng.uniform(0, 1_000_000, N),
-            "births": rng.integers(0, 1_000_000, N),
-            "person_id": [f"sentinel-{i}" for i in range(N)],
-        }
-    )
-
-
-def sentinels(frame: pd.DataFrame, neighbours: str) -> set[str]:
-    """Every number, key and count of the table as text; the number of records where it isn't public."""
-    found = {repr(float(x)) for x in frame["wage"]} | set(frame["person_id"]) | {"sentinel"}
-    found |= {f"{share:.6f}" for share in frame["colour"].value_counts(normalize=True)}
-    found |= {repr(float(share)) for share in frame["colour"].value_counts(normalize=True)}
-    if neighbours == "add-remove":
-        found |= {str(N), f"{N:,}"}
-    return found
-
-
-def shown(words: set[str], text: str, *, synthetic: bool = False) -> list[str]:
-    """Return the words that a text has.
-
-    Synthetic values have 16 digits, which can hold a share of eight characters by chance: in their files such a short
-    word counts only where no longer number ends in it.
-    """
-    found = [word for word in words if word in text]
-    if not synthetic:
-        return found
-    return [word for word in found if len(word) > 8 or re.search(rf"(?<![\d.]){re.escape(word)}", text)]
-
-
-def text_of(path: Path) -> str:
-    if path.suffix == ".parquet":
-        table = pq.read_table(path)
-        return table.to_pandas().to_csv() + str(table.schema.metadata) + str(pq.ParquetFile(path).metadata)
-    return path.read_text(encoding="utf-8")
 
 
 def every_relation():
@@ -100,7 +38,7 @@ def words_for(mechanism: str, neighbours: str, folder: Path) -> list[str]:
 def test_nothing_confidential_reaches_the_public_folder(tmp_path, monkeypatch, mechanism, neighbours, capsys):
     frame = confidential_table()
     frame.to_parquet(tmp_path / "t.parquet")
-    (tmp_path / "s.toml").write_text(SCHEMA.to_toml())
+    (tmp_path / "s.toml").write_text(SENTINEL_SCHEMA.to_toml())
     arguments = f"synthesize {tmp_path}/t.parquet --schema {tmp_path}/s.toml --mechanism {mechanism} --epsilon 1"
     words = [*arguments.split(), *words_for(mechanism, neighbours, tmp_path), "--neighbours", neighbours]
     monkeypatch.setattr("sys.argv", ["pdips", *words, "--out", str(tmp_path / "out")])
@@ -148,7 +86,7 @@ def check_that_planted_words_stay_inside(out: Path) -> str:
 
 def test_neither_synthetic_files_nor_a_ledger_have_any_of_the_exact_values(tmp_path):
     frame = confidential_table()
-    table = Table(frame, SCHEMA)
+    table = Table(frame, SENTINEL_SCHEMA)
     release, _ = LaplaceSanitizer(epsilon=50, n_sets=3).release(table, ledger=Ledger(tmp_path / "l.sqlite"))
     for made in release.sets:
         assert "person_id" not in made
@@ -156,4 +94,4 @@ def test_neither_synthetic_files_nor_a_ledger_have_any_of_the_exact_values(tmp_p
     content = (tmp_path / "l.sqlite").read_bytes()
     assert table.fingerprint.encode() not in content
     assert b"sentinel" not in content
-    assert str(N).encode() not in content
+    assert str(N_SENTINELS).encode() not in content

@@ -346,6 +346,14 @@ def test_whole_numbers_stay_whole_beside_a_missing_one(tmp_path, kind):
 TRUTH = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 9, "bins": 2, "missing": True}}})
 
 
+def test_true_is_no_number_whether_or_not_another_is_missing(tmp_path):
+    for i, cells in enumerate(([True, False], [True, None])):
+        pq.write_table(pa.table({"x": pa.array(cells)}), tmp_path / f"{i}.parquet")
+        for counted in (False, True):
+            with pytest.raises(DataError, match="column 'x' has values that are no numbers"):
+                Table.read(tmp_path / f"{i}.parquet", TRUTH, counted=counted)
+
+
 def test_of_two_broken_rules_the_first_is_named_wherever_it_is_broken(tmp_path, monkeypatch):
     monkeypatch.setattr("pdips.data.readers.BATCH_RECORDS", 1)
     schema = Schema.model_validate({"columns": {"x": {"lower": 0, "upper": 9, "bins": 3, "integer": True}}})

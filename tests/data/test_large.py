@@ -220,6 +220,16 @@ def test_a_text_file_damaged_far_down(tmp_path):
             Table.read(path, SCHEMA, counted=counted)
 
 
+def test_damaged_and_empty_files(tmp_path):
+    path = write(random_frame(0).iloc[:0].astype({"flag": "bool"}), tmp_path / "empty.parquet")
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 SECRET PAR1")
+    for counted in (False, True):
+        with pytest.raises(InputError, match="has no records"):
+            Table.read(path, SCHEMA, counted=counted)
+        with pytest.raises(InputError, match="is damaged, or no parquet file"):
+            Table.read(tmp_path / "t.parquet", SCHEMA, counted=counted)
+
+
 PERSONS = PAIR.model_validate(PAIR.to_dict() | {"records": {"person": "id", "max_per_person": 2}})
 
 

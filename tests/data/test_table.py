@@ -118,6 +118,12 @@ def test_the_cap_on_records_of_a_person():
         Table(frame, PERSONS)
     assert "more records than records.max_per_person = 2 allows" in str(caught.value)
     assert "SECRET" not in str(caught.value)
+    with pytest.raises(InputError, match="column 'id' of the schema is not in the table"):
+        Table(frame.drop(columns="id"), PERSONS)
+    frame["id"] = pd.Series([1, "1", 1.0, None], dtype=object)  # keys are compared as they are spelt
+    with pytest.raises(InputError, match="more records than"):
+        Table(frame, PERSONS)
+    assert Table(frame.drop(index=0), PERSONS).n_records == 3
 
 
 def test_a_table_shows_nothing():

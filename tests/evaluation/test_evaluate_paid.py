@@ -11,8 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
-from test_sentinel import SCHEMA as SENTINEL_SCHEMA
-from test_sentinel import N, confidential_table, sentinels, shown, text_of
+from tables import N_SENTINELS, SENTINEL_SCHEMA, confidential_table, sentinels, shown, text_of
 
 from pdips import InputError, LaplaceSanitizer, Ledger, RefusedError, Schema, Steps, Table
 from pdips.evaluation.document import open_release
@@ -219,7 +218,8 @@ def test_nothing_confidential_is_published_by_either_evaluation(pdips, here):
         repr(value)
         for measure in inside["general"]
         for value in (measure["mean"], measure["reference"], *measure["by_set"])
-        if value is not None and abs(value * N - round(value * N)) > 1e-6  # noisy figures are whole parts of N
+        # noisy figures are whole parts of the number of records
+        if value is not None and abs(value * N_SENTINELS - round(value * N_SENTINELS)) > 1e-6
     }
     assert len(values) > 20
     assert not [value for value in values if value in public]

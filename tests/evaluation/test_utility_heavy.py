@@ -111,6 +111,20 @@ def test_all_splits_are_equally_likely(n_first, n):
     assert n != 4 or p_value(lazy_split) < 1e-9
 
 
+@pytest.mark.parametrize("n", [40, 25])
+def test_re_splits_are_scipys(n):
+    # two-sample Kolmogorov-Smirnov test on 300 distances each: fails by chance with 1e-6
+    rng = np.random.default_rng(5)
+    a, b = rng.exponential(size=40), rng.exponential(size=n)
+    ours = [wasserstein_randomization(a, b, n_permutations=1, rng=rng).median for _ in range(300)]
+    p_values = []
+    for n_first in (40, 5):  # the broken twin: parts of the wrong size
+        mixed_up = (rng.permutation(np.concatenate([a, b])) for _ in range(300))
+        theirs = [stats.wasserstein_distance(values[:n_first], values[n_first:]) for values in mixed_up]
+        p_values.append(stats.ks_2samp(ours, theirs).pvalue)
+    assert p_values[0] > 1e-6 > 1e-9 > p_values[1]
+
+
 def test_the_monte_carlo_error_is_told():
     # the spread of ratios over 60 runs has a relative error of 9 %; 50 % off is 5.5 standard errors
     a, b = skewed(100, 0), skewed(100, 1) * 1.1

@@ -65,9 +65,15 @@ def test_specks_is_the_ks_distance_of_scikit_learns_scores(interactions, separat
     if separated:
         b = b[b["c"] != 2]
     both = pd.concat([a, b])
-    x = dummies(both, interactions, {name: int(both[name].value_counts().idxmax()) for name in "abc"})
+    drop = {name: int(both[name].value_counts().idxmax()) for name in "abc"}
+    x = dummies(both, interactions, drop)
     y = np.repeat([0, 1], [len(a), len(b)])
     model = LogisticRegression(C=100, solver="newton-cg", tol=1e-9, max_iter=999).fit(x, y)  # C = 1 / ridge
+    rows, n_a, n_b = grouped(a.to_numpy(), b.to_numpy(), SIZES)
+    _, odds = ridge_logistic(indicator_matrix(rows, SIZES, n_a + n_b, interactions=interactions), n_a, n_b)
+    theirs = model.decision_function(dummies(pd.DataFrame(rows, columns=list("abc")), interactions, drop))
+    np.testing.assert_allclose(odds, theirs, atol=2e-3)
+    assert np.abs(1.01 * odds - theirs).max() > 5e-3  # the broken twin, which no distance of ranks shows
     scores = np.round(model.predict_proba(x)[:, 1], 6)
     wanted = stats.ks_2samp(scores[y == 0], scores[y == 1]).statistic
     classifier = "logistic" if interactions else "main-effects"

@@ -7,11 +7,14 @@ from itertools import product
 import numpy as np
 import pandas as pd
 import pytest
-from laws import ACCEPT, REJECT, chi_square
-from tables import grown, plan_of_tree, random_table, schema_of, table_of
+from laws import ACCEPT, REJECT, chi_square, two_samples
+from scipy import stats
+from tables import grown, plan_of_tree, random_table, runs_and_releases, runs_of, schema_of, table_of
 
 from pdips import InputError, LaplaceSanitizer, Schema, Steps, Table
 from pdips.margins import domain as layers
+from pdips.margins.elections import election_scores
+from pdips.privacy.replay import exact_law
 
 RULES = [{"a": 1, "b": [0, 2]}, {"b": 1, "c": 0, "d": 1}]
 
@@ -237,6 +240,49 @@ def test_a_release_has_noise_of_its_stated_scale(mechanism, schema, key, scale):
     assert chi_square(draws, pmf_of(scale)) > ACCEPT
     assert chi_square(draws, pmf_of(0.9 * scale)) < REJECT
     assert chi_square(draws, pmf_of(1.1 * scale)) < REJECT
+
+
+@pytest.mark.slow
+def test_elections_follow_the_scores():
+    # which column splits the root, over 400 releases: binomial test, false alarm 1e-6; twin: the exponent doubled
+    schema = schema_of(2, 12)
+    table = table_of([(i % 2, i % 12) for i in range(60)], schema)
+    mechanism, rng = Steps(epsilon="1/2", layers=1, election_share="1/4"), np.random.default_rng(0)
+    chosen = [(mechanism.release(table, rng=rng)[0].statistics["layer 1"]["a"] >= 0).all() for _ in range(400)]
+    domain = layers.domain_of(schema)
+    scores = election_scores(domain, layers.root(domain), np.zeros(60, int), np.column_stack([*table.codes.values()]))
+    unit = float(1 / mechanism.plan(schema).steps[0].scale)
+
+    def first(factor):
+        return 1 / (1 + math.exp(factor * unit * (scores[0][1] - scores[0][0])))
+
+    assert 0.55 < first(1) < 0.999
+    assert stats.binomtest(sum(chosen), 400, first(1)).pvalue > ACCEPT
+    assert stats.binomtest(sum(chosen), 400, first(2)).pvalue < REJECT
+
+
+def test_observed_runs_are_those_of_releases():
+    # the law of many runs at once and of runs one by one is the same: two-sample tests; twin: another epsilon
+    table = random_table(schema_of(2, 3), 20)
+    mechanisms = [Steps(epsilon=epsilon, layers=1) for epsilon in (2, 1)]
+    together, other, alone = runs_and_releases(*mechanisms, table, 4000, 400)
+    varied = [column for column in range(together.shape[1]) if len(np.unique(together[:, column])) > 1]
+    assert (len(alone), len(varied)) == (400, together.shape[1])
+    for column in varied:
+        assert two_samples(together[:, column], alone[:, column], 8) > ACCEPT
+    assert two_samples(together[:, -1], other[:, -1], 8) < REJECT
+
+
+def test_the_exact_law_is_that_of_the_runs():
+    table, n_runs, p_values = random_table(schema_of(2, 3, 2), 20), 20_000, []
+    mechanism, twin = (Steps(epsilon=epsilon, layers=2, election_share="1/2") for epsilon in (3, 6))
+    hits = int((runs_of(mechanism, table, n_runs)[:, 0] == 0).sum())
+    for made in (mechanism, twin):
+        chances = {outcome.key: math.exp(outcome.log_probability) for outcome in exact_law(made, table).outcomes}
+        assert sum(chances.values()) == pytest.approx(1)
+        first = sum(chance for key, chance in chances.items() if key[0] == 0)
+        p_values.append(stats.binomtest(hits, n_runs, first).pvalue)
+    assert p_values[0] > ACCEPT > REJECT > p_values[1]
 
 
 def test_too_many_cells_are_refused_by_their_public_number():

@@ -7,6 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pandas as pd
 import pytest
+import statsmodels.api as sm
 
 from pdips import InputError
 from pdips.data.table import Table
@@ -81,6 +82,20 @@ def test_foreign_value_is_refused_without_showing_it(tmp_path):
     assert "77" not in str(caught.value)
 
 
+def test_no_run_without_a_right_table(tmp_path):
+    study, path = find("voter"), tmp_path / "t.csv"
+    says = r"voter needs a table: --data T, a .csv or .parquet .* voted, prereg_state, age"
+    with pytest.raises(InputError, match=says):
+        measure(study, Options(replicates=1), tmp_path / "out", workers=0)
+    for frame, message in (
+        (simulated(50, 2).assign(voted=1, registered=0), "impossible: voted = yes, registered = no"),
+        (simulated(50, 2).drop(columns="dmv"), "lacks a column 'dmv'"),
+    ):
+        frame.to_csv(path, index=False)
+        with pytest.raises(InputError, match=message):
+            study.tasks(Options(replicates=1, data=path))
+
+
 def test_printed_ranks_and_scores_are_those_of_the_figures_but_for_misprints():
     found = {}
     wrong_scores = set()
@@ -121,6 +136,17 @@ def test_glm_stops_where_r_does():
     assert converged
     np.testing.assert_allclose(estimate, [-24.57, 49.13], atol=0.01)
     np.testing.assert_allclose(error, [75639.11, 106969.85], rtol=1e-3)
+
+
+def test_glm_is_maximum_likelihood_where_that_exists():
+    rng = np.random.default_rng(4)
+    x = np.column_stack([np.ones(300), rng.normal(size=(300, 2))])
+    y = (rng.random(300) < 1 / (1 + np.exp(-x @ [0.2, 1.0, -0.5]))).astype(float)
+    estimate, error, converged = irls(x, y, np.ones(300))
+    reference = sm.GLM(y, x, family=sm.families.Binomial()).fit(tol=1e-10)
+    assert converged
+    np.testing.assert_allclose(estimate, reference.params, rtol=1e-5)
+    np.testing.assert_allclose(error, reference.bse, rtol=1e-3)
 
 
 def test_regression_has_the_papers_coefficients(path):

@@ -278,6 +278,19 @@ def unknown_name():
     return {"record_axis": {"wage": 0}}
 
 
+def half_flat():
+    pm.Normal("y", 0.0, pm.HalfFlat("s"), observed=Y)
+
+
+def total_size():
+    pm.Normal("y", pm.Normal("mu"), 1.0, observed=Y, total_size=1000)
+
+
+def no_such_clip():
+    constants()
+    return {"clip": "soft"}
+
+
 def no_window():
     constants()
     return {"window": 0}
@@ -290,6 +303,9 @@ REFUSED = [
     (any_of_them, "depends on other records"),
     (nothing_observed, "no observed variable"),
     (flat, "prior of 'mu' is improper"),
+    (half_flat, "prior of 's' is improper"),
+    (total_size, "'y' is observed in minibatches"),
+    (no_such_clip, "clip must be one of"),
     (prior_reads_data, "prior of 'mu' reads 'y_data'"),
     (prior_reads_observed, "prior of 'mu' reads 'y'"),
     (potential, "'leak' may read records"),
@@ -404,6 +420,20 @@ def test_the_window_outlives_transforms_of_the_model():
     assert abs(logp(beta_model(np.array([0.2, 0.01, 1e-9]))) - logp(made.model)) > 1
 
 
+def test_updates_are_those_of_a_model_made_anew():
+    y, weights, centre = stats.beta(0.5, 3).rvs(40, random_state=2), np.linspace(0, 1, 40), np.linspace(0, 0.3, 40)
+    made = censor(beta_model(np.linspace(0.1, 0.9, 7)), window=5.0)
+    assert made.update(values={"y": y}, window=1.0) is made
+    assert (made.n_records, made.window) == (40, 1.0)
+    assert logp(made.model) == pytest.approx(logp(censor(beta_model(y), window=1.0).model))
+    for window in (0.5, math.inf):
+        made.update(weights=weights, centre=centre, window=window)
+        anew = censor(beta_model(y), window=window, weights=weights, centre=centre)
+        assert logp(made.model) == pytest.approx(logp(anew.model))
+    # the broken twin: weights that aren't taken over
+    assert logp(made.model) != pytest.approx(logp(censor(beta_model(y), window=math.inf, centre=centre).model))
+
+
 def two_columns():
     with pm.Model() as model:
         x, y = pm.Data("x_data", X), pm.Data("y_data", Y)
@@ -427,6 +457,10 @@ def too_many_weights():
     return censor(two_columns(), window=1.0), {"weights": np.ones(N + 1)}
 
 
+def weights_below_0():
+    return censor(two_columns(), window=1.0), {"weights": -1.0}
+
+
 def own_parameters_of_more_records():
     with pm.Model() as model:
         u = pm.Normal("u", shape=N)
@@ -441,6 +475,7 @@ def own_parameters_of_more_records():
         (nothing_of_that_name, "no pm.Data 'wage'"),
         (a_matrix, "'y' must have 1 axes"),
         (too_many_weights, "weights must be a number or a vector"),
+        (weights_below_0, "between 0 and 1"),
         (own_parameters_of_more_records, "differ in length|can't change"),
     ],
 )

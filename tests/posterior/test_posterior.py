@@ -106,6 +106,25 @@ def prior_of_data(data, schema):
     return model
 
 
+def undrawable(data, schema):
+    with pm.Model() as model:
+        theta = pm.CustomDist("theta", logp=lambda value: -(value**2) / 2)
+        pm.Normal("y", theta, 1, observed=data["y"])
+    return model
+
+
+def values_observed(data, schema):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("theta", 0, 1) + data["x"], 1, observed=data["y"].get_value())
+    return model
+
+
+def called_like_a_column(data, schema):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("theta", 0, 1) * pm.Data("x_data", 2.0), 1, observed=data["y"])
+    return model
+
+
 def undrawable_records(data, schema):
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1)
@@ -151,6 +170,9 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
         (prior_of_data, PAIRS, {}, "the prior of 'theta' reads"),
         (normal, NUMBER, {"draws": 500}, "drawn by sampler = grid; leave it out"),
         (normal, NUMBER, {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"}, "n_chains and nuts would have"),
+        (undrawable, NUMBER, {}, "nothing shows that it integrates to 1"),
+        (values_observed, PAIRS, {}, "asks for the values of data['y']"),
+        (called_like_a_column, PAIRS, {}, "makes a variable 'x_data' of its own"),
         (undrawable_records, NUMBER, {}, "the observed variables can't be drawn from"),
         (own_effects, NUMBER, {}, "parameters for single records"),
         (beyond, PAIRS, {}, "looks something up by a column"),

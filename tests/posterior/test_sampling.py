@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
+import nutpie
 import pymc as pm
 import pytest
 import xarray as xr
@@ -86,10 +87,19 @@ def test_updates_are_sampled_without_compiling(compiled, monkeypatch):
         sample(compiled.model, draws=2, tune=10, chains=1, rng=rng)
 
 
-def test_chains_start_where_they_are_told(compiled):
+def test_chains_start_where_they_are_told(compiled, monkeypatch):
+    def noted(model, run=nutpie.sample, **settings):
+        starts.append([model.initial_point_func(seed) for seed in range(20)])
+        return run(model, **settings)
+
+    starts = []
+    monkeypatch.setattr(nutpie, "sample", noted)
     compiled.update(values={"y": Y}, weights=0.0)
     far, near = (draws_of(compiled, np.random.default_rng(3), draws=5, tune=10, start={"mu": mu}) for mu in (40.0, 0.0))
     assert not np.isin(far, near).any()
+    for drawn, told in zip(starts, (40.0, 0.0), strict=True):
+        np.testing.assert_allclose(drawn, np.full((20, 1), told), atol=sampling.JITTER)
+        assert len(np.unique(drawn)) == 20
     compiled.update(weights=1.0)
     with pytest.raises(InputError, match="start has no value of 'mu'"):
         sample(compiled, rng=np.random.default_rng(3), start={"nu": 0.0})

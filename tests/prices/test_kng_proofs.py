@@ -221,7 +221,7 @@ def test_no_path_costs_more_than_epsilon(which, neighbours, move):
     assert Fraction(1, 8) < found <= 1
 
 
-def test_a_record_that_changes_its_confidential_stratum_spends_all_of_epsilon():
+def test_a_record_that_changes_its_confidential_stratum_spends_all_of_epsilon(monkeypatch):
     # it leaves one balanced stratum and enters another: below the median scores go one way, above it the other
     schema = Schema.model_validate({"columns": {"s": {"levels": ["a", "b"]}, "y": {"lower": 0.0, "upper": 1.0}}})
     balanced = [(s, y) for s in "ab" for y in (0.1, 0.4, 0.6, 0.9)]
@@ -230,6 +230,10 @@ def test_a_record_that_changes_its_confidential_stratum_spends_all_of_epsilon():
     )
     made = KNG(epsilon=1, by=("s",), scheme="stepwise", main=("1/2",), quantiles=("1/2",), slopes="varying")
     assert Fraction(9, 10) < price(made, first, second) <= 1
+    # the broken twin: parallel composition as if a record stayed where it is
+    whole, alone = ColumnPlan.budget, {"neighbours": "add-remove", "confidential": False}
+    monkeypatch.setattr(ColumnPlan, "budget", lambda *words, **part: replace(whole(*words, **part), **alone))
+    assert price(made, first, second) > Fraction(3, 2)
 
 
 @pytest.mark.usefixtures("few")

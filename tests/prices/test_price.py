@@ -76,6 +76,8 @@ def test_the_law_of_elections_is_spelt_out_by_its_scores():
 def test_steps_costs_at_most_epsilon(neighbours):
     made = Steps(**ELECTED, neighbours=neighbours)
     assert EPSILON * (1 - SHARE) < worst_loss(made, SCHEMA) <= EPSILON + ROUNDING
+    assert EPSILON * SHARE / 4 < worst_loss(made, SCHEMA, only="choices") <= EPSILON * SHARE + ROUNDING
+    assert worst_loss(made, SCHEMA, only="noise") == pytest.approx(float(EPSILON * (1 - SHARE)))  # tight
     items = made.spends(SCHEMA)
     assert sum(item.epsilon for item in items) == EPSILON
     assert [item.epsilon for item in items if "election" in item.step] == [EPSILON * SHARE / 2] * 2
@@ -87,6 +89,8 @@ def test_published_steps_costs_more_than_it_says():
     made = published("steps")(**ELECTED)
     true_loss = float(EPSILON * (2 * SHARE + 3 * (1 - SHARE)))
     assert 2 * EPSILON < worst_loss(made, SCHEMA) <= true_loss
+    noise = 2 * EPSILON * (1 - SHARE) * Fraction(3, 2)  # twice for a record replaced, and the cells
+    assert worst_loss(made, SCHEMA, only="noise") == pytest.approx(float(noise))
     assert f"The true loss is up to {true_loss:g}." in made.privacy_loss(SCHEMA).statement
 
 

@@ -298,6 +298,16 @@ def test_ledger_belongs_to_one_table(ledger: Ledger, path: Path) -> None:
         charge(ledger, pure("1/4"), fingerprint="table-3")
 
 
+def test_what_binds_a_ledger_before_its_first_charge(ledger: Ledger) -> None:
+    ledger.set_total(1)
+    with pytest.raises(RefusedError):
+        charge(ledger, pure("2"), fingerprint="table-1")
+    ledger.adopt("table-2")  # a refused charge bound nothing
+    with pytest.raises(InputError, match="belongs to another table"):
+        charge(ledger, pure("1/4"), fingerprint="table-1")
+    assert charge(ledger, pure("1/4"), fingerprint="table-2") == 1
+
+
 def test_fingerprint_is_kept_as_a_salted_hash_only(tmp_path: Path) -> None:
     hashes = []
     for name in ("a.sqlite", "b.sqlite"):

@@ -161,16 +161,17 @@ def test_cells_alike_are_drawn_alike_and_in_their_places():
     assert len(np.unique(drawn, axis=0)) > 300  # independent draws, not one repeated
 
 
-def test_one_noisy_count_of_two():
-    n, scale, (a, b) = 50, 4.0, (1 / 3, 2.0)
+@pytest.mark.parametrize(("law", "width", "power"), [("laplace", 4, 1), ("gaussian", 20, 2)])
+def test_one_noisy_count_of_two(law, width, power):
+    n, scale, (a, b), noise = 50, float(power * width), (1 / 3, 2.0), NoiseLaw(law, Fraction(width))
     values = np.arange(n + 1)
     for noisy in (-7, 20, 61):
         logs = gammaln(a + values) - gammaln(values + 1.0) + gammaln(b + n - values) - gammaln(n - values + 1.0)
-        logs = logs - np.abs(noisy - values) / scale
-        law = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
-        drawn = draw_first_of_two(noisy, NoiseLaw("laplace", Fraction(4)), n, (a, b), 20_000, np.random.default_rng(3))
-        assert p_value(drawn.reshape(-1, 1), values[:, None], law) > 1e-6
-        flat = np.exp(-np.abs(noisy - values) / scale)
+        logs = logs - np.abs(noisy - values) ** power / scale
+        exactly = np.exp(logs - logs.max()) / np.exp(logs - logs.max()).sum()
+        drawn = draw_first_of_two(noisy, noise, n, (a, b), 20_000, np.random.default_rng(3))
+        assert p_value(drawn.reshape(-1, 1), values[:, None], exactly) > 1e-6
+        flat = np.exp(-(np.abs(noisy - values) ** power) / scale)
         assert p_value(drawn.reshape(-1, 1), values[:, None], flat / flat.sum()) < 1e-9  # the prior left out
 
 
