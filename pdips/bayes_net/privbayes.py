@@ -15,7 +15,7 @@ from pdips.bayes_net import sampling
 from pdips.bayes_net.network import Columns, Families, FamilyScores, Network, Score
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 from pdips.margins.domain import Domain, columns_of
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
@@ -166,7 +166,7 @@ class PrivBayes(Mechanism):
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than the scores have room for."""
         if table.n_records > networks.MOST_RECORDS:
-            raise InputError(f"privbayes takes at most {networks.MOST_RECORDS:,} records")
+            raise DataError(f"privbayes takes at most {networks.MOST_RECORDS:,} records")
 
     def shown(self) -> dict[str, Any]:
         """Return shares as numbers."""

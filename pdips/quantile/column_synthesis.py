@@ -14,7 +14,7 @@ from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.data.encoding import Box, Scale, Values, to_frame, values_of
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
@@ -214,7 +214,7 @@ class ColumnSynthesis(Mechanism):
         """
         panel = plan.design.panel
         if table.n_records > MOST_RECORDS:
-            raise InputError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
+            raise DataError(f"quantile regressions are made for tables of at most {MOST_RECORDS:,} records")
         if panel:
             panel.check(values_of(table, (panel.first, panel.last, *panel.years)))
 

@@ -15,7 +15,7 @@ import numpy as np
 from pdips.arrays import BoolArray, FloatArray
 from pdips.data.encoding import Box, Scale, Values
 from pdips.data.schema import Schema
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 from pdips.privacy.loss import Number, exact
 
 Part = Literal["births", "continuers"]
@@ -105,16 +105,16 @@ class Panel:
         """Refuse a table with values outside of a record's public years, or none within; messages name the column."""
         first, last = self.span(values)
         if not (last >= first).all():
-            raise InputError(f"panel: a record's {self.last!r} is before its {self.first!r}")
+            raise DataError(f"panel: a record's {self.last!r} is before its {self.first!r}")
         for name, year in self.years.items():
             here, known = (first <= year) & (last >= year), ~np.isnan(values[name])
             if (known & ~here).any():
-                raise InputError(
+                raise DataError(
                     f"panel: column {name!r} has a value outside {self.first!r} to {self.last!r}; correct the "
                     "years, or take the value out"
                 )
             if (here & ~known).any():
-                raise InputError(
+                raise DataError(
                     f"panel: column {name!r} is missing within {self.first!r} to {self.last!r}; a unit has a value in "
                     "every year from its first to its last"
                 )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.errors import InputError
+from pdips.errors import DataError, InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
@@ -31,6 +31,7 @@ from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, pos
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord
+from pdips.statistics.logistic import MOST_RECORDS, Logistic
 from pdips.statistics.model import Options, PosteriorFit, RecordRequest, StatisticModel, as_statistic_model, fit
 from pdips.statistics.noisy_model import Likelihood
 from pdips.statistics.plan import NoisyStatistics, StatisticPlan, number_of_records, settle, to_frame
@@ -234,6 +235,8 @@ class Modips(Mechanism):
 
     def check(self, plan: Plan, table: Table) -> None:
         """Try the release on as many made-up records as the table has, where their number is public."""
+        if table.n_records > MOST_RECORDS and any(isinstance(part.statistic, Logistic) for part in plan.design.parts):
+            raise DataError(f"logistic regressions are made for tables of at most {MOST_RECORDS:,} records")
         self._rehearse(plan.design, table.n_records if plan.n_public else None, at_release=True)
 
     def _rehearse(self, design: StatisticPlan, n_records: int | None = None, *, at_release: bool) -> None:

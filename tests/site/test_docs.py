@@ -166,3 +166,25 @@ def test_the_decision_picture_is_drawn_from_its_questions():
     answers = {name.split()[0] for _, name in pictures_choosing.QUESTIONS}
     assert answers <= set(registry.MECHANISMS)
     assert [name for name in answers if f"](mechanisms/{name}.md)" not in page] == []
+
+
+CITED = re.compile(
+    r"([A-Z][a-z]\w+)(?:, [A-Z][a-z]\w+)*(?:,? and [A-Z][a-z]\w+| et al\.)(?:'s)?,? \(?((?:19[5-9]|20[0-2])\d)\b"
+)
+
+
+def uncited(text: str, bibliography: str) -> set[tuple[str, str]]:
+    """Authors and years of a text that the bibliography doesn't hold."""
+    entries = re.findall(r"author = \{(.*?)\},\n.*?year = \{(\d+)\}", bibliography, re.DOTALL)
+    held = {(name, year) for authors, year in entries for name in re.findall(r"\w+", authors)}
+    return {found.groups() for found in CITED.finditer(re.sub(r"\s+", " ", text))} - held
+
+
+def test_what_is_cited_is_in_the_bibliography():
+    bibliography = (ROOT / "docs" / "references.bib").read_text("utf-8")
+    sources = [*(ROOT / "pdips").rglob("*.py"), *PAGES.values()]
+    for path in sources:
+        text = path.read_text("utf-8")
+        assert not uncited(text, bibliography), path.name
+        assert "changelog" in path.name or not re.search(r"(?<!\[)\b[Pp]aper 00\d", text), path.name
+    assert uncited("Nobody and Noone (2020)", bibliography) == {("Nobody", "2020")}  # the broken twin

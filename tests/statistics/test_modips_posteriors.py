@@ -384,17 +384,18 @@ def test_the_study_measures_as_releases_do():
     # one table: the study's noisy statistics and those of StatisticPlan.sanitize have one law, and settling is the same
     rng = np.random.default_rng(0)
     x = np.clip(rng.standard_normal(30), -5, 5)
-    noisy = normal_moments.sanitize(np.tile(x, (1500, 1)), -5, 5, Fraction(1), RandomBits(rng))
+    sample = normal_moments.Sample(np.tile(x, (1500, 1)), -5, 5, n_bins=1)
+    noisy, scales = normal_moments.sanitize(sample, Fraction(1), RandomBits(rng))
     plan = plan_of(as_statistic_model("normal_moments"), NUMBER, 1)
     table = Table(pd.DataFrame({"y": x}), NUMBER)
     released = [plan.sanitize(table, RandomBits(rng)) for _ in range(1500)]
     for place, name in enumerate(("total", "squares")):
         values = np.array([each.value(name)[0] for each in released])
-        assert stats.ks_2samp(noisy.values[:, place], values).pvalue > ACCEPT
-        assert stats.ks_2samp(noisy.values[:, place], values * 2 - values.mean()).pvalue < REJECT
-        assert noisy.scales[place] == pytest.approx(released[0].scale(name))
+        assert stats.ks_2samp(noisy[:, place], values).pvalue > ACCEPT
+        assert stats.ks_2samp(noisy[:, place], values * 2 - values.mean()).pvalue < REJECT
+        assert scales[place] == pytest.approx(released[0].scale(name))
     for place, each in enumerate(released[:20]):
-        noisy.values[place] = [each.value("total")[0], each.value("squares")[0]]
-        used, (total, scatter) = Evidence(each, "plug-in"), normal_moments.settled(noisy)
+        noisy[place] = [each.value("total")[0], each.value("squares")[0]]
+        used, (total, scatter) = Evidence(each, "plug-in"), normal_moments.settled(noisy, 30)
         assert total[place] == pytest.approx(used["total"][0])
         assert scatter[place] == pytest.approx(used["squares"][0] - used["total"][0] ** 2 / 30)

@@ -168,9 +168,7 @@ def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str
     """Measure sets of MODIPS, published and sound, and the noise-aware posterior itself; the sets are never held."""
     rng, n, middle, half = bits.generator(), float(sample.n), (sample.lower + sample.upper) / 2, sample.range / 2
     noisy, scales = sanitize(sample, epsilon, bits)
-    # made possible as plan.settle does
-    total = np.clip(noisy[:, 0], -n, n)
-    scatter = np.maximum(np.clip(noisy[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
+    total, scatter = settled(noisy, n)
     plugged = normal_posteriors.plug_in(total, scatter, n, PRIORS, N_SETS, rng)
     draws, _ = normal_posteriors.noise_aware(noisy, scales, n, PRIORS, DRAWS, PROPOSALS, LEAST_WORTH, rng)
 
@@ -195,6 +193,13 @@ def modips_rows(sample: Sample, epsilon: Fraction, bits: RandomBits, suffix: str
         interval = values.mean(axis=1), ordered[:, low], ordered[:, high]
         rows += interval_summary(row, suffix, interval, TRUTH[name])
     return rows
+
+
+def settled(noisy: FloatArray, n: float) -> tuple[FloatArray, FloatArray]:
+    """Make noisy sums possible, as ``pdips.statistics.plan.settle`` does; return sums, and squares about their mean."""
+    total: FloatArray = np.clip(noisy[:, 0], -n, n)
+    scatter: FloatArray = np.maximum(np.clip(noisy[:, 1], -n, n) - total**2 / n, LEAST_VARIANCE * n)
+    return total, scatter
 
 
 def _published(sample: Sample, epsilon: Fraction, bits: RandomBits) -> tuple[FloatArray, FloatArray]:
