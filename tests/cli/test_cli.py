@@ -335,11 +335,9 @@ def test_a_terminated_run_leaves_nothing_behind(here):
             time.sleep(0.05)
         running.send_signal(signal.SIGTERM)
         out, err = running.communicate(timeout=60)
-    assert (running.returncode, out, err.strip()) == (
-        130,
-        "",
-        "pdips: interrupted; a spend that is on record stays charged",
-    )
+    # interrupted while a class is being made, Python ends by the signal itself: a shell calls both 130
+    assert running.returncode in (130, -signal.SIGINT)
+    assert (out, err.strip()) == ("", "pdips: interrupted; a spend that is on record stays charged")
     assert left_behind(here) == set()
 
 
