@@ -150,8 +150,8 @@ def wasserstein_randomization(
     Examples
     --------
     >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.normal(size=500)})
-    >>> original["y"] = 2 * original["x"] + rng.normal(size=500)
+    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
+    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
     >>> wasserstein_randomization(original, original + 1, n_permutations=99, rng=rng).p_value
     0.01
     """

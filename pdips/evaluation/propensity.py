@@ -107,8 +107,8 @@ def pmse(
     Examples
     --------
     >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.normal(size=500)})
-    >>> original["y"] = 2 * original["x"] + rng.normal(size=500)
+    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
+    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
     >>> pmse(original, original), pmse(original, original + 2) > 0.1
     (0.0, True)
     """
@@ -156,8 +156,8 @@ def standardised_pmse(
     Examples
     --------
     >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.normal(size=500)})
-    >>> original["y"] = 2 * original["x"] + rng.normal(size=500)
+    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
+    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
     >>> standardised_pmse(original, original + 2).ratio > 10
     True
     """

@@ -416,8 +416,8 @@ def standardised_differences(
     Examples
     --------
     >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.normal(size=500)})
-    >>> original["y"] = 2 * original["x"] + rng.normal(size=500)
+    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
+    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
     >>> standardised_differences(original, original + [0, 1], "y", ["x"]).round(1).abs().to_dict()
     {'intercept': 21.2, 'x': 0.0}
     """
@@ -461,8 +461,8 @@ def normalised_rmse(synthetic: TableLike, holdout: TableLike, outcome: str, pred
     Examples
     --------
     >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.normal(size=500)})
-    >>> original["y"] = 2 * original["x"] + rng.normal(size=500)
+    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
+    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
     >>> round(normalised_rmse(original, original, "y", ["x"]), 1)
     0.5
     """

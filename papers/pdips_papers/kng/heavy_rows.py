@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from sklearn.linear_model import QuantileRegressor
+from scipy.optimize import linprog
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
@@ -184,8 +184,11 @@ def quantile_lines(predictors: FloatArray, outcome: FloatArray, taus: Sequence[f
     """Return the coefficients of linear quantile regressions without privacy, the intercept first; lines may cross."""
     if not predictors.shape[1]:
         return np.quantile(outcome, taus, method="inverted_cdf")[:, None]
-    fits = [QuantileRegressor(quantile=tau, alpha=0.0, solver="highs").fit(predictors, outcome) for tau in taus]
-    return np.array([[fit.intercept_, *fit.coef_] for fit in fits])
+    # the dual programme: as many constraints as coefficients, which are its multipliers
+    design = np.column_stack([np.ones(len(outcome)), predictors])
+    sums = design.sum(axis=0)
+    found = [linprog(-outcome, A_eq=design.T, b_eq=(1 - tau) * sums, bounds=(0, 1)) for tau in taus]
+    return -np.array([each.eqlin.marginals for each in found])
 
 
 def non_private(chances: FloatArray) -> Make:
