@@ -102,7 +102,7 @@ class Mechanism(ABC):
     def __post_init__(self) -> None:
         epsilon = positive(self.epsilon, "epsilon")
         if epsilon > LARGEST_EPSILON:
-            raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody; got {self.epsilon}")
+            raise InputError(f"epsilon must be at most {LARGEST_EPSILON:,}, which protects no one; got {self.epsilon}")
         if isinstance(self.n_sets, bool) or not isinstance(self.n_sets, int) or self.n_sets < 1:
             raise InputError(f"n_sets must be a whole number of at least 1, got {self.n_sets}")
         if self.n_sets > self.most_sets:

@@ -173,8 +173,8 @@ def calibrate(
         Left out, the closed form if there is one and neither table nor measure is given.
     public_table : Table, optional
         A PUBLIC or SYNTHETIC table to simulate on. Never the confidential one: epsilon would depend on its records, and
-        nobody would have paid for that. It can't be checked here; the result says what was assumed. Left out, records
-        of nobody, drawn independently and evenly from the schema.
+        nobody would have paid for that. It can't be checked here; the result says what was assumed. Left out, made-up
+        records, drawn independently and evenly from the schema.
     measure : callable, optional
         In place of margins, for simulations: from the list of all synthetic sets of a release to a number. For a
         standard error it is an estimate, whose root mean square distance from what ``[public_table.frame]`` gives
@@ -343,9 +343,7 @@ def _table_for(question: AccuracyTarget, first: Mechanism, public: Table | None,
         return public
     if question.n_records is None:
         reason = f" ({why_not})" if why_not else ""
-        raise InputError(
-            f"{first.name} is simulated here{reason}: give public_table, or n_records for records of nobody"
-        )
+        raise InputError(f"{first.name} is simulated here{reason}: give public_table, or n_records for made-up records")
     return stand_in_table(question.schema, question.n_records, np.random.default_rng([seed, 0]))
 
 
@@ -390,7 +388,7 @@ def _statement(
             "a table that was given as PUBLIC or SYNTHETIC. If it is the confidential one, this epsilon depends on its "
             "records, nothing has paid for that, and the guarantee of a release at this epsilon is void"
             if public
-            else "records of nobody, drawn independently and evenly from the schema. Real tables are neither"
+            else "made-up records, drawn independently and evenly from the schema. Real tables are neither"
         )
         text = (
             f"{mechanism.name} reached a {goal} {price}, in {simulation.replicates} releases (found "

@@ -29,7 +29,7 @@ FEWEST, MOST = 5, 10_000
 
 
 def stand_in_table(schema: Schema, n_records: int, rng: np.random.Generator) -> Table:
-    """Return records of nobody: every column independent and even over what the schema allows, no structural zeros."""
+    """Return made-up records: every column independent and even over what the schema allows, no structural zeros."""
     if n_records > MOST_STAND_INS:
         raise InputError(f"a simulation takes at most {MOST_STAND_INS:,} records, got {n_records:,}")
     columns = {
@@ -56,7 +56,7 @@ def stand_in_table(schema: Schema, n_records: int, rng: np.random.Generator) -> 
 class Simulation:
     """Releases of one table with the same seeds at every epsilon."""
 
-    table: Table  # public, synthetic, or of nobody: what is found depends on it, and nothing pays for that
+    table: Table  # public, synthetic or made up: what is found depends on it
     margins: list[Columns]  # whose cells are compared
     measure: Measure | None  # in place of margins: a number worked out from all sets of a release
     goal: Goal

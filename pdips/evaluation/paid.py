@@ -86,7 +86,7 @@ class PaidEvaluation(Mechanism):
 
     def __post_init__(self, published: ReleaseFolder | None) -> None:
         if positive(self.epsilon, "--paid-epsilon") > LARGEST_EPSILON:
-            raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which protects nobody")
+            raise InputError(f"--paid-epsilon must be at most {LARGEST_EPSILON:,}, which gives no protection")
         if self.neighbours not in self.relations:
             raise RefusedError("a paid evaluation needs replace-one neighbours: its figures show the number of records")
         super().__post_init__()

@@ -146,8 +146,8 @@ def check_proposals(n: int, window: Fraction, *, n_draws: int = 1, most: int = M
     """Refuse, from public settings alone and before anything is spent, what could take too long."""
     if n_draws * expected_proposals(n, window) > most:
         raise RefusedError(
-            f"rejection may take e^{float(2 * n * window):.4g} proposals a draw, more than {most:,} in all; take the "
-            "exact grid for up to three parameters, otherwise sampling='mcmc', or fewer records or a smaller epsilon"
+            f"rejection may take e^{float(2 * n * window):.4g} proposals a draw, more than {most:,} in all; take "
+            "sampler = grid for up to three parameters, otherwise sampler = nuts, or fewer records or a smaller epsilon"
         )
 
 

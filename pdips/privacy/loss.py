@@ -68,6 +68,8 @@ def choice[T: str](value: str, allowed: Sequence[T], name: str) -> T:
     for candidate in allowed:
         if value == candidate:
             return candidate
+    if not allowed:
+        raise InputError(f"{name}: there is nothing to choose from here; got {value!r}")
     rule = f"one of {', '.join(allowed)}" if len(allowed) > 1 else f"{allowed[0]} here"
     raise InputError(f"{name} must be {rule}; got {value!r}")
 

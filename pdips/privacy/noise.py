@@ -37,7 +37,10 @@ FILTER = 2.0**-30
 
 
 class RandomBits:
-    """Uniform bits, from the operating system or, for tests, from a seeded generator."""
+    """Uniform bits, from the operating system or, for tests, from a seeded generator.
+
+    Whoever can repeat the bits can subtract the noise: what is published has none from a generator.
+    """
 
     def __init__(self, rng: np.random.Generator | None = None) -> None:
         self.reproducible = rng is not None

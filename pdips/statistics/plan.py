@@ -266,7 +266,7 @@ class StatisticPlan:
         return replace(noisy, values=values, n_records=noisy.n_records and n)
 
     def made_up(self, n_records: int | None = None) -> NoisyStatistics:
-        """Return even statistics of nobody, without noise."""
+        """Return the statistics of an even made-up table, without noise."""
         n = (n_records or MADE_UP) if self.neighbours == "replace-one" else None
         values = {}
         for part in self.parts:

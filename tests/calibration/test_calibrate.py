@@ -140,7 +140,7 @@ def test_simulated_widths_and_measures():
     wide = calibrate(PrivBayes(epsilon=1), SCHEMA, interval_width=60, of="b", level=0.8, **asked)
     narrow = calibrate(PrivBayes(epsilon=1), SCHEMA, standard_error=60, of="b", **asked)
     assert wide.epsilon > narrow.epsilon
-    assert "records of nobody" in wide.statement
+    assert "made-up records" in wide.statement
 
     def share(sets: list[pd.DataFrame]) -> float:
         return float(np.mean([(frame["b"] == 1).mean() for frame in sets]))

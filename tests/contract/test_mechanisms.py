@@ -211,10 +211,8 @@ def test_a_ledger_takes_no_release_without_guarantee(name, tmp_path):
         printed(name).release(random_table(SCHEMA, 5), ledger=Ledger(tmp_path / "l.sqlite"))
 
 
-@PRINTED
-def test_published_is_never_published(name, tmp_path):
-    if "sound" not in find(name).variants:
-        pytest.skip("kind asymptotic, which may be published on request")
+@pytest.mark.parametrize("name", [each for each in ALL if {"sound", "published"} <= {*variants_of(each)}])
+def test_published_is_never_published(name, tmp_path):  # kind asymptotic may be, on request
     release, _ = printed(name).release(random_table(SCHEMA, 20), rng=np.random.default_rng(0))
     assert release.loss.kind == "none"
     assert "NO GUARANTEE" in release.loss.statement

@@ -112,17 +112,34 @@ def model_of(statistics, build=build_mean, draw=draw_records):
     return StatisticModel(lambda schema: statistics, build, draw, "some model")
 
 
-def refused_unspent(model, tmp_path, match, **settings):
+def spent_when_refused(model, tmp_path, match, **settings):
     ledger = Ledger(tmp_path / "ledger.sqlite")
     ledger.set_total(5)
     with pytest.raises(InputError, match=match):
         Modips(epsilon=1, model=model, **settings).release(table(), ledger=ledger)
-    assert ledger.summary().spent_epsilon == 0
+    return ledger.summary().spent_epsilon
 
 
-@pytest.mark.parametrize("statistics", BAD.values(), ids=BAD)
-def test_what_is_no_shipped_statistic_is_refused_before_the_charge(statistics, tmp_path):
-    refused_unspent(model_of(statistics), tmp_path, "some model|Products")
+SAID = {
+    "method of an instance": "attributes that a Sums doesn't have",
+    "name that is no text": "3, which is no name of a statistic",
+    "name of another type": "'total', which is no name of a statistic",
+    "column of another type": "'total': of must be the name of a column",
+    "text for columns": "'cells': by must be names of columns",
+    "columns of another type": "'cells': by must be names of columns",
+    "three columns": "Products multiplies two columns.*got 3",
+    "one column": "Products multiplies two columns.*got 1",
+    "kappa of another type": "'fit': kappa must be a number",
+    "nothing": "at least one",
+    "no mapping": "at least one",
+}
+"""What is said of each; of the others, that they are none of the statistics that there are."""
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_no_shipped_statistic_is_refused_before_the_charge(name, tmp_path):
+    said = SAID.get(name, "which is none of Counts, Sums, Products")
+    assert spent_when_refused(model_of(BAD[name]), tmp_path, said) == 0
 
 
 @pytest.mark.parametrize("statistics", [each for name, each in BAD.items() if "column" not in name])
@@ -234,7 +251,7 @@ LATE = {
 @pytest.mark.parametrize(("build", "draw", "settings", "match"), LATE.values(), ids=LATE)
 def test_what_would_fail_after_the_charge_fails_before_it(build, draw, settings, match, tmp_path, monkeypatch):
     monkeypatch.setattr(sampling, "find_spec", lambda name: None)
-    refused_unspent(model_of(TOTAL, build, draw), tmp_path, match, **settings)
+    assert spent_when_refused(model_of(TOTAL, build, draw), tmp_path, match, **settings) == 0
 
 
 def test_a_right_model_passes():

@@ -14,6 +14,7 @@ from pdips.report.formats import MINUS
 from pdips_papers.harness.curves import (
     CurveFigures,
     CurveStudy,
+    Method,
     epsilons_of,
     short,
     suffix_of,
@@ -48,11 +49,25 @@ LABELS = {
 }
 
 
+METHODS = {
+    "original": Method(label="original data", colour=1),
+    "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
+    "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
+    "np-dips": Method(label="NP-DIPS, public bins", colour=3),
+    "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
+    "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
+}
+"""The rows that both simulations have."""
+
+
 class GroupedStudy(CurveStudy):
     """A study with pictures by group of parameters, and a table of sets without an estimate."""
 
     groups: ClassVar[Mapping[str, Mapping[str, str]]]
     """By heading: the parameters that one picture shows, and how to print them."""
+
+    def __init_subclass__(cls) -> None:
+        cls.labels = {case: label for cases in cls.groups.values() for case, label in cases.items()}
 
     def batch(self, arguments: Mapping[str, Any]) -> int:
         """Return how many replicates a task has at most."""

@@ -68,14 +68,8 @@ class Glom(cells.GroupedStudy):
     title: ClassVar[str] = "Numbers within cells, by the general location model: study 3 of Bowen and Liu (2020)"
     default_replicates: ClassVar[int] = 5000
     groups = GROUPS
-    labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}
     methods: ClassVar[dict[str, Method]] = {
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
-        "np-dips": Method(label="NP-DIPS, public bins", colour=3),
-        "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
-        "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
+        **cells.METHODS,
         "modips-plug-in-common": Method(label="MODIPS plug-in, once, common bounds", colour=4),
         "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
         "modips-posterior": Method(label="MODIPS noise-aware, published posterior", colour=7),

@@ -90,14 +90,8 @@ class Slomag(cells.GroupedStudy):
     )
     default_replicates: ClassVar[int] = 1000
     groups = GROUPS
-    labels: ClassVar[dict[str, str]] = {case: label for cases in GROUPS.values() for case, label in cases.items()}
     methods: ClassVar[dict[str, Method]] = {
-        "original": Method(label="original data", colour=1),
-        "multiple-synthesis": Method(label="multiple synthesis, no privacy", colour=2),
-        "np-dips-published": Method(label="NP-DIPS (published)", colour=3, dashed=True),
-        "np-dips": Method(label="NP-DIPS, public bins", colour=3),
-        "modips-published": Method(label="MODIPS plug-in (published)", colour=6, dashed=True),
-        "modips-plug-in": Method(label="MODIPS plug-in, sanitized once", colour=5),
+        **cells.METHODS,
         "modips-noise-aware": Method(label="MODIPS noise-aware, five sets", colour=8),
         "wrong-published": Method(label="wrong model: GLOM plug-in (published)", colour=4, dashed=True),
         "wrong-plug-in": Method(label="wrong model: GLOM plug-in, once", colour=4),
