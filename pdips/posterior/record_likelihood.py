@@ -235,12 +235,12 @@ class RecordLikelihood:
     def __init__(self, model: pm.Model, columns: Iterable[str] | None = None, mode: str | None = None) -> None:
         self.model, self._mode = model, mode
         self.columns = inputs_of(model, columns)
-        self._term, self._record = alone(record_terms(model), self.columns)
+        self.term, self.record = alone(record_terms(model), self.columns)
         self._compiled: dict[str | None, tuple[Any, Any]] = {}
 
     def graph(self, columns: Mapping[str, Any]) -> Any:
         """Return the log-likelihoods of many records, shape (records,), given each column as a vector variable."""
-        return over_records(self._term, {self._record[name]: column for name, column in columns.items()})
+        return over_records(self.term, {self.record[name]: column for name, column in columns.items()})
 
     def _batch(self) -> list[Any]:
         """Return a variable of many values, shape (points, *shape), for each of the model's value variables."""
@@ -250,8 +250,8 @@ class RecordLikelihood:
     def _single(self) -> tuple[Any, list[Any], Any]:
         """What depends on points alone, the variables that hold it, and the log density of one record given it."""
         points, mode = self._batch(), self._mode
-        graph = vectorize_graph(self._term[0], dict(zip(self.model.value_vars, points, strict=True)))
-        graph, front = constant_parts(graph, list(self._record.values()), leaves=True)
+        graph = vectorize_graph(self.term[0], dict(zip(self.model.value_vars, points, strict=True)))
+        graph, front = constant_parts(graph, list(self.record.values()), leaves=True)
         shapes = [each.type.shape for each in front]
         zeros = [
             np.zeros([1 if n is None else n for n in shape], each.type.dtype)
@@ -263,7 +263,7 @@ class RecordLikelihood:
         ahead = pytensor.function(points, front, mode="FAST_COMPILE", on_unused_input="ignore")
         if any(isinstance(node.op, LOOKUPS) for node in toposort([graph])):
             mode = "FAST_COMPILE"  # which checks bounds, as compiled code doesn't: beyond them lies what no record owns
-        function = pytensor.function([*self._record.values()], graph, mode=mode, on_unused_input="ignore")
+        function = pytensor.function([*self.record.values()], graph, mode=mode, on_unused_input="ignore")
         function.trust_input = True
         return ahead, held, function
 
@@ -276,7 +276,7 @@ class RecordLikelihood:
 
     def rows(self, values: Values) -> list[list[NDArray[Any]]]:
         """Return records, given by their columns, in the form that a call takes them."""
-        columns = [np.ascontiguousarray(values[name], dtype=v.dtype)[:, None] for name, v in self._record.items()]
+        columns = [np.ascontiguousarray(values[name], dtype=v.dtype)[:, None] for name, v in self.record.items()]
         return [list(row) for row in zip(*columns, strict=True)]
 
     def __call__(self, row: Sequence[NDArray[Any]]) -> FloatArray:

@@ -1,0 +1,167 @@
+"""The score of one record: the gradient of its log-likelihood, whitened, clipped to a ball, in whole steps."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+import pytensor
+import pytensor.tensor as pt
+from numpy.typing import NDArray
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import toposort
+from pytensor.tensor.subtensor import AdvancedSubtensor
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.posterior.columns import Values
+from pdips.posterior.model import split
+from pdips.posterior.record_likelihood import LOOKUPS, RecordLikelihood, over_records
+
+Norm = Literal["l1", "l2"]
+
+STEPS = 2**20
+"""Whole steps from the centre of the ball to its edge."""
+
+BLOCK = 65_536
+"""Records whose scores are worked out at once where they are public, and added up at once where they aren't."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clipping:
+    """What is done to a score at public parameters: whitened, pulled into a ball, cut to whole steps.
+
+    Everything here is public, or follows from earlier noisy answers; no field depends on a record.
+    """
+
+    place: FloatArray  # shape (parameters,), unconstrained: where the gradient is taken
+    whitening: FloatArray  # shape (parameters, parameters)
+    radius: float  # of the ball, in units of whitened scores
+    norm: Norm
+
+    def clipped(self, scores: FloatArray) -> FloatArray:
+        """Return public scores, shape (records, parameters), whitened and pulled into the ball, not rounded."""
+        with np.errstate(all="ignore"):
+            return self.radius * into_ball(scores @ (self.whitening / self.radius).T, self.norm)
+
+    def steps(self, score: FloatArray) -> IntArray:
+        """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS` from the centre to the edge.
+
+        What isn't finite counts as nothing, and so does what rounding would leave outside of the ball: the norm is
+        checked in whole numbers. No matrix product is used, whose bits depend on how many records come along.
+        """
+        with np.errstate(all="ignore"):
+            whitened = (self.whitening * score).sum(axis=1) / self.radius
+            found = np.trunc(STEPS * into_ball(whitened[None], self.norm)[0]).astype(np.int64)
+        size, most = (np.abs(found), STEPS) if self.norm == "l1" else (found * found, STEPS**2)
+        return found if int(size.sum()) <= most else np.zeros_like(found)
+
+    @property
+    def unit(self) -> float:
+        """What a whole step is worth, in units of whitened scores."""
+        return self.radius / STEPS
+
+
+def into_ball(vectors: FloatArray, norm: Norm) -> FloatArray:
+    """Return vectors, shape (n, parameters), pulled into the unit ball towards its centre; 0 for one not finite."""
+    largest = np.abs(vectors).max(axis=1, initial=0.0, keepdims=True)
+    fine = np.isfinite(largest) & (largest > 0)
+    along = np.where(fine, vectors, 0.0) / np.where(fine, largest, 1.0)
+    sizes = np.abs(along) if norm == "l1" else along * along
+    length = sizes.sum(axis=1, keepdims=True)
+    length = np.maximum(length if norm == "l1" else np.sqrt(length), 1.0)
+    return np.asarray(along * np.minimum(np.where(fine, largest, 0.0), 1 / length))
+
+
+class RecordScore:
+    """The gradient of one record's log-likelihood in a model's unconstrained parameters.
+
+    The graph holds a single record (:class:`RecordLikelihood`); a call sees one record and nothing else, so its numbers
+    depend on nothing else, to the last bit, as the proof needs it (``docs/proofs/scores.md``, lemma 1).
+    """
+
+    def __init__(self, likelihood: RecordLikelihood) -> None:
+        self.model, self._record, self._rows = likelihood.model, likelihood.record, likelihood.rows
+        term, self._checked = checked_lookups(likelihood.term, set(self._record.values()))
+        slopes = pt.grad(term[0], self.model.value_vars, disconnected_inputs="ignore")
+        self._graph = pt.concatenate([slope.astype("float64").ravel() for slope in slopes])
+
+    @cached_property
+    def _single(self) -> Any:
+        mode = None if self._checked else "FAST_COMPILE"  # which checks bounds, as compiled code doesn't
+        with pytensor.config.change_flags(numba__fastmath=False):
+            function = pytensor.function(
+                [*self.model.value_vars, *self._record.values()], self._graph, mode=mode, on_unused_input="ignore"
+            )
+        function.trust_input = True
+        return function
+
+    @cached_property
+    def _many(self) -> tuple[list[str], Any]:
+        columns: dict[str, Any] = {name: v.type.clone(shape=(None,))(name=name) for name, v in self._record.items()}
+        n = pt.lscalar()
+        graph = over_records(self._graph[None], {one: columns[name] for name, one in self._record.items()})
+        inputs = [*self.model.value_vars, *columns.values()]
+        return list(columns), pytensor.function([*inputs, n], graph, on_unused_input="ignore")
+
+    def of_public(self, place: FloatArray, values: Values) -> FloatArray:
+        """Return the scores of public records at some parameters, shape (records, parameters), many at once."""
+        names, function = self._many
+        point, total = self._point(place), len(next(iter(values.values())))
+        parts = []
+        with np.errstate(all="ignore"):
+            for start in range(0, total, BLOCK):
+                some = {name: np.asarray(values[name][start : start + BLOCK]) for name in values}
+                n = len(next(iter(some.values())))
+                given = [np.ascontiguousarray(some[name], dtype=self._record[name].dtype) for name in names]
+                found = function(*point, *given, n)
+                parts.append(np.broadcast_to(found, (n, len(place))))
+        return np.concatenate(parts)
+
+    def total(self, clipping: Clipping, values: Values) -> IntArray:
+        """Return the sum of confidential records' clipped scores in whole steps, shape (parameters,), one at a time."""
+        point, found = self._point(clipping.place), np.zeros(len(clipping.place), dtype=np.int64)
+        function = self._single
+        for start in range(0, len(next(iter(values.values()))), BLOCK):
+            for row in self._rows({name: each[start : start + BLOCK] for name, each in values.items()}):
+                try:
+                    score = function(*point, *row)
+                except MemoryError:
+                    raise
+                except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
+                    continue
+                found += clipping.steps(score)
+        return found
+
+    def _point(self, place: FloatArray) -> list[NDArray[Any]]:
+        parts = split(self.model, np.asarray(place, dtype=np.float64)[None])
+        return [np.array(part[0], dtype=v.dtype) for v, part in zip(self.model.value_vars, parts, strict=True)]
+
+
+def checked_lookups(term: Any, record: set[Any]) -> tuple[Any, bool]:
+    """Return a graph of one record whose lookups stay inside of what they look up in, and whether all do.
+
+    Compiled code doesn't check bounds: beyond them lies what no record owns. What is looked up there is no number.
+    """
+    depends, sure, replaced = set(record), True, {}
+    for node in toposort([term]):
+        if not depends.intersection(node.inputs):
+            continue
+        depends.update(node.outputs)
+        where = [each for each in node.inputs[1:] if each in depends]
+        if not isinstance(node.op, LOOKUPS) or (isinstance(node.op, AdvancedSubtensor) and not where):
+            continue
+        if not isinstance(node.op, AdvancedSubtensor) or node.op.idx_list != tuple(range(len(node.inputs) - 1)):
+            sure = False
+            continue
+        sizes = [node.inputs[0].shape[axis] for axis in range(len(node.inputs) - 1)]
+        inside = [(each >= -n) & (each < n) for each, n in zip(node.inputs[1:], sizes, strict=True)]
+        kept = [pt.clip(each, -n, n - 1) for each, n in zip(node.inputs[1:], sizes, strict=True)]
+        looked = node.op.make_node(node.inputs[0], *kept).outputs[0]
+        holds = inside[0]
+        for each in inside[1:]:
+            holds = holds & each
+        holds = pt.shape_padright(holds, looked.ndim - holds.ndim)
+        replaced[node.outputs[0]] = pt.switch(holds, looked, np.nan).astype(looked.dtype)
+    if replaced:
+        [term] = graph_replace([term], replaced, strict=False)
+    return term, sure

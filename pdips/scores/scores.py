@@ -1,0 +1,444 @@
+"""scores: any PyMC model, its records' clipped scores summed under noise, and a posterior that knows the noise."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.convergence import ROUNDS, converged
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError, RefusedError
+from pdips.histogram.urns import check_n_records
+from pdips.mechanism import Drawn, Mechanism
+from pdips.posterior import nuts as sampling
+from pdips.posterior.censored_posterior import largest_rho
+from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, synthetic_sets
+from pdips.posterior.finished_model import draws_by_name
+from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial, split
+from pdips.posterior.model_checks import on_stand_ins
+from pdips.posterior.model_file import BuildModel, Source, as_source
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisyLikelihood, Prior, Sums, clipping_at
+from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
+from pdips.scores.simulation import Cells, Simulator
+
+RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
+
+OF_RECORDS = Fraction(1, 50)
+"""Share of the budget for the number of records, where it is protected."""
+
+OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
+"""Share of the rest for counts of cells: by whether a numeric column, or one with many levels, is described."""
+
+LAST = Fraction(7, 10)
+"""Share of what is left that the last round of scores gets; the others share the rest."""
+
+FEW_LEVELS = 4
+MOST_PARAMETERS = 400
+STARTS, CLIMBED = 6, 4_096
+"""Prior draws from which the first search starts, and made-up records that the counts of cells stand for there."""
+
+MOST_PASSES = 200
+TRIED = 512
+
+
+@dataclass(frozen=True, eq=False)
+class Kit:
+    """What is compiled of a model for scores, made once for each blueprint."""
+
+    score: RecordScore
+    prior: Prior
+    noisy: NoisyLikelihood
+    cells: Cells
+
+    @classmethod
+    def of(cls, space: Blueprint) -> "Kit":
+        """Compile what is needed."""
+        return cls(RecordScore(space.likelihood), Prior(space), NoisyLikelihood(space), Cells.of(space, likely(space)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores(Mechanism):
+    """Records from a PyMC model of one record, whose clipped scores are summed under noise.
+
+    ``epsilon``, ``n_sets`` and ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
+
+    Parameters
+    ----------
+    model : path, name, callable or Source
+        The model: a file with ``build_model(data, schema)``, the name of one that comes with pdips, or that function.
+    kind : {"pure", "zcdp"}
+        Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
+    delta : int, float, str or Fraction
+        For ``kind="zcdp"``.
+    rounds : int
+        How often scores are asked for, each time at the parameters that the answers before make most probable.
+    n_records : int, optional
+        Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
+    nuts : {"auto", "nutpie", "pymc", "numpyro"}
+        Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
+    draws, tune, n_chains : int
+        Of NUTS.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range, or the model can't be read.
+    RefusedError
+        If the model has too many parameters.
+
+    Notes
+    -----
+    The score of a record is the gradient of its log-likelihood in the model's unconstrained parameters. It is whitened
+    by the information that one simulated record holds, pulled into a ball and cut to whole steps, so that one person
+    moves the sum by a known amount whatever the model; noise is exact. All that follows reads noisy sums and public
+    facts: rounds, Markov chains and any number of sets cost nothing more (``docs/proofs/scores.md``). Noisy sums of all
+    rounds and the counts of cells are jointly normal given the parameters, with the mean and covariance that simulated
+    records have there. One-step and noisy Newton estimators: Avella-Medina, Bradshaw and Loh (2023); noise-aware
+    posteriors: Bernstein and Sheldon (2018).
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         share = pm.Beta("share", 1, 1)
+    ...         pm.Bernoulli("ill", share, observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> table = Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), schema)
+    >>> release, record = Scores(epsilon=1, model=build_model, n_sets=2).release(table)
+    >>> [len(made) for made in release.sets]
+    [600, 600]
+    """
+
+    name: ClassVar[str] = "scores"
+
+    model: str | Path | BuildModel | Source | None = None
+    kind: Literal["pure", "zcdp"] = "pure"
+    delta: Number = "1/1000000"
+    rounds: int = 2
+    n_records: int | None = None
+    nuts: sampling.Sampler = "auto"
+    draws: int = 1_000
+    tune: int = 1_000
+    n_chains: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_n_records(self.n_records, self.neighbours)
+        choice(self.kind, ("pure", "zcdp"), "kind")
+        choice(self.nuts, sampling.SAMPLERS, "nuts")
+        if not 0 < positive(self.delta, "delta") < 1:
+            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
+        for name, most in (("rounds", 5), ("draws", 1_000_000), ("tune", 1_000_000), ("n_chains", 1_000_000)):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+                raise InputError(f"{name} must be a whole number from 1 to {most:,}, got {value}")
+        if self.model is not None:
+            object.__setattr__(self, "model", as_source(self.model))
+        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
+
+    @property
+    def total(self) -> Fraction:
+        """The budget in the unit that steps are priced in: epsilon, or rho."""
+        epsilon = exact(self.epsilon, "epsilon")
+        return epsilon if self.kind == "pure" else largest_rho(epsilon, exact(self.delta, "delta"))
+
+    @property
+    def norm(self) -> Norm:
+        """Of the ball that scores are pulled into: what the law of the noise counts."""
+        return "l1" if self.kind == "pure" else "l2"
+
+    @property
+    def loss_kind(self) -> Kind:  # type: ignore[override]
+        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
+        return "pure" if self.kind == "pure" else "approximate"
+
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
+        if self.kind == "zcdp":
+            return zcdp(self.total, self.delta, self.neighbours, text)
+        return super().without_schema(epsilon, text)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: counts of cells, and sums of scores round by round; the number of records if protected.
+
+        On the way all that could fail after the charge is tried on made-up records.
+        """
+        space = self._rehearsed(schema)
+        return Plan(
+            mechanism=self.name,
+            schema=schema,
+            neighbours=self.neighbours,
+            steps=self.steps(space),
+            n_sets=self.n_sets,
+            law=self._sentences(space),
+            kind=self.kind,
+            claim=None if self.kind == "pure" else exact(self.epsilon, "epsilon"),
+            delta=exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0),
+        )
+
+    def steps(self, space: Blueprint) -> tuple[Step, ...]:
+        """Return what is asked of a table, each with its share of the budget."""
+        schema, left = space.schema, self.total
+        law: Literal["laplace", "gaussian"] = "laplace" if self.kind == "pure" else "gaussian"
+        found = []
+        if self.neighbours == "add-remove":
+            one = Sensitivity.of_record(schema, l1=1)
+            found.append(Step(name=RECORDS, sensitivity=one, price=left * OF_RECORDS, law=law, counts=RECORDS))
+            left -= left * OF_RECORDS
+        described = [schema.columns[name] for name in space.synthesized]
+        of_cells = left * OF_CELLS[any(not c.is_categorical or c.n_levels > FEW_LEVELS for c in described)]
+        counts = Sensitivity.of_counts(schema, self.neighbours, tables=len(described))
+        found.append(Step(name=CELLS, sensitivity=counts, price=of_cells, law=law, counts="each cell"))
+        left -= of_cells
+        both = 2 if self.neighbours == "replace-one" else 1  # the old record's score leaves and a new one comes
+        ball = Sensitivity.of_record(schema, l1=both * STEPS, l2_squared=(both * STEPS) ** 2)
+        for number in range(1, self.rounds + 1):
+            last = number == self.rounds
+            share = Fraction(1) if self.rounds == 1 else LAST if last else (1 - LAST) / (self.rounds - 1)
+            found.append(
+                Step(
+                    name=f"{SCORES}{number}",
+                    sensitivity=ball,
+                    price=left * share,
+                    law=law,
+                    counts=f"each sum of scores, round {number}, in whole steps",
+                )
+            )
+        return tuple(found)
+
+    def _space(self, schema: Schema) -> Blueprint:
+        if self.model is None:
+            raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
+        return blueprint_of(as_source(self.model), schema)
+
+    def _rehearsed(self, schema: Schema) -> Blueprint:
+        """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
+        space = self._space(schema)
+        if schema.public_columns and (self.neighbours == "add-remove" or self.n_records is not None):
+            raise InputError(
+                "public columns show the number of records, so neighbours = add-remove and n_records don't go with them"
+            )
+        if not space.n_parameters:
+            raise InputError("the model has no parameter, so there is nothing to learn from the table")
+        if space.n_parameters > MOST_PARAMETERS:
+            raise RefusedError(self._too_many(space))
+        space.check()
+        space.check_gradient()
+        settings = ("scores", self.kind, self.neighbours, self.rounds, self.nuts)
+
+        def go() -> None:
+            public = public_stand_ins(schema, TRIED)
+            kit, steps = self.kit(space), [step for step in self.steps(space) if step.name != RECORDS]
+            with on_stand_ins("the release"):
+                sums = self._opened(space, float(TRIED), 0.0, public, np.zeros(sum(kit.cells.sizes)), steps[0])
+                here = sums.linearised(initial(space.model))
+                for step in steps[1:]:
+                    clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
+                    row = {name: values[:2] for name, values in sums.simulator(here.place)[1].items()}
+                    sums = self._with(sums, clipping, kit.score.total(clipping, row), step)
+                    here = sums.linearised(here.place)
+                short = replace(self, draws=10, tune=sampling.SHORTEST_TUNING, n_chains=1)
+                short._chains(kit, here, np.random.default_rng(0), 1)
+
+        with ONE_AT_A_TIME:
+            space.tried.once(settings, go)
+        return space
+
+    def kit(self, space: Blueprint) -> Kit:
+        """Return what is compiled of a model for scores."""
+        found: Kit = space.tried.once("scores kit", lambda: Kit.of(space))
+        return found
+
+    def _too_many(self, space: Blueprint) -> str:
+        last = self.steps(space)[-1]
+        noise = last.standard_deviation / STEPS * (math.sqrt(space.n_parameters) if self.norm == "l2" else space.n_parameters)
+        return (
+            f"the model has {space.n_parameters:,} parameters, and at most {MOST_PARAMETERS:,} are taken: the noise on each "
+            f"would weigh as much as about {noise:,.0f} records say; take a smaller model or a hierarchy with fewer groups"
+        )
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Ask for counts and scores, draw from the posterior that they leave, and draw records."""
+        space, steps = self._space(plan.schema), list(plan.steps)
+        with ONE_AT_A_TIME:
+            kit = self.kit(space)
+            n, n_variance = self._number(curator, steps)
+            public = public_columns(curator.public)[1] if plan.schema.public_columns else {}
+            with curator.timed("counting cells"):
+                counts = self._followed(curator, curator.count(steps[0], kit.cells.count))
+                sums = self._opened(space, n, n_variance, public, counts.astype(np.float64), steps[0])
+                here = self._first(sums, counts.astype(np.float64), steps[0].standard_deviation, public)
+            for number, step in enumerate(steps[1:], start=1):
+                with curator.timed(f"adding up scores, round {number} of {self.rounds}"):
+                    clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
+                    noisy = curator.count(step, lambda table, at=clipping: kit.score.total(at, record_values(table)))
+                    sums = self._with(sums, clipping, self._followed(curator, noisy), step)
+                    here = sums.mode(here.place)
+            with curator.timed("drawing from the posterior"):
+                passes = min(MOST_PASSES, max(1, math.ceil(4 * n / sums.simulator.n)))
+                here = sums.linearised(here.place, passes) if passes > 1 else here
+                tree, agreed = self._chains(kit, here, rng, ROUNDS)
+        stacked = draws_by_name(tree)
+        names = [variable.name for variable in space.model.free_RVs]
+        places = sampling.far_apart(len(stacked[names[0]]), self.n_sets, rng)
+        drawn = [{name: stacked[name][place] for name in names} for place in places]
+        n_records = self.n_records or (curator.n_records if plan.n_public else max(round(n), 1))
+        sets = synthetic_sets(space.draw, plan.schema, curator, drawn, self.n_sets, n_records, rng)
+        return Drawn(sets=sets, statistics={}, diagnostics={"sampler": "nuts", "convergence": agreed})
+
+    def _number(self, curator: Curator, steps: list[Step]) -> tuple[float, float]:
+        """Return the number of records and the variance of the noise on it, and take its step off the list."""
+        if steps[0].name != RECORDS:
+            return float(curator.n_records), 0.0
+        step = steps.pop(0)
+        noisy = self._followed(curator, curator.count(step, lambda table: np.array([table.n_records])))
+        return max(float(noisy[0]), 1.0), step.standard_deviation**2
+
+    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
+        """Return noisy numbers on which later questions depend: audits follow them."""
+        return curator.decide(noisy, lambda numbers: numbers)
+
+    def _opened(
+        self, space: Blueprint, n: float, n_variance: float, public: Values, counts: FloatArray, step: Step
+    ) -> Sums:
+        """Return the sums with the counts of cells, before any score."""
+        kit = self.kit(space)
+        variance = np.full(len(counts), step.standard_deviation**2)
+        cells = Measurement(kit.cells.indicators, counts, variance)
+        return Sums(
+            space=space,
+            score=kit.score,
+            prior=kit.prior,
+            simulator=Simulator(space, public),
+            n_records=n,
+            n_variance=n_variance,
+            measurements=(cells,),
+        )
+
+    def _with(self, sums: Sums, clipping: Clipping, noisy: IntArray, step: Step) -> Sums:
+        """Return the sums with another round of scores."""
+        score = sums.score
+
+        def of(values: Values) -> FloatArray:
+            return clipping.clipped(score.of_public(clipping.place, values))
+
+        variance = np.full(len(noisy), (step.standard_deviation * clipping.unit) ** 2)
+        made = Measurement(of, noisy * clipping.unit, variance)
+        return replace(sums, measurements=(*sums.measurements, made))
+
+    def _first(self, sums: Sums, counts: FloatArray, noise: float, public: Values) -> Linearised:
+        """Return the counts near the parameters that fit them best, searched from several starts."""
+        space, rng = sums.space, np.random.default_rng(0)
+        kit = self.kit(space)
+        made = kit.cells.draw(counts, noise, CLIMBED, rng)
+        if public:
+            rows = rng.integers(len(next(iter(public.values()))), size=CLIMBED)
+            made = {name: values[rows] for name, values in public.items()} | made
+        starts = [initial(space.model), np.median(space.prior, axis=0), *space.prior[:STARTS]]
+        found: list[tuple[float, Linearised]] = []
+        for start in starts:
+            place = climb(sums, made, start)
+            try:
+                here = sums.linearised(place)
+                found.append((sums.objective(here), here))
+            except (ValueError, np.linalg.LinAlgError):  # parameters at which nothing can be drawn
+                continue
+        found = [each for each in found if np.isfinite(each[0])]
+        best = min(found, key=lambda each: each[0])[1] if found else sums.linearised(starts[1])
+        return sums.mode(best.place)
+
+    def _chains(self, kit: Kit, here: Linearised, rng: np.random.Generator, rounds: int) -> tuple[xr.DataTree, Any]:
+        """Return draws from the posterior; chains that disagree are run again, longer: they read public numbers only."""
+        kit.noisy.update(here)
+        start = {v.name: part[0] for v, part in zip(kit.noisy.model.value_vars, split(kit.noisy.model, here.place[None]), strict=True)}
+        for number in range(rounds):
+            tree = sampling.sample(
+                kit.noisy,
+                draws=self.draws * 2**number,
+                tune=self.tune * 2**number,
+                chains=self.n_chains,
+                rng=rng,
+                start=start,
+                sampler=self.nuts,
+            )
+            found = replace(converged(tree, ()), rounds=number + 1)
+            if found.passed:
+                break
+        return tree, found
+
+    def shown(self) -> dict[str, Any]:
+        """Return settings that are published otherwise than given: the model with its text, which is public."""
+        model = self.model
+        return {
+            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
+            "model": None if model is None else as_source(model).name,
+            "model_source": None if model is None else as_source(model).text or None,
+        }
+
+    def _sentences(self, space: Blueprint) -> str:
+        """Return what is done, for a disclosure board."""
+        noise = "Laplace" if self.kind == "pure" else "Gaussian"
+        numbers = "Records are counted by cells of each column that the model describes"
+        if self.neighbours == "add-remove":
+            numbers = "Records are counted, altogether and by cells of each column that the model describes"
+        parts = [
+            f"{numbers}. Then, {self.rounds} times, the scores of records (gradients of the log-likelihood of each by "
+            "itself) at public parameters are pulled into a ball, cut to whole steps and added up. Each number has exact "
+            f"discrete {noise} noise. Everything else, Markov chains too, is worked out from these noisy numbers and "
+            "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
+            "guarantee.",
+            f"The model of {', '.join(space.synthesized)} and its priors are public, and were not chosen by looking at "
+            "the table.",
+        ]
+        if self.kind == "zcdp":
+            parts.append("Losses are added up as zero-concentrated ones and read at delta.")
+        if not space.source.text:
+            parts.append(UNRECORDED)
+        return " ".join(parts)
+
+
+def likely(space: Blueprint) -> dict[str, Any]:
+    """Return records drawn at parameters from the prior, a few at each, as a table would have them."""
+    simulator = Simulator(space, public_stand_ins(space.schema, TRIED), TRIED)
+    parts = []
+    for place in space.prior[:: PRIOR_DRAWS // 100]:
+        try:
+            parts.append(simulator(place)[1])
+        except ValueError:  # parameters at which nothing can be drawn
+            continue
+    if not parts:
+        parts = [dict(simulator(np.median(space.prior, axis=0))[1])]
+    return {name: np.concatenate([part[name] for part in parts]) for name in space.synthesized}
+
+
+def climb(sums: Sums, values: Values, start: FloatArray) -> FloatArray:
+    """Return the parameters at which made-up records are most probable, searched from a start."""
+    from scipy.optimize import minimize
+
+    n, model = len(next(iter(values.values()))), sums.space.model
+    weight = sums.n_records / n
+
+    def uphill(place: FloatArray) -> tuple[float, FloatArray]:
+        rows = np.concatenate([found for _, found in sums.space.likelihood.blocks(values, split(model, place[None]))])[0]
+        value, slope = sums.prior(place)
+        slopes = sums.score.of_public(place, values)
+        fine = np.isfinite(rows) & np.isfinite(slopes).all(axis=1)
+        value += weight * float(np.where(fine, rows, -700.0).sum())
+        slope = slope + weight * slopes[fine].sum(axis=0)
+        return (-value, -slope) if np.isfinite(value) else (1e300, np.zeros_like(place))
+
+    return np.asarray(minimize(uphill, start, jac=True, method="L-BFGS-B", options={"maxiter": 150}).x)
