@@ -1,24 +1,22 @@
 """The likelihood of noisy sums: jointly normal, with the mean and covariance that simulated records have."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
+from arviz_stats.base import array_stats
 from pymc.model.fgraph import ModelDeterministic, ModelFreeRV, ModelPotential, model_from_fgraph
 from pytensor.graph.fg import FunctionGraph
 from scipy.linalg import cho_factor, cho_solve
-from scipy.optimize import minimize
 
 from pdips.arrays import FloatArray
 from pdips.posterior.censoring import Axis, _reads_records, take_apart
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, split, transformed
 from pdips.scores.record_score import Clipping, Norm, RecordScore
-from pdips.posterior.record_likelihood import log_prior
 from pdips.scores.simulation import Simulator
 
 PLACE, SLOPE, CURVATURE = "pdips_place", "pdips_slope", "pdips_curvature"
@@ -29,6 +27,12 @@ MOST_MOVES = 40
 
 NEAR = 0.05
 """The search ends with a step so short, in standard deviations of the posterior."""
+
+QUARTILES = 1.349
+"""Distance of the quartiles of a standard normal distribution."""
+
+FREEDOM = 5
+"""Degrees of freedom of the t distribution from which draws are proposed."""
 
 REACH = 1.0
 """Longest step, in standard deviations of what one record says."""
@@ -78,7 +82,7 @@ class Sums:
 
     space: Blueprint
     score: RecordScore
-    prior: "Prior"
+    prior: "NormalPrior"
     simulator: Simulator
     n_records: float
     n_variance: float = 0.0  # of the noise on the number of records
@@ -122,14 +126,14 @@ class Sums:
 
     def objective(self, found: Linearised) -> float:
         """Return minus the log posterior density there, up to a constant."""
-        return (found.misfit + found.log_determinant) / 2 - self.prior(found.place)[0]
+        return (found.misfit + found.log_determinant) / 2 - self.prior.log_density(found.place)
 
     def mode(self, start: FloatArray) -> Linearised:
         """Return the sums near the most probable parameters, searched from a start by simulated Gauss-Newton steps."""
         here = self.linearised(start)
         best, reach = self.objective(here), REACH
         for _ in range(MOST_MOVES):
-            move = self._step(here)
+            move = self.move(here)
             length = float(np.sqrt(move @ here.information @ move))
             move = move * min(1.0, reach / max(length, 1e-300))
             if float(np.sqrt(move @ (here.curvature + self.prior.precision) @ move)) < NEAR:
@@ -147,47 +151,36 @@ class Sums:
                     break
         return here
 
-    def _step(self, here: Linearised) -> FloatArray:
-        """Return the way to the mode of the prior times what the sums say near here."""
-
-        def downhill(move: FloatArray) -> tuple[float, FloatArray]:
-            value, slope = self.prior(here.place + move)
-            pull = here.slope - here.curvature @ move
-            return -value - (here.slope + pull) @ move / 2, -slope - pull
-
-        root = np.linalg.cholesky(here.curvature + self.prior.precision)  # the search is for root' move
-
-        def scaled(turned: FloatArray) -> tuple[float, FloatArray]:
-            value, slope = downhill(np.linalg.solve(root.T, turned))
-            return (value, np.linalg.solve(root, slope)) if np.isfinite(value) else (1e300, np.zeros_like(turned))
-
-        found = minimize(scaled, np.zeros(len(root)), jac=True, method="L-BFGS-B", options={"maxiter": 300})
-        return np.asarray(np.linalg.solve(root.T, found.x))
+    def move(self, here: Linearised) -> FloatArray:
+        """Return the way from here to the mode of the normal prior times what the sums say near here."""
+        pull = here.slope + self.prior.precision @ (self.prior.mean - here.place)
+        return np.asarray(np.linalg.solve(here.curvature + self.prior.precision, pull))
 
 
-class Prior:
-    """The log prior density of a model's unconstrained parameters, with its gradient."""
+@dataclass(frozen=True, eq=False)
+class NormalPrior:
+    """Independent normal distributions as wide as the prior's own draws: with these references are searched.
 
-    def __init__(self, space: Blueprint) -> None:
-        self.model = space.model
-        density = log_prior(self.model)
-        slopes = [slope.ravel() for slope in pt.grad(density, self.model.value_vars, disconnected_inputs="ignore")]
-        self._function = pytensor.function(
-            self.model.value_vars, [density, pt.concatenate(slopes)], on_unused_input="ignore"
-        )
-        self.variance = np.maximum(space.prior.var(axis=0), 1e-12)
+    A hierarchy's own prior has no mode where all groups are alike; the posterior is drawn under the analyst's prior.
+    """
+
+    mean: FloatArray  # shape (parameters,), unconstrained
+    deviation: FloatArray
+
+    @classmethod
+    def of(cls, draws: FloatArray) -> "NormalPrior":
+        """Return the distributions that have the middle half of each parameter's draws where it is."""
+        low, middle, high = np.quantile(draws, [0.25, 0.5, 0.75], axis=0)
+        return cls(middle, np.maximum((high - low) / QUARTILES, 1e-9))
 
     @property
     def precision(self) -> FloatArray:
-        """The inverse of the variances of prior draws, as a matrix."""
-        return np.diag(1 / self.variance)
+        """The inverse covariance, shape (parameters, parameters)."""
+        return np.diag(self.deviation**-2)
 
-    def __call__(self, place: FloatArray) -> tuple[float, FloatArray]:
-        """Return the log density, minus infinity where it isn't finite, and its gradient."""
-        with np.errstate(all="ignore"):
-            value, slope = self._function(*(part[0] for part in split(self.model, place[None])))
-        fine = np.isfinite(value) and np.isfinite(slope).all()
-        return (float(value), np.asarray(slope)) if fine else (-np.inf, np.zeros(len(place)))
+    def log_density(self, place: FloatArray) -> float:
+        """Return the log density up to a constant."""
+        return -float((((place - self.mean) / self.deviation) ** 2).sum()) / 2
 
 
 def clipping_at(sums: Sums, place: FloatArray, norm: Norm, step_variance: float) -> Clipping:
@@ -218,6 +211,37 @@ def clipping_at(sums: Sums, place: FloatArray, norm: Norm, step_variance: float)
             best = left, made
     assert best is not None
     return best[1]
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceDraws:
+    """Draws from the posterior of noisy sums: of a multivariate t distribution at its mode, chosen by their weights."""
+
+    places: FloatArray  # shape (draws, parameters), unconstrained
+    pareto_k: float  # shape of the weights' tail: above .7 they are not to be relied on
+    effective: float  # number of independent draws that the weights are worth
+
+
+def importance_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int) -> ImportanceDraws:
+    """Draw from prior times likelihood by Pareto-smoothed importance sampling (Vehtari et al. 2024)."""
+    mode = here.place + sums.move(here)
+    values, vectors = np.linalg.eigh(here.curvature + sums.prior.precision)
+    root, d = vectors / np.sqrt(np.maximum(values, values.max() * 1e-14)), len(mode)
+    steps = rng.standard_normal((tried, d)) / np.sqrt(rng.chisquare(FREEDOM, (tried, 1)) / FREEDOM)
+    places = mode + steps @ root.T
+    moves = places - here.place
+    likely = moves @ here.slope - ((moves @ here.curvature) * moves).sum(axis=1) / 2
+    with np.errstate(all="ignore"):
+        prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
+    proposed = -(FREEDOM + d) / 2 * np.log1p((steps**2).sum(axis=1) / FREEDOM)
+    weights = np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed
+    fine = np.isfinite(weights)
+    logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
+    shares = np.zeros(tried)
+    shares[fine] = np.exp(logs - logs.max())
+    shares /= shares.sum()
+    chosen = rng.choice(tried, n, p=shares)
+    return ImportanceDraws(places[chosen], float(pareto_k), float(1 / (shares**2).sum()))
 
 
 class NoisyLikelihood:

@@ -15,6 +15,7 @@ from pytensor.tensor.subtensor import AdvancedSubtensor
 from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.columns import Values
 from pdips.posterior.model import split
+from pdips.posterior.private_reference import IMPOSSIBLE
 from pdips.posterior.record_likelihood import LOOKUPS, RecordLikelihood, over_records
 
 Norm = Literal["l1", "l2"]
@@ -80,7 +81,7 @@ class RecordScore:
     """
 
     def __init__(self, likelihood: RecordLikelihood) -> None:
-        self.model, self._record, self._rows = likelihood.model, likelihood.record, likelihood.rows
+        self._likelihood, self.model, self._record = likelihood, likelihood.model, likelihood.record
         term, self._checked = checked_lookups(likelihood.term, set(self._record.values()))
         slopes = pt.grad(term[0], self.model.value_vars, disconnected_inputs="ignore")
         self._graph = pt.concatenate([slope.astype("float64").ravel() for slope in slopes])
@@ -117,12 +118,29 @@ class RecordScore:
                 parts.append(np.broadcast_to(found, (n, len(place))))
         return np.concatenate(parts)
 
+    @cached_property
+    def _sum(self) -> tuple[list[str], Any]:
+        columns: dict[str, Any] = {name: v.type.clone(shape=(None,))(name=name) for name, v in self._record.items()}
+        rows = self._likelihood.graph(columns)
+        total = pt.switch(pt.isnan(rows) | pt.isinf(rows), IMPOSSIBLE, rows).mean()
+        slopes = pt.grad(total, self.model.value_vars, disconnected_inputs="ignore")
+        flat = pt.concatenate([slope.ravel() for slope in slopes])
+        inputs = [*self.model.value_vars, *columns.values()]
+        return list(columns), pytensor.function(inputs, [total, flat], on_unused_input="ignore")
+
+    def mean_of_public(self, place: FloatArray, values: Values) -> tuple[float, FloatArray]:
+        """Return the mean log-likelihood of public records and its gradient."""
+        names, function = self._sum
+        with np.errstate(all="ignore"):
+            value, slope = function(*self._point(place), *(np.asarray(values[n], self._record[n].dtype) for n in names))
+        return float(value), np.asarray(slope)
+
     def total(self, clipping: Clipping, values: Values) -> IntArray:
         """Return the sum of confidential records' clipped scores in whole steps, shape (parameters,), one at a time."""
         point, found = self._point(clipping.place), np.zeros(len(clipping.place), dtype=np.int64)
         function = self._single
         for start in range(0, len(next(iter(values.values()))), BLOCK):
-            for row in self._rows({name: each[start : start + BLOCK] for name, each in values.items()}):
+            for row in self._likelihood.rows({name: each[start : start + BLOCK] for name, each in values.items()}):
                 try:
                     score = function(*point, *row)
                 except MemoryError:

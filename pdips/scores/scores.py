@@ -1,20 +1,17 @@
 """scores: any PyMC model, its records' clipped scores summed under noise, and a posterior that knows the noise."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-import pandas as pd
-import xarray as xr
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.convergence import ROUNDS, converged
+from pdips.convergence import ESS, ROUNDS, converged
 from pdips.data.schema import Schema
-from pdips.data.table import Table
 from pdips.errors import InputError, RefusedError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism
@@ -22,14 +19,32 @@ from pdips.posterior import nuts as sampling
 from pdips.posterior.censored_posterior import largest_rho
 from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, synthetic_sets
 from pdips.posterior.finished_model import draws_by_name
-from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial, split
+from pdips.posterior.model import (
+    ONE_AT_A_TIME,
+    PRIOR_DRAWS,
+    UNRECORDED,
+    Blueprint,
+    blueprint_of,
+    initial,
+    join,
+    split,
+    unconstrained,
+)
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisyLikelihood, Prior, Sums, clipping_at
+from pdips.scores.noisy_likelihood import (
+    Linearised,
+    Measurement,
+    NoisyLikelihood,
+    NormalPrior,
+    Sums,
+    clipping_at,
+    importance_draws,
+)
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulation import Cells, Simulator
 
@@ -49,6 +64,9 @@ MOST_PARAMETERS = 400
 STARTS, CLIMBED = 6, 4_096
 """Prior draws from which the first search starts, and made-up records that the counts of cells stand for there."""
 
+TRIED_DRAWS, MOST_K = 4_000, 0.7
+"""Draws that are proposed at least, and the shape of their weights' tail up to which they are relied on."""
+
 MOST_PASSES = 200
 TRIED = 512
 
@@ -58,14 +76,19 @@ class Kit:
     """What is compiled of a model for scores, made once for each blueprint."""
 
     score: RecordScore
-    prior: Prior
-    noisy: NoisyLikelihood
+    prior: NormalPrior
     cells: Cells
+    space: Blueprint
+
+    @cached_property
+    def noisy(self) -> NoisyLikelihood:
+        """The posterior as a PyMC model, for NUTS and for analysts."""
+        return NoisyLikelihood(self.space)
 
     @classmethod
     def of(cls, space: Blueprint) -> "Kit":
         """Compile what is needed."""
-        return cls(RecordScore(space.likelihood), Prior(space), NoisyLikelihood(space), Cells.of(space, likely(space)))
+        return cls(RecordScore(space.likelihood), NormalPrior.of(space.prior), Cells.of(space, likely(space)), space)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,8 +274,7 @@ class Scores(Mechanism):
                     row = {name: values[:2] for name, values in sums.simulator(here.place)[1].items()}
                     sums = self._with(sums, clipping, kit.score.total(clipping, row), step)
                     here = sums.linearised(here.place)
-                short = replace(self, draws=10, tune=sampling.SHORTEST_TUNING, n_chains=1)
-                short._chains(kit, here, np.random.default_rng(0), 1)
+                importance_draws(sums, here, np.random.default_rng(0), 10, tried=TRIED)
 
         with ONE_AT_A_TIME:
             space.tried.once(settings, go)
@@ -265,7 +287,11 @@ class Scores(Mechanism):
 
     def _too_many(self, space: Blueprint) -> str:
         last = self.steps(space)[-1]
-        noise = last.standard_deviation / STEPS * (math.sqrt(space.n_parameters) if self.norm == "l2" else space.n_parameters)
+        noise = (
+            last.standard_deviation
+            / STEPS
+            * (math.sqrt(space.n_parameters) if self.norm == "l2" else space.n_parameters)
+        )
         return (
             f"the model has {space.n_parameters:,} parameters, and at most {MOST_PARAMETERS:,} are taken: the noise on each "
             f"would weigh as much as about {noise:,.0f} records say; take a smaller model or a hierarchy with fewer groups"
@@ -291,14 +317,12 @@ class Scores(Mechanism):
             with curator.timed("drawing from the posterior"):
                 passes = min(MOST_PASSES, max(1, math.ceil(4 * n / sums.simulator.n)))
                 here = sums.linearised(here.place, passes) if passes > 1 else here
-                tree, agreed = self._chains(kit, here, rng, ROUNDS)
-        stacked = draws_by_name(tree)
-        names = [variable.name for variable in space.model.free_RVs]
-        places = sampling.far_apart(len(stacked[names[0]]), self.n_sets, rng)
-        drawn = [{name: stacked[name][place] for name in names} for place in places]
+                places, facts = self._drawn(sums, here, rng)
+        chosen = places[sampling.far_apart(len(places), self.n_sets, rng)]
+        drawn = space.values_of(chosen)
         n_records = self.n_records or (curator.n_records if plan.n_public else max(round(n), 1))
         sets = synthetic_sets(space.draw, plan.schema, curator, drawn, self.n_sets, n_records, rng)
-        return Drawn(sets=sets, statistics={}, diagnostics={"sampler": "nuts", "convergence": agreed})
+        return Drawn(sets=sets, statistics={}, diagnostics=facts)
 
     def _number(self, curator: Curator, steps: list[Step]) -> tuple[float, float]:
         """Return the number of records and the variance of the noise on it, and take its step off the list."""
@@ -361,24 +385,29 @@ class Scores(Mechanism):
         best = min(found, key=lambda each: each[0])[1] if found else sums.linearised(starts[1])
         return sums.mode(best.place)
 
-    def _chains(self, kit: Kit, here: Linearised, rng: np.random.Generator, rounds: int) -> tuple[xr.DataTree, Any]:
-        """Return draws from the posterior; chains that disagree are run again, longer: they read public numbers only."""
+    def _drawn(self, sums: Sums, here: Linearised, rng: np.random.Generator) -> tuple[FloatArray, dict[str, Any]]:
+        """Return unconstrained draws from the posterior, shape (draws, parameters), and how they were made.
+
+        By importance sampling, and where its weights can't be relied on by NUTS; both read public numbers only.
+        """
+        made = importance_draws(sums, here, rng, self.draws, tried=max(TRIED_DRAWS, 4 * self.draws))
+        facts = {"sampler": "importance", "pareto_k": made.pareto_k, "effective": made.effective}
+        if made.pareto_k <= MOST_K and made.effective >= ESS:
+            return made.places, facts
+        kit = self.kit(sums.space)
         kit.noisy.update(here)
-        start = {v.name: part[0] for v, part in zip(kit.noisy.model.value_vars, split(kit.noisy.model, here.place[None]), strict=True)}
-        for number in range(rounds):
-            tree = sampling.sample(
-                kit.noisy,
-                draws=self.draws * 2**number,
-                tune=self.tune * 2**number,
-                chains=self.n_chains,
-                rng=rng,
-                start=start,
-                sampler=self.nuts,
-            )
+        model = kit.noisy.model
+        parts = split(sums.space.model, here.place[None])
+        start = {v.name: part[0] for v, part in zip(sums.space.model.value_vars, parts, strict=True)}
+        for number in range(ROUNDS):
+            lengths = {"draws": self.draws * 2**number, "tune": self.tune * 2**number, "chains": self.n_chains}
+            tree = sampling.sample(kit.noisy, rng=rng, start=start, sampler=self.nuts, **lengths)
             found = replace(converged(tree, ()), rounds=number + 1)
             if found.passed:
                 break
-        return tree, found
+        draws = draws_by_name(tree)
+        values = unconstrained(sums.space.model, {v.name: draws[v.name] for v in model.free_RVs})
+        return join(values), facts | {"sampler": "nuts", "convergence": found}
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its text, which is public."""
@@ -429,16 +458,11 @@ def climb(sums: Sums, values: Values, start: FloatArray) -> FloatArray:
     """Return the parameters at which made-up records are most probable, searched from a start."""
     from scipy.optimize import minimize
 
-    n, model = len(next(iter(values.values()))), sums.space.model
-    weight = sums.n_records / n
+    def downhill(place: FloatArray) -> tuple[float, FloatArray]:
+        value, slope = sums.score.mean_of_public(place, values)
+        value = sums.n_records * value + sums.prior.log_density(place)
+        slope = sums.n_records * slope + sums.prior.precision @ (sums.prior.mean - place)
+        fine = np.isfinite(value) and np.isfinite(slope).all()
+        return (-value, -slope) if fine else (1e300, np.zeros_like(place))
 
-    def uphill(place: FloatArray) -> tuple[float, FloatArray]:
-        rows = np.concatenate([found for _, found in sums.space.likelihood.blocks(values, split(model, place[None]))])[0]
-        value, slope = sums.prior(place)
-        slopes = sums.score.of_public(place, values)
-        fine = np.isfinite(rows) & np.isfinite(slopes).all(axis=1)
-        value += weight * float(np.where(fine, rows, -700.0).sum())
-        slope = slope + weight * slopes[fine].sum(axis=0)
-        return (-value, -slope) if np.isfinite(value) else (1e300, np.zeros_like(place))
-
-    return np.asarray(minimize(uphill, start, jac=True, method="L-BFGS-B", options={"maxiter": 150}).x)
+    return np.asarray(minimize(downhill, start, jac=True, method="L-BFGS-B", options={"maxiter": 150}).x)

@@ -63,7 +63,8 @@ class Simulator:
         if self.rows < self.n_public:
             for name, values in public.items():
                 if name + SUFFIX in self._model.named_vars:
-                    self._model[name + SUFFIX].set_value(values)
+                    held = self._model[name + SUFFIX]
+                    held.set_value(values.astype(held.dtype))
         reseed_rngs(self._rngs, PUBLIC_SEED + number)
         with np.errstate(all="ignore"):
             drawn = self._function(*(part[0] for part in split(self.space.model, np.asarray(place)[None])))
@@ -126,7 +127,9 @@ class Cells:
             low, high = edges[place], edges[place + 1]
             values = low + (high - low) * rng.random(n)
             if column.is_categorical or column.integer:
-                found[name] = np.clip(np.ceil(low) + np.floor((np.ceil(high) - np.ceil(low)) * rng.random(n)), *bounds_of(column)).astype(np.int64)
+                found[name] = np.clip(
+                    np.ceil(low) + np.floor((np.ceil(high) - np.ceil(low)) * rng.random(n)), *bounds_of(column)
+                ).astype(np.int64)
             else:
                 found[name] = np.clip(values, *bounds_of(column))
         return found
