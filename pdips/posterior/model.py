@@ -63,6 +63,9 @@ PRIOR_DRAWS = 2_000
 PUBLIC_SEED = 20240229
 """Seed of draws that depend on nothing but public facts, so that anybody can draw them again."""
 
+Forward = tuple[Any, list[Any], list[str]]
+"""A function that draws records, the states of its generators, and the names of the parameters that it takes."""
+
 UNRECORDED = (
     "The model is a function whose source is not recorded with this release, so nobody can check it against the model "
     "that is described."
@@ -157,7 +160,7 @@ class Blueprint:
     source: Source
     schema: Schema
     tried: Tried = field(default_factory=Tried, repr=False)  # what was tried, or made from public settings
-    _compiled: dict[int, Any] = field(default_factory=dict, repr=False)  # what draws so many records
+    _compiled: dict[int, tuple[pm.Model, Forward]] = field(default_factory=dict, repr=False)  # by number of records
 
     def __post_init__(self) -> None:
         for name, column in self.schema.columns.items():
@@ -276,11 +279,8 @@ class Blueprint:
             found |= dict(zip(names, each, strict=True))
         return found | {name: made.back(found[name]) for name, made in self.transformations.items()}
 
-    def _forward(self, n: int, public: Values) -> tuple[Any, list[Any], list[str]]:
-        """Return a function that draws ``n`` records, the states of its generators, and the names of what it takes.
-
-        It is compiled once for tables of a few records, and then reads other public columns.
-        """
+    def _forward(self, n: int, public: Values) -> Forward:
+        """Return what draws ``n`` records: for a few it is compiled once, and then reads other public columns."""
         values = stand_ins(self.schema, n, known=public)
         if n not in self._compiled:
             model = self.build(values)
@@ -294,12 +294,12 @@ class Blueprint:
                     accept_inplace=True,
                     return_updates=True,
                 )
-            made = model, (function, list(updates), [variable.name for variable in model.free_RVs])
+            made: Forward = function, list(updates), [variable.name for variable in model.free_RVs]
             if n > MOST_DRAWN_AGAIN:
-                return made[1]
+                return made
             while len(self._compiled) >= MOST_KEPT:
                 self._compiled.pop(next(iter(self._compiled)))
-            self._compiled[n] = made
+            self._compiled[n] = model, made
         model, found = self._compiled[n]
         for name, shared in inputs_of(model, public).items():
             shared.set_value(np.asarray(values[name], shared.dtype))
