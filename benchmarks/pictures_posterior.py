@@ -39,10 +39,11 @@ def shares(data: Columns, schema: Schema) -> pm.Model:
 
 def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return phi and lambda, shape (points, 2), with their probabilities, at a true epsilon under replace-one."""
-    settings: dict[str, Any] = {
+    known: dict[str, dict[str, Any]] = {
         CENTRES[0]: {"centre": "zero"},  # the paper's formula, with the window of this epsilon
         CENTRES[1]: {"centre": "reference", "reference": ROUGH},
-    }.get(centre, {"centre": "staged"})
+    }
+    settings = known.get(centre, {"centre": "staged"})
     made = CensoredPosterior(epsilon=epsilon, model=shares, **settings)
     plan = made.plan(table.schema)
     stage = made.stage(plan, Drawing(plan, table, RandomBits(rng)), rng)
