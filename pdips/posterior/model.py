@@ -234,7 +234,8 @@ class Blueprint:
         """Build the model of some records."""
         columns = Columns(self.schema, values)
         try:
-            model = self.source.build(columns, self.schema)
+            with columns.unread():
+                model = self.source.build(columns, self.schema)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins

@@ -197,11 +197,13 @@ def check_company(
 
     The library samples the model of one record, repeated; where the analyst's model of many differs from it, something
     else than what was written would run. Both are compared on made-up tables of several lengths, among them extreme
-    ones: all records equal, one different, each level absent once, columns at their bounds.
+    ones: all records equal, one different, each level absent once, columns at their bounds. The model of many is built
+    on others than these, so that it can't hold numbers of the records that it is built on.
     """
     single = terms_of(model, schema.columns, single=True)
-    for n in SIZES:
-        built = build(stand_ins(schema, n))
+    ends = [stand_ins(schema, SIZES[-1], end=end) for end in (0, 1)]
+    for made in [*(stand_ins(schema, n) for n in SIZES), *ends]:
+        built, n = build(made), len(next(iter(made.values())))
         many = terms_of(built, schema.columns, single=False)
         if [value.name for value in built.value_vars] != [value.name for value in model.value_vars]:
             raise InputError("the model's parameters depend on how many records there are, or on their values")

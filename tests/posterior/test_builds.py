@@ -92,9 +92,18 @@ def test_numbers_worked_out_of_stand_ins_are_refused(build, says):
         lambda data: data["x"].eval() ** 2,
     ],
 )
-def test_asking_a_column_for_its_values_is_refused(covariate):
-    with pytest.raises(InputError, match=CONSTANTS + r".*schema\.columns"):
-        blueprint(slope_of(covariate), PAIRS).check()
+def test_asking_a_column_for_its_values_is_refused_at_once(covariate):
+    with pytest.raises(InputError, match=r"asks for the values of data\['x'\].*schema\.columns\['x'\]"):
+        blueprint(slope_of(covariate), PAIRS)
+
+
+@pytest.mark.parametrize(
+    "number", [pt.min, pt.max, lambda x: x[0], lambda x: x[-1], pt.mean, lambda x: x.shape[0] * 1.0]
+)
+def test_no_number_of_the_stand_ins_stays_in_a_model(number):
+    """Whichever it is: the least is the same on all tables but those at an end."""
+    with pytest.raises(InputError, match=CONSTANTS):
+        blueprint(slope_of(lambda data: data["x"] - number(data["x"]).eval()), PAIRS).check()
 
 
 @pytest.mark.parametrize(
@@ -110,6 +119,11 @@ def test_asking_a_column_for_its_values_is_refused(covariate):
 )
 def test_shapes_and_repeated_numbers_may_follow_the_number_of_records(covariate):
     assert blueprint(slope_of(covariate), PAIRS).n_parameters in (1, 2)
+
+
+def test_columns_hand_out_their_values_once_the_model_is_built():
+    model = blueprint(slope_of(lambda data: data["x"]), PAIRS).model
+    assert model["x_data"].get_value().shape == model["x_data"].eval().shape
 
 
 def test_stand_ins_at_an_end():
