@@ -69,7 +69,7 @@ def run_of(facts: Mapping[str, Any], n_sets: int = 2) -> dict[str, Any]:
         )
         for _ in range(n_sets + 1)
     ]
-    comparison = compare(Table(frames[0], schema), frames[1:], rng)
+    comparison = compare(Table(frames[0], schema), frames[1:], rng).model_dump()
     ledger = {"total_epsilon": 3.0, "spent_epsilon": 1.0, "remaining_epsilon": 2.0, "neighbours": "replace-one"}
     return {
         "seconds": {"counting": 0.5},
