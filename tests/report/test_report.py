@@ -314,13 +314,13 @@ def test_one_column_two_columns_and_no_distance(tmp_path: Path) -> None:
     assert not re.search(r"\b(nan|inf)\b", report.lower())
 
 
-@pytest.mark.parametrize("as_null", [False, True])
-def test_empty_sets(tmp_path: Path, as_null: bool) -> None:
+@pytest.mark.parametrize("as_nan", [False, True])
+def test_empty_sets(tmp_path: Path, as_nan: bool) -> None:
     facts = facts_of()
     run = run_of(facts, n_sets=0)
-    if as_null:
+    if as_nan:
         two_way = run["comparison"]["two_way"]
-        two_way["distance"] = [[None if math.isnan(d) else d for d in row] for row in two_way["distance"]]
+        two_way["distance"] = [[math.nan if d is None else d for d in row] for row in two_way["distance"]]
     _, report = pages(write_folder(tmp_path / "release", facts, run))
     parse(report)
     assert "No synthetic set has records, so there is nothing to compare." in report
