@@ -21,10 +21,10 @@ def distances(mechanism: Mechanism, table: Table) -> tuple[float, float, float]:
     found = compare(table, mechanism.release(table)[0].sets)
     two = found.two_way
     place = {name: i for i, name in enumerate(two.columns)}
-    top = [two.distance[place[a]][place[b]] for a, b in combinations(ORDER[:3], 2)]
-    pairs = np.array(two.distance)[np.triu_indices(len(place), 1)]
+    distance = np.array(two.distance, dtype=np.float64)
+    top = [distance[place[a], place[b]] for a, b in combinations(ORDER[:3], 2)]
     one = np.array([margin.distance for margin in found.one_way], dtype=np.float64)
-    return float(one.mean()), float(pairs.mean()), float(np.mean(top))
+    return float(one.mean()), float(distance[np.triu_indices(len(place), 1)].mean()), float(np.mean(top))
 
 
 def distances_of_pairs(mechanism: Mechanism, table: Table, repeats: int) -> float:

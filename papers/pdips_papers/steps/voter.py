@@ -280,8 +280,8 @@ def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     """
     model = logistic_design(frame, *_model(schema), schema=schema, interactions=[INTERACTION], numeric=[NUMERIC])
     names, rows = model[0], np.column_stack(model[1:])
-    rows, n = np.unique(rows, axis=0, return_counts=True)
-    x, y, n = rows[:, :-1], rows[:, -1], n.astype(np.float64)
+    rows, count = np.unique(rows, axis=0, return_counts=True)
+    x, y, n = rows[:, :-1], rows[:, -1], count.astype(np.float64)
     estimates, errors = np.full(len(names), np.nan), np.full(len(names), np.nan)
     if not len(x):
         return Fit(names=names, estimates=estimates, standard_errors=errors, converged=False)
