@@ -184,8 +184,8 @@ def test_counted_tables_and_large_sets_are_compared_at_the_middle_of_their_bins(
     large = LargeSet(schema=SCHEMA, codes=whole.codes, counts=np.ones(200, dtype=np.int64), seed=0)
     for table, made in ((counted, people(200)), (whole, large), (counted, large)):
         (found,) = moments(table, [made])
-        assert (found["mean"], found["sd"]) == (pytest.approx(expected.mean()), pytest.approx(expected.std()))
-        assert (found["shift"], found["ratio"]) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
+        assert (found.mean, found.sd) == (pytest.approx(expected.mean()), pytest.approx(expected.std()))
+        assert (found.shift, found.ratio) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
 
 
 # The rules
