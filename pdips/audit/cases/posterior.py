@@ -18,10 +18,11 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
-from pdips.posterior.private_reference import counts_of
+from pdips.posterior.private_reference import Stage, counts_of, measure
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
+from pdips.privacy.plan import Plan
 
 Build = Callable[..., CensoredPosterior]
 
@@ -90,6 +91,14 @@ class Staged(CensoredPosterior):
 
     def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
         return np.array(self.noisy)
+
+    def stage(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Stage:
+        """Ask for the noisy counts, and return what follows from that outcome, which is worked out once."""
+        tried = self._space(plan.schema).tried
+        key = "followed", self.noisy, self.price, curator.n_records if plan.n_public else None
+        if key in tried:
+            measure(plan, curator, partial(self._followed, curator))
+        return tried.once(key, partial(super().stage, plan, curator, rng))
 
 
 def censored(build: Build) -> Iterator[Case]:
