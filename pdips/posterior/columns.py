@@ -1,11 +1,9 @@
 """Columns from a table to a model, as PyMC data or as stand-ins that need no table, and back to synthetic sets."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from threading import Lock
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -32,9 +30,6 @@ DrawRecords = Callable[[Parameters, int, Values, np.random.Generator], Values]
 
 SUFFIX = "_data"
 """A column ``wage`` is the ``pm.Data`` called ``wage_data`` in the model that reads it."""
-
-READING = ("get_value", "eval")
-"""Methods of a variable that hand out its value."""
 
 RECORD = "record"
 """The dimension that numbers records; it is there as soon as a column is read."""
@@ -72,7 +67,7 @@ class Columns(Mapping[str, Any]):
     Notes
     -----
     A model reads symbols, not records, so nothing outside its graph can depend on them: neither a prior nor a constant
-    worked out beforehand. Inside :meth:`unread` a column's ``get_value`` and ``eval`` say so.
+    worked out beforehand.
 
     Examples
     --------
@@ -89,7 +84,6 @@ class Columns(Mapping[str, Any]):
         self.schema = schema
         self._values = values
         self._made: dict[str, Any] = {}
-        self._locked = False
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._values:
@@ -103,22 +97,7 @@ class Columns(Mapping[str, Any]):
             known = self._made[name] = pm.Data(name + SUFFIX, self._values[name])
             if RECORD not in (*model.coords, *model.named_vars, *self._values):
                 model.add_coord(RECORD, length=known.shape[0])
-            if self._locked:  # PyMC itself asks for no value while a model is built
-                for method in READING:
-                    setattr(known, method, partial(_refuse, name))
         return known
-
-    @contextmanager
-    def unread(self) -> Iterator[None]:
-        """Refuse to hand out the values of columns while a model is built."""
-        self._locked = True
-        try:
-            yield
-        finally:
-            self._locked = False
-            for variable in self._made.values():
-                for method in READING:
-                    vars(variable).pop(method, None)
 
     def check_names(self, model: pm.Model) -> None:
         """Refuse data of a model's own that are called as a column's are."""
@@ -147,14 +126,6 @@ class Columns(Mapping[str, Any]):
     def matrix(self, names: Sequence[str]) -> Any:
         """Return several columns side by side, shape (records, columns)."""
         return pt.stack([self[name] for name in names], axis=1)
-
-
-def _refuse(name: str, *_: Any, **__: Any) -> NoReturn:
-    raise InputError(
-        f"the model asks for the values of data[{name!r}], by get_value() or eval(), and is built on stand-ins before "
-        f"a record is read: what comes is no record's value. Use data[{name!r}] in the formula itself, and public "
-        f"numbers to standardise it, such as the bounds in schema.columns[{name!r}]"
-    )
 
 
 def record_values(table: Table, names: Iterable[str] | None = None) -> dict[str, NDArray[Any]]:

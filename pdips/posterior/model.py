@@ -34,14 +34,11 @@ from pdips.posterior.columns import (
     transformations,
 )
 from pdips.posterior.model_checks import (
-    OTHER_NUMBER,
-    OTHER_RECORDS,
     Tried,
     check_company,
     check_gradient,
     check_potentials,
     check_proper,
-    check_same,
     on_stand_ins,
 )
 from pdips.posterior.model_file import Source
@@ -173,11 +170,6 @@ class Blueprint:
         check_closed(self.source.build, self.source.name, self.source.text if self.source.is_file else "")
         _check_columns(self.observed, self.schema)
         _check_covariates(self.model, self.synthesized)
-        for end in (0, 1):
-            other = self.build(stand_ins(self.schema, STAND_INS, end=end))
-            check_same(self._several, other, self.schema, OTHER_RECORDS)
-        longer = self.build(stand_ins(self.schema, STAND_INS + 1))
-        check_same(self._several, longer, self.schema, OTHER_NUMBER)
         self.transformations  # noqa: B018 - refuses what can't be inverted
         check_proper(self.model)
         check_potentials(self.model, self.source.public_potentials, self.schema.columns)
@@ -242,8 +234,7 @@ class Blueprint:
         """Build the model of some records."""
         columns = Columns(self.schema, values)
         try:
-            with columns.unread():
-                model = self.source.build(columns, self.schema)
+            model = self.source.build(columns, self.schema)
         except InputError:
             raise
         except Exception as error:  # noqa: BLE001 - the analyst's own code; it is first run on stand-ins
