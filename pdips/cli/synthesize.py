@@ -143,7 +143,7 @@ def _write_inside(
 ) -> None:
     from pdips.evaluation.encoding import with_decile_bins
     from pdips.evaluation.margins import compare
-    from pdips.release.documents import AccountState, Comparison, Diagnostics, RunDocument
+    from pdips.release.documents import AccountState, Diagnostics, RunDocument
     from pdips.report.pages import write_report
     from pdips.report.posterior_figures import write_tree
 
@@ -160,7 +160,7 @@ def _write_inside(
         ledger=None if ledger is None else AccountState.of(ledger, release.loss),
         n_records=table.n_records,
         diagnostics=Diagnostics.model_validate(diagnostics),
-        comparison=Comparison.model_validate(comparison),
+        comparison=comparison,
     ).write(folder)
     write_report(folder, release.document(), tell=verdicts.update)
 

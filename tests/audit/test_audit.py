@@ -20,7 +20,7 @@ from pdips import InputError, LaplaceSanitizer, PrivacyLoss, Schema, Steps, Tabl
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases, worst_by_pair
 from pdips.audit.cases.posterior import Staged
 from pdips.audit.engines import clopper_pearson, counts_bound, log_ratio_bound
-from pdips.audit.membership import attack, permitted
+from pdips.audit.membership import attack
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
 from pdips.margins.elections import one_way_aic
 from pdips.posterior import private_reference as stages
@@ -30,6 +30,7 @@ from pdips.privacy.noise import RandomBits, discrete_laplace
 from pdips.privacy.replay import ExactLaw as Law
 from pdips.privacy.replay import Outcome, record
 from pdips.privacy.sensitivity import Sensitivity
+from pdips.report.card import detection_bound
 
 RUNS = 40_000
 SURE = 1 - 1e-6
@@ -319,10 +320,10 @@ def test_confidence_limits_hold():
 
 
 def test_what_epsilon_permits():
-    assert permitted(0, 0, 0.1) == pytest.approx(0.1)
-    assert permitted(1, 0, 0.01) == pytest.approx(math.e * 0.01)
-    assert permitted(5, 0, 0.1) == pytest.approx(1 - math.exp(-5) * 0.9)
-    assert permitted(5000, 0, 0.1) == 1
+    assert detection_bound(0, 0, 0.1) == pytest.approx(0.1)
+    assert detection_bound(1, 0, 0.01) == pytest.approx(math.e * 0.01)
+    assert detection_bound(5, 0, 0.1) == pytest.approx(1 - math.exp(-5) * 0.9)
+    assert detection_bound(5000, 0, 0.1) == 1
 
 
 @pytest.mark.slow

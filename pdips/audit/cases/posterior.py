@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
 from pdips.audit.cases.margins import exactly
-from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_allowed, with_event
+from pdips.audit.neighbour_pairs import Case, Event, Pair, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -103,7 +103,7 @@ class Staged(CensoredPosterior):
 
 def censored(build: Build) -> Iterator[Case]:
     """Yield the cases of the censored posterior, with models of their own."""
-    build = partial(_sized, build)
+    build = partial(sized, build, CROWD)
     made = build(model=switch)
     if getattr(made.model, "build", None) is not switch:
         raise InputError("the audit of censored-posterior has models of its own; leave model out")
@@ -141,14 +141,6 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
 def _of_counts(pair: Pair, rows: NDArray[Any]) -> Any:
     """Return the pair's event for the noisy counts, which come first; the cells that are drawn come after them."""
     return pair.event(rows[:, : len(counts_of(pair.first))]) if pair.event else None
-
-
-def _sized(build: Build, **usual: Any) -> CensoredPosterior:
-    """Build the mechanism, with the public number of synthetic records that add-remove asks for."""
-    try:
-        return build(**usual)
-    except InputError:
-        return build(**{"n_records": CROWD, **usual})
 
 
 def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> CensoredPosterior | None:
