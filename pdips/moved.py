@@ -130,7 +130,8 @@ class OldAddresses:
         """Return how to load an old module, None for any other."""
         if fullname not in MOVED and fullname not in GONE:
             return None
-        return ModuleSpec(fullname, self, is_package=fullname in GONE)
+        # importlib.abc, with its class for loaders, takes long to import
+        return ModuleSpec(fullname, self, is_package=fullname in GONE)  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         """Leave it to Python to make a module of its usual class."""
