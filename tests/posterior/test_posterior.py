@@ -171,7 +171,7 @@ MISSING = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1, "miss
         (normal, NUMBER, {"draws": 500}, "drawn by sampler = grid; leave it out"),
         (normal, NUMBER, {"sampler": "rejection", "n_chains": 2, "nuts": "pymc"}, "n_chains and nuts would have"),
         (undrawable, NUMBER, {}, "nothing shows that it integrates to 1"),
-        (values_observed, PAIRS, {}, "numbers made beforehand"),
+        (values_observed, PAIRS, {}, "asks for the values of data['y']"),
         (called_like_a_column, PAIRS, {}, "makes a variable 'x_data' of its own"),
         (undrawable_records, NUMBER, {}, "the observed variables can't be drawn from"),
         (own_effects, NUMBER, {}, "parameters for single records"),
