@@ -2,6 +2,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+# Two workers on two cores: one thread of linear algebra each.
+TESTS := OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 MKL_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
 READY := $(VENV)/.ready
 
 .PHONY: setup demo test test-slow test-long notebooks docs linkcheck clone-test lint benchmarks audit mutants lock clean
@@ -27,11 +29,11 @@ demo: setup
 	    --ledger demo/earnings.sqlite --out demo/earnings --overwrite
 
 test: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not clone and not long and not slow"
+	$(TESTS) -m "not clone and not long and not slow"
 
 # Long statistics and whole programs; the build server runs them too.
 test-slow: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m slow
+	$(TESTS) -m slow
 
 test-long: setup
 	$(BIN)/python -m pytest -m long
@@ -43,7 +45,7 @@ notebooks: setup
 # The site, in docs/_build/html; then what the tests leave out as slow: its pages in a browser, the slow blocks of code.
 docs: setup
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
-	PDIPS_SITE=$(CURDIR)/docs/_build/html $(BIN)/python -m pytest -n 2 --dist worksteal -m long tests/site/test_docs.py tests/site/test_site.py
+	PDIPS_SITE=$(CURDIR)/docs/_build/html $(TESTS) -m long tests/site/test_docs.py tests/site/test_site.py
 
 # Follows the links out of the site: needs a network, so the build server doesn't.
 linkcheck: setup

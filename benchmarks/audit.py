@@ -11,7 +11,7 @@ from pdips import Steps
 from pdips.audit import Finding, audit_cases, registered_cases, worst_by_pair
 from pdips.audit.membership import attack
 from pdips.audit.neighbour_pairs import Case
-from pdips.registry import AUDITS, find
+from pdips.registry import AUDITS, find, variants_of
 
 PAGE = Path(__file__).parents[1] / "docs" / "audit.md"
 RUNS = 400_000
@@ -25,8 +25,7 @@ ATTACKED = ("laplace-sanitizer", "steps")
 
 def offered(name: str, settings: dict[str, str]) -> bool:
     """Whether a mechanism offers a relation or a variant."""
-    mechanism = find(name)
-    return all(value in (*mechanism.relations, *mechanism.variants) for value in settings.values())
+    return all(value in (*find(name).relations, *variants_of(name)) for value in settings.values())
 
 
 def attacked_case(cases: Sequence[Case]) -> Case:

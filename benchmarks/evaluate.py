@@ -56,7 +56,7 @@ def main() -> None:
             "peak_memory_mib": run.peak_memory,
             "ledger": None,
             "published": True,
-            "comparison": compare(table, release.sets),
+            "comparison": compare(table, release.sets).model_dump(),
         }
         (Path(folder) / "confidential").mkdir()
         write_json(Path(folder) / "confidential" / "run.json", found)

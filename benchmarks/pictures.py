@@ -19,18 +19,19 @@ REPEATS = 3
 def distances(mechanism: Mechanism, table: Table) -> tuple[float, float, float]:
     """Return mean total variation distances: all one-way margins, all pairs, and pairs of the first three columns."""
     found = compare(table, mechanism.release(table)[0].sets)
-    two = found["two_way"]
-    place = {name: i for i, name in enumerate(two["columns"])}
-    top = [two["distance"][place[a]][place[b]] for a, b in combinations(ORDER[:3], 2)]
-    pairs = np.array(two["distance"])[np.triu_indices(len(place), 1)]
-    return float(np.mean([column["distance"] for column in found["one_way"]])), float(pairs.mean()), float(np.mean(top))
+    two = found.two_way
+    place = {name: i for i, name in enumerate(two.columns)}
+    distance = np.array(two.distance, dtype=np.float64)
+    top = [distance[place[a], place[b]] for a, b in combinations(ORDER[:3], 2)]
+    one = np.array([margin.distance for margin in found.one_way], dtype=np.float64)
+    return float(one.mean()), float(distance[np.triu_indices(len(place), 1)].mean()), float(np.mean(top))
 
 
 def distances_of_pairs(mechanism: Mechanism, table: Table, repeats: int) -> float:
     """Return the mean total variation distance of all two-way margins over several releases."""
     pairs = []
     for _ in range(repeats):
-        found = np.array(compare(table, mechanism.release(table)[0].sets)["two_way"]["distance"])
+        found = np.array(compare(table, mechanism.release(table)[0].sets).two_way.distance, dtype=np.float64)
         pairs.append(found[np.triu_indices(len(found), 1)].mean())
     return float(np.mean(pairs))
 

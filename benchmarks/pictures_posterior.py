@@ -13,12 +13,11 @@ from scipy import stats
 
 from benchmarks.pictures import DOCS
 from pdips import CensoredPosterior, Schema, Table
-from pdips.posterior.columns import Columns, record_values
+from pdips.posterior.columns import Columns
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
-from pdips_papers.pseudo.quadrature import Quadrature
 
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 EPSILONS = (Fraction(1, 2), Fraction(1), Fraction(2), Fraction(4))
@@ -40,9 +39,11 @@ def shares(data: Columns, schema: Schema) -> pm.Model:
 
 def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Return phi and lambda, shape (points, 2), with their probabilities, at a true epsilon under replace-one."""
-    if centre == CENTRES[0]:
-        return published(epsilon / 2, table)
-    settings = {"centre": "reference", "reference": ROUGH} if centre == CENTRES[1] else {"centre": "staged"}
+    known: dict[str, dict[str, Any]] = {
+        CENTRES[0]: {"centre": "zero"},  # the paper's formula, with the window of this epsilon
+        CENTRES[1]: {"centre": "reference", "reference": ROUGH},
+    }
+    settings = known.get(centre, {"centre": "staged"})
     made = CensoredPosterior(epsilon=epsilon, model=shares, **settings)
     plan = made.plan(table.schema)
     stage = made.stage(plan, Drawing(plan, table, RandomBits(rng)), rng)
@@ -54,13 +55,6 @@ def posterior(centre: str, epsilon: Fraction, table: Table, rng: np.random.Gener
     kept = p > 1e-9 * p.max()
     values = blueprint_of(as_source(shares), SCHEMA).values_of(grid.grid.at(grid.index[kept]))
     return np.array([[float(each["phi"]), float(each["lam"])] for each in values]), p[kept] / p[kept].sum()
-
-
-def published(claimed: Fraction, table: Table) -> tuple[np.ndarray, np.ndarray]:
-    """Return the posterior of the paper's formula, whose true epsilon is twice the claimed one, by quadrature."""
-    model = blueprint_of(as_source(shares), SCHEMA).model
-    nodes, weights = Quadrature(model, record_values(table), window=float(claimed) / 2).nodes()
-    return np.column_stack([nodes["phi"], nodes["lam"]]), weights
 
 
 def max_ecdf(records: np.ndarray, phi: float, lam: float, rng: np.random.Generator) -> float:

@@ -9,8 +9,7 @@ from pdips import Schema
 from pdips.posterior.columns import Columns
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import Source
-from pdips.posterior.pseudo_posterior import PseudoPosterior, lipschitz_bound
-from pdips_papers.pseudo.quadrature import Quadrature
+from pdips.posterior.pseudo_posterior import GridFit, PseudoPosterior, lipschitz_bound
 
 SIZES = (20, 40, 80, 160, 320)
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
@@ -33,21 +32,20 @@ def records(n: int, first: float) -> np.ndarray:
     return y
 
 
-def log_tail(fit: Quadrature, y: np.ndarray) -> tuple[float, float]:
+def log_tail(space: Blueprint, y: np.ndarray) -> tuple[float, float]:
     """Return log P(theta > 1.2) under the pseudo posterior, in closed form, and the paper's epsilon of the table."""
-    rng = np.random.default_rng(SEED)
-    fit.update(values={"y": y})
-    weights = PseudoPosterior(epsilon=5, model=normal).record_weights(fit.largest(fit.draws(1000, rng)))
-    fit.update(weights=weights)
-    epsilon = 2 * lipschitz_bound(weights, fit.largest(fit.draws(1000, rng)))
+    fit = GridFit(space, {"y": y}, 1000, np.random.default_rng(SEED))
+    of_rows = PseudoPosterior(epsilon=5, model=normal).record_weights(fit.largest(None))
+    epsilon = 2 * lipschitz_bound(of_rows, fit.largest(of_rows))
+    y, weights = fit.values["y"], of_rows * fit.counts
     precision = PRIOR**-2 + weights.sum()
     return float(stats.norm.logsf(MIDDLE, weights @ y / precision, precision**-0.5)), epsilon
 
 
 def main() -> None:
     """Compare what one record changes with what the paper reports for the table."""
-    fit = Quadrature(Blueprint(Source(normal, "normal"), SCHEMA).model, {"y": records(SIZES[0], 0)})
-    found = [(log_tail(fit, records(n, 0)), log_tail(fit, records(n, 400))) for n in SIZES]
+    space = Blueprint(Source(normal, "normal"), SCHEMA)
+    found = [(log_tail(space, records(n, 0)), log_tail(space, records(n, 400))) for n in SIZES]
     lines = {
         "log ratio of P(theta > 1.2) when one 0 becomes 400": [b[0] - a[0] for a, b in found],
         "epsilon that the paper reports for the table": [a[1] for a, _ in found],

@@ -17,7 +17,7 @@ from pdips.privacy.curator import Clock, Curator, Drawing, Progress
 from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, as_float, choice, exact, positive
 from pdips.privacy.noise import RandomBits
-from pdips.privacy.plan import SEEDED, Noise, Plan, paragraph
+from pdips.privacy.plan import SEEDED, Noise, Plan, Step, paragraph
 from pdips.release.large_set import LargeSet
 from pdips.release.release import Closer, MarginError, Release, RunRecord
 
@@ -247,6 +247,17 @@ class Mechanism(ABC):
         return release, RunRecord(
             seconds=clock.seconds, peak_memory=peak, diagnostics=drawn.diagnostics, closer=drawn.closer
         )
+
+    @property
+    def rounds(self) -> int:
+        """How often all is asked anew: once, or once for each set."""
+        return self.n_sets if getattr(self, "split", self.splits[0]) == "per-set" else 1
+
+    @final
+    def planned(self, schema: Schema, steps: Sequence[Step], law: str, **more: Any) -> Plan:
+        """Return the plan that asks these steps, with what the settings say; ``more`` are other fields of a plan."""
+        known: dict[str, Any] = {"mechanism": self.name, "neighbours": self.neighbours, "n_sets": self.n_sets}
+        return Plan(schema=schema, steps=tuple(steps), law=law, **known, **more)
 
     @final
     def per_round(self, rounds: int) -> Fraction:

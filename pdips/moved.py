@@ -4,11 +4,9 @@ Modules moved to rooms in version 0.2. An import of an old one gives a module th
 """
 
 import importlib
-import importlib.abc
-import importlib.machinery
-import importlib.util
 import warnings
 from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -123,16 +121,21 @@ def _found(dotted: str, name: str, homes: Sequence[str]) -> tuple[Any, str]:
     return None, ""
 
 
-class OldAddresses(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+class OldAddresses:
     """Finds modules that have moved. It comes last among the finders, so it is asked for nothing that exists."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> importlib.machinery.ModuleSpec | None:
+    ) -> ModuleSpec | None:
         """Return how to load an old module, None for any other."""
         if fullname not in MOVED and fullname not in GONE:
             return None
-        return importlib.util.spec_from_loader(fullname, self, is_package=fullname in GONE)
+        # importlib.abc, with its class for loaders, takes long to import
+        return ModuleSpec(fullname, self, is_package=fullname in GONE)  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Leave it to Python to make a module of its usual class."""
+        return None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give an old module its names."""

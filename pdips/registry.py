@@ -3,11 +3,13 @@
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import fields
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError
 from pdips.privacy.loss import choice
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 Home = str | type[Any] | Callable[..., Any]
 
@@ -128,7 +130,9 @@ def cases_of(name: str, variant: str = "sound") -> Callable[..., Iterable[Any]]:
     return found
 
 
-def _published_forms() -> dict[str, EntryPoint]:
+def _published_forms() -> dict[str, "EntryPoint"]:
+    from importlib.metadata import entry_points  # slow to import, and to ask
+
     return {entry.name: entry for entry in entry_points(group="pdips.published")}
 
 

@@ -10,6 +10,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,9 @@ def _subcommand(words: list[str]) -> tuple[click.Command, list[str]]:
     command: click.Command = program
     while isinstance(command, click.Group) and words and words[0] in command.commands:
         command, words = command.commands[words[0]], words[1:]
+    if command.name == "study":  # it hands over to a package of its own
+        [entry] = entry_points(group="pdips.commands", name="study")
+        command = entry.load()
     return command, words
 
 

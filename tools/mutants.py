@@ -171,7 +171,7 @@ MUTANTS = [
     Mutant(
         "rounds of the sanitizer have all of epsilon each",
         "histogram/laplace.py",
-        "price=self.per_round(rounds)",
+        "price=self.per_round(self.rounds)",
         "price=self.per_round(1)",
         "tests/prices/test_price.py -k sets_of_their_own",
     ),
@@ -213,8 +213,8 @@ MUTANTS = [
     Mutant(
         "each layer of a universal histogram has all of epsilon",
         "margins/universal_histogram.py",
-        "price=self.per_round(rounds) / self.paid(schema)",
-        "price=self.per_round(rounds)",
+        "price=self.per_round(self.rounds) / self.paid(schema)",
+        "price=self.per_round(self.rounds)",
         f"{CONTRACT} -k universal",
     ),
     Mutant(

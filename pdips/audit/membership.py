@@ -1,6 +1,5 @@
 """A membership attack on published synthetic sets, beside what epsilon permits."""
 
-import math
 import multiprocessing
 import os
 from concurrent.futures import ProcessPoolExecutor
@@ -17,6 +16,7 @@ from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import PrivacyLoss
+from pdips.report.card import detection_bound
 
 FALSE_POSITIVE_RATES = (0.01, 0.1)
 
@@ -51,9 +51,9 @@ class Attack:
     ...     true_positive_rate=0.2,
     ...     lower=0.17,
     ...     upper=0.23,
-    ...     permitted=permitted(1, 0, 0.12),
+    ...     permitted=0.33,
     ... ).permitted
-    0.326...
+    0.33
     """
 
     score: str
@@ -67,18 +67,6 @@ class Attack:
     def describe(self) -> dict[str, Any]:
         """Return the attack as plain values."""
         return asdict(self)
-
-
-def permitted(epsilon: float, delta: float, false_positive_rate: float) -> float:
-    """Return the largest true positive rate of a test under (epsilon, delta)-privacy (Kairouz, Oh, Viswanath, 2015).
-
-    Examples
-    --------
-    >>> round(permitted(1, 0, 0.1), 3)
-    0.272
-    """
-    direct = math.exp(min(epsilon, 700)) * false_positive_rate + delta
-    return min(direct, 1 - math.exp(-epsilon) * (1 - delta - false_positive_rate), 1.0)
 
 
 def attack(
@@ -147,7 +135,7 @@ def _rate(
         true_positive_rate=hits / len(inside),
         lower=float(lower),
         upper=float(upper),
-        permitted=permitted(float(loss.epsilon), float(loss.delta), float(most_false)),
+        permitted=detection_bound(float(loss.epsilon), float(loss.delta), float(most_false)),
     )
 
 

@@ -351,6 +351,14 @@ def where_allowed(build: Callable[..., Any], **usual: Any) -> Any:
     return made if all(_is_equal(getattr(made, name), value) for name, value in usual.items()) else None
 
 
+def sized(build: Callable[..., Any], n_records: int, **usual: Any) -> Any:
+    """Build a mechanism, with a public number of records where it can't do without."""
+    try:
+        return build(**usual)
+    except InputError:
+        return build(**{"n_records": n_records, **usual})
+
+
 def _is_equal(one: Any, other: Any) -> bool:
     if isinstance(one, tuple) and isinstance(other, tuple):
         return len(one) == len(other) and all(map(_is_equal, one, other))

@@ -108,40 +108,31 @@ class PrivBayes(Mechanism):
             raise InputError(
                 f"a round would have more than {MOST_CANDIDATES:,} families to choose from; use a smaller degree"
             )
-        rounds = self.n_sets if self.split == "per-set" else 1
         share = exact(self.network_share, "network_share") if families.n_rounds else Fraction(0)
         steps = [
             Step(
                 name="noisy joint tables",
                 counts="each cell of a joint table",
                 sensitivity=self.table_sensitivity(schema),
-                price=(1 - share) * self.per_round(rounds),
+                price=(1 - share) * self.per_round(self.rounds),
             )
         ]
         if share:
             choices = Step(
                 name="choice of the network",
                 sensitivity=self.choice_sensitivity(schema),
-                price=share * self.per_round(rounds),
+                price=share * self.per_round(self.rounds),
                 law="exponential",
                 times=families.n_rounds,
             )
             steps.insert(0, choices)
         if steps[-1].scale * len(families.free) > LARGEST_SCALE:
             raise InputError("epsilon is too small: noise of this scale is beyond what can be drawn exactly")
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=tuple(steps),
-            repeats=rounds,
-            n_sets=self.n_sets,
-            law=(
-                "A Bayesian network was chosen family by family by the exponential mechanism, paid for; every cell of "
-                "the joint tables of its families that can occur has exact discrete Laplace noise on its count."
-            ),
-            design=families,
+        law = (
+            "A Bayesian network was chosen family by family by the exponential mechanism, paid for; every cell of the "
+            "joint tables of its families that can occur has exact discrete Laplace noise on its count."
         )
+        return self.planned(schema, steps, law, repeats=self.rounds, design=families)
 
     def choice_sensitivity(self, schema: Schema) -> Sensitivity:
         """Return how far one person moves two scores apart, in units of what a record moves one of them by."""

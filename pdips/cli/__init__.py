@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import typing
-from importlib.metadata import entry_points
 
 import click
 
@@ -36,13 +35,17 @@ for _command in (synthesize, report, evaluate, check, calibrate, audit, ledger, 
 
 @program.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("words", nargs=-1, type=click.UNPROCESSED)
-def study(words: tuple[str, ...]) -> None:
-    """Compute a paper's table or figure again (not installed: a package of its own)."""
+@click.pass_context
+def study(context: click.Context, words: tuple[str, ...]) -> None:
+    """Compute a paper's table or figure again, by the package of the studies."""
+    from importlib.metadata import entry_points
+
+    for entry in entry_points(group="pdips.commands", name="study"):
+        command: click.Command = entry.load()
+        with command.make_context("study", [*words], parent=context.parent) as inner:
+            command.invoke(inner)
+        return
     raise InputError(f"the studies are in a package of their own: {GET_PAPERS}")
-
-
-for _entry in entry_points(group="pdips.commands"):  # the studies of papers/, where they are installed
-    program.add_command(_entry.load())
 
 
 def main() -> None:

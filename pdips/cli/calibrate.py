@@ -1,12 +1,10 @@
 """The command ``calibrate``."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from pdips.cli.common import MODEL, NEIGHBOURS, OPTIONS, SCHEMA, SETS, chosen, show_progress
-from pdips.errors import InputError
 from pdips.privacy.loss import spell
 
 if TYPE_CHECKING:
@@ -72,11 +70,9 @@ def calibrate(
     from pdips.calibration import calibrate as smallest
     from pdips.data.schema import Schema
     from pdips.data.table import Table
+    from pdips.release.documents import json_target, write_json
 
-    if json_path is not None and Path(json_path).is_dir():  # said before a simulation that may take minutes
-        raise InputError(f"--json must name a file, and {json_path} is a folder")
-    if json_path is not None and not Path(json_path).absolute().parent.is_dir():
-        raise InputError(f"--json names a folder that doesn't exist: {Path(json_path).parent}")
+    target = None if json_path is None else json_target(json_path)
     common = {"epsilon": 1, "n_sets": n_sets, "neighbours": neighbours}
     build, settings = chosen(mechanism_name, options, common, model)
     configured = build(**settings)
@@ -95,10 +91,8 @@ def calibrate(
             **asked,
         )
     _tell(found)
-    if json_path is not None:
-        from pdips.release.documents import write_json
-
-        write_json(Path(json_path), found.describe())
+    if target is not None:
+        write_json(target, found.describe())
 
 
 def _tell(found: "Calibration") -> None:

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pdips.errors import DataError, InputError, UselessWarning
-from pdips.privacy.account import Receipt
-from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import spell
 from pdips.registry import find, variant_class
 
 if TYPE_CHECKING:
+    from pdips.privacy.account import Receipt
+    from pdips.privacy.ledger import Ledger
     from pdips.report.verdict import Verdict
 
 REFUSED = (
@@ -102,7 +102,7 @@ def show_progress() -> Iterator[Callable[[str], None]]:
 
 
 @contextmanager
-def one_refusal(ledger: Ledger | None, *, explain: bool) -> Iterator[None]:
+def one_refusal(ledger: "Ledger | None", *, explain: bool) -> Iterator[None]:
     """Give one message for all that the records of a table can refuse, unless details were asked for."""
     try:
         yield
@@ -114,8 +114,10 @@ def one_refusal(ledger: Ledger | None, *, explain: bool) -> Iterator[None]:
         raise InputError(f"{f'{error}.' if explain else REFUSED} {where}{more}") from None
 
 
-def receipts_in(folder: Path) -> list[tuple[Path, Receipt | None]]:
+def receipts_in(folder: Path) -> list[tuple[Path, "Receipt | None"]]:
     """Return the files of a release that have a price, each with the receipt of its charge, if it carries one."""
+    from pdips.privacy.account import Receipt
+
     names = ("public/privacy.json", "public/evaluation.json", "confidential/privacy.json", "privacy.json")
     found: list[tuple[Path, Receipt | None]] = []
     for path in (folder / name for name in names):
@@ -130,7 +132,7 @@ def receipts_in(folder: Path) -> list[tuple[Path, Receipt | None]]:
     return found
 
 
-def warn_of_older_copy(ledger: Ledger | None, folder: Path) -> None:
+def warn_of_older_copy(ledger: "Ledger | None", folder: Path) -> None:
     """Say on the terminal if the release in a folder was charged to this account, which doesn't know of it."""
     if ledger is None or not ledger.path.exists():
         return
@@ -173,7 +175,7 @@ def show_verdicts(verdicts: "Mapping[str, Verdict]") -> None:
         click.echo(f"          {name:<11}  {verdict.short}")
 
 
-def ledger_line(ledger: Ledger | None) -> str:
+def ledger_line(ledger: "Ledger | None") -> str:
     if ledger is None:
         return "none named (--ledger): this spend is on no record"
     account = ledger.summary()

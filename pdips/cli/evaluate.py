@@ -5,9 +5,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+import pdips
 from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, show_progress, warn_of_older_copy
 from pdips.errors import InputError
-from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import exact, spell
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def _paid(table: str, directory: str, epsilon: str, ledger_path: str | None, *, 
     from pdips.evaluation.paid import FILE, evaluate_paid
     from pdips.privacy.curator import Clock
 
-    ledger = None if ledger_path is None else Ledger(ledger_path)
+    ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
     warn_of_older_copy(ledger, Path(directory))
     with show_progress() as progress, one_refusal(ledger, explain=explain):
         found = evaluate_paid(table, directory, epsilon=epsilon, ledger=ledger, explain=explain, clock=Clock(progress))

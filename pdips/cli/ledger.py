@@ -2,15 +2,18 @@
 
 import typing
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import pdips
 from pdips.cli.common import EXPLAIN, ledger_line, one_refusal, receipts_in
 from pdips.errors import InputError, RefusedError
-from pdips.privacy.account import Account, Attempt
-from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import spell
+
+if TYPE_CHECKING:
+    from pdips.privacy.account import Account, Attempt
+    from pdips.privacy.ledger import Ledger
 
 
 @click.group()
@@ -22,7 +25,7 @@ def ledger() -> None:
 @click.argument("path", metavar="L.sqlite")
 def ledger_show(path: str) -> None:
     """Print every spend on record, itemised, the attempts that came to none, and what is left."""
-    account = Ledger(path)
+    account = pdips.Ledger(path)
     for entry in account.entries():
         delta = f", delta {spell(entry.delta)}" if entry.delta else ""
         click.echo(
@@ -43,7 +46,7 @@ def ledger_show(path: str) -> None:
     click.echo(ledger_line(account))
 
 
-def _attempt_line(attempt: Attempt, path: str) -> str:
+def _attempt_line(attempt: "Attempt", path: str) -> str:
     """Say what came of an attempt to read a table that isn't a charge."""
     what = f"{attempt.time}  {attempt.mechanism}, schema {attempt.schema}"
     if attempt.outcome is None:
@@ -53,7 +56,7 @@ def _attempt_line(attempt: Attempt, path: str) -> str:
     return f"{attempt.outcome:<9} {what}: nothing charged{asked}"
 
 
-def _unit_line(account: Account) -> str:
+def _unit_line(account: "Account") -> str:
     """Say whom the sums protect."""
     if account.unit is None:
         return "not on record: the first charge fixes it (for charges of version 0.1: pdips ledger declare-unit)"
@@ -67,7 +70,7 @@ def _unit_line(account: Account) -> str:
 @click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
 def ledger_set_total(path: str, epsilon: str, delta: str, neighbours: str) -> None:
     """Set what the table may spend in all."""
-    account = Ledger(path)
+    account = pdips.Ledger(path)
     account.set_total(epsilon, delta=delta, neighbours=typing.cast(Any, neighbours))
     click.echo(ledger_line(account))
 
@@ -90,7 +93,7 @@ def ledger_adopt(path: str, table: str, schema_path: str, role: str, explain: bo
     from pdips.data.schema import Schema
     from pdips.data.table import Table
 
-    account, schema = Ledger(path), Schema.load(schema_path)
+    account, schema = pdips.Ledger(path), Schema.load(schema_path)
     with one_refusal(account, explain=explain), account.reading(schema, explain=explain):
         account.adopt(Table.read(table, schema).fingerprint, role=typing.cast(Any, role))
     click.echo(ledger_line(account))
@@ -101,7 +104,7 @@ def ledger_adopt(path: str, table: str, schema_path: str, role: str, explain: bo
 @click.argument("number", type=int, metavar="NUMBER")
 def ledger_strike(path: str, number: int) -> None:
     """Strike the open reservation NUMBER of a run that was killed: no noise was drawn for it."""
-    account = Ledger(path)
+    account = pdips.Ledger(path)
     account.strike(number)
     click.echo(ledger_line(account))
 
@@ -113,7 +116,7 @@ def ledger_declare_unit(path: str, schema_path: str) -> None:
     """Declare the unit of privacy of the charges that version 0.1 made, which didn't record it."""
     from pdips.data.schema import Schema
 
-    account = Ledger(path)
+    account = pdips.Ledger(path)
     account.declare_unit(Schema.load(schema_path))
     click.echo(f"unit      {_unit_line(account.summary())}")
 
@@ -123,7 +126,7 @@ def ledger_declare_unit(path: str, schema_path: str) -> None:
 @click.argument("folders", metavar="DIR...", nargs=-1, required=True)
 def ledger_check(path: str, folders: tuple[str, ...]) -> None:
     """Check that the account holds the charges of the releases in each DIR, which an older copy of it wouldn't."""
-    account, wrong = Ledger(path), 0
+    account, wrong = pdips.Ledger(path), 0
     account.summary()
     for folder in folders:
         wrong += _check_folder(account, Path(folder))
@@ -134,7 +137,7 @@ def ledger_check(path: str, folders: tuple[str, ...]) -> None:
         )
 
 
-def _check_folder(account: Ledger, folder: Path) -> int:
+def _check_folder(account: "Ledger", folder: Path) -> int:
     """Print how the receipts of a release compare with the account; return how many aren't in it."""
     found, wrong = receipts_in(folder), 0
     if not found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+import pdips
 from pdips.cli.common import (
     EXPLAIN,
     MODEL,
@@ -22,7 +23,6 @@ from pdips.cli.common import (
     show_verdicts,
     warn_of_older_copy,
 )
-from pdips.privacy.ledger import Ledger
 from pdips.privacy.loss import spell
 from pdips.registry import MECHANISMS
 from pdips.release.folder import staging
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from pdips.data.table import Table
     from pdips.mechanism import Mechanism
     from pdips.privacy.curator import Clock
+    from pdips.privacy.ledger import Ledger
     from pdips.release.release import Release, RunRecord
     from pdips.report.verdict import Verdict
 
@@ -96,7 +97,7 @@ def synthesize(
     build, settings = chosen(mechanism_name, options, common, model)
     mechanism: Mechanism = build(**settings)
     schema = Schema.load(schema_path)
-    ledger = None if ledger_path is None else Ledger(ledger_path)
+    ledger = None if ledger_path is None else pdips.Ledger(ledger_path)
     if ledger is None:
         mechanism.spends(schema)  # refuses what the schema rules out; with a ledger the reservation does
     warn_of_older_copy(ledger, Path(out))
@@ -134,7 +135,7 @@ def _write_inside(
     table: "Table",
     release: "Release",
     record: "RunRecord",
-    ledger: Ledger | None,
+    ledger: "Ledger | None",
     clock: "Clock",
     verdicts: "dict[str, Verdict]",
     *,
@@ -142,7 +143,7 @@ def _write_inside(
 ) -> None:
     from pdips.evaluation.encoding import with_decile_bins
     from pdips.evaluation.margins import compare
-    from pdips.release.documents import AccountState, Comparison, Diagnostics, RunDocument
+    from pdips.release.documents import AccountState, Diagnostics, RunDocument
     from pdips.report.pages import write_report
     from pdips.report.posterior_figures import write_tree
 
@@ -159,13 +160,13 @@ def _write_inside(
         ledger=None if ledger is None else AccountState.of(ledger, release.loss),
         n_records=table.n_records,
         diagnostics=Diagnostics.model_validate(diagnostics),
-        comparison=Comparison.model_validate(comparison),
+        comparison=comparison,
     ).write(folder)
     write_report(folder, release.document(), tell=verdicts.update)
 
 
 def _tell(
-    out: Path, release: "Release", ledger: Ledger | None, needed: list[str], *, published: bool, file_format: str
+    out: Path, release: "Release", ledger: "Ledger | None", needed: list[str], *, published: bool, file_format: str
 ) -> None:
     """Print what was released, at which price, and where the pages are."""
     loss, n_sets = release.loss, release.n_sets

@@ -14,7 +14,16 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import DataError, InputError
 from pdips.privacy.loss import Kind
-from pdips.release.documents import Document, Findings, Finite, FiniteOrNone, PrivacyDocument, home_of, write_json
+from pdips.release.documents import (
+    Document,
+    Findings,
+    Finite,
+    FiniteOrNone,
+    PrivacyDocument,
+    json_target,
+    release_home,
+    write_json,
+)
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]
@@ -45,13 +54,7 @@ class ReleaseFolder:
 
 def open_release(directory: str | Path) -> ReleaseFolder:
     """Read the synthetic sets of a release and check them against its schema."""
-    folder = Path(directory)
-    home = home_of(folder)
-    if home is None:
-        raise InputError(
-            f"{folder} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
-            "`pdips synthesize --out` made"
-        )
+    home = release_home(directory)
     document = PrivacyDocument.read(home)
     found: dict[int, Path] = {}
     for path in sorted(home.iterdir()):
@@ -71,7 +74,7 @@ def open_release(directory: str | Path) -> ReleaseFolder:
     if extra := sorted({*found} - {*wanted}):
         raise InputError(f"{found[extra[0]]} is not of this release, which has {document.n_sets} sets: take it away")
     sets = tuple(_read_set(found[number], document.table_schema) for number in wanted)
-    return ReleaseFolder(folder=folder, home=home, document=document, sets=sets)
+    return ReleaseFolder(folder=Path(directory), home=home, document=document, sets=sets)
 
 
 def open_table(path: str | Path, release: ReleaseFolder) -> Table:
@@ -202,8 +205,9 @@ class Coefficient(BaseModel):
 class AnalysisComparison(BaseModel):
     """An analysis on the table and on the sets, which ``rule`` combined; ``note`` is what to know of that rule.
 
-    ``summary`` and ``reference`` are means over the coefficients: for the combined sets, and for resamples of the
-    table, each with its own interval. None if the table tells no coefficient.
+    ``summary`` and ``reference`` are means over the coefficients, of the overlap of confidence intervals, of absolute
+    standardised differences, of equal signs and of coverage: for the combined sets, and for resamples of the table,
+    each with its own interval. None if the table tells no coefficient.
     """
 
     formula: str
@@ -292,7 +296,8 @@ class Pictures(BaseModel):
 class EvaluationDocument(Document):
     """``confidential/evaluation.json``: a release compared with its table. Confidential, and paid by no epsilon.
 
-    Files of versions 0.1 and 0.2 are read too: the first have no ``pictures``.
+    ``general`` are measures, ``specific`` is an analysis or None, ``pictures`` is what pictures of them show. Files of
+    versions 0.1 and 0.2 are read too: the first have no ``pictures``.
 
     Examples
     --------
@@ -343,8 +348,4 @@ def inside_paths(directory: str | Path, also: str | Path | None = None) -> list[
     public = (Path(directory) / "public").resolve()
     if public in Path(also).resolve().parents:
         raise InputError("an evaluation is for inside use only: --json can't name a file in public/")
-    if not Path(also).absolute().parent.is_dir():
-        raise InputError(f"--json names a folder that doesn't exist: {Path(also).parent}")
-    if Path(also).is_dir():
-        raise InputError(f"--json must name a file, and {also} is a folder")
-    return [*paths, Path(also)]
+    return [*paths, json_target(also)]

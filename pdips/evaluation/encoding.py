@@ -287,7 +287,7 @@ def reference(
     n_draws: int = 10,
     rng: np.random.Generator | None = None,
 ) -> float:
-    """Return what a measure gives for resamples of the original: about as good as synthesis can get.
+    """Return the mean of a measure over resamples of the original: about as good as synthesis can get.
 
     Parameters
     ----------
@@ -300,11 +300,6 @@ def reference(
         Resamples to average over, each as large as the original and drawn from it with replacement.
     rng : numpy.random.Generator, optional
         For the resamples.
-
-    Returns
-    -------
-    float
-        Mean of the measure.
 
     Raises
     ------

@@ -88,19 +88,12 @@ def evaluate(
 
     Parameters
     ----------
-    table : path
-        The confidential table.
-    directory : path
-        The folder of the release.
+    table, directory : path
+        The confidential table, and the folder of the release.
     formula, family : str, optional
         An analysis; see :func:`pdips.evaluation.formula.read_analysis`.
     clock : Clock, optional
         Times the steps.
-
-    Returns
-    -------
-    EvaluationDocument
-        ``general``: a list of measures. ``specific``: the analysis, or None. ``pictures``: what pictures of them show.
 
     Raises
     ------
@@ -160,10 +153,8 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
 
     Parameters
     ----------
-    table : Table
-        The confidential table, not counted.
-    sets : sequence of DataFrame
-        Synthetic sets of its schema.
+    table, sets : Table and sequence of DataFrame
+        The confidential table, not counted, and synthetic sets of its schema.
     clock : Clock, optional
         Times the measures.
 
@@ -335,18 +326,8 @@ def specific_utility(table: Table, release: ReleaseFolder, analysis: Analysis) -
 
     Parameters
     ----------
-    table : Table
-        The confidential table.
-    release : ReleaseFolder
-        The release; its public settings say which rule combines its sets.
-    analysis : Analysis
-        Of the release's schema.
-
-    Returns
-    -------
-    AnalysisComparison
-        Coefficients side by side; overlap of confidence intervals, absolute standardised differences, agreement of
-        signs and coverage, each with what resamples of the table score.
+    table, release, analysis : Table, ReleaseFolder and Analysis
+        Of one schema. The release's public settings say which rule combines its sets.
 
     Raises
     ------

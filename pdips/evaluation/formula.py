@@ -77,7 +77,7 @@ class Analysis:
 
 
 def read_analysis(formula: str, schema: Schema, family: Family | None = None) -> Analysis:
-    """Read a formula.
+    """Read a formula: coefficients, and whatever a term reads off data (knots, centres), come from the schema alone.
 
     Parameters
     ----------
@@ -89,11 +89,6 @@ def read_analysis(formula: str, schema: Schema, family: Family | None = None) ->
         Of the table.
     family : {"linear", "logistic", "poisson"}, optional
         Left out: logistic for an outcome with two levels, else linear.
-
-    Returns
-    -------
-    Analysis
-        Its coefficients, and whatever a term reads off data (knots, centres), come from the schema alone.
 
     Raises
     ------

@@ -17,7 +17,8 @@ _LEAST_GAIN = 1e-5  # of the deviance, for going on along the path
 _MOST_EXPLAINED = 0.999  # of the null deviance
 _RIDGE_TOP = 1e3  # glmnet's: largest ridge penalty over the LASSO's
 _MOST_STEPS, _MOST_ROUNDS, _SWEEPS = 25, 200, 5
-_MOST_RIDGE_STEPS, _LEAST_PROMISE = 500, 1e-16
+_MOST_RIDGE_STEPS, _LEAST_PROMISE = 100, 1e-12
+_MOST_INNER_STEPS, _INNER_TOLERANCE = 40, 1e-2
 _JITTER = 1e-10
 _TOLERANCE = 1e-8
 _ROUNDING = 1e-13  # of deviance, a record
@@ -107,8 +108,8 @@ def ridge_logistic(
 
     Features are sparse, without an intercept; half of ``ridge`` times the sum of squared coefficients, the intercept's
     left out, is taken off the log-likelihood. Neither table may have no records at all. Newton's method, with halved
-    steps: the information matrix, which takes longest, is kept while steps go on shrinking. scikit-learn builds it at
-    each step from the records of both tables, and takes twice as long.
+    steps: the information matrix, which takes longest, is built for the first step, and built anew only where its
+    factor no longer helps :func:`_by_gradients`. scikit-learn builds it at each step from the records of both tables.
     """
     from scipy.linalg import cho_factor, cho_solve
     from scipy.sparse import diags_array
@@ -122,32 +123,47 @@ def ridge_logistic(
         return float(fit - penalty @ beta**2 / 2), log_odds
 
     factor: Any = None
-    beta, last = np.zeros(len(penalty)), np.inf
+    beta = np.zeros(len(penalty))
     beta[0] = np.log(n_synthetic.sum() / n_original.sum())
     value, log_odds = at(beta)
     for _ in range(_MOST_RIDGE_STEPS):
         chance = expit(log_odds)
         rest, weight = n_synthetic - n * chance, n * chance * (1 - chance)
         score = np.append(rest.sum(), by_column @ rest) - penalty * beta
-        if factor is None:
+        step = None if factor is None else _by_gradients(features, by_column, weight, penalty, factor, score)
+        if step is None:
             totals = np.append(weight.sum(), by_column @ weight)
             information = np.empty((len(penalty), len(penalty)))
             information[1:, 1:] = (by_column @ (diags_array(weight) @ features)).toarray()
             information[0], information[:, 0] = totals, totals
-            factor, fresh = cho_factor(information + np.diag(penalty), overwrite_a=True), True
-        step = cho_solve(factor, score)
+            factor = cho_factor(information + np.diag(penalty), overwrite_a=True)
+            step = cho_solve(factor, score)
         promise, part = float(score @ step), 1.0
         if promise < _LEAST_PROMISE:
             return beta[1:] + step[1:], at(beta + step)[1]
-        if promise > last / 1.5 and not fresh:
-            factor, last = None, np.inf
-            continue
         while (new := at(beta + part * step))[0] < value - _ROUNDING * abs(value) and part > 1e-9:
             part /= 2
         beta, (value, log_odds) = beta + part * step, new
-        last, fresh = promise, False
     warnings.warn("the classifier of SPECKS has not converged", RuntimeWarning, stacklevel=3)
     return beta[1:], log_odds
+
+
+def _by_gradients(
+    features: Any, by_column: Any, weight: FloatArray, penalty: FloatArray, factor: Any, score: FloatArray
+) -> FloatArray | None:
+    """Return Newton's step by conjugate gradients, preconditioned by an earlier factor; None if it takes too long."""
+    from scipy.linalg import cho_solve
+    from scipy.sparse.linalg import LinearOperator, cg
+
+    def image(direction: FloatArray) -> FloatArray:
+        moved = weight * (features @ direction[1:] + direction[0])
+        return np.append(moved.sum(), by_column @ moved) + penalty * direction
+
+    shape = len(penalty), len(penalty)
+    information = LinearOperator(shape, matvec=image, dtype=np.float64)
+    earlier = LinearOperator(shape, matvec=lambda left: cho_solve(factor, left), dtype=np.float64)
+    step, too_long = cg(information, score, rtol=_INNER_TOLERANCE, maxiter=_MOST_INNER_STEPS, M=earlier)
+    return None if too_long else step
 
 
 def cross_validated(x: FloatArray, y: FloatArray, penalty: str, rng: np.random.Generator) -> FloatArray:

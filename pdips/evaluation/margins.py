@@ -28,6 +28,7 @@ from pdips.evaluation.encoding import (
     table_codes,
     weights_of,
 )
+from pdips.release.documents import Comparison, FullTable, Margin, Moments, TwoWay
 from pdips.release.large_set import LargeSet
 
 SyntheticSet = pd.DataFrame | LargeSet
@@ -41,8 +42,8 @@ CATEGORIES = ("<= 0.01", "0.01 - 0.05", "0.05 - 0.1", "> 0.1")
 """Of p-values."""
 
 
-def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator | None = None) -> dict[str, Any]:
-    """Compare synthetic sets with the table they were made from.
+def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator | None = None) -> Comparison:
+    """Compare synthetic sets with the table they were made from, as ``run.json`` holds it.
 
     Parameters
     ----------
@@ -51,21 +52,12 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
     rng : numpy.random.Generator, optional
         For the resample that gives the reference values.
 
-    Returns
-    -------
-    dict
-        ``l1``: sum over all cells of abs(share - share), 0 equal, 2 disjoint, by set, its mean, and ``reference``,
-        what a sample of the same size drawn with replacement from the table scores. ``one_way``: shares of each level
-        in the table and averaged over sets, their total variation distance, and ``reference``, what a resample as large
-        as a set has on average. ``two_way``: total variation distance of every pair of columns, averaged over sets, and
-        the reference's. ``numeric``: see :func:`moments`.
-
     Examples
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
-    >>> sorted(compare(table, release.sets))
-    ['l1', 'numeric', 'one_way', 'two_way']
+    >>> [margin.column for margin in compare(table, release.sets).one_way][:2]
+    ['age', 'sex']
     """
     schema = table.schema
     names, sizes = coded_columns(schema), sizes_of(schema)
@@ -73,25 +65,20 @@ def compare(table: Table, sets: Sequence[SyntheticSet], rng: np.random.Generator
     synthetic = [CodedRecords.of_set(one, schema) for one in sets if len(one)]
     resample = original.resampled(np.random.default_rng() if rng is None else rng)
     by_set = [_full_distance(original, rows, sizes) for rows in synthetic]
-    return {
-        "l1": {"by_set": by_set, "mean": _mean(by_set), "reference": _full_distance(original, resample, sizes)},
-        "one_way": [_one_way(schema, j, original, synthetic) for j in range(len(names))],
-        "two_way": {
-            "columns": names,
-            "distance": _two_way(original, synthetic, sizes),
-            "reference": _two_way(original, [resample], sizes),
-        },
-        "numeric": moments(table, sets),
-    }
+    distance, reference = (_two_way(original, each, sizes) for each in (synthetic, [resample]))
+    return Comparison(
+        l1=FullTable(by_set=by_set, mean=_mean(by_set), reference=_full_distance(original, resample, sizes)),
+        one_way=[_one_way(schema, j, original, synthetic) for j in range(len(names))],
+        two_way=TwoWay(columns=names, distance=distance, reference=reference),
+        numeric=moments(table, sets),
+    )
 
 
-def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[dict[str, Any]]:
+def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[Moments]:
     """Compare means and standard deviations of numeric columns that aren't public, with or without bins.
 
     Where the confidential table or a set is held as counts of distinct records, values are the middles of their bins.
-    ``shift`` is in standard deviations of the table (of an even spread between the bounds where that is 0), ``ratio``
-    that of the sets over that of the table; their errors are standard errors for a resample of the table as large as a
-    set. A column without known values is left out.
+    A column without known values is left out.
     """
     schema, some = table.schema, [one for one in sets if len(one)]
     frames = [table.frame, *(one for one in some if isinstance(one, pd.DataFrame))]
@@ -108,7 +95,7 @@ def moments(table: Table, sets: Sequence[SyntheticSet]) -> list[dict[str, Any]]:
             ours, *theirs = [_known_values(numbers(name, frame[name], column)) for frame in frames]
         if len(ours[0]):
             width = float(column.upper or 0) - float(column.lower or 0)
-            found.append({"column": name, **_moments(ours, [one for one in theirs if len(one[0])], width)})
+            found.append(_moments(name, ours, [one for one in theirs if len(one[0])], width))
     return found
 
 
@@ -126,22 +113,23 @@ def _bin_middles(codes: IntArray, counts: IntArray | None, column: Column) -> We
     return ((column.edges[:-1] + column.edges[1:]) / 2)[weights > 0], weights[weights > 0]
 
 
-def _moments(ours: WeightedValues, theirs: Sequence[WeightedValues], width: float) -> dict[str, float | None]:
+def _moments(name: str, ours: WeightedValues, theirs: Sequence[WeightedValues], width: float) -> Moments:
     mean, sd = _mean_sd(ours)
     synthetic = [_mean_sd(each) for each in theirs]
     unit, n = sd or width / sqrt(12) or 1.0, min([ours[1].sum(), *(each[1].sum() for each in theirs)])
     kurtosis = float(np.average(((ours[0] - mean) / sd) ** 4, weights=ours[1])) if sd else 1.0
     synthetic_sd = _mean([each[1] for each in synthetic])
-    return {
-        "mean": mean,
-        "sd": sd,
-        "synthetic_mean": _mean([each[0] for each in synthetic]),
-        "synthetic_sd": synthetic_sd,
-        "shift": _mean([abs(each[0] - mean) / unit for each in synthetic]),
-        "shift_error": sqrt(1 / n),
-        "ratio": synthetic_sd / sd if sd and synthetic_sd is not None else None,
-        "ratio_error": sqrt(max(kurtosis - 1, 0.0) / (4 * n)),
-    }
+    return Moments(
+        column=name,
+        mean=mean,
+        sd=sd,
+        synthetic_mean=_mean([each[0] for each in synthetic]),
+        synthetic_sd=synthetic_sd,
+        shift=_mean([abs(each[0] - mean) / unit for each in synthetic]),
+        shift_error=sqrt(1 / n),
+        ratio=synthetic_sd / sd if sd and synthetic_sd is not None else None,
+        ratio_error=sqrt(max(kurtosis - 1, 0.0) / (4 * n)),
+    )
 
 
 def _mean_sd(weighted: WeightedValues) -> tuple[float, float]:
@@ -173,16 +161,14 @@ def k_way(
 
     Parameters
     ----------
-    table, sets : Table and sequence of DataFrame or LargeSet
-        The confidential table, and synthetic sets of its schema.
+    table, sets, rng
+        As in :func:`compare`; ``rng`` draws margins.
     k : int
         Columns of a margin, from 1 to all.
     weighted : bool
         Whether shares are of the weights that the schema names, in the table and in the sets; not for large sets.
     n_draws : int, optional
         How many margins to draw at random, without repetition; default: all, which may be 100,000 at most.
-    rng : numpy.random.Generator, optional
-        Draws them.
 
     Returns
     -------
@@ -199,8 +185,7 @@ def k_way(
     --------
     >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
-    >>> found = k_way(table, release.sets, 2)
-    >>> 0 <= found["mean"] <= found["max"] <= 1
+    >>> 0 <= k_way(table, release.sets, 2)["mean"] <= 1
     True
     """
     names, sizes = coded_columns(table.schema), sizes_of(table.schema)
@@ -247,25 +232,25 @@ def _full_distance(a: CodedRecords, b: CodedRecords, sizes: Sequence[int]) -> fl
     return float(np.abs(a.shares(cells[:n_first], size) - b.shares(cells[n_first:], size)).sum())
 
 
-def _one_way(schema: Schema, j: int, original: CodedRecords, synthetic: Sequence[CodedRecords]) -> dict[str, Any]:
+def _one_way(schema: Schema, j: int, original: CodedRecords, synthetic: Sequence[CodedRecords]) -> Margin:
     name = coded_columns(schema)[j]
     column = schema.columns[name]
     ours, *theirs = [rows.shares(rows.codes[:, j], column.n_levels) for rows in (original, *synthetic)]
     size = min(rows.n_records for rows in (original, *synthetic))
-    return {
-        "column": name,
-        "label": column.label or name,
-        "unit": column.unit,
-        "levels": column.names(),
-        "table": ours.tolist(),
-        "synthetic": np.mean(theirs, axis=0).tolist() if theirs else [],
-        "distance": _mean([float(np.abs(ours - share).sum() / 2) for share in theirs]),
+    return Margin(
+        column=name,
+        label=column.label or name,
+        unit=column.unit,
+        levels=column.names(),
+        table=ours.tolist(),
+        synthetic=np.mean(theirs, axis=0).tolist() if theirs else [],
+        distance=_mean([float(np.abs(ours - share).sum() / 2) for share in theirs]),
         # Half the sum over levels of the mean absolute value of a normal whose variance is that of a resampled share.
-        "reference": min(float(np.sqrt(ours * (1 - ours) / size).sum()) / sqrt(2 * pi), 1.0),
-    }
+        reference=min(float(np.sqrt(ours * (1 - ours) / size).sum()) / sqrt(2 * pi), 1.0),
+    )
 
 
-def _two_way(original: CodedRecords, synthetic: Sequence[CodedRecords], sizes: Sequence[int]) -> list[list[float]]:
+def _two_way(original: CodedRecords, synthetic: Sequence[CodedRecords], sizes: Sequence[int]) -> Any:
     distance = np.zeros((len(sizes), len(sizes)))
     for i, j in combinations(range(len(sizes)), 2):
         ours, *theirs = [
@@ -274,7 +259,7 @@ def _two_way(original: CodedRecords, synthetic: Sequence[CodedRecords], sizes: S
         ]
         apart = [np.abs(ours - share).sum() / 2 for share in theirs]
         distance[i, j] = distance[j, i] = np.mean(apart) if apart else np.nan
-    return [[float(value) for value in row] for row in distance]
+    return distance.tolist()
 
 
 # ---- the k-marginal score of NIST ----
@@ -381,12 +366,8 @@ def chi_square(table: Table, sets: Sequence[pd.DataFrame], *, rng: np.random.Gen
 
     Parameters
     ----------
-    table : Table
-        The confidential table; binned numeric columns count as categories of their bins.
-    sets : sequence of DataFrame
-        Synthetic sets of the same schema, at least one.
-    rng : numpy.random.Generator, optional
-        For the resample that gives the reference.
+    table, sets, rng
+        As in :func:`compare`, at least one set, none of them large; binned columns count as categories of their bins.
 
     Notes
     -----

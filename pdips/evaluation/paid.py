@@ -105,14 +105,8 @@ class PaidEvaluation(Mechanism):
             "variation distance of all one-way and two-way margins, both averaged over the sets. What the sets cost is "
             "paid apart and adds to this."
         )
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            n_sets=self.n_sets,
-            law=law,
-            steps=tuple(Step(name=name, sensitivity=sensitivity, price=price, counts=name) for name in MEASURES),
-        )
+        steps = [Step(name=name, sensitivity=sensitivity, price=price, counts=name) for name in MEASURES]
+        return self.planned(schema, steps, law)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Measure the published sets against the table; no set is made."""
@@ -165,10 +159,8 @@ def evaluate_paid(
 
     Parameters
     ----------
-    table : path
-        The confidential table.
-    directory : path
-        The folder of the release.
+    table, directory : path
+        The confidential table, and the folder of the release.
     epsilon : number
         The price of both measures together, in nats.
     ledger : Ledger, optional
@@ -179,11 +171,6 @@ def evaluate_paid(
         For tests: nothing is written then.
     clock : Clock, optional
         Times the steps.
-
-    Returns
-    -------
-    PaidDocument
-        What was written.
 
     Raises
     ------

@@ -106,10 +106,8 @@ def pmse(
 
     Examples
     --------
-    >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
-    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
-    >>> pmse(original, original), pmse(original, original + 2) > 0.1
+    >>> original = pd.DataFrame({"x": range(100)})
+    >>> pmse(original, original), pmse(original, original + 50) > 0.1
     (0.0, True)
     """
     return _Comparison(original, synthetic, interactions, penalty).score(rng)
@@ -155,10 +153,8 @@ def standardised_pmse(
 
     Examples
     --------
-    >>> rng = np.random.default_rng(1)
-    >>> original = pd.DataFrame({"x": rng.standard_normal(500)})
-    >>> original["y"] = 2 * original["x"] + rng.standard_normal(500)
-    >>> standardised_pmse(original, original + 2).ratio > 10
+    >>> original = pd.DataFrame({"x": range(100)})
+    >>> standardised_pmse(original, original + 50).ratio > 10
     True
     """
     chosen = null or ("formula" if penalty is None else "resample")
@@ -295,11 +291,9 @@ def specks(
 
     Parameters
     ----------
-    table : Table
-        The confidential table. Binned numeric columns count as categories of their bins, numeric columns without bins
-        are left out, missing is a level of its own.
-    sets : sequence of DataFrame
-        Synthetic sets of the same schema.
+    table, sets : Table and sequence of DataFrame
+        The confidential table, and synthetic sets of its schema. Binned numeric columns count as categories of their
+        bins, numeric columns without bins are left out, missing is a level of its own.
     classifier : {"logistic", "main-effects", "tree"} or object
         ``"logistic"``: logistic regression on all columns and all their first-order interactions, as in the paper;
         ``"main-effects"``: without interactions; ``"tree"``: scikit-learn's CART of depth at most 20 with at least 20

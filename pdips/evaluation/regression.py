@@ -55,7 +55,7 @@ def fit_logistic(
     numeric: Sequence[str] = (),
     firth: bool = True,
 ) -> Fit:
-    """Fit a logistic regression of a two-level column on others.
+    """Fit a logistic regression of a two-level column on others, with Wald standard errors.
 
     Parameters
     ----------
@@ -75,11 +75,6 @@ def fit_logistic(
     firth : bool
         Whether to apply Firth's correction, which keeps estimates finite under separation. Without it, plain maximum
         likelihood.
-
-    Returns
-    -------
-    Fit
-        Estimates with Wald standard errors.
 
     Raises
     ------
@@ -101,6 +96,23 @@ def fit_logistic(
     >>> fit_logistic(table.frame, "enrolled", ["sex", "age"], schema=schema).names
     ('intercept', 'sex=male', 'age=22-25', 'age=26-29')
     """
+    names, x, y = logistic_design(frame, outcome, predictors, schema=schema, interactions=interactions, numeric=numeric)
+    if len(np.unique(y)) < 2:
+        return _fit_of(names, [], np.zeros(0), np.zeros(0), converged=False)
+    told = independent_columns(x, np.ones(len(y)))
+    return _fit_of(names, told, *_firth_on_groups(x[:, told], y, None, firth=firth))
+
+
+def logistic_design(
+    frame: pd.DataFrame,
+    outcome: str,
+    predictors: Sequence[str],
+    *,
+    schema: Schema,
+    interactions: Sequence[tuple[str, str]] = (),
+    numeric: Sequence[str] = (),
+) -> tuple[tuple[str, ...], FloatArray, IntArray]:
+    """Return the coefficients' names, predictors with an intercept and outcomes of :func:`fit_logistic`."""
     _check_model(schema, outcome, predictors, interactions, numeric)
     absent = [name for name in (outcome, *predictors) if len(frame) and name not in frame.columns]
     if absent:
@@ -122,11 +134,7 @@ def fit_logistic(
         columns |= {f"{i}:{j}": u * v for i, u in terms[a].items() for j, v in terms[b].items()}
     x = np.column_stack(list(columns.values()))
     kept = (y < chosen[outcome].n_values) & ~np.isnan(x).any(axis=1)
-    x, y = x[kept], y[kept]
-    if len(np.unique(y)) < 2:
-        return _fit_of(tuple(columns), [], np.zeros(0), np.zeros(0), converged=False)
-    told = independent_columns(x, np.ones(len(y)))
-    return _fit_of(tuple(columns), told, *_firth_on_groups(x[:, told], y, None, firth=firth))
+    return tuple(columns), x[kept], y[kept]
 
 
 def ci_overlap(lower_o: ArrayLike, upper_o: ArrayLike, lower_s: ArrayLike, upper_s: ArrayLike) -> FloatArray:

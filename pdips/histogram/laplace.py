@@ -57,24 +57,15 @@ class LaplaceSanitizer(Mechanism):
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: one noisy count of all cells for each round."""
         check_domain(schema, self.neighbours)
-        rounds = self.n_sets if self.split == "per-set" else 1
         cells = Step(
             name="noisy counts of all cells",
             counts="each cell",
             sensitivity=self.sensitivity(schema),
-            price=self.per_round(rounds),
+            price=self.per_round(self.rounds),
         )
         check_noise(schema, self.neighbours, [cells.scale])
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=(cells,),
-            repeats=rounds,
-            n_sets=self.n_sets,
-            law=self.description,
-            design=TreeDesign(domain=domain_of(schema), layers=(cells,)),
-        )
+        design = TreeDesign(domain=domain_of(schema), layers=(cells,))
+        return self.planned(schema, [cells], self.description, repeats=self.rounds, design=design)
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return how far one person moves the counts of all cells."""

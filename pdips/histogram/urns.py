@@ -210,16 +210,8 @@ class Urn(Mechanism):
             price=self.per_round(self.n_sets),
             law="distribution",
         )
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=(draw,),
-            repeats=self.n_sets,
-            n_sets=self.n_sets,
-            law=self.description,
-            design=UrnRule(domain=domain_of(schema), epsilon=1 / draw.scale, polya=self.polya, n_draws=self.n_draws),
-        )
+        design = UrnRule(domain=domain_of(schema), epsilon=1 / draw.scale, polya=self.polya, n_draws=self.n_draws)
+        return self.planned(schema, [draw], self.description, repeats=self.n_sets, design=design)
 
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return how many records one person has in a table: each of them may move a draw by the rule's epsilon."""

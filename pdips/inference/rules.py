@@ -227,12 +227,6 @@ def f_test(rule: str, off: FloatArray, between: FloatArray, within: FloatArray, 
     return Wald(statistic=statistic, degrees_of_freedom=(k, below), p_value=p)
 
 
-_ONE_SET = (
-    "one synthetic set can't show how uncertain its estimates are, so no rule fits it: ask for a release of two sets "
-    "or more ({advice}), or combine it by 'raab-nowok-dibben', which knows of no privacy noise: too short an interval"
-)
-
-
 def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     """Say which combining rule fits a release.
 

@@ -225,11 +225,6 @@ class Steps(Mechanism):
         """Return by how many elections, or noisy layers, their budget is divided."""
         return n_items
 
-    @property
-    def rounds(self) -> int:
-        """Number of trees of a release."""
-        return self.n_sets if self.split == "per-set" else 1
-
     def sensitivity(self, schema: Schema) -> Sensitivity:
         """Return how far one person moves the counts of a layer, or of a margin."""
         return Sensitivity.of_counts(schema, self.neighbours)
@@ -280,23 +275,15 @@ class Steps(Mechanism):
                 utility=self.utility or "aic",
                 observed_levels=self.observed_levels,
             )
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=steps,
-            repeats=self.rounds,
-            n_sets=self.n_sets,
-            law=self._law(below, len(elections)),
-            design=TreeDesign(
-                domain=domain,
-                layers=tuple(layers),
-                splitter=splitter,
-                views=views,
-                stop=None if self.stop is None else exact(self.stop, "stop"),
-                groups=GroupElection(domain=domain, step=elections[0]).elect if self.elect == "groups" else None,
-            ),
+        design = TreeDesign(
+            domain=domain,
+            layers=tuple(layers),
+            splitter=splitter,
+            views=views,
+            stop=None if self.stop is None else exact(self.stop, "stop"),
+            groups=GroupElection(domain=domain, step=elections[0]).elect if self.elect == "groups" else None,
         )
+        return self.planned(schema, steps, self._law(below, len(elections)), repeats=self.rounds, design=design)
 
     def _elections(self, schema: Schema, n_split: int, n_layers: int) -> tuple[Step, ...]:
         """Return the election of each layer that splits; none where an order is given."""

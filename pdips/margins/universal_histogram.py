@@ -155,7 +155,6 @@ class UniversalHistogram(Mechanism):
     def plan(self, schema: Schema) -> Plan:
         """Return the plan: noisy counts of each layer, the last one that of all cells."""
         check_domain(schema, self.neighbours)
-        rounds = self.n_sets if self.split == "per-set" else 1
         domain, attribute, n_noised = domain_of(schema), self.ordered(schema), self.depth(schema)[0]
         what = "node" if attribute is None else f"interval of {attribute}"
         names = [(f"layer {number}", f"each {what} in layer {number}") for number in range(1, n_noised)]
@@ -164,7 +163,7 @@ class UniversalHistogram(Mechanism):
                 name=f"noisy counts of {name}",
                 counts=counts,
                 sensitivity=self.sensitivity(schema),
-                price=self.per_round(rounds) / self.paid(schema),
+                price=self.per_round(self.rounds) / self.paid(schema),
             )
             for name, counts in [*names, ("all cells", "each cell")]
         )
@@ -174,20 +173,12 @@ class UniversalHistogram(Mechanism):
             column, fan_out = domain.names.index(attribute), self.interval_fan_out(schema)
             design = IntervalTree(domain=domain, column=column, fan_out=fan_out, steps=steps)
         shape = "of columns in random order" if attribute is None else f"of intervals of {attribute}"
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=steps,
-            repeats=rounds,
-            n_sets=self.n_sets,
-            law=(
-                f"Counts on a tree {shape}, whose shape depends on the schema and on coins only: every count of every "
-                "layer that is not public has exact discrete Laplace noise added, each layer paid for; the counts were "
-                "then made consistent, which costs nothing."
-            ),
-            design=design,
+        law = (
+            f"Counts on a tree {shape}, whose shape depends on the schema and on coins only: every count of every "
+            "layer that is not public has exact discrete Laplace noise added, each layer paid for; the counts were "
+            "then made consistent, which costs nothing."
         )
+        return self.planned(schema, steps, law, repeats=self.rounds, design=design)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Count the tree, make its counts consistent, and draw records."""

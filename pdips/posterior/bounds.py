@@ -15,6 +15,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.convergence import RHAT
 from pdips.errors import InputError
 from pdips.posterior.columns import Values
 from pdips.posterior.finished_model import MOST_AT_ONCE, Draws, draws_by_name, slices, stream
@@ -137,7 +138,7 @@ class Bounds:
 
     def certifies(self) -> str:
         """Say in words what the bound certifies and what it doesn't."""
-        mixed, limited = bool(self.rhat < 1.01), self.limit is not None
+        mixed, limited = bool(self.rhat < RHAT), self.limit is not None
         parts = [
             "The bound is the largest |alpha_i (log p(x_i | theta_s) - c_i)| found over all records i and all draws s "
             "of this posterior."

@@ -12,18 +12,12 @@ from numpy.typing import NDArray
 from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV
-from pymc.logprob.abstract import _logprob
-from pytensor.compile.sharedvalue import SharedVariable
+from pytensor.compile.mode import get_mode
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.rewriting.utils import rewrite_graph
 from pytensor.graph.traversal import ancestors, toposort
-from pytensor.tensor.basic import Alloc, AllocEmpty
-from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.extra_ops import Repeat
-from pytensor.tensor.random.type import RandomType
-from pytensor.tensor.shape import Reshape, Shape, Shape_i, SpecifyShape
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
@@ -32,10 +26,12 @@ from pdips.posterior.columns import SUFFIX, stand_ins
 from pdips.posterior.record_likelihood import ONE_EACH, SIMPLER, alone, inputs_of, over_records, terms_and_prior
 
 Table = dict[str, NDArray[Any]]
-Pair = tuple[Any, Any]
 Terms = Callable[[Mapping[str, Any], Table], tuple[FloatArray, float]]
 
 TOLERANCE = 1e-8
+
+UNMERGED = get_mode("FAST_COMPILE").excluding("local_add_canonizer")
+"""Without joining sums of sums to one: numpy adds 32 numbers at once at most."""
 
 SIZES = (2, 3, 25)
 """Numbers of stand-ins at which a model of many records is compared with the model of one."""
@@ -49,20 +45,6 @@ MOST_LEVELS = 12
 WIDE = "give it a distribution that integrates to 1, as wide as need be, such as pm.Normal or pm.HalfNormal"
 OWN = "write it as pm.CustomDist(..., dist=...), or as one of PyMC's distributions, truncated by pm.Truncated or mixed"
 INTRINSIC = "take pm.CAR with alpha below 1, or pm.ZeroSumNormal"
-
-SHAPED = (Alloc, Repeat, Reshape, SpecifyShape)
-"""Operations whose first input has values, and whose others say how long the result is."""
-
-OTHER_RECORDS = (
-    "{name} of the model changes with the records that it is built on, and these are stand-ins: it is built before a "
-    "record is read, so numbers from get_value() or eval() are no record's. Use data[...] in the formula itself, and "
-    "public numbers, such as schema.columns[...].lower"
-)
-OTHER_NUMBER = (
-    "{name} of the model changes with the number of stand-ins that it is built on, which is not that of the records. "
-    "data.n_records is for shapes only (shape=, pt.zeros); use public constants, and none that tells the place of a "
-    "record in the table, as np.arange(data.n_records) does"
-)
 
 
 class Tried:
@@ -110,7 +92,7 @@ def check_gradient(name: str, model: pm.Model, points: Iterable[Mapping[str, Any
     free = [model.values_to_rvs[value] for value in model.value_vars if value.dtype.startswith("float")]
     with on_stand_ins("the gradient of the log density"), np.errstate(all="ignore"):
         graphs = [model.logp(), model.dlogp(free)] if free else [model.logp()]
-        found = model.compile_fn(graphs, inputs=model.value_vars, mode="FAST_COMPILE", on_unused_input="ignore")
+        found = model.compile_fn(graphs, inputs=model.value_vars, mode=UNMERGED, on_unused_input="ignore")
         finite = any(all(np.isfinite(each).all() for each in found(point)) for point in points)
     if not finite:
         raise InputError(
@@ -188,7 +170,7 @@ def terms_of(model: pm.Model, names: Collection[str], *, single: bool) -> Terms:
     """
     columns = inputs_of(model, names)
     many = {name: shared.type.clone(shape=(None,))(name=name) for name, shared in columns.items()}
-    with on_stand_ins("the log-likelihood"):
+    with on_stand_ins("the log-likelihood"), np.errstate(all="ignore"):
         graph, prior = terms_and_prior(model)
         if single:
             term, record = alone(graph, columns)
@@ -215,11 +197,13 @@ def check_company(
 
     The library samples the model of one record, repeated; where the analyst's model of many differs from it, something
     else than what was written would run. Both are compared on made-up tables of several lengths, among them extreme
-    ones: all records equal, one different, each level absent once, columns at their bounds.
+    ones: all records equal, one different, each level absent once, columns at their bounds. The model of many is built
+    on others than these, so that it can't hold numbers of the records that it is built on.
     """
     single = terms_of(model, schema.columns, single=True)
-    for n in SIZES:
-        built = build(stand_ins(schema, n))
+    ends = [stand_ins(schema, SIZES[-1], end=end) for end in (0, 1)]
+    for made in [*(stand_ins(schema, n) for n in SIZES), *ends]:
+        built, n = build(made), len(next(iter(made.values())))
         many = terms_of(built, schema.columns, single=False)
         if [value.name for value in built.value_vars] != [value.name for value in model.value_vars]:
             raise InputError("the model's parameters depend on how many records there are, or on their values")
@@ -240,7 +224,8 @@ def _compare(single: Terms, many: Terms, point: Mapping[str, Any], tables: Seque
         if found.shape != expected.shape:
             raise InputError(ONE_EACH)
         known = np.isfinite(expected)
-        if not np.allclose(expected[known], found[known], rtol=TOLERANCE, atol=TOLERANCE):
+        same = np.allclose(expected[known], found[known], rtol=TOLERANCE, atol=TOLERANCE)
+        if not same or np.isfinite(found[~known]).any():
             raise InputError(_why(many, point, table))
 
 
@@ -265,9 +250,10 @@ def _why(many: Terms, point: Mapping[str, Any], table: Table) -> str:
             "knowledge and make them constants"
         )
     return (
-        "the log-likelihood of a record depends on how many records there are or on its place among them, or the model "
-        "holds numbers of several records as constants (get_value(), eval(), a pm.Data of its own); read columns as "
-        "data[name] only"
+        "the log-likelihood of a record depends on how many records there are or on its place among them "
+        "(data.n_records is for shapes only), or the model holds numbers of several records as constants (get_value(), "
+        "eval(), a pm.Data of its own). It is built before a record is read, so these are of stand-ins: read columns "
+        "as data[name] only, and standardise them by public numbers, such as schema.columns[name].lower"
     )
 
 
@@ -292,124 +278,3 @@ def extreme_tables(schema: Schema, n: int) -> Iterator[Table]:
             levels = schema.columns[name].n_levels
             for level in range(min(levels, MOST_LEVELS) if levels > 1 else 0):
                 yield {**ordinary, name: np.where(ordinary[name] == level, (level + 1) % levels, ordinary[name])}
-
-
-def check_same(model: pm.Model, other: pm.Model, schema: Schema, said: str) -> None:
-    """Refuse a model that is another one when it is built on another stand-in table.
-
-    Shapes may differ, and arrays that repeat the same numbers along an axis may differ in its length.
-    """
-    if list(model.named_vars) != list(other.named_vars):
-        differing = set(model.named_vars) ^ set(other.named_vars)
-        raise InputError(said.format(name=repr(min(differing)) if differing else "the order of variables"))
-    known = {one: other.named_vars[name] for name, one in model.named_vars.items()}
-    read = {model.named_vars[name + SUFFIX] for name in schema.columns if name + SUFFIX in model.named_vars}
-    for name, one in model.named_vars.items():
-        if one in read:
-            continue
-        again = known.pop(one)
-        pairs = [(one, again), *_densities(one, again, name)]
-        if one in model.observed_RVs and again in other.observed_RVs:
-            pairs.append((model.rvs_to_values[one], other.rvs_to_values[again]))
-        if not all(_same(*pair, known) for pair in pairs):
-            raise InputError(said.format(name=repr(name)))
-        known[one] = again
-
-
-def _densities(one: Any, other: Any, name: str) -> list[Pair]:
-    """Return the log densities that a distribution of the analyst's own gives, of the same value."""
-    op = one.owner.op if one.owner else None
-    if not isinstance(op, CustomDistRV) and not (isinstance(op, CustomSymbolicDistRV) and not op.inline_logprob):
-        return []
-    value = one.type()
-    try:
-        return [(_logprob(op, (value,), *one.owner.inputs), _logprob(other.owner.op, (value,), *other.owner.inputs))]
-    except Exception as error:  # noqa: BLE001 - the analyst's own code, which has seen stand-ins only
-        raise InputError(f"the log density of {name!r} failed: {type(error).__name__}: {error}") from None
-
-
-def _same(one: Any, other: Any, known: dict[Any, Any]) -> bool:
-    """Whether two graphs are the same down to the model's variables, but for shapes."""
-    pending, seen = [(one, other)], dict(known)
-    while pending:
-        one, other = pending.pop()
-        if one in seen:
-            if seen[one] is not other:
-                return False
-            continue
-        seen[one] = other
-        if isinstance(one.type, RandomType):
-            continue
-        if one.owner is None or other.owner is None:
-            if one.owner is not other.owner or not _same_leaf(one, other):
-                return False
-        elif one.owner.outputs.index(one) != other.owner.outputs.index(other) or not _same_op(
-            one.owner.op, other.owner.op
-        ):
-            return False
-        else:
-            graphs, placeholders = _inner_graphs(one.owner.op, other.owner.op)
-            pending += [*_inputs(one.owner, other.owner), *graphs]
-            seen |= placeholders
-    return True
-
-
-def _same_leaf(one: Any, other: Any) -> bool:
-    if isinstance(one, Constant) and isinstance(other, Constant):
-        return _same_numbers(one.data, other.data)
-    if isinstance(one, SharedVariable) and isinstance(other, SharedVariable):
-        return _same_numbers(one.get_value(), other.get_value())
-    return one is other
-
-
-def _same_numbers(one: Any, other: Any) -> bool:
-    """Whether two constants are equal; along axes on which they differ in length each must repeat one value."""
-    try:
-        arrays = [np.asarray(one), np.asarray(other)]
-        if arrays[0].ndim != arrays[1].ndim:
-            return False
-        for axis, (n, m) in enumerate(zip(arrays[0].shape, arrays[1].shape, strict=True)):
-            if n != m:
-                firsts = [each.take([0], axis=axis) if each.shape[axis] else each for each in arrays]
-                if not all(np.array_equal(np.broadcast_to(f, v.shape), v) for f, v in zip(firsts, arrays, strict=True)):
-                    return False
-                arrays = firsts
-        floats = all(each.dtype.kind == "f" for each in arrays)
-        return np.array_equal(arrays[0], arrays[1], equal_nan=floats)
-    except (TypeError, ValueError):
-        return False
-
-
-def _same_op(one: Any, other: Any) -> bool:
-    """Whether two operations do the same; functions inside them are looked at elsewhere, if at all."""
-    if one == other:
-        return True
-    if type(one).__name__ != type(other).__name__:
-        return False
-    if isinstance(one, Blockwise):
-        return _same_op(one.core_op, other.core_op)
-    if isinstance(one, HasInnerGraph):
-        return len(one.inner_inputs) == len(other.inner_inputs) and len(one.inner_outputs) == len(other.inner_outputs)
-    return isinstance(one, CustomDistRV) or not getattr(one, "__props__", ())
-
-
-def _inputs(one: Any, other: Any) -> Iterator[Pair]:
-    """Yield the inputs of two nodes that hold values, side by side."""
-    if isinstance(one.op, (Shape, Shape_i, AllocEmpty)):
-        return
-    if len(one.inputs) != len(other.inputs):
-        yield one.out, None
-        return
-    size = one.op.size_param(one) if hasattr(one.op, "size_param") else None
-    for place, pair in enumerate(zip(one.inputs, other.inputs, strict=True)):
-        if pair[0] is not size and not (place and isinstance(one.op, SHAPED)):
-            yield pair
-
-
-def _inner_graphs(one: Any, other: Any) -> tuple[list[Pair], dict[Any, Any]]:
-    """Return the graphs inside two operations, side by side, and their inputs; none where these are equal."""
-    one, other = getattr(one, "core_op", one), getattr(other, "core_op", other)
-    if one == other or not isinstance(one, HasInnerGraph):
-        return [], {}
-    outputs = list(zip(one.inner_outputs, other.inner_outputs, strict=True))
-    return outputs, dict(zip(one.inner_inputs, other.inner_inputs, strict=True))

@@ -293,54 +293,59 @@ class GridFit:
         self.values, self.counts = distinct(values, None)
         self._mode = None if len(self.counts) > COMPILED else "FAST_COMPILE"
 
-    def largest(self, weights: FloatArray | None) -> FloatArray:
+    def largest(self, weights: FloatArray | None, window: float = np.inf) -> FloatArray:
         """Fit with some weights, and return the largest absolute log-likelihood of each row over draws."""
-        self.fit(weights)
+        self.fit(weights, window)
         points = split(self._space.model, self._flat(self._n_draws))
         return largest(self._space.likelihood.blocks(self.values, points, self._mode))
 
-    def fit(self, weights: FloatArray | None) -> None:
-        """Fit with some weights, one a row; without, all are 1."""
-        counted: FloatArray = np.asarray(self.counts * (1.0 if weights is None else weights), dtype=np.float64)
+    def fit(self, weights: FloatArray | None, window: float = np.inf) -> None:
+        """Fit with some weights, one a row, or with 1; weighted log-likelihoods are kept within the window, nats."""
+        alpha = np.ones(len(self.counts)) if weights is None else weights
+        self._window = window
         low, high = np.asarray(np.quantile(self._space.prior, [0.001, 0.999], axis=0), dtype=np.float64)
-        place = zoom(lambda flat: self._log_density(flat, counted), low, high)
+        place = zoom(lambda flat: self._log_density(flat, alpha), low, high)
         for reach in REACHES:
-            self._grid = Grid(self._space.likelihood, Anchor(place, self._axes(place, counted, high - low), reach))
+            self._grid = Grid(self._space.likelihood, Anchor(place, self._axes(place, alpha, high - low), reach))
             self._index = self._grid.indices()
-            log = self._log_density(self._grid.at(self._index), counted, self._grid.log_weights(self._index))
+            log = self._log_density(self._grid.at(self._index), alpha, self._grid.log_weights(self._index))
             self._probabilities = np.exp(log - log.max())
             self._probabilities /= self._probabilities.sum()
             self.edge = float(self._probabilities[self._grid.outermost(self._index)].sum())
             if self.edge < NEGLIGIBLE:
                 break
 
-    def _log_density(self, flat: FloatArray, counted: FloatArray, base: FloatArray | None = None) -> FloatArray:
+    def _log_density(self, flat: FloatArray, weights: FloatArray, base: FloatArray | None = None) -> FloatArray:
         """Return ``base`` (by default the log prior) plus the weighted log-likelihood, shape (points,)."""
-        points, likelihood, kept = split(self._space.model, flat), self._space.likelihood, counted > 0
+        points, likelihood, kept = split(self._space.model, flat), self._space.likelihood, weights > 0
         found = np.array(likelihood.log_prior(points) if base is None else base)
         rows = {name: column[kept] for name, column in self.values.items()}
+        alpha, counts, window = weights[kept], self.counts[kept], self._window
         with np.errstate(all="ignore"):
             for some, terms in likelihood.blocks(rows, points, self._mode) if kept.any() else ():
-                found[some] += terms @ counted[kept]
+                if np.isinf(window):
+                    found[some] += terms @ (alpha * counts)
+                else:  # no number, or none that is finite, counts as impossible
+                    found[some] += np.clip(np.nan_to_num(alpha * terms, nan=-np.inf), -window, window) @ counts
         return np.where(np.isfinite(found), found, -np.inf)
 
-    def _axes(self, place: FloatArray, counted: FloatArray, span: FloatArray) -> FloatArray:
+    def _axes(self, place: FloatArray, weights: FloatArray, span: FloatArray) -> FloatArray:
         """Return axes about one standard deviation long, by the curvature where the density has fallen by a nat."""
         units = np.eye(len(place))
-        steps = np.diag(span * [self._scale(place, move, counted) for move in np.diag(span)])
+        steps = np.diag(span * [self._scale(place, move, weights) for move in np.diag(span)])
         pairs = [(i * a + j * b) @ steps for a in units for b in units for i in (1, -1) for j in (1, -1)]
-        near = self._log_density(place + np.array(pairs), counted).reshape(len(place), len(place), 4)
+        near = self._log_density(place + np.array(pairs), weights).reshape(len(place), len(place), 4)
         curvature = -near @ [0.25, -0.25, -0.25, 0.25]
         if not np.isfinite(curvature).all():
             return steps
         values, vectors = np.linalg.eigh(curvature)
         return steps if values.min() < FLAT else steps @ vectors / np.sqrt(values)
 
-    def _scale(self, place: FloatArray, move: FloatArray, counted: FloatArray) -> float:
+    def _scale(self, place: FloatArray, move: FloatArray, weights: FloatArray) -> float:
         """Return the largest of 1, 1/2, 1/4, ... by which one may go in a direction, both ways, and fall by a nat."""
         shares = 0.5 ** np.arange(60)
         tried = np.concatenate([place[None], place + shares[:, None] * move, place - shares[:, None] * move])
-        top, *fallen = np.split(self._log_density(tried, counted), [1, 1 + len(shares)])
+        top, *fallen = np.split(self._log_density(tried, weights), [1, 1 + len(shares)])
         return float(shares[np.argmax(top - np.minimum(*fallen) < 1)])
 
     def _flat(self, n: int) -> FloatArray:

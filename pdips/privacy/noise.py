@@ -12,7 +12,7 @@ from decimal import Context, Decimal
 from fractions import Fraction
 from functools import cache, lru_cache, partial
 from itertools import accumulate
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -336,26 +336,37 @@ def _steps_below_best(scores: IntArray, unit: Fraction) -> tuple[IntArray, BoolA
     return np.minimum(below, min(math.ceil(FLOOR_NATS / unit), 2**62)), available
 
 
+class _Enclosure:
+    """Cumulative probabilities of candidates between rationals, from ever tighter bounds of each one's weight."""
+
+    def __init__(self, candidates: IntArray, weights: Callable[[int], list[tuple[Any, Any]]]) -> None:
+        self.candidates = candidates
+        self._sums = cache(lambda digits: [list(accumulate(side)) for side in zip(*weights(digits), strict=True)])
+
+    def bounds(self, k: int, digits: int) -> tuple[Fraction, Fraction]:
+        """Enclose the cumulative probability of the k-th candidate."""
+        low, high = self._sums(digits)
+        return Fraction(low[k], low[k] + high[-1] - high[k]), Fraction(high[k], high[k] + low[-1] - low[k])
+
+    def find(self, uniform: _LazyUniform) -> int:
+        """Return the first candidate whose cumulative probability is above the uniform number, by bisection."""
+        first, last = 0, len(self.candidates) - 1
+        while first < last:
+            middle = (first + last) // 2
+            first, last = (first, middle) if uniform.below(partial(self.bounds, middle)) else (middle + 1, last)
+        return int(self.candidates[first])
+
+
 def _choose_exactly(below: IntArray, available: BoolArray, unit: Fraction, uniform: _LazyUniform) -> int:
-    """Find the first candidate whose cumulative probability is above the uniform number, by bisection."""
+    """Choose a candidate by the uniform number."""
     candidates = np.flatnonzero(available)
     steps = [int(below[c]) for c in candidates]
 
-    @cache
-    def sums(digits: int) -> tuple[list[Fraction], list[Fraction]]:
+    def weights(digits: int) -> list[tuple[Fraction, Fraction]]:
         enclosed = {step: _exp_bounds(unit * step, digits) for step in set(steps)}
-        low, high = (accumulate(enclosed[step][side] for step in steps) for side in (0, 1))
-        return list(low), list(high)
+        return [enclosed[step] for step in steps]
 
-    def cumulative(k: int, digits: int) -> tuple[Fraction, Fraction]:
-        low, high = sums(digits)
-        return low[k] / (low[k] + high[-1] - high[k]), high[k] / (high[k] + low[-1] - low[k])
-
-    first, last = 0, len(candidates) - 1
-    while first < last:
-        middle = (first + last) // 2
-        first, last = (first, middle) if uniform.below(partial(cumulative, middle)) else (middle + 1, last)
-    return int(candidates[first])
+    return _Enclosure(candidates, weights).find(uniform)
 
 
 def quantise(values: FloatArray, step: Fraction) -> IntArray:

@@ -198,15 +198,7 @@ class ColumnSynthesis(Mechanism):
         if columns.numeric:
             parts.append(f"numbers from {self.numbers_from}")
         law = f"Column by column: {'; '.join(parts)}. All synthetic records are drawn from these released numbers."
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=tuple(steps),
-            n_sets=self.n_sets,
-            law=law + (PANEL if self.panel else ""),
-            design=columns,
-        )
+        return self.planned(schema, steps, law + (PANEL if self.panel else ""), design=columns)
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables too large for gradients of 64 bits, or at odds with their public years, before anything is

@@ -6,15 +6,14 @@ never cancel, so each operation costs a relative error of at most ``2 * ROUNDING
 """
 
 from fractions import Fraction
-from functools import cache, lru_cache
-from itertools import accumulate
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
 from pdips.arrays import BoolArray, FloatArray, IntArray
 from pdips.errors import InputError
-from pdips.privacy.noise import FILTER, WORD_BITS, RandomBits, _exp_bounds, _LazyUniform
+from pdips.privacy.noise import FILTER, WORD_BITS, RandomBits, _Enclosure, _exp_bounds, _LazyUniform
 
 ROUNDING = Fraction(1, 2**53)
 LOWEST = -(2**60)
@@ -141,40 +140,23 @@ def choose(weights: Wide, n: int, bits: RandomBits) -> IntArray:
     padded = np.concatenate([[-1.0], cumulative])
     unsure = (np.abs(cumulative[chosen] - uniform) < FILTER) | (np.abs(padded[chosen] - uniform) < FILTER)
     if unsure.any():
-        enclose = _Enclosure(weights)
+        exactly = enclosure(weights)
         for i in np.flatnonzero(unsure):
-            chosen[i] = enclose.find(_LazyUniform(int(words[i]), WORD_BITS, bits))
+            chosen[i] = exactly.find(_LazyUniform(int(words[i]), WORD_BITS, bits))
     return np.asarray(chosen, dtype=np.int64)
 
 
-class _Enclosure:
-    """Cumulative probabilities between rationals: weights are cut off after ever more bits below the largest."""
+def enclosure(weights: Wide) -> _Enclosure:
+    """Return cumulative probabilities between rationals: weights are cut off after ever more bits below the largest."""
+    candidates = np.flatnonzero(weights.mantissa > 0)
+    heads = [int(m) for m in np.ldexp(weights.mantissa[candidates], 53)]
+    exponents = weights.exponent[candidates]
+    below = [int(e) for e in exponents.max() - exponents]
 
-    def __init__(self, weights: Wide) -> None:
-        self.candidates = np.flatnonzero(weights.mantissa > 0)
-        self.heads = [int(m) for m in np.ldexp(weights.mantissa[self.candidates], 53)]
-        exponents = weights.exponent[self.candidates]
-        self.below = [int(e) for e in exponents.max() - exponents]
-        self.sums = cache(self._sums)
+    def cut(digits: int) -> list[tuple[int, int]]:
+        """Return bounds of the weights, in units of 2^-(4 digits) of the largest."""
+        shifts = [4 * digits - each for each in below]
+        low = [m << shift if shift >= 0 else m >> min(-shift, 64) for m, shift in zip(heads, shifts, strict=True)]
+        return [(least, least + (shift < 0)) for least, shift in zip(low, shifts, strict=True)]
 
-    def _sums(self, digits: int) -> tuple[list[int], list[int]]:
-        """Return lower and upper bounds of the cumulative weights, in units of 2^-(4 digits) of the largest."""
-        low, high = [], []
-        for head, below in zip(self.heads, self.below, strict=True):
-            shift = 4 * digits - below
-            low.append(head << shift if shift >= 0 else head >> min(-shift, 64))
-            high.append(low[-1] + (shift < 0))
-        return list(accumulate(low)), list(accumulate(high))
-
-    def bounds(self, k: int, digits: int) -> tuple[Fraction, Fraction]:
-        low, high = self.sums(digits)
-        return Fraction(low[k], low[k] + high[-1] - high[k]), Fraction(high[k], high[k] + low[-1] - low[k])
-
-    def find(self, uniform: _LazyUniform) -> int:
-        """Return the first candidate whose cumulative probability is above the uniform number, by bisection."""
-        first, last = 0, len(self.candidates) - 1
-        while first < last:
-            middle = (first + last) // 2
-            below = uniform.below(lambda digits, k=middle: self.bounds(k, digits))  # type: ignore[misc]
-            first, last = (first, middle) if below else (middle + 1, last)
-        return int(self.candidates[first])
+    return _Enclosure(candidates, cut)

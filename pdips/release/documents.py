@@ -222,7 +222,10 @@ class AccountState(BaseModel):
 
 
 class FullTable(BaseModel):
-    """L1 distances of the full cross-tabulation."""
+    """L1 distances of the full cross-tabulation: sums over all cells of abs(share - share), 0 equal, 2 disjoint.
+
+    ``reference`` is what as many records score that are drawn with replacement from the table.
+    """
 
     by_set: list[Finite]
     mean: FiniteOrNone
@@ -230,7 +233,10 @@ class FullTable(BaseModel):
 
 
 class Margin(BaseModel):
-    """Shares of the levels of one column, in the table and averaged over the synthetic sets."""
+    """Shares of the levels of one column, in the table and averaged over the synthetic sets.
+
+    ``distance`` is their total variation distance, ``reference`` what a resample as large as a set has on average.
+    """
 
     column: str
     label: str
@@ -262,7 +268,7 @@ class Margin(BaseModel):
 
 
 class TwoWay(BaseModel):
-    """Total variation distances of all pairs of columns."""
+    """Total variation distances of all pairs of columns, averaged over the sets, and those of a resample."""
 
     columns: list[str]
     distance: list[list[FiniteOrNone]]
@@ -291,7 +297,11 @@ class TwoWay(BaseModel):
 
 
 class Moments(BaseModel):
-    """Mean and standard deviation of a numeric column: see :func:`pdips.evaluation.margins.moments`."""
+    """Mean and standard deviation of a numeric column: see :func:`pdips.evaluation.margins.moments`.
+
+    ``shift`` is in standard deviations of the table (of an even spread between the bounds where that is 0), ``ratio``
+    that of the sets over that of the table; their errors are standard errors for a resample as large as a set.
+    """
 
     column: str
     mean: Finite
@@ -447,6 +457,26 @@ def home_of(directory: Path) -> Path | None:
     """Return where a release folder has its sets, ``public`` or ``confidential``; None if it holds no release."""
     places = (directory / "public", directory / "confidential")
     return next((place for place in places if (place / PrivacyDocument.file).is_file()), None)
+
+
+def release_home(directory: str | Path) -> Path:
+    """Return where a release folder has its sets, or refuse a folder without a release."""
+    home = home_of(Path(directory))
+    if home is None:
+        raise InputError(
+            f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
+            "`pdips synthesize --out` made"
+        )
+    return home
+
+
+def json_target(path: str | Path) -> Path:
+    """Return the path that ``--json`` names, or refuse one that can't be written: said before minutes of work."""
+    if not Path(path).absolute().parent.is_dir():
+        raise InputError(f"--json names a folder that doesn't exist: {Path(path).parent}")
+    if Path(path).is_dir():
+        raise InputError(f"--json must name a file, and {path} is a folder")
+    return Path(path)
 
 
 def mean(values: Iterable[float | None]) -> float | None:

@@ -142,6 +142,11 @@ def detection_bound(epsilon: float, delta: float, false_positives: float) -> flo
     Power is at most min(e^epsilon alpha + delta, 1 - e^-epsilon (1 - delta - alpha)), and at most 1: both halves of
     the definition, for the event "the test rejects" and for its complement (Kairouz, Oh and Viswanath 2015, theorem
     2.1).
+
+    Examples
+    --------
+    >>> round(detection_bound(1, 0, 0.1), 3)
+    0.272
     """
     direct = odds_factor(epsilon) * false_positives + delta if false_positives else delta
     complement = 1 - math.exp(-epsilon) * (1 - delta - false_positives)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError, RefusedError
 from pdips.evaluation.document import EvaluationDocument
-from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of
+from pdips.release.documents import PaidDocument, PrivacyDocument, RunDocument, home_of, release_home
 from pdips.report import card, checklist, diagnostics, formats, price, utility
 from pdips.report.verdict import Verdict
 
@@ -38,12 +38,7 @@ def rewrite(directory: Path, tell: Tell | None = None) -> list[Path]:
     A folder with nothing but ``public``, as users outside have it, gets the card only; one of a release that may not be
     published, the report only. Nothing is written unless all pages can be. ``tell`` is that of :func:`write_report`.
     """
-    public, confidential, home = directory / "public", directory / "confidential", home_of(directory)
-    if home is None:
-        raise InputError(
-            f"{directory} is no folder of a pdips release: it has no public/privacy.json; name the folder that "
-            "`pdips synthesize --out` made"
-        )
+    public, confidential, home = directory / "public", directory / "confidential", release_home(directory)
     release, pages = PrivacyDocument.read(home), {}
     if home == public:
         pages[public / "card.html"] = _card(public, release)

@@ -181,7 +181,9 @@ def _given_variances(
     loads: FloatArray, sums: FloatArray, variance: FloatArray, flat: FloatArray, rng: np.random.Generator
 ) -> FloatArray:
     """Draw b, shape (chains, p), given noisy sums with normal noise and independent normal priors."""
-    precision = np.einsum("kp,mk,kq->mpq", loads, 1 / variance, loads, optimize=True) + np.diag(1 / flat)
+    n_loads, p = loads.shape
+    products = (loads[:, :, None] * loads[:, None]).reshape(n_loads, p * p)
+    precision = (1 / variance @ products).reshape(-1, p, p) + np.diag(1 / flat)
     root = np.linalg.cholesky(np.linalg.inv(precision))
     inward = np.einsum("mqp,mq->mp", root, (sums / variance) @ loads)
     return np.asarray(np.einsum("mpq,mq->mp", root, inward + rng.standard_normal(inward.shape)))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, get_args
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -117,41 +117,6 @@ def _steps_of(table: Table, name: str) -> IntArray:
 
 MOST_CELLS = 2**22
 EXACT_DOUBLE = 2**53
-
-
-class Statistic(Protocol):
-    """A bounded statistic: what it counts or sums, and how far one record can move it.
-
-    Sensitivities are in the whole units in which ``measure`` counts, and attained.
-    """
-
-    def shape(self, schema: Schema) -> tuple[int, ...]:
-        """Return the shape of what is measured."""
-        ...
-
-    def check(self, schema: Schema) -> None:
-        """Refuse a schema that the statistic can't be taken of, before anything is spent."""
-        ...
-
-    def sensitivity(self, schema: Schema, neighbours: Neighbours) -> Sensitivity:
-        """Return how far one person can move it, in whole units; 0 for what is public."""
-        ...
-
-    def unit(self, schema: Schema) -> float:
-        """Return what one whole unit is of the model's unit."""
-        ...
-
-    def measure(self, table: Table) -> IntArray:
-        """Return the exact statistic of a confidential table in whole units."""
-        ...
-
-    def labels(self, schema: Schema) -> pd.DataFrame:
-        """Return what each entry is of, one row an entry, in the order of ``measure(...).ravel()``."""
-        ...
-
-    def spread(self, schema: Schema) -> FloatArray:
-        """Return the variance of each entry for one record spread evenly over what the schema allows, model's units."""
-        ...
 
 
 def measured_once(statistic: "Statistic", table: Table) -> IntArray:
@@ -409,7 +374,10 @@ class Scatter:
         return np.array([4 / 45])
 
 
-SHIPPED: tuple[type, ...] = (Counts, Sums, Products, Scatter, Logistic)
+Statistic = Counts | Sums | Products | Scatter | Logistic
+"""What can be asked of a table: for each of these the sensitivity, in the whole units of ``measure``, is proved."""
+
+SHIPPED: tuple[type, ...] = get_args(Statistic)
 
 SEVERAL = {(Counts, "by"), (Sums, "by"), (Products, "by"), (Products, "of"), (Logistic, "predictors")}
 """Fields that hold several names of columns; the others hold one, ``kappa`` a number."""

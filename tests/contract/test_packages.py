@@ -1,6 +1,7 @@
 """What the two distributions ship and declare: no study in the library's wheel, and every import a dependency."""
 
 import ast
+import importlib.metadata
 import re
 import subprocess
 import sys
@@ -73,6 +74,6 @@ def test_published_forms_are_found_by_entry_point(monkeypatch):
         assert "published" not in registry.find(name).variants
     with pytest.raises(InputError, match="must be"):
         registry.variant_class("kng-residual", "published")
-    monkeypatch.setattr(registry, "entry_points", lambda group: ())
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: ())
     with pytest.raises(InputError, match=r"a package of their own.*pip install \./papers"):
         registry.published("steps")

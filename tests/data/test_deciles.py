@@ -29,8 +29,8 @@ def test_columns_without_bins_are_cut_into_tenths_and_the_others_stay():
     assert table.schema.columns["age"].n_values < 11  # whole numbers, each edge once
     assert table.schema.columns["size"] == schema.columns["size"]
     found = compare(table, [frame, frame.assign(pay=0.0)])
-    assert found["one_way"][0]["distance"] == pytest.approx(0.45)  # none, and 9 of 10 records apart
-    assert found["two_way"]["columns"] == ["pay", "age", "sex", "size"]
+    assert found.one_way[0].distance == pytest.approx(0.45)  # none, and 9 of 10 records apart
+    assert found.two_way.columns == ["pay", "age", "sex", "size"]
 
 
 def test_a_table_of_one_value_has_a_bin():

@@ -379,14 +379,14 @@ def test_large_and_counted_compare_as_whole_ones_do(monkeypatch, tmp_path):
     small, large, table = large_and_small(monkeypatch, tmp_path)
     whole = Table.read(tmp_path / "t.csv", ZONED, counted=False)
     a, b = compare(whole, [small]), compare(table, [large])
-    assert a["l1"]["mean"] == pytest.approx(b["l1"]["mean"], rel=1e-12)
-    assert a["two_way"]["distance"] == [pytest.approx(row, rel=1e-9, abs=1e-12) for row in b["two_way"]["distance"]]
-    for ours, theirs in zip(a["one_way"], b["one_way"], strict=True):
-        assert ours["table"] == pytest.approx(theirs["table"])
-        assert ours["synthetic"] == pytest.approx(theirs["synthetic"])
+    assert a.l1.mean == pytest.approx(b.l1.mean, rel=1e-12)
+    assert a.two_way.distance == [pytest.approx(row, rel=1e-9, abs=1e-12) for row in b.two_way.distance]
+    for ours, theirs in zip(a.one_way, b.one_way, strict=True):
+        assert ours.table == pytest.approx(theirs.table)
+        assert ours.synthetic == pytest.approx(theirs.synthetic)
     # the reference is one resample of 400: its L1 has mean 0.48 and standard deviation below 0.05; twin: unweighed
-    assert 0.2 < b["l1"]["reference"] < 0.8
-    assert abs(a["l1"]["reference"] - b["l1"]["reference"]) < 0.3
+    assert 0.2 < b.l1.reference < 0.8
+    assert abs(a.l1.reference - b.l1.reference) < 0.3
 
 
 def test_a_file_in_which_text_is_stored_otherwise(tmp_path):

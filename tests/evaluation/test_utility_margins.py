@@ -30,9 +30,9 @@ def test_k_way_is_pandas(k):
     }
     assert list(found["by_margin"]) == list(wanted)
     report = compare(table, others, np.random.default_rng(0))
-    assert l1(table, others)["by_set"] == report["l1"]["by_set"]
+    assert l1(table, others)["by_set"] == report.l1.by_set
     if k == 2:
-        assert found["by_margin"]["a", "c"] == pytest.approx(report["two_way"]["distance"][0][2])
+        assert found["by_margin"]["a", "c"] == pytest.approx(report.two_way.distance[0][2])
     np.testing.assert_allclose(list(found["by_margin"].values()), list(wanted.values()))
     assert found["mean"] == pytest.approx(np.mean(list(wanted.values())))
     assert found["max"] == pytest.approx(max(wanted.values()))
@@ -112,7 +112,7 @@ def test_a_wide_table_is_measured():
     schema = Schema.model_validate({"columns": columns})
     frame = pd.DataFrame(np.zeros((3, 25), dtype=int), columns=list(columns))
     assert l1(Table(frame, schema), [frame, frame + 1])["by_set"] == [0.0, 2.0]
-    assert compare(Table(frame, schema), [frame])["l1"]["mean"] == 0.0
+    assert compare(Table(frame, schema), [frame]).l1.mean == 0.0
 
 
 def test_some_margins_are_drawn_without_repetition_and_again_alike():

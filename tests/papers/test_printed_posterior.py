@@ -30,8 +30,8 @@ def test_it_says_what_is_wrong_with_it(printed, weights, wrong):
     table = Table(pd.DataFrame({"y": beta_records(200)}), UNIT)
     release, record = made.release(table, rng=np.random.default_rng(0))
     assert len(release.sets[0]) == 200
-    assert record.diagnostics["sampler"] == "quadrature"
-    assert set(record.diagnostics["convergence"]) == {"total variation distance to half the lattice"}
+    assert record.diagnostics["sampler"] == "grid"
+    assert set(record.diagnostics["convergence"]) == {"probability at the grid's edge"}
 
 
 @pytest.mark.parametrize(

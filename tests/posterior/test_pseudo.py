@@ -22,7 +22,6 @@ from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.privacy.curator import Drawing
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.replay import record
-from pdips_papers.pseudo.quadrature import Quadrature
 
 CLAIM = 5
 
@@ -116,25 +115,35 @@ def test_no_ledger_holds_it(tmp_path):
 # Two tables that differ by one record, and how likely an event is that was fixed in advance
 
 
+def posterior_of(y, weights):
+    """The normal law of theta under weights, by conjugacy."""
+    precision = 0.01 + weights.sum()
+    return stats.norm(weights @ y / precision, precision**-0.5)
+
+
+def bounds_of(y):
+    """The largest log-likelihood of each record over 1,000 draws from the unweighted posterior."""
+    theta = posterior_of(y, np.ones(len(y))).rvs(1000, random_state=0)
+    return np.abs(stats.norm.logpdf(y, theta[:, None])).max(axis=0)
+
+
 def probability(y, weigh, event):
-    """The exact probability, by quadrature, of an event under the pseudo posterior of some records."""
-    fit = Quadrature(blueprint(normal, WIDE).model, {"y": np.array(y, dtype=float)})
-    weights = weigh(fit.largest(fit.draws(1000, np.random.default_rng(0))))
-    values, probabilities = fit.update(weights=weights).nodes()
-    return probabilities[event(values["theta"])].sum()
+    """The exact probability of an event under the pseudo posterior of some records."""
+    records = np.array(y, dtype=float)
+    return event(posterior_of(records, weigh(bounds_of(records))))
 
 
 ZEROS = [0] * 19
 TAIL = 1e-7
-"""Less likely events are beyond the ends of the lattice."""
+"""Less likely events count as this likely."""
 
 
-def far(theta):
-    return np.abs(theta) > 3
+def far(law):
+    return law.cdf(-3) + law.sf(3)
 
 
-def above(theta):
-    return theta > 1.2
+def above(law):
+    return law.sf(1.2)
 
 
 def inverse(bounds):
@@ -179,21 +188,41 @@ def test_an_audit_finds_it(weights):
 
 
 def p_value(drawn, table, weights):
-    precision = 0.01 + weights.sum()
-    return stats.kstest(drawn, stats.norm(weights @ table.frame["y"] / precision, precision**-0.5).cdf).pvalue
+    return stats.kstest(drawn, posterior_of(table.frame["y"].to_numpy(), weights).cdf).pvalue
 
 
 def test_what_an_audit_reads_is_what_a_release_draws_from():
     table = Table(pd.DataFrame({"y": [-1.0, 0.0, 0.5, 1.0]}), WIDE)
     mechanism = PseudoPosterior(epsilon=CLAIM, model=normal)
     [drawn] = record(mechanism, table, 20_000, RandomBits(np.random.default_rng(0)))[0].T
-    fit = Quadrature(blueprint(normal, WIDE).model, {"y": table.frame["y"].to_numpy()})
-    bounds = fit.largest(fit.draws(1000, np.random.default_rng(0)))
+    bits = RandomBits(np.random.default_rng(0))  # which gives the same draws from the first fit
+    fit = module.GridFit(blueprint(normal, WIDE), {"y": table.frame["y"].to_numpy()}, 1_000, bits.generator())
+    bounds = fit.largest(None)
     # wrong with probability 1e-6, seed fixed
     assert p_value(drawn, table, mechanism.record_weights(bounds)) > ACCEPT
     assert p_value(drawn, table, np.ones(4)) < REJECT  # the broken twin
     with pytest.raises(InputError, match="one to three"):
         record(PseudoPosterior(epsilon=CLAIM, model=four), pairs_table(), 10, RandomBits(np.random.default_rng(0)))
+
+
+def test_a_window_keeps_each_weighted_term_inside():
+    y, weights, theta = (
+        np.array([-1.0, 0.5, 0.5, 4.0, 30.0]),
+        np.array([1, 0.5, 0.5, 1, 0.2]),
+        np.linspace(-60, 60, 60_001),
+    )
+    fit = module.GridFit(blueprint(normal, WIDE), {"y": y}, 1000, np.random.default_rng(0))
+    fit.fit(weights[[0, 1, 3, 4]], 3.0)
+    drawn = np.array([each["theta"] for each in fit.several(4_000)])
+
+    def p_value(window):
+        terms = np.clip(weights[:, None] * stats.norm.logpdf(y[:, None], theta), -window, window)
+        log = stats.norm.logpdf(theta, 0, 10) + terms.sum(axis=0)
+        law = np.cumsum(np.exp(log - log.max()))
+        return stats.kstest(drawn, lambda x: np.interp(x, theta, law / law[-1])).pvalue
+
+    assert p_value(3.0) > ACCEPT
+    assert p_value(np.inf) < REJECT  # the broken twin
 
 
 # Models with covariates, levels and whole numbers

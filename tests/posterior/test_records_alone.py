@@ -10,7 +10,6 @@ import pytest
 from pytensor.raise_op import Assert
 
 from pdips import InputError, Schema
-from pdips.posterior import model as model_module
 from pdips.posterior.censoring import censor_records
 from pdips.posterior.columns import stand_ins
 from pdips.posterior.model import Blueprint, split
@@ -30,12 +29,6 @@ SCHEMA = Schema.model_validate(
     }
 )
 N = 30
-
-
-@pytest.fixture(autouse=True)
-def builds_not_compared(monkeypatch):
-    """Leave out the comparison of builds (``test_builds.py``), to see what stands behind it."""
-    monkeypatch.setattr(model_module, "check_same", lambda *_: None)
 
 
 @cache

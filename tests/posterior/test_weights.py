@@ -6,8 +6,7 @@ from small_models import UNIT, beta, beta_records, blueprint
 
 from pdips import InputError
 from pdips.posterior.censoring import check_weights
-from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
-from pdips_papers.pseudo.quadrature import Quadrature
+from pdips.posterior.pseudo_posterior import GridFit, linear_weights, lipschitz_bound, weighted_e
 
 F = np.array([2.0, 4.0, 3.0, 10.0])
 
@@ -43,11 +42,10 @@ def test_the_local_bound():
 
 def test_a_simulated_table_of_the_paper():
     # Hu et al. (2022), section 4.2: over 100 tables the bound is from 7.5 to 15 unweighted and from 2 to 3.5 weighted
-    fit = Quadrature(blueprint(beta, UNIT).model, {"y": beta_records(2000, seed=3)})
-    rng = np.random.default_rng(0)
-    bounds = fit.largest(fit.draws(1000, rng))
+    fit = GridFit(blueprint(beta, UNIT), {"y": beta_records(2000, seed=3)}, 1000, np.random.default_rng(0))
+    bounds = fit.largest(None)
     weights = linear_weights(bounds)
-    weighted = fit.update(weights=weights).largest(fit.draws(1000, rng))
+    weighted = fit.largest(weights)
     assert 6.5 < bounds.max() < 15
     assert 1.9 < lipschitz_bound(weights, weighted) < 3.5
     dropped = [int((weighted_e(weights, bounds, epsilon) == 0).sum()) for epsilon in (5, 4, 3)]

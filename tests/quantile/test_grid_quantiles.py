@@ -361,7 +361,7 @@ def test_parts_keep_quantiles_near_an_atom_where_they_belong(kind):
 def test_choices_with_weights_apart_by_more_than_doubles_hold():
     weights = wide(np.array([0.75, 0.5, 0.0, 0.5, 0.75]), np.array([-5000, 1, 0, 0, -90_000]))
     assert set(choose(weights, 2_000, seeded()).tolist()) == {1, 3}
-    enclosure = wide_numbers._Enclosure(weights)
+    enclosure = wide_numbers.enclosure(weights)
     assert enclosure.candidates.tolist() == [0, 1, 3, 4]
     for digits in (40, 80, 2_000):
         sums = [enclosure.bounds(k, digits) for k in range(4)]

@@ -69,7 +69,7 @@ def run_of(facts: Mapping[str, Any], n_sets: int = 2) -> dict[str, Any]:
         )
         for _ in range(n_sets + 1)
     ]
-    comparison = compare(Table(frames[0], schema), frames[1:], rng)
+    comparison = compare(Table(frames[0], schema), frames[1:], rng).model_dump()
     ledger = {"total_epsilon": 3.0, "spent_epsilon": 1.0, "remaining_epsilon": 2.0, "neighbours": "replace-one"}
     return {
         "seconds": {"counting": 0.5},
@@ -314,13 +314,13 @@ def test_one_column_two_columns_and_no_distance(tmp_path: Path) -> None:
     assert not re.search(r"\b(nan|inf)\b", report.lower())
 
 
-@pytest.mark.parametrize("as_null", [False, True])
-def test_empty_sets(tmp_path: Path, as_null: bool) -> None:
+@pytest.mark.parametrize("as_nan", [False, True])
+def test_empty_sets(tmp_path: Path, as_nan: bool) -> None:
     facts = facts_of()
     run = run_of(facts, n_sets=0)
-    if as_null:
+    if as_nan:
         two_way = run["comparison"]["two_way"]
-        two_way["distance"] = [[None if math.isnan(d) else d for d in row] for row in two_way["distance"]]
+        two_way["distance"] = [[math.nan if d is None else d for d in row] for row in two_way["distance"]]
     _, report = pages(write_folder(tmp_path / "release", facts, run))
     parse(report)
     assert "No synthetic set has records, so there is nothing to compare." in report

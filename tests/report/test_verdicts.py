@@ -146,18 +146,18 @@ def test_means_and_deviations_are_those_by_hand():
     made = [pd.DataFrame({"sex": ["f"] * 2, "pay": [4.0, 6.0]}), pd.DataFrame({"sex": ["m"] * 2, "pay": [0.0, 0.0]})]
     (found,) = moments(Table(frame, OPEN), made)
     sd = np.std([1, 2, 6])
-    assert (found["mean"], found["sd"]) == (3, pytest.approx(sd))
-    assert (found["synthetic_mean"], found["synthetic_sd"]) == (2.5, 0.5)
-    assert found["shift"] == pytest.approx((2 / sd + 3 / sd) / 2)  # means of 2.5 on average, and each far off
-    assert found["ratio"] == pytest.approx(0.5 / sd)
-    assert found["shift_error"] == pytest.approx(2**-0.5)
+    assert (found.mean, found.sd) == (3, pytest.approx(sd))
+    assert (found.synthetic_mean, found.synthetic_sd) == (2.5, 0.5)
+    assert found.shift == pytest.approx((2 / sd + 3 / sd) / 2)  # means of 2.5 on average, and each far off
+    assert found.ratio == pytest.approx(0.5 / sd)
+    assert found.shift_error == pytest.approx(2**-0.5)
     schema = Schema.model_validate({"columns": {"a": {"lower": 0, "upper": 12**0.5, "missing": True}}})
     frame = pd.DataFrame({"a": [1.0, None, 1.0]})  # constant, and missing
     (found,) = moments(Table(frame, schema), [pd.DataFrame({"a": [3.0, None]}), pd.DataFrame({"a": [None, None]})])
-    assert (found["sd"], found["ratio"], found["shift"]) == (0, None, pytest.approx(2))
+    assert (found.sd, found.ratio, found.shift) == (0, None, pytest.approx(2))
     assert moments(Table(pd.DataFrame({"a": [None, None]}, dtype=float), schema), [frame]) == []
     (lost,) = moments(Table(frame, schema), [pd.DataFrame({"a": [None]}, dtype=float)])
-    assert lost["shift"] is None
+    assert lost.shift is None
 
 
 def test_errors_are_those_of_resamples():
@@ -166,12 +166,12 @@ def test_errors_are_those_of_resamples():
     (found,) = moments(Table(frame, OPEN), [frame])
     pay = frame["pay"].to_numpy()
     drawn = pay[rng.integers(500, size=(5_000, 500))]
-    assert found["shift_error"] == pytest.approx(drawn.mean(axis=1).std() / pay.std(), rel=0.05)
-    assert found["ratio_error"] == pytest.approx(drawn.std(axis=1).std() / pay.std(), rel=0.15)
-    one_way = compare(with_decile_bins(Table(frame, OPEN)), [frame])["one_way"][0]
+    assert found.shift_error == pytest.approx(drawn.mean(axis=1).std() / pay.std(), rel=0.05)
+    assert found.ratio_error == pytest.approx(drawn.std(axis=1).std() / pay.std(), rel=0.15)
+    one_way = compare(with_decile_bins(Table(frame, OPEN)), [frame]).one_way[0]
     share = (frame["sex"] == "f").mean()
     apart = np.abs(rng.binomial(500, share, 20_000) / 500 - share).mean()
-    assert one_way["reference"] == pytest.approx(apart, rel=0.05)
+    assert one_way.reference == pytest.approx(apart, rel=0.05)
 
 
 def test_counted_tables_and_large_sets_are_compared_at_the_middle_of_their_bins(tmp_path):
@@ -184,8 +184,8 @@ def test_counted_tables_and_large_sets_are_compared_at_the_middle_of_their_bins(
     large = LargeSet(schema=SCHEMA, codes=whole.codes, counts=np.ones(200, dtype=np.int64), seed=0)
     for table, made in ((counted, people(200)), (whole, large), (counted, large)):
         (found,) = moments(table, [made])
-        assert (found["mean"], found["sd"]) == (pytest.approx(expected.mean()), pytest.approx(expected.std()))
-        assert (found["shift"], found["ratio"]) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
+        assert (found.mean, found.sd) == (pytest.approx(expected.mean()), pytest.approx(expected.std()))
+        assert (found.shift, found.ratio) == (pytest.approx(0, abs=1e-9), pytest.approx(1))
 
 
 # The rules

@@ -194,3 +194,9 @@ def test_a_compiled_model_serves_other_numbers_only_where_they_are_data(build, r
         given = given_of({"total": Sums(of="y")}, {"total": [total * STEPS]}, {"y": NUMBERS["y"]}, "noise-aware")
         found.append(statistic_fit.prepared(model, given)[1])
     assert (found[0] is found[1]) == reused
+
+
+def test_nuts_is_tried_on_more_cells_than_numpy_adds_at_once():
+    number = {"lower": -1, "upper": 1}
+    schema = Schema.model_validate({"columns": {"g": {"levels": list(range(24))}, "y": number, "z": number}})
+    assert Modips(epsilon=1, model="glom", nuts="nutpie").privacy_loss(schema).epsilon == 1

@@ -1,12 +1,20 @@
-"""What all mechanisms as printed share."""
+"""What papers print: figures, and what all mechanisms as printed share."""
 
+import tomllib
 from dataclasses import dataclass
+from importlib.resources import files
 from typing import Any, ClassVar
 
 from pdips.data.schema import Schema
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import Kind, Neighbours
 from pdips.privacy.plan import Plan
+
+
+def figures(study: str, table: str) -> dict[str, tuple[float, ...]]:
+    """Return figures of a table of the paper that a study follows, by row or column: see ``data/printed.toml``."""
+    text = files("pdips_papers").joinpath("data", "printed.toml").read_text(encoding="utf-8")
+    return {name: tuple(values) for name, values in tomllib.loads(text)[study][table].items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,6 +13,7 @@ from pdips.privacy.loss import exact
 from pdips.privacy.noise import RandomBits
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Line, Violin, lines, violins
+from pdips_papers.harness.printed import figures
 from pdips_papers.modips.fertility_rows import (
     AMONG_ALTERED,
     AMONG_NORMAL,
@@ -55,19 +56,10 @@ from pdips_papers.modips.fertility_rows import (
 )
 from pdips_papers.modips.private_svm import predict, printed, sound
 
-PAPER_4 = {
-    "original": (0, 3, 0, 17, 85.0),
-    "PrivateSVM": (0.84, 2.16, 4.87, 12.13, 64.9),
-    "Laplace sanitizer": (1.04, 1.96, 5.11, 11.89, 64.7),
-    "MODIPS": (1.50, 1.50, 8.51, 8.49, 50.0),
-}
+PAPER_4 = figures("fertility", "table-4")
 """Table 4, at epsilon = e: the confusion matrix, row by row, and the consistency rate in %."""
 
-PAPER_5 = {
-    "original": (0.67, 0.12, 0.41, 0.19),
-    "Laplace sanitizer": (0.66, 0.14, 0.44, 0.21, 0.228, 0.353, 0.311, 0.451),
-    "MODIPS": (0.66, 0.14, 0.50, 0.29, 0.250, 0.379, 0.330, 0.483),
-}
+PAPER_5 = figures("fertility", "table-5")
 """Table 5: mean and SD of age and of hours, TVD of 1-, 2-, 3- and 8-way tables."""
 
 MODIPS = modips_row(PUBLISHED, HALF)

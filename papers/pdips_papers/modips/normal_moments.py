@@ -104,17 +104,7 @@ class NormalMoments(CurveStudy):
     headlines = tuple(f"{parameter}, n=100, lower=-3" for parameter in PARAMETERS)
     families: ClassVar[dict[str, tuple[str, ...]]] = {
         "MODIPS": ("original", "multiple-synthesis", "perturbed-histogram", *MODIPS),
-        "histograms and moments": (
-            "original",
-            "multiple-synthesis",
-            "moments-as-printed",
-            "moments-about-the-middle",
-            "perturbed-histogram-published",
-            "perturbed-histogram",
-            "sanitizer-on-bins",
-            "smoothed-histogram-published",
-            "smoothed-histogram",
-        ),
+        "histograms and moments": tuple(name for name in methods if not name.startswith("modips")),
     }
     cases = tuple((f"lower={lower}-n={n}-", {"n": n, "lower": lower}) for lower in LOWERS for n in SIZES)
 

@@ -65,16 +65,7 @@ class Proportions(CurveStudy):
     headlines = ("n=40, pi=0.25", "n=1000, pi=0.25")
     families: ClassVar[dict[str, tuple[str, ...]]] = {
         "MODIPS": ("original", "multiple-synthesis", "laplace-one-count", *MODIPS, "modips-test"),
-        "histograms and priors": (
-            "original",
-            "multiple-synthesis",
-            "laplace-one-count",
-            "laplace-both-counts",
-            "laplace-redrawn-published",
-            "laplace-redrawn",
-            "multinomial-dirichlet",
-            "mcclure-reiter",
-        ),
+        "histograms and priors": tuple(name for name in methods if not name.startswith("modips")),
     }
     cases = tuple((f"n={n}-pi={pi:g}-", {"n": n, "pi": pi}) for n in SIZES for pi in PROPORTIONS)
 

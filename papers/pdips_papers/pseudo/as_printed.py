@@ -18,28 +18,23 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior, Centre, Draws
-from pdips.posterior.columns import Columns, Values, distinct, record_values
-from pdips.posterior.model import Blueprint
-from pdips.posterior.pseudo_posterior import ChainFit, has_few, linear_weights
+from pdips.posterior.columns import Columns, record_values
+from pdips.posterior.pseudo_posterior import ChainFit, GridFit, has_few, linear_weights
 from pdips.posterior.target import GridDraws, Target
 from pdips.privacy.loss import exact, spell
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips_papers.harness.printed import Printed
-from pdips_papers.pseudo.quadrature import Quadrature
 
 N_DRAWS = 1_000
 """Draws of the unweighted fit over which a record's largest log-likelihood is taken: the paper's S."""
-
-COMPILED = 200_000
-"""Distinct records from which on it pays to compile the log-likelihood for speed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintedPosterior(Printed, CensoredPosterior):
     """The paper's Censor_uw, or Censor_w with ``weights="confidential"``: no centre, and a window of epsilon / 2.
 
-    Hu et al. (2022), equations 3.5 and 3.6. One to three continuous parameters by quadrature, more by NUTS: nothing
+    Hu et al. (2022), equations 3.5 and 3.6. One to three continuous parameters on a grid, more by NUTS: nothing
     here is exact. Under replace-one a window of epsilon / 2 loses up to 2 epsilon
     (``docs/proofs/censored-posterior.md``).
     """
@@ -72,7 +67,7 @@ class PrintedPosterior(Printed, CensoredPosterior):
         )
         return (
             "NO GUARANTEE. As Hu et al. (2022) have it, for studies: log-likelihoods kept within epsilon / 2 of 0, "
-            f"which it calls epsilon; {wrong}. Parameters are drawn by quadrature or Markov chains in floating point."
+            f"which it calls epsilon; {wrong}. Parameters are drawn on a grid or by Markov chains in floating point."
         )
 
     def check(self, plan: Plan, table: Table) -> None:
@@ -112,7 +107,7 @@ class PrintedDraws(GridDraws):
         few = has_few(space)
         if runs > 1 and not few:
             raise InputError("the published form is audited with models of one to three continuous parameters only")
-        fits = (LatticeFit if few else ChainFit)(space, values, N_DRAWS, rng)
+        fits = (GridFit if few else ChainFit)(space, values, N_DRAWS, rng)
         alpha = linear_weights(fits.largest(None)) if self._mechanism.weights == "confidential" else None
         fits.fit(alpha, float(self.target.window))
         self.diagnostics = {"sampler": fits.name, "convergence": fits.convergence}
@@ -150,35 +145,3 @@ def _outlier() -> Pair:
     """Return the pair of Censor_w: beside an outlier both crowds count; without it the smaller one is the riskiest."""
     pair = beside("an outlier beside two crowds", 100.0, [0.0] * 19 + [1.5] * 19)
     return with_event(pair, lambda rows: np.abs(rows[:, 0] - 1.5) < 0.75, "the mean is nearer to the second crowd")
-
-
-class LatticeFit:
-    """Posteriors of a model with few parameters by quadrature, as ``ChainFit`` has them by NUTS."""
-
-    name = "quadrature"
-
-    def __init__(self, space: Blueprint, values: Values, n_draws: int, rng: np.random.Generator) -> None:
-        rows, self._counts = distinct(values, None)
-        mode = "NUMBA" if len(self._counts) > COMPILED else "FAST_COMPILE"
-        self._quadrature = Quadrature(space.model, rows, counts=self._counts, mode=mode)
-        self._names = [variable.name for variable in space.model.free_RVs]
-        self._n_draws, self._rng = n_draws, rng
-
-    def largest(self, weights: FloatArray | None, window: float = np.inf) -> FloatArray:
-        """Fit with some weights and a window, and return the largest log-likelihood of each row."""
-        self.fit(weights, window)
-        return self._quadrature.largest(self._quadrature.draws(self._n_draws, self._rng))
-
-    def fit(self, weights: FloatArray | None, window: float = np.inf) -> None:
-        """Fit with some weights; weighted log-likelihoods are kept within the window."""
-        self._quadrature.update(weights=weights, counts=self._counts, window=window)
-
-    def several(self, n: int) -> list[dict[str, NDArray[Any]]]:
-        """Return n fresh draws of the free variables from the last fit."""
-        draws = self._quadrature.draws(n, self._rng)
-        return [{name: draws[name][row] for name in self._names} for row in range(n)]
-
-    @property
-    def convergence(self) -> dict[str, float]:
-        """How good the last fit is."""
-        return {"total variation distance to half the lattice": self._quadrature.lattice.error}

@@ -10,6 +10,7 @@ from scipy import stats
 from pdips.arrays import FloatArray
 from pdips_papers.harness import study
 from pdips_papers.harness.curves import Violin, violins
+from pdips_papers.harness.printed import figures
 from pdips_papers.pseudo.claims import simulated_findings
 from pdips_papers.pseudo.synthesizers import (
     BOUND,
@@ -46,19 +47,7 @@ CLAIMED, TRUE = ("5", "4", "3"), ("5", "4", "3", "1")
 COUNTED = ("Min", "Q1", "Median", "Mean", "Q3", "Max", "sd")
 """Summaries over replicates, the columns of table 1 and of supplementary table 3."""
 
-COUNTS: dict[str, tuple[float, ...]] = {
-    "Weighted-e, epsilon = 5": (0, 0, 0, 29, 55, 166, 48.80),
-    "Censor_w, epsilon = 5": (0, 0, 0, 110, 260, 341, 129.59),
-    "Censor_uw, epsilon = 5": (196, 236, 244, 247, 255, 296, 17.44),
-    "Weighted-e, epsilon = 4": (0, 130, 219, 195, 272, 364, 103.48),
-    "Censor_w, epsilon = 4": (0, 404, 425, 408, 440, 549, 92.56),
-    "Censor_uw, epsilon = 4": (340, 398, 419, 419, 435, 481, 26.73),
-    "Weighted-e, epsilon = 3": (400, 536, 574, 573, 618, 684, 60.62),
-    "Censor_w, epsilon = 3": (655, 715, 741, 741, 763, 831, 35.66),
-    "Censor_uw, epsilon = 3": (737, 787, 806, 809, 829, 888, 32.85),
-    "Weighted-e, epsilon = 4, c1 = 0.8": (0, 0, 93, 91, 165, 269, 86.49),
-    "Censor_w, epsilon = 4, c1 = 0.8": (0, 0, 0, 144, 328, 413, 165.66),
-}
+COUNTS = figures("censored-beta", "counts")
 """Of 2,000 records, over 100 replicates: tables 1 and 3."""
 
 

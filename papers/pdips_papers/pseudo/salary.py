@@ -27,6 +27,7 @@ from pdips.posterior.nuts import sample
 from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
 from pdips_papers.harness import study
+from pdips_papers.harness.printed import figures
 from pdips_papers.pseudo.claims import application
 from pdips_papers.pseudo.synthesizers import (
     CENSOR_UW,
@@ -46,15 +47,7 @@ MOST_RECORDS = 2_000
 
 TRUE, RHAT, KEPT = "True ϵ", "R-hat", "Sets released"
 SALARY_ROWS = ("Lipschitz", "Privacy", "max-ECDF", "avg-ECDF", "Mean", "Median", "15th Q", "90th Q")
-NONE = float("nan")
-SALARY: dict[str, tuple[float, ...]] = {
-    "Data": (NONE, NONE, NONE, NONE, 91019, 80000, 51000, 150000),
-    "Weighted": (2.62, 5.24, 0.0656, 0.0011, 92994, 80135, 44303, 162351),
-    "Weighted-e": (2.61, 5.22, 0.1020, 0.0025, 89525, 76451, 40574, 158037),
-    "Censor_w": (2.50, 5.00, 0.0968, 0.0026, 88581, 75642, 41142, 158426),
-    "Censor_uw": (2.50, 5.00, 0.1350, 0.0039, 88840, 75211, 38107, 162686),
-    "PH": (NONE, 5.00, 0.1310, 0.0057, 93654, 91180, 30108, 163872),
-}
+SALARY = figures("salary", "columns")
 """Table 2, by column: 1,601 mathematicians and statisticians of the Survey of Doctoral Recipients, epsilon 5."""
 
 PRINTED = ("Lipschitz", "Privacy", TRUE, *SALARY_ROWS[2:])

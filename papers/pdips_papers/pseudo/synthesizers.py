@@ -13,9 +13,8 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.posterior.model import Blueprint
 from pdips.posterior.model_file import as_source
-from pdips.posterior.pseudo_posterior import linear_weights, lipschitz_bound, weighted_e
+from pdips.posterior.pseudo_posterior import GridFit, linear_weights, lipschitz_bound, weighted_e
 from pdips.registry import find
-from pdips_papers.pseudo.quadrature import Quadrature
 
 N_DRAWS = 1_000
 """Draws S of a fit over which a record's largest log-likelihood is taken; the paper's counts grow with it."""
@@ -73,26 +72,24 @@ def censored_count(weights: FloatArray, largest: FloatArray, window: float) -> i
 
 
 @lru_cache(maxsize=1)
-def fitted() -> Quadrature:
+def beta_model() -> Blueprint:
     """Return the beta synthesizer, compiled once a process."""
-    blueprint = Blueprint(as_source("beta"), SCHEMA)
-    return Quadrature(blueprint.model, {"y": np.linspace(0.1, 0.9, 9)}, mode="NUMBA")
+    return Blueprint(as_source("beta"), SCHEMA)
 
 
 class PublishedSynthesizers:
     """The published synthesizers of one table: fits of one model that differ in weights and window."""
 
     def __init__(self, y: FloatArray, rng: np.random.Generator, n_draws: int = N_DRAWS) -> None:
-        self._y, self._rng, self._n_draws = y, rng, n_draws
-        self._fit = fitted().update(values={"y": y})
-        self._ones = np.ones(len(y))
+        self._y, self._rng = y, rng
+        self._fit = GridFit(beta_model(), {"y": y}, n_draws, rng)
+        self._ones = np.ones(len(self._fit.counts))
 
     def refit(self, weights: FloatArray, window: float = np.inf) -> tuple[FloatArray, FloatArray]:
         """Return the largest log-likelihoods under a fit, shape (records,), and a synthetic set from one draw of it."""
-        self._fit.update(weights=weights, window=window)
-        largest = self._fit.largest(self._fit.draws(self._n_draws, self._rng))
-        one = self._fit.draws(1, self._rng)
-        phi, precision = float(one["phi"][0]), float(one["lambda"][0])
+        largest = self._fit.largest(weights, window)
+        [one] = self._fit.several(1)
+        phi, precision = float(one["phi"]), float(one["lambda"])
         return largest, self._rng.beta(precision * phi, precision * (1 - phi), len(self._y))
 
     def all(self, epsilons: Sequence[str]) -> Iterator[Synthesis]:

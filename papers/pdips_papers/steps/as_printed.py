@@ -41,15 +41,23 @@ class PrintedHistogram(PrintedSanitizer, PerturbedHistogram):
     )
 
 
-def overspent(plan: Plan, claim: Fraction, flaw: str) -> Plan:
-    """Return the plan of a tree all of whose steps cost twice their price."""
-    true_loss = 2 * plan.repeats * sum(step.price for step in plan.steps)
-    text = f"{flaw} The true loss is up to {float(true_loss):g}."
-    return replace(plan.without_guarantee(text), claim=claim)
+class PrintedTree(Printed):
+    """A tree all of whose steps cost twice their price."""
+
+    def sensitivity(self, schema: Schema) -> Sensitivity:
+        """Return what the papers take it for."""
+        return Sensitivity.of_record(schema, l1=1)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan with the papers' prices."""
+        plan = super().plan(schema)
+        true_loss = 2 * plan.repeats * sum(step.price for step in plan.steps)
+        text = f"{self.flaw} The true loss is up to {float(true_loss):g}."
+        return replace(plan.without_guarantee(text), claim=exact(self.epsilon, "epsilon"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedSteps(Printed, Steps):
+class PrintedSteps(PrintedTree, Steps):
     """STEPS as papers 000 and 001 account for it: down to all cells, its layers paid equally."""
 
     observed_levels: ClassVar[bool] = True
@@ -75,21 +83,13 @@ class PrintedSteps(Printed, Steps):
         """Return the number of layers that the papers pay for."""
         return n_layers
 
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return what the papers take it for."""
-        return Sensitivity.of_record(schema, l1=1)
-
     def election_sensitivity(self, schema: Schema) -> Sensitivity:
         """Return what the papers take it for, in steps of the grid of scores."""
         return Sensitivity.of_record(schema, l1=4 * STEPS_PER_UNIT)
 
-    def plan(self, schema: Schema) -> Plan:
-        """Return the plan with the papers' prices."""
-        return overspent(super().plan(schema), exact(self.epsilon, "epsilon"), self.flaw)
-
 
 @dataclass(frozen=True, kw_only=True)
-class PrintedUniversal(Printed, UniversalHistogram):
+class PrintedUniversal(PrintedTree, UniversalHistogram):
     """The universal histogram by the accounting of Bowen et al. (2021)."""
 
     flaw: ClassVar[str] = (
@@ -100,14 +100,6 @@ class PrintedUniversal(Printed, UniversalHistogram):
     def paid(self, schema: Schema) -> int:
         """Return the number of layers that the paper pays for."""
         return self.depth(schema)[1]
-
-    def sensitivity(self, schema: Schema) -> Sensitivity:
-        """Return what the paper takes it for."""
-        return Sensitivity.of_record(schema, l1=1)
-
-    def plan(self, schema: Schema) -> Plan:
-        """Return the plan with the paper's prices."""
-        return overspent(super().plan(schema), exact(self.epsilon, "epsilon"), self.flaw)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,15 +10,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
-from pdips.evaluation.encoding import codes_of
 from pdips.evaluation.margins import LEVELS, chi_square
 from pdips.evaluation.propensity import specks
-from pdips.evaluation.regression import Fit, compare_fits, fit_logistic
+from pdips.evaluation.regression import Fit, compare_fits, fit_logistic, independent_columns, logistic_design
 from pdips.mechanism import Mechanism
 from pdips.privacy.loss import exact
 from pdips.registry import variant_class
@@ -266,10 +264,11 @@ def _with_summary(found: pd.DataFrame) -> pd.DataFrame:
 
 def firth_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     """Fit with Firth's correction: estimates and intervals stay finite although nobody unregistered voted."""
-    predictors = [name for name in schema.columns if name != OUTCOME]
-    return fit_logistic(
-        frame, OUTCOME, predictors, schema=schema, interactions=[INTERACTION], numeric=[NUMERIC], firth=True
-    )
+    return fit_logistic(frame, *_model(schema), schema=schema, interactions=[INTERACTION], numeric=[NUMERIC])
+
+
+def _model(schema: Schema) -> tuple[str, list[str]]:
+    return OUTCOME, [name for name in schema.columns if name != OUTCOME]
 
 
 def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
@@ -279,11 +278,14 @@ def glm_fit(frame: pd.DataFrame, schema: Schema) -> Fit:
     what comes out, some 20 with standard errors of hundreds, is where the iterations happen to stop. Iteratively
     reweighted least squares from R's starting values and with R's stopping rule gives the same.
     """
-    names, x, y, n = _design(frame, schema)
+    model = logistic_design(frame, *_model(schema), schema=schema, interactions=[INTERACTION], numeric=[NUMERIC])
+    names, rows = model[0], np.column_stack(model[1:])
+    rows, count = np.unique(rows, axis=0, return_counts=True)
+    x, y, n = rows[:, :-1], rows[:, -1], count.astype(np.float64)
     estimates, errors = np.full(len(names), np.nan), np.full(len(names), np.nan)
     if not len(x):
         return Fit(names=names, estimates=estimates, standard_errors=errors, converged=False)
-    kept = _independent(x)
+    kept = independent_columns(x, n)
     estimates[kept], errors[kept], converged = irls(x[:, kept], y, n)
     return Fit(names=names, estimates=estimates, standard_errors=errors, converged=converged)
 
@@ -308,30 +310,3 @@ def overlaps(original: Fit, fits: Sequence[Fit]) -> dict[str, float]:
     """Return the overlap of 95 % intervals: averaged over coefficients, and of the three that matter."""
     found = compare_fits(original, fits)["ci_overlap"]
     return {"all": float(found.mean()), **{key: float(found[name]) for key, name in COEFFICIENTS.items()}}
-
-
-def _design(frame: pd.DataFrame, schema: Schema) -> tuple[tuple[str, ...], FloatArray, FloatArray, FloatArray]:
-    """Return names, regressors, outcome and number of records of each group of equal records."""
-    rows, count = np.unique(codes_of(frame, schema), axis=0, return_counts=True)
-    codes = dict(zip(schema.columns, rows.T, strict=True))
-    columns = {"intercept": np.ones(len(rows))}
-    for name, column in schema.columns.items():
-        if name == NUMERIC:
-            columns[name] = np.array(column.levels, dtype=np.float64)[codes[name]]
-        elif name != OUTCOME:
-            columns |= {
-                f"{name}={label}": (codes[name] == code).astype(np.float64)
-                for code, label in enumerate(column.names())
-                if code
-            }
-    a, b = (f"{name}=yes" for name in INTERACTION)
-    columns[f"{a}:{b}"] = columns[a] * columns[b]
-    return tuple(columns), np.column_stack(list(columns.values())), codes[OUTCOME].astype(float), count.astype(float)
-
-
-def _independent(x: FloatArray) -> NDArray[np.bool_]:
-    """Say which columns are no linear combination of those before them."""
-    r = np.linalg.qr(x, mode="r")
-    left = np.zeros(x.shape[1])
-    left[: len(r)] = np.abs(np.diag(r))
-    return left > 1e-9 * np.maximum(np.linalg.norm(x, axis=0), 1.0)

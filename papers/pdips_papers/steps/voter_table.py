@@ -15,6 +15,7 @@ from pdips.data.readers import read_frame
 from pdips.data.schema import Column, Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
+from pdips_papers.harness.printed import figures
 
 PAPER_METHODS = ("flat Laplace", "PrivBayes", "UH modified-2", "UH modified-3", "STEPS-2", "STEPS-3")
 """The six methods of table 3, in its order."""
@@ -102,26 +103,8 @@ def _levels(name: str, values: pd.Series, column: Column) -> pd.Series:
 
 N_RECORDS = 44_821
 
-PERCENTAGES: dict[str, tuple[float, ...]] = {
-    "voted": (65.3, 34.7),
-    "prereg_state": (89.5, 10.5),
-    "age": (20.5, 19.7, 20.0, 20.0, 19.8),
-    "married": (92.5, 7.5),
-    "female": (49.3, 50.7),
-    "income": (3.1, 3.2, 3.3, 4.0, 4.4, 5.2, 5.8, 6.0, 6.2, 7.0, 7.6, 8.6, 9.1, 26.5),
-    "college": (96.9, 3.1),
-    "white": (30.7, 69.3),
-    "hispanic": (85.4, 14.6),
-    "registered": (47.6, 52.4),
-    "metro": (22.1, 77.9),
-    "residence": (2.7, 20.0, 6.9, 15.0, 9.8, 45.6),
-    "business_farm": (87.4, 12.6),
-    "in_person": (63.3, 36.7),
-    "dmv": (87.3, 12.7),
-}
-"""Of the levels in their order: the paper's table 1, no = 100 - yes where its two don't add up to 100.
-
-Of income it prints the smallest, the middle and the largest."""
+PERCENTAGES = figures("voter", "percentages")
+"""Of the levels in their order: the paper's table 1."""
 
 
 def simulated_voters(n: int = N_RECORDS, *, rng: np.random.Generator) -> pd.DataFrame:

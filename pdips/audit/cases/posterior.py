@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
 from pdips.audit.cases.margins import exactly
-from pdips.audit.neighbour_pairs import Case, Event, Pair, toward_counts, where_allowed, with_event
+from pdips.audit.neighbour_pairs import Case, Event, Pair, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
-from pdips.posterior.private_reference import counts_of
+from pdips.posterior.private_reference import Stage, counts_of, measure
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Neighbours
+from pdips.privacy.plan import Plan
 
 Build = Callable[..., CensoredPosterior]
 
@@ -91,10 +92,18 @@ class Staged(CensoredPosterior):
     def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
         return np.array(self.noisy)
 
+    def stage(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Stage:
+        """Ask for the noisy counts, and return what follows from that outcome, which is worked out once."""
+        tried = self._space(plan.schema).tried
+        key = "followed", self.noisy, self.price, curator.n_records if plan.n_public else None
+        if key in tried:
+            measure(plan, curator, partial(self._followed, curator))
+        return tried.once(key, partial(super().stage, plan, curator, rng))
+
 
 def censored(build: Build) -> Iterator[Case]:
     """Yield the cases of the censored posterior, with models of their own."""
-    build = partial(_sized, build)
+    build = partial(sized, build, CROWD)
     made = build(model=switch)
     if getattr(made.model, "build", None) is not switch:
         raise InputError("the audit of censored-posterior has models of its own; leave model out")
@@ -132,14 +141,6 @@ def _of_a_draw(build: Build) -> Iterator[Case]:
 def _of_counts(pair: Pair, rows: NDArray[Any]) -> Any:
     """Return the pair's event for the noisy counts, which come first; the cells that are drawn come after them."""
     return pair.event(rows[:, : len(counts_of(pair.first))]) if pair.event else None
-
-
-def _sized(build: Build, **usual: Any) -> CensoredPosterior:
-    """Build the mechanism, with the public number of synthetic records that add-remove asks for."""
-    try:
-        return build(**usual)
-    except InputError:
-        return build(**{"n_records": CROWD, **usual})
 
 
 def _centred(build: Build, model: Any, reference: str | Mapping[str, float]) -> CensoredPosterior | None:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from pdips.audit.cases.margins import by_both, exactly, toward
-from pdips.audit.neighbour_pairs import Case, Pair, table_of, where_allowed, with_event, worst_pairs
+from pdips.audit.neighbour_pairs import Case, Pair, sized, table_of, where_allowed, with_event, worst_pairs
 from pdips.data.schema import Schema
-from pdips.errors import InputError
 from pdips.privacy.loss import Neighbours
 from pdips.quantile.gradient import LineRegression, RegressionRecords
 from pdips.quantile.kng import KNG
@@ -37,7 +36,7 @@ QUARTILES = ("1/4", "1/2", "3/4")
 
 def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
     """Yield the cases of quantile lines: levels, one quantile, several, lines on a predictor, the top percentile."""
-    build = partial(_built, build)
+    build = partial(sized, build, 9)
     asked = build()
     yield from by_both(asked, worst_pairs(COLOURS, asked.neighbours))
     median = where_allowed(build, quantiles=MEDIAN, scheme="stepwise", n_candidates=64)
@@ -56,7 +55,7 @@ def quantile(build: Callable[..., KNG]) -> Iterator[Case]:
 
 def residual(build: Callable[..., KNGResidual]) -> Iterator[Case]:
     """Yield the cases of a median line with a histogram: levels, a histogram alone, lines on a predictor."""
-    build = partial(_built, build)
+    build = partial(sized, build, 9)
     asked = build()
     yield from by_both(asked, worst_pairs(COLOURS, asked.neighbours))
     alone, pairs = where_allowed(build, bins=4), worst_pairs(WAGES, asked.neighbours)
@@ -113,11 +112,3 @@ def _top(build: Callable[..., KNG]) -> Iterator[Case]:
         first = _above(top, 500.0)
         for engine in ("exact", "counts"):
             yield Case(top, with_event(pair, lambda rows: rows[:, 0] >= first, "the percentile is above 500"), engine)
-
-
-def _built(build: Callable[..., Any], **usual: Any) -> Any:
-    """Return the mechanism, with a public number of records where it can't do without."""
-    try:
-        return build(**usual)
-    except InputError:
-        return build(n_records=9, **usual)

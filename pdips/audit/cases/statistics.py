@@ -9,7 +9,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.audit.cases.margins import exactly, toward
-from pdips.audit.neighbour_pairs import Case, Pair
+from pdips.audit.neighbour_pairs import Case, Pair, sized
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -74,12 +74,9 @@ def of_choices(schema: Schema) -> dict[str, Statistic]:
 
 
 def _with(build: Build, declared: Declared) -> Modips:
-    """Build the mechanism with these statistics, and the public number of records that add-remove asks for."""
+    """Build the mechanism with these statistics."""
     model = StatisticModel(declared, _nothing, _nobody, name=declared.__name__)
-    try:
-        made = build(model=model)
-    except InputError:
-        made = build(model=model, n_records=MANY)
+    made: Modips = sized(build, MANY, model=model)
     if made.model is not model:
         raise InputError("the audit of modips has statistics of its own; leave model out")
     if isinstance(made.budget, Mapping):
