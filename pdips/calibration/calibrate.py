@@ -172,8 +172,8 @@ def calibrate(
     method : {"closed form", "simulation"}, optional
         Left out, the closed form if there is one and neither table nor measure is given.
     public_table : Table, optional
-        A PUBLIC or SYNTHETIC table to simulate on. Never the confidential one: epsilon would depend on its records, and
-        nobody would have paid for that. It can't be checked here; the result says what was assumed. Left out, made-up
+        A PUBLIC or SYNTHETIC table to simulate on. Never the confidential one: epsilon would depend on its records,
+        which no price covers. It can't be checked here; the result says what was assumed. Left out, made-up
         records, drawn independently and evenly from the schema.
     measure : callable, optional
         In place of margins, for simulations: from the list of all synthetic sets of a release to a number. For a

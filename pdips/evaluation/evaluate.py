@@ -102,10 +102,12 @@ def evaluate(
 
     Examples
     --------
-    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
     >>> release.write("demo/public")
-    >>> 0 <= evaluate("examples/youth.parquet", "demo").measure("SPECKS").mean <= 1
+    >>> table.frame.to_parquet("table.parquet")
+    >>> 0 <= evaluate("table.parquet", "demo").measure("SPECKS").mean <= 1
     True
     """
     clock = clock or Clock()
@@ -177,7 +179,8 @@ def general_utility(table: Table, sets: Sequence[pd.DataFrame], clock: Clock | N
 
     Examples
     --------
-    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
     >>> [measure.name for measure in general_utility(table, release.sets)][:2]
     ['SPECKS', 'pMSE']

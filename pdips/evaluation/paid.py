@@ -184,10 +184,12 @@ def evaluate_paid(
 
     Examples
     --------
-    >>> table = Table.read("examples/youth.parquet", Schema.load("examples/youth.toml"))
+    >>> schema = Schema(columns={"ill": Column(levels=["no", "yes"]), "sex": Column(levels=["f", "m"])})
+    >>> table = Table(pd.DataFrame({"ill": ["no"] * 40 + ["yes"] * 20, "sex": ["f", "m"] * 30}), schema)
     >>> release, _ = Steps(epsilon=1, n_sets=2).release(table)
     >>> release.write("demo/public")
-    >>> [each.measure for each in evaluate_paid("examples/youth.parquet", "demo", epsilon=1).measures]
+    >>> table.frame.to_parquet("table.parquet")
+    >>> [each.measure for each in evaluate_paid("table.parquet", "demo", epsilon=1).measures]
     ['SPECKS, public classifier', 'TVD of one-way and two-way margins']
     """
     clock = clock or Clock()

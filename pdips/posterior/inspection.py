@@ -74,7 +74,7 @@ class InspectedRecords:
 
 
 def inspect_draws(draws: GridDraws | ChainDraws, released: Sequence[Draws]) -> Found:
-    """Look closer at a censored posterior: at its chains, or by further draws from its grid, which are not paid for."""
+    """Look closer at a censored posterior: at its chains, or by further draws from its grid. All of it stays inside."""
     values: Values
     if isinstance(draws, ChainDraws):
         values, counts = distinct(draws.values, draws.table.counts)

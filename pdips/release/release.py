@@ -157,7 +157,7 @@ class Release:
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RunRecord:
-    """What the run looked like from inside. Read from records and not paid for: it is never published.
+    """What the run looked like from inside. It is read from records without noise, so it is never published.
 
     Parameters
     ----------
