@@ -105,7 +105,7 @@ class Scores(Mechanism):
         Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``.
     delta : int, float, str or Fraction
         For ``kind="zcdp"``.
-    rounds : int
+    score_rounds : int
         How often scores are asked for, each time at the parameters that the answers before make most probable.
     n_records : int, optional
         Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
@@ -151,7 +151,7 @@ class Scores(Mechanism):
     model: str | Path | BuildModel | Source | None = None
     kind: Literal["pure", "zcdp"] = "pure"
     delta: Number = "1/1000000"
-    rounds: int = 2
+    score_rounds: int = 2
     n_records: int | None = None
     nuts: sampling.Sampler = "auto"
     draws: int = 1_000
@@ -165,7 +165,7 @@ class Scores(Mechanism):
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         if not 0 < positive(self.delta, "delta") < 1:
             raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
-        for name, most in (("rounds", 5), ("draws", 1_000_000), ("tune", 1_000_000), ("n_chains", 1_000_000)):
+        for name, most in (("score_rounds", 5), ("draws", 1_000_000), ("tune", 1_000_000), ("n_chains", 1_000_000)):
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise InputError(f"{name} must be a whole number from 1 to {most:,}, got {value}")
@@ -229,9 +229,9 @@ class Scores(Mechanism):
         left -= of_cells
         both = 2 if self.neighbours == "replace-one" else 1  # the old record's score leaves and a new one comes
         ball = Sensitivity.of_record(schema, l1=both * STEPS, l2_squared=(both * STEPS) ** 2)
-        for number in range(1, self.rounds + 1):
-            last = number == self.rounds
-            share = Fraction(1) if self.rounds == 1 else LAST if last else (1 - LAST) / (self.rounds - 1)
+        for number in range(1, self.score_rounds + 1):
+            last = number == self.score_rounds
+            share = Fraction(1) if self.score_rounds == 1 else LAST if last else (1 - LAST) / (self.score_rounds - 1)
             found.append(
                 Step(
                     name=f"{SCORES}{number}",
@@ -261,7 +261,7 @@ class Scores(Mechanism):
             raise RefusedError(self._too_many(space))
         space.check()
         space.check_gradient()
-        settings = ("scores", self.kind, self.neighbours, self.rounds, self.nuts)
+        settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)
 
         def go() -> None:
             public = public_stand_ins(schema, TRIED)
@@ -309,7 +309,7 @@ class Scores(Mechanism):
                 sums = self._opened(space, n, n_variance, public, counts.astype(np.float64), steps[0])
                 here = self._first(sums, counts.astype(np.float64), steps[0].standard_deviation, public)
             for number, step in enumerate(steps[1:], start=1):
-                with curator.timed(f"adding up scores, round {number} of {self.rounds}"):
+                with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
                     noisy = curator.count(step, lambda table, at=clipping: kit.score.total(at, record_values(table)))
                     sums = self._with(sums, clipping, self._followed(curator, noisy), step)
@@ -425,7 +425,7 @@ class Scores(Mechanism):
         if self.neighbours == "add-remove":
             numbers = "Records are counted, altogether and by cells of each column that the model describes"
         parts = [
-            f"{numbers}. Then, {self.rounds} times, the scores of records (gradients of the log-likelihood of each by "
+            f"{numbers}. Then, {self.score_rounds} times, the scores of records (gradients of the log-likelihood of each by "
             "itself) at public parameters are pulled into a ball, cut to whole steps and added up. Each number has exact "
             f"discrete {noise} noise. Everything else, Markov chains too, is worked out from these noisy numbers and "
             "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
