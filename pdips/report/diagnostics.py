@@ -10,6 +10,7 @@ from typing import Any
 from markupsafe import Markup
 
 from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
+from pdips.inference.rules import KNOW_THE_NOISE
 from pdips.release.documents import (
     BoundSummary,
     Margin,
@@ -35,8 +36,6 @@ EXPECTED_OUTSIDE, MOST_OUTSIDE = 0.05, 0.5
 MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
 NOISE_FACTOR = 3.0
 """How much further a margin may lie from the table than noise and sampling alone bring it."""
-POST_PROCESSING = ("modips",)
-"""Mechanisms whose chains read released noisy statistics only, so that repeating them costs nothing."""
 LARGEST_TEXT = 64_000_000
 """Bytes of a CSV file whose records are counted."""
 HALF_NORMAL = math.sqrt(2 / math.pi)
@@ -130,7 +129,7 @@ def _rounds(chains: Sequence[Convergence], mechanism: str) -> list[Check]:
         return []
     found = f"chains disagreed and were run again, longer each time; they agreed in round {rounds} of {ROUNDS}"
     rule = "agreement in round 1; running again was decided on confidential records, which the guarantee does not cover"
-    if mechanism in POST_PROCESSING:
+    if mechanism in KNOW_THE_NOISE:
         rule = "agreement in round 1; the chains read noisy statistics only, so running them again costs nothing"
     return [Check("rounds of chains", found, rule, "watch")]
 

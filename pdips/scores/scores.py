@@ -32,7 +32,7 @@ from pdips.posterior.model import (
 )
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.privacy.curator import Curator
+from pdips.privacy.curator import Curator, Statistic
 from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
@@ -108,7 +108,8 @@ class Scores(Mechanism):
     score_rounds : int
         How often scores are asked for, each time at the parameters that the answers before make most probable.
     n_records : int, optional
-        Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
+        Public number of synthetic records. By default as many as the table has; under add-remove, what its noisy number
+        of records says.
     nuts : {"auto", "nutpie", "pymc", "numpyro"}
         Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
@@ -160,7 +161,8 @@ class Scores(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_n_records(self.n_records, self.neighbours)
+        if self.n_records is not None:
+            check_n_records(self.n_records, self.neighbours)
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         if not 0 < positive(self.delta, "delta") < 1:
@@ -201,17 +203,9 @@ class Scores(Mechanism):
         On the way all that could fail after the charge is tried on made-up records.
         """
         space = self._rehearsed(schema)
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=self.steps(space),
-            n_sets=self.n_sets,
-            law=self._sentences(space),
-            kind=self.kind,
-            claim=None if self.kind == "pure" else exact(self.epsilon, "epsilon"),
-            delta=exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0),
-        )
+        read = {"claim": exact(self.epsilon, "epsilon"), "delta": exact(self.delta, "delta"), "kind": "zcdp"}
+        law = self._sentences(space)
+        return self.planned(schema, self.steps(space), law, **(read if self.kind == "zcdp" else {}))
 
     def steps(self, space: Blueprint) -> tuple[Step, ...]:
         """Return what is asked of a table, each with its share of the budget."""
@@ -238,7 +232,8 @@ class Scores(Mechanism):
                     sensitivity=ball,
                     price=left * share,
                     law=law,
-                    counts=f"each sum of scores, round {number}, in whole steps",
+                    counts=f"each sum of scores, round {number}, in units of the largest of one record",
+                    unit=1 / STEPS,
                 )
             )
         return tuple(found)
@@ -267,7 +262,10 @@ class Scores(Mechanism):
             public = public_stand_ins(schema, TRIED)
             kit, steps = self.kit(space), [step for step in self.steps(space) if step.name != RECORDS]
             with on_stand_ins("the release"):
-                sums = self._opened(space, float(TRIED), 0.0, public, np.zeros(sum(kit.cells.sizes)), steps[0])
+                counts = np.zeros(sum(kit.cells.sizes))
+                sums = self._opened(space, float(TRIED), 0.0, public, counts, steps[0])
+                made = public | kit.cells.draw(counts, 1.0, TRIED, np.random.default_rng(0))
+                kit.score.mean_of_public(initial(space.model), made)
                 here = sums.linearised(initial(space.model))
                 for step in steps[1:]:
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
@@ -286,15 +284,11 @@ class Scores(Mechanism):
         return found
 
     def _too_many(self, space: Blueprint) -> str:
-        last = self.steps(space)[-1]
-        noise = (
-            last.standard_deviation
-            / STEPS
-            * (math.sqrt(space.n_parameters) if self.norm == "l2" else space.n_parameters)
-        )
+        d, last = space.n_parameters, self.steps(space)[-1]
+        records = last.standard_deviation / STEPS * (math.sqrt(d) if self.norm == "l2" else d)
         return (
-            f"the model has {space.n_parameters:,} parameters, and at most {MOST_PARAMETERS:,} are taken: the noise on each "
-            f"would weigh as much as about {noise:,.0f} records say; take a smaller model or a hierarchy with fewer groups"
+            f"the model has {d:,} parameters, and scores takes at most {MOST_PARAMETERS:,}: the noise on each would "
+            f"weigh as much as what about {records:,.0f} records say of it; take fewer groups or a simpler model"
         )
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
@@ -305,14 +299,16 @@ class Scores(Mechanism):
             n, n_variance = self._number(curator, steps)
             public = public_columns(curator.public)[1] if plan.schema.public_columns else {}
             with curator.timed("counting cells"):
-                counts = self._followed(curator, curator.count(steps[0], kit.cells.count))
+                counts = self._asked(curator, steps[0], kit.cells.count)
                 sums = self._opened(space, n, n_variance, public, counts.astype(np.float64), steps[0])
                 here = self._first(sums, counts.astype(np.float64), steps[0].standard_deviation, public)
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
-                    noisy = curator.count(step, lambda table, at=clipping: kit.score.total(at, record_values(table)))
-                    sums = self._with(sums, clipping, self._followed(curator, noisy), step)
+                    noisy = self._asked(
+                        curator, step, lambda table, at=clipping: kit.score.total(at, record_values(table))
+                    )
+                    sums = self._with(sums, clipping, noisy, step)
                     here = sums.mode(here.place)
             with curator.timed("drawing from the posterior"):
                 passes = min(MOST_PASSES, max(1, math.ceil(4 * n / sums.simulator.n)))
@@ -329,12 +325,12 @@ class Scores(Mechanism):
         if steps[0].name != RECORDS:
             return float(curator.n_records), 0.0
         step = steps.pop(0)
-        noisy = self._followed(curator, curator.count(step, lambda table: np.array([table.n_records])))
+        noisy = self._asked(curator, step, lambda table: np.array([table.n_records]))
         return max(float(noisy[0]), 1.0), step.standard_deviation**2
 
-    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
-        """Return noisy numbers on which later questions depend: audits follow them."""
-        return curator.decide(noisy, lambda numbers: numbers)
+    def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
+        """Return the noisy numbers of a step; later questions depend on them, and audits follow them."""
+        return curator.decide(curator.count(step, statistic), lambda numbers: numbers)
 
     def _opened(
         self, space: Blueprint, n: float, n_variance: float, public: Values, counts: FloatArray, step: Step
@@ -421,15 +417,14 @@ class Scores(Mechanism):
     def _sentences(self, space: Blueprint) -> str:
         """Return what is done, for a disclosure board."""
         noise = "Laplace" if self.kind == "pure" else "Gaussian"
-        numbers = "Records are counted by cells of each column that the model describes"
-        if self.neighbours == "add-remove":
-            numbers = "Records are counted, altogether and by cells of each column that the model describes"
+        counted = "altogether and by cells" if self.neighbours == "add-remove" else "by cells"
+        often = "once" if self.score_rounds == 1 else f"{self.score_rounds} times"
         parts = [
-            f"{numbers}. Then, {self.score_rounds} times, the scores of records (gradients of the log-likelihood of each by "
-            "itself) at public parameters are pulled into a ball, cut to whole steps and added up. Each number has exact "
-            f"discrete {noise} noise. Everything else, Markov chains too, is worked out from these noisy numbers and "
-            "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
-            "guarantee.",
+            f"Records are counted {counted} of each column that the model describes. Then, {often}, the scores of "
+            "records (the gradient of the log-likelihood of each by itself) at public parameters are pulled into a "
+            f"ball, cut to whole steps and added up. Each number has exact discrete {noise} noise. Everything else, "
+            "Markov chains too, is worked out from these noisy numbers and public facts, so that it costs nothing: "
+            "neither how well chains mix nor how many sets are drawn weakens the guarantee.",
             f"The model of {', '.join(space.synthesized)} and its priors are public, and were not chosen by looking at "
             "the table.",
         ]
