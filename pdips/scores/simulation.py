@@ -118,7 +118,7 @@ class Cells:
         return np.concatenate(parts, axis=1)
 
     def draw(self, counts: FloatArray, noise: float, n: int, rng: np.random.Generator) -> Records:
-        """Return values as noisy counts have them, each column by itself; what noise alone may have made is left out."""
+        """Return values as noisy counts have them, each column by itself, leaving out what noise alone may make."""
         found: Records = {}
         for (name, edges), noisy in zip(self.edges.items(), np.split(counts, np.cumsum(self.sizes)[:-1]), strict=True):
             sure = np.where(noisy > 2 * noise, noisy, 0.0)
