@@ -153,7 +153,7 @@ class Sums:
         slopes = products[:, size + 1 :] - np.outer(mean, moments[0, size + 1 :])
         if simulator.n_public:
             error = within / total
-            if passes * simulator.rows < simulator.n_public:
+            if passes < simulator.cycle:
                 error = between / (passes * simulator.rows)
         else:
             within, error = whole, whole / total
@@ -165,7 +165,8 @@ class Sums:
     def precise(self, place: FloatArray) -> Linearised:
         """Return the same from so many simulated records that the table's own sampling error is much larger."""
         wanted = min(ENOUGH * self.n_records, MOST_SIMULATED)
-        return self.linearised(place, max(1, round(wanted / self.simulator.n)))
+        cycle = self.simulator.cycle
+        return self.linearised(place, cycle * max(1, round(wanted / (cycle * self.simulator.n))))
 
     def objective(self, found: Linearised) -> float:
         """Return minus the log posterior density there, up to a constant."""

@@ -2,13 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pymc as pm
+import pytensor
+import pytensor.tensor as pt
 import xarray as xr
 from arviz_stats.base import array_stats
 from scipy.linalg import eigh
+from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pdips.arrays import FloatArray
@@ -18,17 +22,21 @@ from pdips.posterior.inspection import Draws, Posterior, inspect_statistics, tre
 from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
+from pdips.posterior.record_likelihood import log_prior
 from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, Sums
 from pdips.scores.record_score import Clipping
 
 ANCHORS = 16
 """Parameters at which records are simulated that are reweighted to others, besides the mode."""
 
-RECORDS = 32_000
+RECORDS = 12_000
 """Records that are reweighted, over all anchors."""
 
 FREEDOM = 5
-"""Degrees of freedom of the t distribution from which draws are proposed."""
+"""Degrees of freedom, beside one for each parameter, of the t distribution from which draws are proposed."""
+
+DIFFERENCE, FLAT = 1e-3, 1e-3
+"""Of slopes, in standard deviations; and the least curvature of a posterior there, in those of one under normal priors."""
 
 MOST_K = 0.7
 """Shape of the tail of importance weights up to which they are relied on (Vehtari et al. 2024)."""
@@ -55,8 +63,31 @@ class Proposal:
 
     @classmethod
     def near(cls, sums: Sums, here: Linearised) -> "Proposal":
-        """Return the one about the mode of the linear likelihood under normal priors."""
-        return cls(here.place + sums.move(here), inverse_root(here.curvature + sums.prior.precision))
+        """Return the one about the most probable parameters, by the linear likelihood and the model's own prior."""
+        prior, model, start = prior_with_slope(sums.space.model), sums.space.model, here.place + sums.move(here)
+
+        def uphill(place: FloatArray) -> tuple[float, FloatArray]:
+            move = place - here.place
+            value, slope = prior(*(part[0] for part in split(model, place[None])))
+            return float(value + move @ here.slope - move @ here.curvature @ move / 2), slope + here.slope - here.curvature @ move
+
+        def downhill(place: FloatArray) -> tuple[float, FloatArray]:
+            value, slope = uphill(place)
+            fine = np.isfinite(value) and np.isfinite(slope).all()
+            return (-value, -slope) if fine else (1e300, np.zeros_like(place))
+
+        scale = inverse_root(here.curvature + sums.prior.precision)
+        with np.errstate(all="ignore"):
+            found = minimize(
+                lambda z: (lambda v, g: (v, scale.T @ g))(*downhill(start + scale @ z)),
+                np.zeros(len(start)), jac=True, method="L-BFGS-B", options={"maxiter": 300},
+            )
+            mode = start + scale @ found.x
+            steps = DIFFERENCE * np.sqrt((scale**2).sum(axis=1))
+            rows = [(uphill(mode + step)[1] - uphill(mode - step)[1]) / (2 * step.sum()) for step in np.diag(steps)]
+        curvature = -(np.array(rows) + np.array(rows).T) / 2
+        fine = np.isfinite(curvature).all() and np.linalg.eigvalsh(scale.T @ curvature @ scale).min() > FLAT
+        return cls(mode, inverse_root(curvature)) if fine else cls(start, scale)
 
     @classmethod
     def fitted(cls, places: FloatArray, shares: FloatArray) -> "Proposal":
@@ -68,8 +99,18 @@ class Proposal:
     def draw(self, n: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
         """Return places, shape (n, parameters), and their log densities up to a constant."""
         d = len(self.mean)
-        steps = rng.standard_normal((n, d)) / np.sqrt(rng.chisquare(FREEDOM, (n, 1)) / FREEDOM)
-        return self.mean + steps @ self.root.T, -(FREEDOM + d) / 2 * np.log1p((steps**2).sum(axis=1) / FREEDOM)
+        freedom = FREEDOM + d
+        steps = rng.standard_normal((n, d)) / np.sqrt(rng.chisquare(freedom, (n, 1)) / freedom)
+        return self.mean + steps @ self.root.T, -(freedom + d) / 2 * np.log1p((steps**2).sum(axis=1) / freedom)
+
+
+@lru_cache(maxsize=16)
+def prior_with_slope(model: pm.Model) -> Any:
+    """Return what works out the log prior density of the value variables and its slope, shape (parameters,)."""
+    value = log_prior(model)
+    slopes = pt.grad(value, model.value_vars, disconnected_inputs="ignore")
+    flat = pt.concatenate([slope.ravel() for slope in slopes])
+    return pytensor.function(model.value_vars, [value, flat], mode="FAST_COMPILE", on_unused_input="ignore")
 
 
 def inverse_root(precision: FloatArray) -> FloatArray:
@@ -101,31 +142,38 @@ class Reweighted:
         functions = sums.functions(inside)
         self._functions = functions - functions.mean(axis=0)
         logs = self._log_densities(np.array(used))
+        logs = np.where(np.isfinite(logs), logs, -np.inf)
         self._mixture = logsumexp(logs, axis=0) - np.log(len(used))
-        self._weights = self._weighed(logs[0])
+        self._weights = self._weighed(logs[0].copy())
         noise = here.noise + np.eye(len(here.noise)) * 1e-12 * np.trace(here.noise)
         values, self._basis = eigh(here.sampling, noise)
         self._values, self._residual = np.maximum(values, 0.0), here.residual
 
     def _log_densities(self, places: FloatArray) -> FloatArray:
-        likelihood = self._sums.space.likelihood
-        parts = [found for _, found in likelihood.blocks(self._drawn, split(self._sums.space.model, places), mode=None)]
-        found = np.concatenate(parts)
-        return np.where(np.isnan(found) | (found == np.inf), -np.inf, found)
+        """Return the log densities of the simulated records, shape (places, records)."""
+        points = split(self._sums.space.model, places)
+        return np.concatenate([found for _, found in self._sums.space.likelihood.blocks(self._drawn, points, mode=None)])
 
     def _weighed(self, logs: FloatArray) -> FloatArray:
+        """Return the weights of records; one whose density is no number weighs nothing. ``logs`` are used up."""
         with np.errstate(all="ignore"):
-            return np.nan_to_num(np.exp(logs - self._mixture), nan=0.0, posinf=0.0)
+            logs -= self._mixture
+            np.exp(logs, out=logs)
+            if not np.isfinite(logs.sum()):
+                np.nan_to_num(logs, copy=False, nan=0.0, posinf=0.0)
+        return logs
 
     def __call__(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Return log-likelihoods up to a constant, and the factors by which covariances of the exact sums are wider."""
         likely, wider = np.empty(len(places)), np.empty(len(places))
-        at_once = max(20_000_000 // len(self._mixture), 1)
+        at_once = max(5_000_000 // len(self._mixture), 1)
         for first in range(0, len(places), at_once):
             some = slice(first, first + at_once)
-            change = self._weighed(self._log_densities(places[some])) - self._weights
+            change = self._weighed(self._log_densities(places[some]))
+            change -= self._weights
             shift = change @ self._functions / change.shape[1]
-            wide = 1 + self.n * ((change**2).mean(axis=1) / change.shape[1] + change.mean(axis=1) ** 2)
+            squares = np.einsum("ij,ij->i", change, change) / change.shape[1]
+            wide = 1 + self.n * (squares / change.shape[1] + change.mean(axis=1) ** 2)
             apart = (self._residual - self.n * shift) @ self._basis
             variance = 1 + wide[:, None] * self._values
             likely[some], wider[some] = -((apart**2 / variance) + np.log(variance)).sum(axis=1) / 2, wide
@@ -200,7 +248,7 @@ def posterior_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: i
 
     Both read public numbers only. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
     """
-    made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 4 * n))
+    made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 2 * n))
     told = {key: value for key, value in asdict(made).items() if key != "places"} | {"clipped": clipped_shares(sums)}
     if made.reliable:
         tree = with_deterministics(sums, here, tree_of(sums.space.values_of(made.places)))
