@@ -7,6 +7,7 @@ from typing import Any
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
@@ -30,6 +31,9 @@ WORK = 4_000_000
 LEAST_DRAWS = 100
 MOST_LISTED = 60
 """Parameters in the table."""
+
+MOST_PUBLISHED = 1_000
+"""Posterior draws that are published beside the sets, where a posterior costs nothing."""
 
 STORED = 20_000
 """Records whose bounds go into the tree: all, or these and the one with the largest bound."""
@@ -172,6 +176,65 @@ def listed(posterior: Posterior) -> list[dict[str, Any]]:
             row["released"] = [_number(np.asarray(draw[str(name)])[place]) for draw in posterior.released]
             rows.append(row)
     return rows
+
+
+def published_draws(tree: xr.DataTree) -> pd.DataFrame:
+    """Return posterior draws as a table, one a row, columns such as ``mu[0, 1]``."""
+    stacked = tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
+    total = stacked.sizes["sample"]
+    taken = np.arange(min(total, MOST_PUBLISHED)) * max(total // MOST_PUBLISHED, 1)
+    columns: dict[str, NDArray[Any]] = {}
+    for name, values in stacked.data_vars.items():
+        known = values.to_numpy()[taken]
+        for place in np.ndindex(known.shape[1:]):
+            label = f"{name}[{', '.join(map(str, place))}]" if place else str(name)
+            columns[label] = known[(slice(None), *place)]
+    return pd.DataFrame(columns)
+
+
+def inspect_statistics(
+    posterior: Posterior, simulated: Mapping[str, FloatArray], noisy: Mapping[str, FloatArray]
+) -> tuple[dict[str, Any], xr.DataTree]:
+    """Compare noisy statistics with those simulated from their posterior, shape (draws, entries), by name.
+
+    Returns
+    -------
+    dict
+        ``posterior``: its parameters and facts, and ``predictive``: for each statistic the share of entries whose
+        published value lies outside the central 95 % of the simulated ones, the smallest two-sided p-value, and how
+        many standard deviations of the simulated ones the ``furthest`` entry is off their mean.
+    DataTree
+        Groups ``posterior``, ``sample_stats`` of chains, ``posterior_predictive`` (chain, draw, entry) and
+        ``observed_data``: the noisy statistics, which are published.
+    """
+    predictive, predicted, observed = {}, {}, {}
+    for name, values in simulated.items():
+        below, above = (values <= noisy[name]).mean(axis=0), (values >= noisy[name]).mean(axis=0)
+        p_values = np.minimum(2 * (np.minimum(below, above) * len(values) + 1) / (len(values) + 1), 1.0)
+        low, high = np.quantile(values, [0.025, 0.975], axis=0)
+        spread = values.std(axis=0)
+        off = np.abs(noisy[name] - values.mean(axis=0))[spread > 0] / spread[spread > 0]
+        predictive[name] = {
+            "outside": float(((noisy[name] < low) | (noisy[name] > high)).mean()),
+            "smallest_p": float(p_values.min()),
+            "entries": len(noisy[name]),
+            "furthest": float(off.max(initial=0.0)),
+        }
+        stored = stored_name(name)
+        predicted[stored] = (["chain", "draw", f"{stored} entry"], values[None])
+        observed[stored] = ([f"{stored} entry"], noisy[name])
+    tree = posterior.tree.copy()
+    tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
+    tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
+    rows = listed(posterior)
+    found = dict(posterior.facts) | {
+        "parameters": rows[:MOST_LISTED],
+        "more": max(0, len(rows) - MOST_LISTED),
+        "draws": int(posterior.tree["posterior"].sizes["draw"]),
+        "chains": int(posterior.tree["posterior"].sizes["chain"]),
+        "predictive": predictive,
+    }
+    return {"posterior": found}, tree
 
 
 def _bounds(records: InspectedRecords, posterior: Posterior) -> tuple[Bounds, dict[str, Any] | None]:

@@ -1,26 +1,25 @@
 """The likelihood of noisy sums: jointly normal, with the mean and covariance that simulated records have."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from arviz_stats.base import array_stats
 from pymc.model.fgraph import ModelDeterministic, ModelFreeRV, ModelPotential, model_from_fgraph
 from pytensor.graph.fg import FunctionGraph
-from scipy.linalg import cho_factor, cho_solve
+from scipy.linalg import cholesky, solve_triangular
 
 from pdips.arrays import FloatArray
 from pdips.posterior.censoring import Axis, _reads_records, take_apart
 from pdips.posterior.columns import Values
-from pdips.posterior.model import Blueprint, split, transformed
+from pdips.posterior.model import Blueprint, transformed
 from pdips.scores.record_score import Clipping, Norm, RecordScore
-from pdips.scores.simulation import Simulator
+from pdips.scores.simulation import Cells, Simulator
 
-PLACE, SLOPE, CURVATURE = "pdips_place", "pdips_slope", "pdips_curvature"
-LIKELIHOOD = "pdips_noisy_likelihood"
+PLACE, SLOPES, RESIDUAL = "pdips_place", "pdips_slopes", "pdips_residual"
+NOISY_SUMS = "noisy_sums"
 
 MOST_MOVES = 40
 """Steps towards the most probable parameters."""
@@ -31,12 +30,12 @@ NEAR = 0.05
 QUARTILES = 1.349
 """Distance of the quartiles of a standard normal distribution."""
 
-FREEDOM = 5
-"""Degrees of freedom of the t distribution from which draws are proposed."""
-
 REACH = 1.0
 """Longest step, in standard deviations of what one record says."""
 
+
+ENOUGH, MOST_SIMULATED = 10, 4_000_000
+"""Simulated records for each record at the end, and in all."""
 
 QUANTILES = np.linspace(0.05, 0.99, 12)
 """Of the norms of simulated scores: the radii among which one is chosen."""
@@ -44,11 +43,12 @@ QUANTILES = np.linspace(0.05, 0.99, 12)
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Noisy sums over records of a public function of one record, and the variance of the noise on each."""
+    """Noisy sums over records of a public function of one record, and the standard deviation of the noise on each."""
 
-    function: Callable[[Values], FloatArray]  # of public records, shape (records, sums)
-    sums: FloatArray  # shape (sums,)
-    variance: FloatArray  # shape (sums,)
+    step: str  # of the plan
+    question: Cells | Clipping
+    noisy: FloatArray  # shape (sums,): records, or whitened scores
+    deviation: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,22 +58,41 @@ class Linearised:
     place: FloatArray
     residual: FloatArray  # (sums,): sums minus their expectation
     slopes: FloatArray  # (sums, parameters)
-    covariance: FloatArray  # (sums, sums)
+    sampling: FloatArray  # (sums, sums): covariance of the exact sums, and that of the simulated expectation
+    noise: FloatArray  # (sums, sums): covariance of what was added
     information: FloatArray  # (parameters, parameters): of one record
 
-    def __post_init__(self) -> None:
-        covariance = self.covariance + np.eye(len(self.covariance)) * 1e-12 * np.trace(self.covariance)
-        factor = cho_factor(covariance)
-        weighted = cho_solve(factor, np.column_stack([self.slopes, self.residual]))
-        object.__setattr__(self, "curvature", self.slopes.T @ weighted[:, :-1])
-        object.__setattr__(self, "slope", self.slopes.T @ weighted[:, -1])
-        object.__setattr__(self, "misfit", float(self.residual @ weighted[:, -1]))
-        object.__setattr__(self, "log_determinant", 2 * float(np.log(np.diag(factor[0])).sum()))
+    @cached_property
+    def _whitened(self) -> tuple[FloatArray, FloatArray, float]:
+        covariance = self.sampling + self.noise
+        root = cholesky(covariance + np.eye(len(covariance)) * 1e-12 * np.trace(covariance), lower=True)
+        found = solve_triangular(root, np.column_stack([self.slopes, self.residual]), lower=True)
+        return found[:, :-1], found[:, -1], 2 * float(np.log(np.diag(root)).sum())
 
-    curvature: FloatArray = field(init=False)  # (parameters, parameters): minus the second derivative
-    slope: FloatArray = field(init=False)
-    misfit: float = field(init=False)
-    log_determinant: float = field(init=False)
+    @property
+    def whitened_slopes(self) -> FloatArray:
+        """Derivatives of sums made independent with variance 1, shape (sums, parameters)."""
+        return self._whitened[0]
+
+    @property
+    def whitened_residual(self) -> FloatArray:
+        """Those sums minus their expectation, shape (sums,)."""
+        return self._whitened[1]
+
+    @cached_property
+    def curvature(self) -> FloatArray:
+        """Minus the second derivative of the log-likelihood, shape (parameters, parameters)."""
+        return self.whitened_slopes.T @ self.whitened_slopes
+
+    @cached_property
+    def slope(self) -> FloatArray:
+        """The derivative of the log-likelihood, shape (parameters,)."""
+        return self.whitened_slopes.T @ self.whitened_residual
+
+    @property
+    def log_likelihood(self) -> float:
+        """Log density of the sums, up to a constant."""
+        return -(float(self.whitened_residual @ self.whitened_residual) + self._whitened[2]) / 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +107,25 @@ class Sums:
     n_variance: float = 0.0  # of the noise on the number of records
     measurements: tuple[Measurement, ...] = ()
 
+    @property
+    def noisy(self) -> FloatArray:
+        """All noisy sums, shape (sums,)."""
+        return np.concatenate([each.noisy for each in self.measurements])
+
+    @property
+    def deviations(self) -> FloatArray:
+        """Standard deviations of the noise on each, shape (sums,)."""
+        return np.concatenate([np.full(len(each.noisy), each.deviation) for each in self.measurements])
+
+    def functions(self, values: Values) -> FloatArray:
+        """Return what is summed of public records, shape (records, sums)."""
+        parts = []
+        for each in self.measurements:
+            at = each.question
+            scored = isinstance(at, Clipping)
+            parts.append(at.clipped(self.score.of_public(at.place, values)) if scored else at.indicators(values))
+        return np.concatenate(parts, axis=1)
+
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
         """Return what the sums say near some parameters, by simulation there.
 
@@ -100,7 +138,7 @@ class Sums:
             drawn, inside = simulator(place, number)
             scores = self.score.of_public(place, drawn)
             scores = np.where(np.isfinite(scores).all(axis=1)[:, None], scores, 0.0)
-            found = np.concatenate([each.function(inside) for each in self.measurements], axis=1)
+            found = self.functions(inside)
             one = np.concatenate([np.ones((len(found), 1)), found, scores], axis=1)
             moments = moments + one.T @ one / len(one) / passes
             if simulator.n_public:
@@ -115,18 +153,24 @@ class Sums:
         slopes = products[:, size + 1 :] - np.outer(mean, moments[0, size + 1 :])
         if simulator.n_public:
             error = within / total
-            if passes * simulator.rows < simulator.n_public:
+            if passes < simulator.cycle:
                 error = between / (passes * simulator.rows)
         else:
             within, error = whole, whole / total
-        covariance = n * within + n**2 * error + self.n_variance * np.outer(mean, mean)
-        covariance += np.diag(np.concatenate([each.variance for each in self.measurements]))
-        sums = np.concatenate([each.sums for each in self.measurements])
-        return Linearised(place, sums - n * mean, n * slopes, covariance, moments[size + 1 :, size + 1 :])
+        sampling = n * within + n**2 * error
+        noise = self.n_variance * np.outer(mean, mean) + np.diag(self.deviations**2)
+        information = moments[size + 1 :, size + 1 :]
+        return Linearised(place, self.noisy - n * mean, n * slopes, sampling, noise, information)
+
+    def precise(self, place: FloatArray) -> Linearised:
+        """Return the same from so many simulated records that the table's own sampling error is much larger."""
+        wanted = min(ENOUGH * self.n_records, MOST_SIMULATED)
+        cycle = self.simulator.cycle
+        return self.linearised(place, cycle * max(1, round(wanted / (cycle * self.simulator.n))))
 
     def objective(self, found: Linearised) -> float:
         """Return minus the log posterior density there, up to a constant."""
-        return (found.misfit + found.log_determinant) / 2 - self.prior.log_density(found.place)
+        return -found.log_likelihood - self.prior.log_density(found.place)
 
     def mode(self, start: FloatArray) -> Linearised:
         """Return the sums near the most probable parameters, searched from a start by simulated Gauss-Newton steps."""
@@ -196,8 +240,9 @@ def clipping_at(sums: Sums, place: FloatArray, norm: Norm, step_variance: float)
     n, share = sums.n_records, sums.prior.precision / sums.n_records
     values, vectors = np.linalg.eigh(scores.T @ scores / max(len(scores), 1) + share)
     whitening = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))) @ vectors.T
-    whitened = scores @ whitening.T
-    norms = np.abs(whitened).sum(axis=1) if norm == "l1" else np.sqrt((whitened**2).sum(axis=1))
+    whole = Clipping(place, whitening, 1.0, norm)
+    whitened = whole.whitened(scores)
+    norms = whole.lengths(whitened)
     prior = whitening @ share @ whitening.T * n
     best: tuple[float, Clipping] | None = None
     for radius in np.unique(np.quantile(norms[norms > 0], QUANTILES)) if (norms > 0).any() else [1.0]:
@@ -213,43 +258,16 @@ def clipping_at(sums: Sums, place: FloatArray, norm: Norm, step_variance: float)
     return best[1]
 
 
-@dataclass(frozen=True, eq=False)
-class ImportanceDraws:
-    """Draws from the posterior of noisy sums: of a multivariate t distribution at its mode, chosen by their weights."""
-
-    places: FloatArray  # shape (draws, parameters), unconstrained
-    pareto_k: float  # shape of the weights' tail: above .7 they are not to be relied on
-    effective: float  # number of independent draws that the weights are worth
-
-
-def importance_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int) -> ImportanceDraws:
-    """Draw from prior times likelihood by Pareto-smoothed importance sampling (Vehtari et al. 2024)."""
-    mode = here.place + sums.move(here)
-    values, vectors = np.linalg.eigh(here.curvature + sums.prior.precision)
-    root, d = vectors / np.sqrt(np.maximum(values, values.max() * 1e-14)), len(mode)
-    steps = rng.standard_normal((tried, d)) / np.sqrt(rng.chisquare(FREEDOM, (tried, 1)) / FREEDOM)
-    places = mode + steps @ root.T
-    moves = places - here.place
-    likely = moves @ here.slope - ((moves @ here.curvature) * moves).sum(axis=1) / 2
-    with np.errstate(all="ignore"):
-        prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
-    proposed = -(FREEDOM + d) / 2 * np.log1p((steps**2).sum(axis=1) / FREEDOM)
-    weights = np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed
-    fine = np.isfinite(weights)
-    logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
-    shares = np.zeros(tried)
-    shares[fine] = np.exp(logs - logs.max())
-    shares /= shares.sum()
-    chosen = rng.choice(tried, n, p=shares)
-    return ImportanceDraws(places[chosen], float(pareto_k), float(1 / (shares**2).sum()))
-
-
 class NoisyLikelihood:
-    """A PyMC model of noisy sums: the analyst's priors, and one potential for what the sums say of the parameters."""
+    """A PyMC model of noisy sums: the analyst's priors, and the sums near some parameters, made independent.
+
+    ``noisy_sums`` are observed: the whitened residuals of a :class:`Linearised`, normal with variance 1 about its
+    whitened slopes times the way from its place.
+    """
 
     record_parameters: tuple[str, ...] = ()
 
-    def __init__(self, space: Blueprint) -> None:
+    def __init__(self, space: Blueprint, found: Linearised) -> None:
         parts = take_apart(space.model, Axis())
         kept = [
             each
@@ -260,18 +278,11 @@ class NoisyLikelihood:
         fgraph = FunctionGraph(outputs=kept, clone=True)
         fgraph._coords, fgraph._dim_lengths = parts.fgraph._coords, parts.fgraph._dim_lengths
         self.model, self.compiled = model_from_fgraph(fgraph, mutate_fgraph=True), dict[str, Any]()
-        d = space.n_parameters
         with self.model:
-            place, slope = pm.Data(PLACE, np.zeros(d)), pm.Data(SLOPE, np.zeros(d))
-            curvature = pm.Data(CURVATURE, np.eye(d))
             values = [
                 transformed(self.model, self.model[v.name], self.model[v.name], self.model[v.name].owner.inputs).ravel()
                 for v in space.model.free_RVs
             ]
-            move = pt.concatenate(values) - place
-            pm.Potential(LIKELIHOOD, (slope * move).sum() - (move * (curvature @ move)).sum() / 2)
-
-    def update(self, found: Linearised) -> None:
-        """Take what other sums say near other parameters; nothing is recompiled."""
-        for name, value in ((PLACE, found.place), (SLOPE, found.slope), (CURVATURE, found.curvature)):
-            self.model[name].set_value(np.asarray(value, dtype=np.float64))
+            place = pm.Data(PLACE, found.place)
+            slopes, residual = pm.Data(SLOPES, found.whitened_slopes), pm.Data(RESIDUAL, found.whitened_residual)
+            pm.Normal(NOISY_SUMS, (slopes * (pt.concatenate(values) - place)).sum(axis=1), 1.0, observed=residual)

@@ -44,6 +44,15 @@ class Clipping:
         with np.errstate(all="ignore"):
             return self.radius * into_ball(scores @ (self.whitening / self.radius).T, self.norm)
 
+    def whitened(self, scores: FloatArray) -> FloatArray:
+        """Return public scores whitened, shape (records, parameters)."""
+        with np.errstate(all="ignore"):
+            return np.asarray(scores @ self.whitening.T)
+
+    def lengths(self, whitened: FloatArray) -> FloatArray:
+        """Return the norms of whitened scores, shape (records,)."""
+        return np.abs(whitened).sum(axis=1) if self.norm == "l1" else np.sqrt((whitened**2).sum(axis=1))
+
     def steps(self, score: FloatArray) -> IntArray:
         """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS` from the centre to the edge.
 

@@ -1,53 +1,42 @@
 """scores: any PyMC model, its records' clipped scores summed under noise, and a posterior that knows the noise."""
 
 import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
+import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
-from pdips.convergence import ESS, ROUNDS, converged
 from pdips.data.schema import Schema
 from pdips.errors import InputError, RefusedError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism
 from pdips.posterior import nuts as sampling
 from pdips.posterior.censored_posterior import largest_rho
-from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, synthetic_sets
-from pdips.posterior.finished_model import draws_by_name
-from pdips.posterior.model import (
-    ONE_AT_A_TIME,
-    PRIOR_DRAWS,
-    UNRECORDED,
-    Blueprint,
-    blueprint_of,
-    initial,
-    join,
-    split,
-    unconstrained,
-)
+from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
+from pdips.posterior.inspection import published_draws
+from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.privacy.curator import Curator, Statistic
+from pdips.privacy.curator import Clock, Curator, Progress, Statistic
 from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
+from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
-from pdips.scores.noisy_likelihood import (
-    Linearised,
-    Measurement,
-    NoisyLikelihood,
-    NormalPrior,
-    Sums,
-    clipping_at,
-    importance_draws,
-)
+from pdips.release.release import Release, RunRecord
+from pdips.scores.noisy_likelihood import Linearised, Measurement, NormalPrior, Sums, clipping_at
+from pdips.scores.posterior import importance_draws, posterior_draws, predictive_check
+from pdips.scores.published import SUMS, Known, last_place, published, read_published, restored
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulation import Cells, Simulator
 
+POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
 
 OF_RECORDS = Fraction(1, 50)
@@ -61,11 +50,10 @@ LAST = Fraction(7, 10)
 
 FEW_LEVELS = 4
 MOST_PARAMETERS = 400
+Timed = Callable[[str], AbstractContextManager[None]]
+
 STARTS, CLIMBED = 6, 4_096
 """Prior draws from which the first search starts, and made-up records that the counts of cells stand for there."""
-
-TRIED_DRAWS, MOST_K = 4_000, 0.7
-"""Draws that are proposed at least, and the shape of their weights' tail up to which they are relied on."""
 
 MOST_PASSES = 200
 TRIED = 512
@@ -79,11 +67,6 @@ class Kit:
     prior: NormalPrior
     cells: Cells
     space: Blueprint
-
-    @cached_property
-    def noisy(self) -> NoisyLikelihood:
-        """The posterior as a PyMC model, for NUTS and for analysts."""
-        return NoisyLikelihood(self.space)
 
     @classmethod
     def of(cls, space: Blueprint) -> "Kit":
@@ -205,11 +188,11 @@ class Scores(Mechanism):
         space = self._rehearsed(schema)
         read = {"claim": exact(self.epsilon, "epsilon"), "delta": exact(self.delta, "delta"), "kind": "zcdp"}
         law = self._sentences(space)
-        return self.planned(schema, self.steps(space), law, **(read if self.kind == "zcdp" else {}))
+        return self.planned(schema, self.steps(space, schema), law, **(read if self.kind == "zcdp" else {}))
 
-    def steps(self, space: Blueprint) -> tuple[Step, ...]:
-        """Return what is asked of a table, each with its share of the budget."""
-        schema, left = space.schema, self.total
+    def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:
+        """Return what is asked of a table of a schema, each with its share of the budget."""
+        left = self.total
         law: Literal["laplace", "gaussian"] = "laplace" if self.kind == "pure" else "gaussian"
         found = []
         if self.neighbours == "add-remove":
@@ -241,7 +224,7 @@ class Scores(Mechanism):
     def _space(self, schema: Schema) -> Blueprint:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
-        return blueprint_of(as_source(self.model), schema)
+        return blueprint_of(as_source(self.model), schema.without_person())  # no model reads who has how many records
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
         """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
@@ -253,14 +236,14 @@ class Scores(Mechanism):
         if not space.n_parameters:
             raise InputError("the model has no parameter, so there is nothing to learn from the table")
         if space.n_parameters > MOST_PARAMETERS:
-            raise RefusedError(self._too_many(space))
+            raise RefusedError(self._too_many(space, schema))
         space.check()
         space.check_gradient()
         settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)
 
         def go() -> None:
             public = public_stand_ins(schema, TRIED)
-            kit, steps = self.kit(space), [step for step in self.steps(space) if step.name != RECORDS]
+            kit, steps = self.kit(space), [step for step in self.steps(space, schema) if step.name != RECORDS]
             with on_stand_ins("the release"):
                 counts = np.zeros(sum(kit.cells.sizes))
                 sums = self._opened(space, float(TRIED), 0.0, public, counts, steps[0])
@@ -283,8 +266,8 @@ class Scores(Mechanism):
         found: Kit = space.tried.once("scores kit", lambda: Kit.of(space))
         return found
 
-    def _too_many(self, space: Blueprint) -> str:
-        d, last = space.n_parameters, self.steps(space)[-1]
+    def _too_many(self, space: Blueprint, schema: Schema) -> str:
+        d, last = space.n_parameters, self.steps(space, schema)[-1]
         records = last.standard_deviation / STEPS * (math.sqrt(d) if self.norm == "l2" else d)
         return (
             f"the model has {d:,} parameters, and scores takes at most {MOST_PARAMETERS:,}: the noise on each would "
@@ -294,14 +277,14 @@ class Scores(Mechanism):
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask for counts and scores, draw from the posterior that they leave, and draw records."""
         space, steps = self._space(plan.schema), list(plan.steps)
+        known = public_columns(curator.public) if plan.schema.public_columns else (pd.DataFrame(), {})
         with ONE_AT_A_TIME:
             kit = self.kit(space)
             n, n_variance = self._number(curator, steps)
-            public = public_columns(curator.public)[1] if plan.schema.public_columns else {}
             with curator.timed("counting cells"):
-                counts = self._asked(curator, steps[0], kit.cells.count)
-                sums = self._opened(space, n, n_variance, public, counts.astype(np.float64), steps[0])
-                here = self._first(sums, counts.astype(np.float64), steps[0].standard_deviation, public)
+                counts = self._asked(curator, steps[0], kit.cells.count).astype(np.float64)
+                sums = self._opened(space, n, n_variance, known[1], counts, steps[0])
+                here = self._first(sums, counts, steps[0].standard_deviation, known[1])
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
@@ -310,15 +293,72 @@ class Scores(Mechanism):
                     )
                     sums = self._with(sums, clipping, noisy, step)
                     here = sums.mode(here.place)
-            with curator.timed("drawing from the posterior"):
-                passes = min(MOST_PASSES, max(1, math.ceil(4 * n / sums.simulator.n)))
-                here = sums.linearised(here.place, passes) if passes > 1 else here
-                places, facts = self._drawn(sums, here, rng)
-        chosen = places[sampling.far_apart(len(places), self.n_sets, rng)]
-        drawn = space.values_of(chosen)
-        n_records = self.n_records or (curator.n_records if plan.n_public else max(round(n), 1))
-        sets = synthetic_sets(space.draw, plan.schema, curator, drawn, self.n_sets, n_records, rng)
-        return Drawn(sets=sets, statistics={}, diagnostics=facts)
+        return self._drawn(sums, here, known, rng, curator.timed)
+
+    def _drawn(self, sums: Sums, here: Linearised, known: Known, rng: np.random.Generator, timed: Timed) -> Drawn:
+        """Draw from the posterior of noisy sums, and records beside the public columns."""
+        schema, sets = sums.space.schema, []
+        with ONE_AT_A_TIME, timed("drawing from the posterior"):
+            here = sums.precise(here.place)
+            settings = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "sampler": self.nuts}
+            found = posterior_draws(sums, here, rng, self.draws, **settings)
+        chosen = sums.space.values_of(found.places[sampling.far_apart(len(found.places), self.n_sets, rng)])
+        n = self.n_records or (len(known[0]) if len(known[0]) else max(round(sums.n_records), 1))
+        for number, values in enumerate(chosen, start=1):
+            with timed(f"drawing synthetic set {number} of {self.n_sets}"):
+                sets.append(to_frame(schema, sums.space.draw(values, n, known[1], rng), known[0], rng))
+        tables = published(sums, "discrete Laplace" if self.kind == "pure" else "discrete Gaussian")
+        return Drawn(
+            sets=sets,
+            statistics={SUMS: tables[SUMS]},
+            tables=tables | {POSTERIOR: published_draws(found.tree)},
+            diagnostics=found.facts,
+            closer=partial(predictive_check, sums, here, found, chosen),
+        )
+
+    def again(
+        self, release: Release, *, n_sets: int, rng: np.random.Generator | None = None, progress: Progress | None = None
+    ) -> tuple[Release, RunRecord]:
+        """Draw more sets from the noisy sums of a release: post-processing, at no further cost.
+
+        Parameters
+        ----------
+        release : Release
+            Of this mechanism, with the same model.
+        n_sets : int
+            Number of sets.
+        rng : numpy.random.Generator, optional
+            For tests and studies; it protects nothing here.
+        progress : callable, optional
+            Told the name of each step.
+
+        Returns
+        -------
+        Release, RunRecord
+            With the loss of the first, of which it is a part.
+
+        Raises
+        ------
+        InputError
+            If the release isn't one of this mechanism, or of another model or price.
+        """
+        if release.mechanism != self.name:
+            raise InputError(f"more sets are drawn from a release of {self.name}; this one is of {release.mechanism}")
+        same = ("epsilon", "neighbours", "kind", "delta", "score_rounds", "model_source")
+        if any(release.settings.get(name) != self.settings()[name] for name in same):
+            raise InputError("model, epsilon, neighbours, kind, delta and score_rounds must be those of the release")
+        clock, bits = Clock(progress), RandomBits(rng)
+        space = self._space(release.schema)
+        with ONE_AT_A_TIME, clock.step("reading noisy sums"):
+            _, tables, known = read_published(release)
+            kit = self.kit(space)
+            sums = restored(space, kit.score, kit.prior, tables, known[1])
+            here = sums.mode(last_place(sums))
+        drawn = replace(self, n_sets=n_sets)._drawn(sums, here, known, bits.generator(), clock.step)
+        made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
+        return made, RunRecord(
+            seconds=clock.seconds, peak_memory=0.0, diagnostics=drawn.diagnostics, closer=drawn.closer
+        )
 
     def _number(self, curator: Curator, steps: list[Step]) -> tuple[float, float]:
         """Return the number of records and the variance of the noise on it, and take its step off the list."""
@@ -337,27 +377,13 @@ class Scores(Mechanism):
     ) -> Sums:
         """Return the sums with the counts of cells, before any score."""
         kit = self.kit(space)
-        variance = np.full(len(counts), step.standard_deviation**2)
-        cells = Measurement(kit.cells.indicators, counts, variance)
-        return Sums(
-            space=space,
-            score=kit.score,
-            prior=kit.prior,
-            simulator=Simulator(space, public),
-            n_records=n,
-            n_variance=n_variance,
-            measurements=(cells,),
-        )
+        cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
+        return Sums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
 
     def _with(self, sums: Sums, clipping: Clipping, noisy: IntArray, step: Step) -> Sums:
         """Return the sums with another round of scores."""
-        score = sums.score
-
-        def of(values: Values) -> FloatArray:
-            return clipping.clipped(score.of_public(clipping.place, values))
-
-        variance = np.full(len(noisy), (step.standard_deviation * clipping.unit) ** 2)
-        made = Measurement(of, noisy * clipping.unit, variance)
+        unit = clipping.unit
+        made = Measurement(step.name, clipping, noisy * unit, step.standard_deviation * unit)
         return replace(sums, measurements=(*sums.measurements, made))
 
     def _first(self, sums: Sums, counts: FloatArray, noise: float, public: Values) -> Linearised:
@@ -380,30 +406,6 @@ class Scores(Mechanism):
         found = [each for each in found if np.isfinite(each[0])]
         best = min(found, key=lambda each: each[0])[1] if found else sums.linearised(starts[1])
         return sums.mode(best.place)
-
-    def _drawn(self, sums: Sums, here: Linearised, rng: np.random.Generator) -> tuple[FloatArray, dict[str, Any]]:
-        """Return unconstrained draws from the posterior, shape (draws, parameters), and how they were made.
-
-        By importance sampling, and where its weights can't be relied on by NUTS; both read public numbers only.
-        """
-        made = importance_draws(sums, here, rng, self.draws, tried=max(TRIED_DRAWS, 4 * self.draws))
-        facts = {"sampler": "importance", "pareto_k": made.pareto_k, "effective": made.effective}
-        if made.pareto_k <= MOST_K and made.effective >= ESS:
-            return made.places, facts
-        kit = self.kit(sums.space)
-        kit.noisy.update(here)
-        model = kit.noisy.model
-        parts = split(sums.space.model, here.place[None])
-        start = {v.name: part[0] for v, part in zip(sums.space.model.value_vars, parts, strict=True)}
-        for number in range(ROUNDS):
-            lengths = {"draws": self.draws * 2**number, "tune": self.tune * 2**number, "chains": self.n_chains}
-            tree = sampling.sample(kit.noisy, rng=rng, start=start, sampler=self.nuts, **lengths)
-            found = replace(converged(tree, ()), rounds=number + 1)
-            if found.passed:
-                break
-        draws = draws_by_name(tree)
-        values = unconstrained(sums.space.model, {v.name: draws[v.name] for v in model.free_RVs})
-        return join(values), facts | {"sampler": "nuts", "convergence": found}
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its text, which is public."""

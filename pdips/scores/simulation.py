@@ -35,7 +35,8 @@ class Simulator:
     """Draws records from a model at any parameters, a fixed number at a time, beside public columns if there are any.
 
     Compiled once. The same pass gives the same draws at the same parameters. In a pass every row of public columns that
-    takes part is there ``replicates`` times, one block of rows after the other; other passes go on with other rows.
+    takes part is there ``replicates`` times, one block of rows after the other; so many passes as ``cycle`` says go
+    through all rows, each taking rows from all over their order.
     """
 
     def __init__(self, space: Blueprint, public: Values, least: int = AT_ONCE) -> None:
@@ -43,6 +44,7 @@ class Simulator:
         self.n_public = len(next(iter(public.values()))) if public else 0
         self.rows = min(self.n_public, least // 4) or least
         self.replicates = -(-least // self.rows) if public else 1
+        self.cycle = max(-(-self.n_public // self.rows), 1)
         self.n = self.rows * self.replicates
         self._model = model = space.build(stand_ins(space.schema, self.n, known=self._beside(0)))
         given = dict(zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True))
@@ -54,7 +56,7 @@ class Simulator:
 
     def _beside(self, number: int) -> Records:
         """Return the public columns of a pass."""
-        rows = (number * self.rows + np.arange(self.rows)) % max(self.n_public, 1)
+        rows = (np.arange(self.rows) * self.cycle + number % self.cycle) % max(self.n_public, 1)
         return {name: np.tile(np.asarray(values)[rows], self.replicates) for name, values in self._public.items()}
 
     def __call__(self, place: FloatArray, number: int = 0) -> tuple[Records, Records]:
@@ -118,7 +120,7 @@ class Cells:
         return np.concatenate(parts, axis=1)
 
     def draw(self, counts: FloatArray, noise: float, n: int, rng: np.random.Generator) -> Records:
-        """Return values as noisy counts have them, each column by itself, without what noise alone may have made."""
+        """Return values as noisy counts have them, each column by itself, leaving out what noise alone may make."""
         found: Records = {}
         for (name, edges), noisy in zip(self.edges.items(), np.split(counts, np.cumsum(self.sizes)[:-1]), strict=True):
             sure = np.where(noisy > 2 * noise, noisy, 0.0)

@@ -23,9 +23,8 @@ from pdips.posterior import nuts as sampling
 from pdips.posterior.censored_posterior import largest_rho
 from pdips.posterior.columns import public_columns
 from pdips.posterior.columns import to_frame as to_records
-from pdips.posterior.inspection import MOST_LISTED, Posterior, listed
+from pdips.posterior.inspection import Posterior, inspect_statistics, published_draws
 from pdips.posterior.model_checks import Tried, on_stand_ins
-from pdips.posterior.model_file import stored_name
 from pdips.privacy.curator import Clock, Curator, Progress
 from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
@@ -47,9 +46,8 @@ STATISTIC_WORDS = {
 }
 """What is said of the statistics that ship, by the names of their types."""
 
-MOST_DRAWS = 1_000
 MOST_COLUMNS = 1_000
-"""Posterior draws, and numbers of each, that are published beside the sets."""
+"""Numbers of a posterior draw up to which draws are published beside the sets."""
 
 CHECKED_DRAWS = 100
 MOST_SIMULATED = 10_000_000
@@ -296,7 +294,7 @@ class Modips(Mechanism):
                 columns = self._source.records(fits[place].draw(draw), RecordRequest(n, covariates), schema, rng)
                 sets.append(to_records(schema, columns, public, rng))
         tables = {STATISTICS: _stacked([to_frame(*each) for each in zip(measured, used, strict=True)])}
-        posterior = [_published(each) for each in fits]
+        posterior = [published_draws(each.tree) for each in fits]
         if all(each.shape[1] <= MOST_COLUMNS for each in posterior):
             tables[POSTERIOR] = _stacked(posterior)
         agreed = [each.convergence for each in fits if each.convergence is not None] or "independent draws"
@@ -371,20 +369,6 @@ def _stacked(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     return pd.concat([each.assign(set=number) for number, each in enumerate(frames, start=1)], ignore_index=True)
 
 
-def _published(fitted: PosteriorFit) -> pd.DataFrame:
-    """Return posterior draws as a table, one a row, columns such as ``mu[0, 1]``."""
-    stacked = fitted.tree["posterior"].to_dataset().stack(sample=("chain", "draw")).transpose("sample", ...)
-    total = stacked.sizes["sample"]
-    taken = np.arange(min(total, MOST_DRAWS)) * max(total // MOST_DRAWS, 1)
-    columns: dict[str, NDArray[Any]] = {}
-    for name, values in stacked.data_vars.items():
-        known = values.to_numpy()[taken]
-        for place in np.ndindex(known.shape[1:]):
-            label = f"{name}[{', '.join(map(str, place))}]" if place else str(name)
-            columns[label] = known[(slice(None), *place)]
-    return pd.DataFrame(columns)
-
-
 def predictive_check(
     model: StatisticModel,
     measured: NoisyStatistics,
@@ -407,39 +391,15 @@ def predictive_check(
         ``observed_data``: the noisy statistics, which are published.
     """
     simulated = _simulate(model, measured, fitted, covariates, public)
-    predictive, predicted, observed = {}, {}, {}
-    for name, values in simulated.items():
-        noisy = measured.value(name)
-        below, above = (values <= noisy).mean(axis=0), (values >= noisy).mean(axis=0)
-        p_values = np.minimum(2 * (np.minimum(below, above) * len(values) + 1) / (len(values) + 1), 1.0)
-        low, high = np.quantile(values, [0.025, 0.975], axis=0)
-        spread = values.std(axis=0)
-        off = np.abs(noisy - values.mean(axis=0))[spread > 0] / spread[spread > 0]
-        predictive[name] = {
-            "outside": float(((noisy < low) | (noisy > high)).mean()),
-            "smallest_p": float(p_values.min()),
-            "entries": len(noisy),
-            "furthest": float(off.max(initial=0.0)),
-        }
-        stored = stored_name(name)
-        predicted[stored] = (["chain", "draw", f"{stored} entry"], values[None])
-        observed[stored] = ([f"{stored} entry"], noisy)
-    tree = fitted.tree.copy()
-    tree["posterior_predictive"] = xr.DataTree(xr.Dataset(predicted))
-    tree["observed_data"] = xr.DataTree(xr.Dataset(observed))
     chains = fitted.convergence is not None
-    released = [fitted.draw(number) for number in range(n_released)]
-    rows = listed(Posterior(tree=fitted.tree, released=released, facts={}, independent=not chains))
-    found = {
-        "parameters": rows[:MOST_LISTED],
-        "more": max(0, len(rows) - MOST_LISTED),
-        "draws": int(fitted.tree["posterior"].sizes["draw"]),
-        "chains": int(fitted.tree["posterior"].sizes["chain"]),
-        "sampler": ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws",
-        "convergence": fitted.convergence,
-        "predictive": predictive,
-    }
-    return {"posterior": found}, tree
+    sampler = ("nuts" if "sample_stats" in fitted.tree else "moves") if chains else "independent draws"
+    posterior = Posterior(
+        tree=fitted.tree,
+        released=[fitted.draw(number) for number in range(n_released)],
+        facts={"sampler": sampler, "convergence": fitted.convergence},
+        independent=not chains,
+    )
+    return inspect_statistics(posterior, simulated, {name: measured.value(name) for name in simulated})
 
 
 def _simulate(

@@ -1,0 +1,332 @@
+"""Draws from the posterior of noisy sums: importance sampling with reweighted records, or NUTS near the mode."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pymc as pm
+import pytensor
+import pytensor.tensor as pt
+import xarray as xr
+from arviz_stats.base import array_stats
+from scipy.linalg import eigh
+from scipy.optimize import minimize
+from scipy.special import logsumexp
+
+from pdips.arrays import FloatArray
+from pdips.convergence import ESS, ROUNDS, converged
+from pdips.posterior.finished_model import draws_by_name
+from pdips.posterior.inspection import Draws, Posterior, inspect_statistics, tree_of
+from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
+from pdips.posterior.model_file import stored_name
+from pdips.posterior.nuts import sample
+from pdips.posterior.record_likelihood import log_prior
+from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, Sums
+from pdips.scores.record_score import Clipping
+
+ANCHORS = 16
+"""Parameters at which records are simulated that are reweighted to others, besides the mode."""
+
+RECORDS = 12_000
+"""Records that are reweighted, over all anchors."""
+
+FREEDOM = 5
+"""Degrees of freedom, beside one for each parameter, of the t distribution from which draws are proposed."""
+
+DIFFERENCE, FLAT = 1e-3, 1e-3
+"""Of slopes, in standard deviations; and the least curvature of a posterior there, in that of one under normal priors."""
+
+MOST_K = 0.7
+"""Shape of the tail of importance weights up to which they are relied on (Vehtari et al. 2024)."""
+
+ATTEMPTS = 4
+"""Proposals that are tried, each fitted to the weighted draws of the one before."""
+
+SPREAD = 1.1
+"""How much wider than the weighted draws the next proposal is."""
+
+FEWEST = 2_000
+"""Draws that are proposed at least."""
+
+PREDICTED = 400
+"""Draws at which noisy sums are simulated, to compare them with those that were published."""
+
+
+@dataclass(frozen=True, eq=False)
+class Proposal:
+    """A multivariate t distribution from which parameters are proposed."""
+
+    mean: FloatArray
+    root: FloatArray  # of the covariance: shape (parameters, parameters)
+
+    @classmethod
+    def near(cls, sums: Sums, here: Linearised) -> "Proposal":
+        """Return the one about the most probable parameters, by the linear likelihood and the model's own prior."""
+        prior, model, start = prior_with_slope(sums.space.model), sums.space.model, here.place + sums.move(here)
+
+        def uphill(place: FloatArray) -> tuple[float, FloatArray]:
+            move = place - here.place
+            value, slope = prior(*(part[0] for part in split(model, place[None])))
+            return float(
+                value + move @ here.slope - move @ here.curvature @ move / 2
+            ), slope + here.slope - here.curvature @ move
+
+        def downhill(place: FloatArray) -> tuple[float, FloatArray]:
+            value, slope = uphill(place)
+            fine = np.isfinite(value) and np.isfinite(slope).all()
+            return (-value, -slope) if fine else (1e300, np.zeros_like(place))
+
+        scale = inverse_root(here.curvature + sums.prior.precision)
+        with np.errstate(all="ignore"):
+            found = minimize(
+                lambda z: (lambda v, g: (v, scale.T @ g))(*downhill(start + scale @ z)),
+                np.zeros(len(start)),
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": 300},
+            )
+            mode = start + scale @ found.x
+            steps = DIFFERENCE * np.sqrt((scale**2).sum(axis=1))
+            rows = [(uphill(mode + step)[1] - uphill(mode - step)[1]) / (2 * step.sum()) for step in np.diag(steps)]
+        curvature = -(np.array(rows) + np.array(rows).T) / 2
+        fine = np.isfinite(curvature).all() and np.linalg.eigvalsh(scale.T @ curvature @ scale).min() > FLAT
+        return cls(mode, inverse_root(curvature)) if fine else cls(start, scale)
+
+    @classmethod
+    def fitted(cls, places: FloatArray, shares: FloatArray) -> "Proposal":
+        """Return the one with the mean and covariance of weighted draws, a little wider."""
+        mean = shares @ places
+        apart = places - mean
+        return cls(mean, SPREAD * inverse_root(np.linalg.pinv((apart * shares[:, None]).T @ apart, hermitian=True)))
+
+    def draw(self, n: int, rng: np.random.Generator) -> tuple[FloatArray, FloatArray]:
+        """Return places, shape (n, parameters), and their log densities up to a constant."""
+        d = len(self.mean)
+        freedom = FREEDOM + d
+        steps = rng.standard_normal((n, d)) / np.sqrt(rng.chisquare(freedom, (n, 1)) / freedom)
+        return self.mean + steps @ self.root.T, -(freedom + d) / 2 * np.log1p((steps**2).sum(axis=1) / freedom)
+
+
+@lru_cache(maxsize=16)
+def prior_with_slope(model: pm.Model) -> Any:
+    """Return what works out the log prior density of the value variables and its slope, shape (parameters,)."""
+    value = log_prior(model)
+    slopes = pt.grad(value, model.value_vars, disconnected_inputs="ignore")
+    flat = pt.concatenate([slope.ravel() for slope in slopes])
+    return pytensor.function(model.value_vars, [value, flat], mode="FAST_COMPILE", on_unused_input="ignore")
+
+
+def inverse_root(precision: FloatArray) -> FloatArray:
+    """Return R with R R' the inverse of a positive semi-definite matrix, as far as doubles tell."""
+    values, vectors = np.linalg.eigh(precision)
+    return np.asarray(vectors / np.sqrt(np.maximum(values, values.max() * 1e-14)))
+
+
+class Reweighted:
+    """The likelihood of noisy sums at any parameters near some: records simulated at several, reweighted to each.
+
+    Expectations are those simulated at the mode plus a difference: the mean over records of what is summed times the
+    change of their weight, p(x | theta) over the mean density at the anchors. Where few records carry the weight the
+    covariance of the exact sums is multiplied by what that costs, so that far from the anchors little is said.
+    """
+
+    def __init__(self, sums: Sums, here: Linearised, anchors: FloatArray) -> None:
+        self._sums, self.n = sums, sums.n_records
+        each, rng, parts, used = max(RECORDS // (len(anchors) + 1), 100), np.random.default_rng(PUBLIC_SEED), [], []
+        for number, anchor in enumerate([here.place, *anchors]):
+            try:
+                drawn, inside = sums.simulator(anchor, number)
+            except ValueError:  # parameters at which nothing can be drawn
+                continue
+            rows = rng.permutation(sums.simulator.n)[:each]
+            parts.append([{name: values[rows] for name, values in one.items()} for one in (drawn, inside)])
+            used.append(anchor)
+        self._drawn, inside = ({n: np.concatenate([p[k][n] for p in parts]) for n in parts[0][k]} for k in (0, 1))
+        functions = sums.functions(inside)
+        self._functions = functions - functions.mean(axis=0)
+        logs = self._log_densities(np.array(used))
+        logs = np.where(np.isfinite(logs), logs, -np.inf)
+        self._mixture = logsumexp(logs, axis=0) - np.log(len(used))
+        self._weights = self._weighed(logs[0].copy())
+        noise = here.noise + np.eye(len(here.noise)) * 1e-12 * np.trace(here.noise)
+        values, self._basis = eigh(here.sampling, noise)
+        self._values, self._residual = np.maximum(values, 0.0), here.residual
+
+    def _log_densities(self, places: FloatArray) -> FloatArray:
+        """Return the log densities of the simulated records, shape (places, records)."""
+        points = split(self._sums.space.model, places)
+        return np.concatenate(
+            [found for _, found in self._sums.space.likelihood.blocks(self._drawn, points, mode=None)]
+        )
+
+    def _weighed(self, logs: FloatArray) -> FloatArray:
+        """Return the weights of records; one whose density is no number weighs nothing. ``logs`` are used up."""
+        with np.errstate(all="ignore"):
+            logs -= self._mixture
+            np.exp(logs, out=logs)
+            if not np.isfinite(logs.sum()):
+                np.nan_to_num(logs, copy=False, nan=0.0, posinf=0.0)
+        return logs
+
+    def __call__(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Return log-likelihoods up to a constant, and the factors by which covariances of the exact sums are wider."""
+        likely, wider = np.empty(len(places)), np.empty(len(places))
+        at_once = max(5_000_000 // len(self._mixture), 1)
+        for first in range(0, len(places), at_once):
+            some = slice(first, first + at_once)
+            change = self._weighed(self._log_densities(places[some]))
+            change -= self._weights
+            shift = change @ self._functions / change.shape[1]
+            squares = np.einsum("ij,ij->i", change, change) / change.shape[1]
+            wide = 1 + self.n * (squares / change.shape[1] + change.mean(axis=1) ** 2)
+            apart = (self._residual - self.n * shift) @ self._basis
+            variance = 1 + wide[:, None] * self._values
+            likely[some], wider[some] = -((apart**2 / variance) + np.log(variance)).sum(axis=1) / 2, wide
+        return likely, wider
+
+
+@dataclass(frozen=True, eq=False)
+class ImportanceDraws:
+    """Draws from a posterior, chosen among proposed ones by Pareto-smoothed weights."""
+
+    places: FloatArray  # shape (draws, parameters), unconstrained
+    pareto_k: float  # shape of the weights' tail: above .7 they are not to be relied on
+    effective: float  # number of independent draws that the weights are worth
+    widening: float  # mean factor by which the covariance of the exact sums was taken as wider
+    moved: float  # distance from the last reference to the posterior mean, in its standard deviations: root mean square
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the weights carry what is asked of them."""
+        return self.pareto_k <= MOST_K and self.effective >= ESS
+
+
+def importance_draws(
+    sums: Sums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
+) -> ImportanceDraws:
+    """Draw from prior times likelihood, proposals being fitted again to the draws until weights can be relied on."""
+    proposal, best = Proposal.near(sums, here), None
+    for _ in range(ATTEMPTS):
+        anchors, _ = proposal.draw(ANCHORS, rng)
+        likelihood = Reweighted(sums, here, anchors)
+        places, proposed = proposal.draw(tried, rng)
+        likely, wider = likelihood(places)
+        with np.errstate(all="ignore"):
+            prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
+        weights = np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed
+        shares, pareto_k = smoothed(weights)
+        mean = shares @ places
+        spread = np.sqrt(shares @ (places - mean) ** 2)
+        off = float(np.sqrt((((mean - here.place) / np.maximum(spread, 1e-300)) ** 2).mean()))
+        chosen = rng.choice(tried, n, p=shares)
+        found = ImportanceDraws(places[chosen], pareto_k, float(1 / (shares**2).sum()), float(shares @ wider), off)
+        if best is None or (found.reliable, found.effective) > (best.reliable, best.effective):
+            best = found
+        if best.reliable:
+            break
+        proposal = Proposal.fitted(places, shares)
+    assert best is not None
+    return best
+
+
+def smoothed(weights: FloatArray) -> tuple[FloatArray, float]:
+    """Return the shares of draws by log weights, shape (draws,), their tail smoothed, and the shape of that tail."""
+    fine, shares = np.isfinite(weights), np.zeros(len(weights))
+    if fine.sum() < 10:
+        return np.full(len(weights), 1 / len(weights)), np.inf
+    logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
+    shares[fine] = np.exp(logs - logs.max())
+    return shares / shares.sum(), float(pareto_k)
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorDraws:
+    """Draws from the posterior of noisy sums, all of which may be published, and how they were made."""
+
+    places: FloatArray  # shape (draws, parameters), unconstrained
+    tree: xr.DataTree  # group ``posterior``, in the model's own units; ``sample_stats`` of chains
+    facts: Mapping[str, Any]
+
+
+def posterior_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: int, **nuts: Any) -> PosteriorDraws:
+    """Draw from the posterior by importance sampling, and where its weights can't be relied on by NUTS near the mode.
+
+    Both read public numbers only. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
+    """
+    made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 2 * n))
+    told = {key: value for key, value in asdict(made).items() if key != "places"} | {"clipped": clipped_shares(sums)}
+    if made.reliable:
+        tree = with_deterministics(sums, here, tree_of(sums.space.values_of(made.places)))
+        return PosteriorDraws(made.places, tree, {"sampler": "importance", "noisy_sums": told})
+    noisy, model = NoisyLikelihood(sums.space, here), sums.space.model
+    start = {v.name: part[0] for v, part in zip(model.value_vars, split(model, here.place[None]), strict=True)}
+    for number in range(ROUNDS):
+        longer = {key: nuts[key] * 2**number for key in ("draws", "tune")}
+        tree = sample(noisy, rng=rng, start=start, **nuts | longer)
+        found = replace(converged(tree, ()), rounds=number + 1)
+        if found.passed:
+            break
+    draws = draws_by_name(tree)
+    places = join(unconstrained(model, {v.name: draws[v.name] for v in noisy.model.free_RVs}))
+    return PosteriorDraws(places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told})
+
+
+def clipped_shares(sums: Sums) -> list[float]:
+    """Return the share of simulated records that each round pulls into its ball, at the reference of that round."""
+    found = []
+    for each in sums.measurements:
+        if isinstance(each.question, Clipping):
+            _, inside = sums.simulator(each.question.place)
+            whitened = each.question.whitened(sums.score.of_public(each.question.place, inside))
+            found.append(float((each.question.lengths(whitened) > each.question.radius).mean()))
+    return found
+
+
+def with_deterministics(sums: Sums, here: Linearised, tree: xr.DataTree) -> xr.DataTree:
+    """Return draws of the free variables with the model's deterministic ones that read no record."""
+    if not sums.space.model.deterministics:
+        return tree
+    model = NoisyLikelihood(sums.space, here).model
+    if not model.deterministics:
+        return tree
+    found = pm.compute_deterministics(
+        tree["posterior"].to_dataset(), model=model, merge_dataset=True, progressbar=False
+    )
+    return xr.DataTree.from_dict({"posterior": found.drop_attrs()})
+
+
+def predictive_check(
+    sums: Sums, here: Linearised, found: PosteriorDraws, chosen: Sequence[Draws]
+) -> tuple[dict[str, Any], xr.DataTree]:
+    """Simulate noisy sums from the posterior and compare the published ones with them; reads nothing else.
+
+    Returns
+    -------
+    dict
+        ``posterior``, as :func:`pdips.posterior.inspection.inspect_statistics` has it, by step of the plan.
+    DataTree
+        Groups ``posterior``, ``prior``, ``posterior_predictive``, ``observed_data`` and ``log_likelihood`` of the noisy
+        sums, by step of the plan, each given the steps before.
+    """
+    rng = np.random.default_rng(PUBLIC_SEED)
+    places = found.places[np.linspace(0, len(found.places) - 1, PREDICTED).astype(int)]
+    covariance = here.sampling + here.noise
+    root = np.linalg.cholesky(covariance + np.eye(len(covariance)) * 1e-12 * np.trace(covariance))
+    expected = sums.noisy - here.residual + (places - here.place) @ here.slopes.T
+    simulated = expected + rng.standard_normal(expected.shape) @ root.T
+    residuals = here.whitened_residual - (places - here.place) @ here.whitened_slopes.T
+    likely = -(residuals**2) / 2 - np.log(np.diag(root)) - np.log(2 * np.pi) / 2
+    ends = np.cumsum([len(each.noisy) for each in sums.measurements])[:-1]
+    names = [each.step for each in sums.measurements]
+    by_step = dict(zip(names, np.split(simulated, ends, axis=1), strict=True))
+    noisy = {each.step: each.noisy for each in sums.measurements}
+    chains = "convergence" in found.facts
+    posterior = Posterior(tree=found.tree, released=chosen, facts=found.facts, independent=not chains)
+    facts, tree = inspect_statistics(posterior, by_step, noisy)
+    tree["prior"] = tree_of(sums.space.values_of(sums.space.prior))["posterior"]
+    parts = zip(names, np.split(likely, ends, axis=1), strict=True)
+    stored = {stored_name(name): (["chain", "draw", f"{stored_name(name)} entry"], part[None]) for name, part in parts}
+    tree["log_likelihood"] = xr.DataTree(xr.Dataset(stored))
+    return facts, tree

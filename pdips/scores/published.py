@@ -1,0 +1,182 @@
+"""Noisy sums as tables that are published, and the likelihood that an analyst makes of them again."""
+
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+
+from pdips.data.schema import Schema
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.posterior.columns import Values, public_columns
+from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, initial, start
+from pdips.posterior.model_file import BuildModel, Source, as_source
+from pdips.release.documents import PrivacyDocument, release_home
+from pdips.release.release import Release
+from pdips.scores.noisy_likelihood import Measurement, NoisyLikelihood, NormalPrior, Sums
+from pdips.scores.record_score import Clipping, Norm, RecordScore
+from pdips.scores.simulation import Cells, Simulator
+
+SUMS, REFERENCES = "sums", "references"
+WHITENING = "whitening_{}"
+RECORDS = "number of records"
+
+Known = tuple[pd.DataFrame, Values]
+"""Public columns as they are written, and as models read them, in one order."""
+
+
+def parameter_labels(space: Blueprint) -> list[str]:
+    """Return a name for each unconstrained parameter, such as ``effects[2]`` or ``sd_log__``."""
+    labels = []
+    for value, part in zip(space.model.value_vars, start(space.model), strict=True):
+        places = [f"[{', '.join(map(str, place))}]" if place else "" for place in np.ndindex(part.shape)]
+        labels += [f"{value.name}{place}" for place in places]
+    return labels
+
+
+def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
+    """Return the noisy sums, and what they are sums of, as tables.
+
+    ``sums`` has a row for each: the ``step`` that asked for it, ``of`` (a column, or an unconstrained parameter), for
+    counts the bounds ``lower`` and ``upper`` of the cell (of codes where a column has levels), ``noisy`` in records or
+    whitened scores, the ``noise`` and its ``standard_deviation`` in the same unit. ``references`` has for each round of
+    scores the parameters (``place``) at which gradients were taken, the matrix that whitens them, and the ``radius``
+    and ``norm`` of the ball into which they were pulled.
+    """
+    deviation = float(np.sqrt(sums.n_variance))
+    opening = {"step": RECORDS, "of": "", "lower": np.nan, "upper": np.nan, "noisy": sums.n_records}
+    parts = [pd.DataFrame([opening | {"noise": law if deviation else "none", "standard_deviation": deviation}])]
+    references, labels = [], parameter_labels(sums.space)
+    for each in sums.measurements:
+        at, rest = each.question, {"noisy": each.noisy, "noise": law, "standard_deviation": each.deviation}
+        if isinstance(at, Cells):
+            lower, upper = (
+                np.concatenate([edges[cut] for edges in at.edges.values()]) for cut in (np.s_[:-1], np.s_[1:])
+            )
+            of = np.repeat(list(at.edges), at.sizes)
+            parts.append(pd.DataFrame({"step": each.step, "of": of, "lower": lower, "upper": upper} | rest))
+        else:
+            parts.append(pd.DataFrame({"step": each.step, "of": labels, "lower": np.nan, "upper": np.nan} | rest))
+            columns = {WHITENING.format(label): at.whitening[:, i] for i, label in enumerate(labels)}
+            known = {"step": each.step, "parameter": labels, "place": at.place, "radius": at.radius, "norm": at.norm}
+            references.append(pd.DataFrame(known | columns))
+    found = {SUMS: pd.concat(parts, ignore_index=True)}
+    return found | ({REFERENCES: pd.concat(references, ignore_index=True)} if references else {})
+
+
+def restored(
+    space: Blueprint, score: RecordScore, prior: NormalPrior, tables: dict[str, pd.DataFrame], public: Values
+) -> Sums:
+    """Return the noisy sums that tables hold."""
+    found = tables[SUMS]
+    opening, rest = found.iloc[0], found.iloc[1:]
+    measurements = []
+    for step, rows in rest.groupby("step", sort=False):
+        noisy, deviation = rows["noisy"].to_numpy(float), float(rows["standard_deviation"].iloc[0])
+        if rows["lower"].notna().all():
+            edges = {
+                str(name): np.append(part["lower"].to_numpy(float), part["upper"].iloc[-1])
+                for name, part in rows.groupby("of", sort=False)
+            }
+            measurements.append(Measurement(str(step), Cells(space.schema, edges), noisy, deviation))
+            continue
+        at = tables[REFERENCES]
+        at = at[at["step"] == step]
+        whitening = at[[name for name in at if str(name).startswith(WHITENING.format(""))]].to_numpy(float)
+        norm: Norm = at["norm"].iloc[0]
+        clipping = Clipping(at["place"].to_numpy(float), whitening, float(at["radius"].iloc[0]), norm)
+        measurements.append(Measurement(str(step), clipping, noisy, deviation))
+    n, deviation = float(opening["noisy"]), float(opening["standard_deviation"])
+    return Sums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
+
+
+def last_place(sums: Sums) -> Any:
+    """Return the parameters of the last reference; those at which the model starts if there is none."""
+    places = [each.question.place for each in sums.measurements if isinstance(each.question, Clipping)]
+    return places[-1] if places else initial(sums.space.model)
+
+
+def read_published(release: Release | str | Path) -> tuple[Schema, dict[str, pd.DataFrame], Known]:
+    """Return the schema, the noisy sums and the public columns of a release, or of its folder."""
+    if isinstance(release, Release):
+        schema, tables, first = release.schema, dict(release.tables), release.sets[0]
+    else:
+        home = release_home(release)
+        schema = PrivacyDocument.read(home).table_schema
+        tables = {name: _frame(home, name) for name in (SUMS, REFERENCES)}
+        first = _frame(home, "synthetic_1")
+    if SUMS not in tables:
+        raise InputError("the release has no noisy sums of scores: only mechanism scores publishes them")
+    if not schema.public_columns:
+        return schema, tables, (pd.DataFrame(), {})
+    return schema, tables, public_columns(Table(first[list(schema.columns)], schema.without_person()))
+
+
+def _frame(home: Path, name: str) -> pd.DataFrame:
+    for suffix, read in ((".parquet", pd.read_parquet), (".csv", pd.read_csv)):
+        if (home / f"{name}{suffix}").is_file():
+            return read(home / f"{name}{suffix}")
+    raise InputError(f"{home} has no {name}.parquet or {name}.csv: only releases of mechanism scores have noisy sums")
+
+
+def noisy_likelihood(
+    model: str | Path | BuildModel | Source,
+    release: Release | str | Path,
+    *,
+    measurements: Literal["all", "counts"] = "all",
+) -> pm.Model:
+    """Return a PyMC model of the noisy sums of a release: the priors of a model, and what the sums say.
+
+    The free variables and priors are those of ``model``; the noisy sums, made independent, are observed as
+    ``noisy_sums``, with the noise, the sampling of records and the error of simulation in their covariance. They are
+    normal, with a mean that is linear in the unconstrained parameters about the most probable ones. Nothing
+    confidential is read.
+
+    Parameters
+    ----------
+    model : path, name, callable or Source
+        The model of the release, or with ``measurements="counts"`` any model of the same columns.
+    release : Release or path
+        A release of mechanism ``scores``, or its folder.
+    measurements : {"all", "counts"}
+        All noisy sums, or the counts of cells alone. Sums of scores are other data for other models, so that only
+        counts compare models, by predictive density or Bayes factors.
+
+    Returns
+    -------
+    pymc.Model
+        To look at, to extend and to sample.
+
+    Raises
+    ------
+    InputError
+        If the release has no noisy sums, or the model has other parameters than they were made for.
+
+    Examples
+    --------
+    >>> import pymc as pm
+    >>> def build_model(data, schema):
+    ...     with pm.Model() as model:
+    ...         pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"])
+    ...     return model
+    >>> schema = Schema(columns={"ill": Column(levels=[0, 1])})
+    >>> release, record = Scores(epsilon=1, model=build_model).release(
+    ...     Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), schema)
+    ... )
+    >>> sorted(noisy_likelihood(build_model, release).named_vars)[:1]
+    ['noisy_sums']
+    """
+    schema, tables, (_, public) = read_published(release)
+    space = blueprint_of(as_source(model), schema)
+    space.check()
+    if measurements == "counts":
+        tables = {SUMS: tables[SUMS][tables[SUMS]["lower"].notna() | (tables[SUMS]["step"] == RECORDS)]}
+    elif REFERENCES in tables and list(dict.fromkeys(tables[REFERENCES]["parameter"])) != parameter_labels(space):
+        raise InputError(
+            "the model has other parameters than the noisy sums were made for; measurements='counts' takes any model"
+        )
+    with ONE_AT_A_TIME:
+        sums = restored(space, RecordScore(space.likelihood), NormalPrior.of(space.prior), tables, public)
+        return NoisyLikelihood(space, sums.precise(sums.mode(last_place(sums)).place)).model
