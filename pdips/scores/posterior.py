@@ -69,7 +69,9 @@ class Proposal:
         def uphill(place: FloatArray) -> tuple[float, FloatArray]:
             move = place - here.place
             value, slope = prior(*(part[0] for part in split(model, place[None])))
-            return float(value + move @ here.slope - move @ here.curvature @ move / 2), slope + here.slope - here.curvature @ move
+            return float(
+                value + move @ here.slope - move @ here.curvature @ move / 2
+            ), slope + here.slope - here.curvature @ move
 
         def downhill(place: FloatArray) -> tuple[float, FloatArray]:
             value, slope = uphill(place)
@@ -80,7 +82,10 @@ class Proposal:
         with np.errstate(all="ignore"):
             found = minimize(
                 lambda z: (lambda v, g: (v, scale.T @ g))(*downhill(start + scale @ z)),
-                np.zeros(len(start)), jac=True, method="L-BFGS-B", options={"maxiter": 300},
+                np.zeros(len(start)),
+                jac=True,
+                method="L-BFGS-B",
+                options={"maxiter": 300},
             )
             mode = start + scale @ found.x
             steps = DIFFERENCE * np.sqrt((scale**2).sum(axis=1))
@@ -152,7 +157,9 @@ class Reweighted:
     def _log_densities(self, places: FloatArray) -> FloatArray:
         """Return the log densities of the simulated records, shape (places, records)."""
         points = split(self._sums.space.model, places)
-        return np.concatenate([found for _, found in self._sums.space.likelihood.blocks(self._drawn, points, mode=None)])
+        return np.concatenate(
+            [found for _, found in self._sums.space.likelihood.blocks(self._drawn, points, mode=None)]
+        )
 
     def _weighed(self, logs: FloatArray) -> FloatArray:
         """Return the weights of records; one whose density is no number weighs nothing. ``logs`` are used up."""
