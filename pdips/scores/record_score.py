@@ -7,6 +7,7 @@ from typing import Any, Literal
 import numpy as np
 import pytensor
 import pytensor.tensor as pt
+from numba import njit
 from numpy.typing import NDArray
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import toposort
@@ -23,7 +24,7 @@ Norm = Literal["l1", "l2"]
 STEPS = 2**20
 """Whole steps from the centre of the ball to its edge."""
 
-BLOCK = 65_536
+BLOCK = 16_384
 """Records whose scores are worked out at once where they are public, and added up at once where they aren't."""
 
 
@@ -53,17 +54,15 @@ class Clipping:
         """Return the norms of whitened scores, shape (records,)."""
         return np.abs(whitened).sum(axis=1) if self.norm == "l1" else np.sqrt((whitened**2).sum(axis=1))
 
-    def steps(self, score: FloatArray) -> IntArray:
-        """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS` from the centre to the edge.
+    def add(self, scores: FloatArray, total: IntArray) -> None:
+        """Add records' scores, shape (records, parameters), in whole steps to a total, shape (parameters,)."""
+        _add_clipped(scores, self.whitening, self.radius, self.norm == "l1", total)
 
-        What isn't finite counts as nothing, and so does what rounding would leave outside of the ball: the norm is
-        checked in whole numbers. No matrix product is used, whose bits depend on how many records come along.
-        """
-        with np.errstate(all="ignore"):
-            whitened = (self.whitening * score).sum(axis=1) / self.radius
-            found = np.trunc(STEPS * into_ball(whitened[None], self.norm)[0]).astype(np.int64)
-        size, most = (np.abs(found), STEPS) if self.norm == "l1" else (found * found, STEPS**2)
-        return found if int(size.sum()) <= most else np.zeros_like(found)
+    def steps(self, score: FloatArray) -> IntArray:
+        """Return one record's score, shape (parameters,), in whole steps, :data:`STEPS` from the centre to the edge."""
+        total = np.zeros(len(score), dtype=np.int64)
+        self.add(np.asarray(score, dtype=np.float64)[None], total)
+        return total
 
     @property
     def unit(self) -> float:
@@ -80,6 +79,41 @@ def into_ball(vectors: FloatArray, norm: Norm) -> FloatArray:
     length = sizes.sum(axis=1, keepdims=True)
     length = np.maximum(length if norm == "l1" else np.sqrt(length), 1.0)
     return np.asarray(along * np.minimum(np.where(fine, largest, 0.0), 1 / length))
+
+
+@njit(cache=True, error_model="numpy")
+def _add_clipped(scores: FloatArray, whitening: FloatArray, radius: float, l1: bool, total: IntArray) -> None:
+    """Whiten each score, pull it into the unit ball, cut it to whole steps and add it, one record after the other.
+
+    What isn't finite counts as nothing, and so does what rounding would leave outside of the ball: the norm is checked
+    in whole numbers. Each record goes through the same operations in the same order: no matrix product, whose bits
+    depend on how many records come along, and no fastmath.
+    """
+    d = len(total)
+    along, steps, most = np.empty(d), np.empty(d, dtype=np.int64), STEPS if l1 else STEPS**2
+    for i in range(len(scores)):
+        along[:] = 0.0
+        for k in range(d):
+            if scores[i, k] != 0.0:  # a record of a hierarchy touches few parameters
+                for j in range(d):
+                    along[j] += whitening[j, k] * scores[i, k]
+        largest = 0.0
+        for j in range(d):
+            along[j] /= radius
+            largest = max(largest, abs(along[j])) if np.isfinite(along[j]) else np.inf
+        if largest == 0.0 or largest == np.inf:
+            continue
+        length = 0.0
+        for j in range(d):
+            along[j] /= largest
+            length += abs(along[j]) if l1 else along[j] * along[j]
+        shrink = min(largest, 1 / (length if l1 else np.sqrt(length)))
+        size = 0
+        for j in range(d):
+            steps[j] = int(STEPS * (along[j] * shrink))  # towards 0
+            size += abs(steps[j]) if l1 else steps[j] * steps[j]
+        if size <= most:
+            total += steps
 
 
 class RecordScore:
@@ -146,17 +180,19 @@ class RecordScore:
 
     def total(self, clipping: Clipping, values: Values) -> IntArray:
         """Return the sum of confidential records' clipped scores in whole steps, shape (parameters,), one at a time."""
-        point, found = self._point(clipping.place), np.zeros(len(clipping.place), dtype=np.int64)
-        function = self._single
+        point, d = self._point(clipping.place), len(clipping.place)
+        found, function = np.zeros(d, dtype=np.int64), self._single
         for start in range(0, len(next(iter(values.values()))), BLOCK):
-            for row in self._likelihood.rows({name: each[start : start + BLOCK] for name, each in values.items()}):
+            rows = self._likelihood.rows({name: each[start : start + BLOCK] for name, each in values.items()})
+            scores = np.full((len(rows), d), np.nan)
+            for place, row in enumerate(rows):
                 try:
-                    score = function(*point, *row)
+                    scores[place] = function(*point, *row)
                 except MemoryError:
                     raise
                 except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
                     continue
-                found += clipping.steps(score)
+            clipping.add(scores, found)
         return found
 
     def _point(self, place: FloatArray) -> list[NDArray[Any]]:

@@ -45,6 +45,9 @@ OF_RECORDS = Fraction(1, 50)
 OF_CELLS = {True: Fraction(1, 4), False: Fraction(1, 10)}
 """Share of the rest for counts of cells: by whether a numeric column, or one with many levels, is described."""
 
+FEW_PARAMETERS = 10
+"""Up to this many parameters counts of cells get that share; of more they can tell ever less, and get less."""
+
 LAST = Fraction(7, 10)
 """Share of what is left that the last round of scores gets; the others share the rest."""
 
@@ -200,7 +203,8 @@ class Scores(Mechanism):
             found.append(Step(name=RECORDS, sensitivity=one, price=left * OF_RECORDS, law=law, counts=RECORDS))
             left -= left * OF_RECORDS
         described = [schema.columns[name] for name in space.synthesized]
-        of_cells = left * OF_CELLS[any(not c.is_categorical or c.n_levels > FEW_LEVELS for c in described)]
+        share = OF_CELLS[any(not c.is_categorical or c.n_levels > FEW_LEVELS for c in described)]
+        of_cells = left * max(min(share, share * FEW_PARAMETERS / space.n_parameters), OF_CELLS[False])
         counts = Sensitivity.of_counts(schema, self.neighbours, tables=len(described))
         found.append(Step(name=CELLS, sensitivity=counts, price=of_cells, law=law, counts="each cell"))
         left -= of_cells
