@@ -36,7 +36,7 @@ FREEDOM = 5
 """Degrees of freedom, beside one for each parameter, of the t distribution from which draws are proposed."""
 
 DIFFERENCE, FLAT = 1e-3, 1e-3
-"""Of slopes, in standard deviations; and the least curvature of a posterior there, in units of that of normal priors."""
+"""Of slopes, in standard deviations; and the least curvature of a posterior there, next to that of normal priors."""
 
 MOST_K = 0.7
 """Shape of the tail of importance weights up to which they are relied on (Vehtari et al. 2024)."""
