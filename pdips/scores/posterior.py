@@ -23,7 +23,7 @@ from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
-from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, Sums
+from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums
 from pdips.scores.record_score import Clipping
 
 ANCHORS = 16
@@ -62,7 +62,7 @@ class Proposal:
     root: FloatArray  # of the covariance: shape (parameters, parameters)
 
     @classmethod
-    def near(cls, sums: Sums, here: Linearised) -> "Proposal":
+    def near(cls, sums: NoisySums, here: Linearised) -> "Proposal":
         """Return the one about the most probable parameters, by the linear likelihood and the model's own prior."""
         prior, model, start = prior_with_slope(sums.space.model), sums.space.model, here.place + sums.move(here)
 
@@ -132,7 +132,7 @@ class Reweighted:
     covariance of the exact sums is multiplied by what that costs, so that far from the anchors little is said.
     """
 
-    def __init__(self, sums: Sums, here: Linearised, anchors: FloatArray) -> None:
+    def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray) -> None:
         self._sums, self.n = sums, sums.n_records
         each, rng, parts, used = max(RECORDS // (len(anchors) + 1), 100), np.random.default_rng(PUBLIC_SEED), [], []
         for number, anchor in enumerate([here.place, *anchors]):
@@ -204,7 +204,7 @@ class ImportanceDraws:
 
 
 def importance_draws(
-    sums: Sums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
+    sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
 ) -> ImportanceDraws:
     """Draw from prior times likelihood, proposals being fitted again to the draws until weights can be relied on."""
     proposal, best = Proposal.near(sums, here), None
@@ -250,7 +250,7 @@ class PosteriorDraws:
     facts: Mapping[str, Any]
 
 
-def posterior_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: int, **nuts: Any) -> PosteriorDraws:
+def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, **nuts: Any) -> PosteriorDraws:
     """Draw from the posterior by importance sampling, and where its weights can't be relied on by NUTS near the mode.
 
     Both read public numbers only. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
@@ -273,7 +273,7 @@ def posterior_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: i
     return PosteriorDraws(places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told})
 
 
-def clipped_shares(sums: Sums) -> list[float]:
+def clipped_shares(sums: NoisySums) -> list[float]:
     """Return the share of simulated records that each round pulls into its ball, at the reference of that round."""
     found = []
     for each in sums.measurements:
@@ -284,7 +284,7 @@ def clipped_shares(sums: Sums) -> list[float]:
     return found
 
 
-def with_deterministics(sums: Sums, here: Linearised, tree: xr.DataTree) -> xr.DataTree:
+def with_deterministics(sums: NoisySums, here: Linearised, tree: xr.DataTree) -> xr.DataTree:
     """Return draws of the free variables with the model's deterministic ones that read no record."""
     if not sums.space.model.deterministics:
         return tree
@@ -298,7 +298,7 @@ def with_deterministics(sums: Sums, here: Linearised, tree: xr.DataTree) -> xr.D
 
 
 def predictive_check(
-    sums: Sums, here: Linearised, found: PosteriorDraws, chosen: Sequence[Draws]
+    sums: NoisySums, here: Linearised, found: PosteriorDraws, chosen: Sequence[Draws]
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy sums from the posterior and compare the published ones with them; reads nothing else.
 

@@ -15,9 +15,9 @@ from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, initia
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.release.documents import PrivacyDocument, release_home
 from pdips.release.release import Release
-from pdips.scores.noisy_likelihood import Measurement, NoisyLikelihood, NormalPrior, Sums
+from pdips.scores.noisy_likelihood import Measurement, NoisyLikelihood, NoisySums, NormalPrior
 from pdips.scores.record_score import Clipping, Norm, RecordScore
-from pdips.scores.simulation import Cells, Simulator
+from pdips.scores.simulation import ColumnCells, Simulator
 
 SUMS, REFERENCES = "sums", "references"
 WHITENING = "whitening_{}"
@@ -36,7 +36,7 @@ def parameter_labels(space: Blueprint) -> list[str]:
     return labels
 
 
-def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
+def published(sums: NoisySums, law: str) -> dict[str, pd.DataFrame]:
     """Return the noisy sums, and what they are sums of, as tables.
 
     ``sums`` has a row for each: the ``step`` that asked for it, ``of`` (a column, or an unconstrained parameter), for
@@ -51,7 +51,7 @@ def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
     references, labels = [], parameter_labels(sums.space)
     for each in sums.measurements:
         at, rest = each.question, {"noisy": each.noisy, "noise": law, "standard_deviation": each.deviation}
-        if isinstance(at, Cells):
+        if isinstance(at, ColumnCells):
             lower, upper = (
                 np.concatenate([edges[cut] for edges in at.edges.values()]) for cut in (np.s_[:-1], np.s_[1:])
             )
@@ -68,7 +68,7 @@ def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
 
 def restored(
     space: Blueprint, score: RecordScore, prior: NormalPrior, tables: dict[str, pd.DataFrame], public: Values
-) -> Sums:
+) -> NoisySums:
     """Return the noisy sums that tables hold."""
     found = tables[SUMS]
     opening, rest = found.iloc[0], found.iloc[1:]
@@ -80,7 +80,7 @@ def restored(
                 str(name): np.append(part["lower"].to_numpy(float), part["upper"].iloc[-1])
                 for name, part in rows.groupby("of", sort=False)
             }
-            measurements.append(Measurement(str(step), Cells(space.schema, edges), noisy, deviation))
+            measurements.append(Measurement(str(step), ColumnCells(space.schema, edges), noisy, deviation))
             continue
         at = tables[REFERENCES]
         at = at[at["step"] == step]
@@ -89,10 +89,10 @@ def restored(
         clipping = Clipping(at["place"].to_numpy(float), whitening, float(at["radius"].iloc[0]), norm)
         measurements.append(Measurement(str(step), clipping, noisy, deviation))
     n, deviation = float(opening["noisy"]), float(opening["standard_deviation"])
-    return Sums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
+    return NoisySums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
 
 
-def last_place(sums: Sums) -> Any:
+def last_place(sums: NoisySums) -> Any:
     """Return the parameters of the last reference; those at which the model starts if there is none."""
     places = [each.question.place for each in sums.measurements if isinstance(each.question, Clipping)]
     return places[-1] if places else initial(sums.space.model)

@@ -30,11 +30,11 @@ from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Release, RunRecord
-from pdips.scores.noisy_likelihood import Linearised, Measurement, NormalPrior, Sums, clipping_at
+from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisySums, NormalPrior, clipping_at
 from pdips.scores.posterior import importance_draws, posterior_draws, predictive_check
 from pdips.scores.published import SUMS, Known, last_place, published, read_published, restored
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
-from pdips.scores.simulation import Cells, Simulator
+from pdips.scores.simulation import ColumnCells, Simulator
 
 POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
@@ -68,13 +68,15 @@ class Kit:
 
     score: RecordScore
     prior: NormalPrior
-    cells: Cells
+    cells: ColumnCells
     space: Blueprint
 
     @classmethod
     def of(cls, space: Blueprint) -> "Kit":
         """Compile what is needed."""
-        return cls(RecordScore(space.likelihood), NormalPrior.of(space.prior), Cells.of(space, likely(space)), space)
+        return cls(
+            RecordScore(space.likelihood), NormalPrior.of(space.prior), ColumnCells.of(space, likely(space)), space
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,7 +301,7 @@ class Scores(Mechanism):
                     here = sums.mode(here.place)
         return self._drawn(sums, here, known, rng, curator.timed)
 
-    def _drawn(self, sums: Sums, here: Linearised, known: Known, rng: np.random.Generator, timed: Timed) -> Drawn:
+    def _drawn(self, sums: NoisySums, here: Linearised, known: Known, rng: np.random.Generator, timed: Timed) -> Drawn:
         """Draw from the posterior of noisy sums, and records beside the public columns."""
         schema, sets = sums.space.schema, []
         with ONE_AT_A_TIME, timed("drawing from the posterior"):
@@ -378,19 +380,19 @@ class Scores(Mechanism):
 
     def _opened(
         self, space: Blueprint, n: float, n_variance: float, public: Values, counts: FloatArray, step: Step
-    ) -> Sums:
+    ) -> NoisySums:
         """Return the sums with the counts of cells, before any score."""
         kit = self.kit(space)
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
-        return Sums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
+        return NoisySums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
 
-    def _with(self, sums: Sums, clipping: Clipping, noisy: IntArray, step: Step) -> Sums:
+    def _with(self, sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step) -> NoisySums:
         """Return the sums with another round of scores."""
         unit = clipping.unit
         made = Measurement(step.name, clipping, noisy * unit, step.standard_deviation * unit)
         return replace(sums, measurements=(*sums.measurements, made))
 
-    def _first(self, sums: Sums, counts: FloatArray, noise: float, public: Values) -> Linearised:
+    def _first(self, sums: NoisySums, counts: FloatArray, noise: float, public: Values) -> Linearised:
         """Return the counts near the parameters that fit them best, searched from several starts."""
         space, rng = sums.space, np.random.default_rng(0)
         kit = self.kit(space)
@@ -455,7 +457,7 @@ def likely(space: Blueprint) -> dict[str, Any]:
     return {name: np.concatenate([part[name] for part in parts]) for name in space.synthesized}
 
 
-def climb(sums: Sums, values: Values, start: FloatArray) -> FloatArray:
+def climb(sums: NoisySums, values: Values, start: FloatArray) -> FloatArray:
     """Return the parameters at which made-up records are most probable, searched from a start."""
     from scipy.optimize import minimize
 
