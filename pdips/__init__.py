@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pdips.quantile.kng_residual import KNGResidual as KNGResidual
     from pdips.release.release import Release as Release
     from pdips.release.release import RunRecord as RunRecord
+    from pdips.scores.scores import Scores as Scores
     from pdips.statistics.modips import Modips as Modips
 
 __version__ = "0.2.0"
@@ -59,6 +60,7 @@ _HOMES = {
     "Release": "pdips.release.release",
     "RunRecord": "pdips.release.release",
     "Schema": "pdips.data.schema",
+    "Scores": "pdips.scores.scores",
     "SmoothedHistogram": "pdips.histogram.urns",
     "Spend": "pdips.privacy.loss",
     "Steps": "pdips.margins.steps",

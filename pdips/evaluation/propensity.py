@@ -252,7 +252,7 @@ def _ratio(a: float, b: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scores:
+class PropensityScores:
     """Shares of the records of a table and of one set whose score, ``P(synthetic | record)``, lies in each hundredth.
 
     ``distance`` is the Kolmogorov-Smirnov distance of the scores, found at the score ``at``.
@@ -277,7 +277,7 @@ class Specks:
     mean: float
     standard_deviation: float | None
     reference: float
-    scores: tuple[Scores, ...]
+    scores: tuple[PropensityScores, ...]
 
 
 def specks(
@@ -371,7 +371,7 @@ def _check_classifier(classifier: Any, sizes: Sequence[int]) -> None:
         )
 
 
-def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifier: Any) -> Scores | None:
+def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifier: Any) -> PropensityScores | None:
     """Return how the scores of two tables are spread; None if the synthetic one has no records."""
     if not len(synthetic):
         return None
@@ -386,7 +386,7 @@ def _compared(original: IntArray, synthetic: IntArray, schema: Schema, classifie
     distance, at = _widest_gap(scores, n_original, n_synthetic)
     cells = np.clip(np.floor((expit(scores) if log_odds else scores) * N_CELLS), 0, N_CELLS - 1).astype(np.int64)
     shares = [np.bincount(cells, n, minlength=N_CELLS) / n.sum() for n in (n_original, n_synthetic)]
-    return Scores(
+    return PropensityScores(
         table=tuple(shares[0].tolist()),
         synthetic=tuple(shares[1].tolist()),
         distance=distance,

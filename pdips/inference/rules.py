@@ -16,6 +16,9 @@ from pdips.errors import InputError
 from pdips.registry import MECHANISMS, find
 from pdips.release.release import Release
 
+KNOW_THE_NOISE = ("modips", "scores")
+"""Mechanisms whose posterior reads released noisy numbers only and knows their noise: drawing again costs nothing."""
+
 AT_ZERO = 0.8
 """How much of the tail below zero goes to a variance of exactly zero; the rest is spread over the others."""
 
@@ -238,8 +241,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     Returns
     -------
     str
-        ``"posterior-predictive"`` for ``modips`` with ``split="once"``, whose sets are posterior draws given one noisy
-        release; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
+        ``"posterior-predictive"`` for ``scores`` and for ``modips`` with ``split="once"``, whose sets are posterior
+        draws given one noisy release; ``"sanitized"`` for sets with noise of their own (``split="per-set"``).
 
     Warns
     -----
@@ -266,8 +269,8 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
     splits: tuple[str, ...] | None = find(name).splits if name in MECHANISMS else None
     if n_sets < 2:
         advice = f"of a mechanism with split='per-set'; {name} hasn't"
-        if name == "modips":
-            advice = "for modips more sets cost nothing"
+        if name in KNOW_THE_NOISE:
+            advice = f"for {name} more sets cost nothing"
         elif splits is None or "per-set" in splits:
             advice = 'with split="per-set"'
         raise InputError(
@@ -280,7 +283,7 @@ def rule_for(release: Release | Mapping[str, Any] | str | Path) -> Rule:
         return "sanitized"
     if split != "once":
         raise InputError(f"the settings of {name!r} don't say how the sets share their noise: name the rule yourself")
-    if name != "modips":
+    if name not in KNOW_THE_NOISE:
         warnings.warn(
             f"the sets of {name} share their noise (split='once'), so the variance between them doesn't show it: "
             "'sanitized' is the nearest rule and its intervals are too short",

@@ -414,7 +414,7 @@ def _each_convergence(value: Any) -> list[Any]:
     return [one for one in found if isinstance(one, Convergence) or (isinstance(one, Mapping) and "rhat" in one)]
 
 
-class NoisySums(Findings):
+class SumsSummary(Findings):
     """How far the likelihood of noisy sums of scores can be relied on: see :mod:`pdips.scores.posterior`. Public."""
 
     pareto_k: FiniteOrNone
@@ -438,7 +438,7 @@ class PosteriorSummary(Findings):
     more: int = 0
     bounds: BoundSummary | None = None
     predictive: dict[str, PredictiveCheck] = {}
-    noisy_sums: NoisySums | None = None
+    noisy_sums: SumsSummary | None = None
     records: RecordCheck | None = None
 
 

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from pdips.data.schema import Column, Schema
 from pdips.errors import InputError
+from pdips.inference.rules import KNOW_THE_NOISE
 from pdips.release.documents import PaidDocument, PrivacyDocument
 from pdips.report import price
 from pdips.report.figures import roc_bound
@@ -58,6 +59,7 @@ def context(public: Path, release: PrivacyDocument, paid: PaidDocument | None) -
         "split": settings.get("split"),
         "suffix": "csv" if csv else "parquet",
         "advice": combining(release),
+        "knows_the_noise": KNOW_THE_NOISE,
     }
 
 

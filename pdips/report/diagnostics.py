@@ -10,15 +10,16 @@ from typing import Any
 from markupsafe import Markup
 
 from pdips.convergence import BFMI, ESS, RHAT, ROUNDS, Convergence
+from pdips.inference.rules import KNOW_THE_NOISE
 from pdips.release.documents import (
     BoundSummary,
     Margin,
-    NoisySums,
     PosteriorSummary,
     PredictiveCheck,
     PrivacyDocument,
     RecordCheck,
     RunDocument,
+    SumsSummary,
     mean,
 )
 from pdips.report.formats import number, percent, plural
@@ -40,8 +41,6 @@ NOISE_FACTOR = 3.0
 """How much further a margin may lie from the table than noise and sampling alone bring it."""
 MOST_WIDENED, MOST_MOVED = 2.0, 3.0
 """Factor on the covariance of exact sums of scores, and standard deviations from the last reference, still in order."""
-POST_PROCESSING = ("modips", "scores")
-"""Mechanisms whose chains read released noisy statistics only, so that repeating them costs nothing."""
 LARGEST_TEXT = 64_000_000
 """Bytes of a CSV file whose records are counted."""
 HALF_NORMAL = math.sqrt(2 / math.pi)
@@ -140,7 +139,7 @@ def _rounds(chains: Sequence[Convergence], mechanism: str) -> list[Check]:
         return []
     found = f"chains disagreed and were run again, longer each time; they agreed in round {rounds} of {ROUNDS}"
     rule = "agreement in round 1; running again was decided on confidential records, which the guarantee does not cover"
-    if mechanism in POST_PROCESSING:
+    if mechanism in KNOW_THE_NOISE:
         rule = "agreement in round 1; the chains read noisy statistics only, so running them again costs nothing"
     return [Check("rounds of chains", found, rule, "watch")]
 
@@ -171,7 +170,7 @@ def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
     return [Check("posterior predictive check", found, rule, level)]
 
 
-def _noisy_sums(found: NoisySums | None) -> list[Check]:
+def _noisy_sums(found: SumsSummary | None) -> list[Check]:
     if found is None:
         return []
     told = f"{found.parameters - found.as_prior} of {plural(found.parameters, 'parameter')} learned of"

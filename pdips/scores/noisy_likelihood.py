@@ -16,7 +16,7 @@ from pdips.posterior.censoring import Axis, _reads_records, take_apart
 from pdips.posterior.columns import Values
 from pdips.posterior.model import Blueprint, initial, transformed
 from pdips.scores.record_score import Clipping, Norm, RecordScore
-from pdips.scores.simulation import Cells, Simulator
+from pdips.scores.simulation import ColumnCells, Simulator
 
 PLACE, SLOPES, RESIDUAL = "pdips_place", "pdips_slopes", "pdips_residual"
 NOISY_SUMS = "noisy_sums"
@@ -46,7 +46,7 @@ class Measurement:
     """Noisy sums over records of a public function of one record, and the standard deviation of the noise on each."""
 
     step: str  # of the plan
-    question: Cells | Clipping
+    question: ColumnCells | Clipping
     noisy: FloatArray  # shape (sums,): records, or whitened scores
     deviation: float
 
@@ -96,7 +96,7 @@ class Linearised:
 
 
 @dataclass(frozen=True, eq=False)
-class Sums:
+class NoisySums:
     """The noisy sums of one table, and what simulates their law at any parameters."""
 
     space: Blueprint
@@ -233,7 +233,7 @@ class NormalPrior:
         return -float((((place - self.mean) / self.deviation) ** 2).sum()) / 2
 
 
-def clipping_at(sums: Sums, place: FloatArray, norm: Norm, step_variance: float) -> Clipping:
+def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: float) -> Clipping:
     """Return how scores at some public parameters are whitened, and the radius that leaves most information.
 
     The whitening is the inverse root of the information of one record there, beside the prior's share; the radius is

@@ -23,7 +23,7 @@ from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
-from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NormalPrior, Sums
+from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums, NormalPrior
 from pdips.scores.record_score import Clipping
 
 ANCHORS = 16
@@ -65,7 +65,7 @@ class Proposal:
     root: FloatArray  # of the covariance: shape (parameters, parameters)
 
     @classmethod
-    def near(cls, sums: Sums, here: Linearised) -> "Proposal":
+    def near(cls, sums: NoisySums, here: Linearised) -> "Proposal":
         """Return the one about the most probable parameters, by the linear likelihood and the model's own prior."""
         prior, model, start = prior_with_slope(sums.space.model), sums.space.model, here.place + sums.move(here)
 
@@ -135,7 +135,7 @@ class Reweighted:
     covariance of the exact sums is multiplied by what that costs, so that far from the anchors little is said.
     """
 
-    def __init__(self, sums: Sums, here: Linearised, anchors: FloatArray) -> None:
+    def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray) -> None:
         self._sums, self.n = sums, sums.n_records
         each = -(-(RECORDS + MORE_RECORDS * len(here.place)) // (len(anchors) + 1))
         rng, parts, used = np.random.default_rng(PUBLIC_SEED), [], []
@@ -207,7 +207,7 @@ class ImportanceDraws:
 
 
 def importance_draws(
-    sums: Sums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
+    sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, *, tried: int = FEWEST
 ) -> ImportanceDraws:
     """Draw from prior times likelihood, proposals being fitted again to the draws until weights can be relied on."""
     proposal, best = Proposal.near(sums, here), None
@@ -250,7 +250,7 @@ class PosteriorDraws:
     facts: Mapping[str, Any]
 
 
-def posterior_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: int, **nuts: Any) -> PosteriorDraws:
+def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, **nuts: Any) -> PosteriorDraws:
     """Draw from the posterior by importance sampling, and where its weights can't be relied on by NUTS near the mode.
 
     Both read public numbers only. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
@@ -277,7 +277,7 @@ def posterior_draws(sums: Sums, here: Linearised, rng: np.random.Generator, n: i
     )
 
 
-def learned(sums: Sums, places: FloatArray) -> dict[str, Any]:
+def learned(sums: NoisySums, places: FloatArray) -> dict[str, Any]:
     """Return what there is to tell of a posterior: all of it is public.
 
     ``moved``: from the last reference to the posterior's median, root mean square of standard deviations. ``as_prior``:
@@ -300,7 +300,7 @@ def learned(sums: Sums, places: FloatArray) -> dict[str, Any]:
     }
 
 
-def with_deterministics(sums: Sums, here: Linearised, tree: xr.DataTree) -> xr.DataTree:
+def with_deterministics(sums: NoisySums, here: Linearised, tree: xr.DataTree) -> xr.DataTree:
     """Return draws of the free variables with the model's deterministic ones that read no record."""
     if not sums.space.model.deterministics:
         return tree
@@ -314,7 +314,7 @@ def with_deterministics(sums: Sums, here: Linearised, tree: xr.DataTree) -> xr.D
 
 
 def predictive_check(
-    sums: Sums, here: Linearised, found: PosteriorDraws, chosen: Sequence[Draws]
+    sums: NoisySums, here: Linearised, found: PosteriorDraws, chosen: Sequence[Draws]
 ) -> tuple[dict[str, Any], xr.DataTree]:
     """Simulate noisy sums from the posterior and compare the published ones with them; reads nothing else.
 

@@ -15,9 +15,9 @@ from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, start
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.release.documents import PrivacyDocument, release_home
 from pdips.release.release import Release
-from pdips.scores.noisy_likelihood import Measurement, NoisyLikelihood, NormalPrior, Sums
+from pdips.scores.noisy_likelihood import Measurement, NoisyLikelihood, NoisySums, NormalPrior
 from pdips.scores.record_score import Clipping, Norm, RecordScore
-from pdips.scores.simulation import Cells, Simulator
+from pdips.scores.simulation import ColumnCells, Simulator
 
 SUMS, REFERENCES = "sums", "references"
 WHITENING = "whitening_{}"
@@ -36,7 +36,7 @@ def parameter_labels(space: Blueprint) -> list[str]:
     return labels
 
 
-def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
+def published(sums: NoisySums, law: str) -> dict[str, pd.DataFrame]:
     """Return the noisy sums, and what they are sums of, as tables.
 
     ``sums`` has a row for each: the ``step`` that asked for it, ``of`` (a column, or an unconstrained parameter), for
@@ -51,7 +51,7 @@ def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
     references, labels = [], parameter_labels(sums.space)
     for each in sums.measurements:
         at, rest = each.question, {"noisy": each.noisy, "noise": law, "standard_deviation": each.deviation}
-        if isinstance(at, Cells):
+        if isinstance(at, ColumnCells):
             lower, upper = (
                 np.concatenate([edges[cut] for edges in at.edges.values()]) for cut in (np.s_[:-1], np.s_[1:])
             )
@@ -68,7 +68,7 @@ def published(sums: Sums, law: str) -> dict[str, pd.DataFrame]:
 
 def restored(
     space: Blueprint, score: RecordScore, prior: NormalPrior, tables: dict[str, pd.DataFrame], public: Values
-) -> Sums:
+) -> NoisySums:
     """Return the noisy sums that tables hold."""
     found = tables[SUMS]
     opening, rest = found.iloc[0], found.iloc[1:]
@@ -80,7 +80,7 @@ def restored(
                 str(name): np.append(part["lower"].to_numpy(float), part["upper"].iloc[-1])
                 for name, part in rows.groupby("of", sort=False)
             }
-            measurements.append(Measurement(str(step), Cells(space.schema, edges), noisy, deviation))
+            measurements.append(Measurement(str(step), ColumnCells(space.schema, edges), noisy, deviation))
             continue
         at = tables[REFERENCES]
         at = at[at["step"] == step]
@@ -89,7 +89,7 @@ def restored(
         clipping = Clipping(at["place"].to_numpy(float), whitening, float(at["radius"].iloc[0]), norm)
         measurements.append(Measurement(str(step), clipping, noisy, deviation))
     n, deviation = float(opening["noisy"]), float(opening["standard_deviation"])
-    return Sums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
+    return NoisySums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
 
 
 def read_published(release: Release | str | Path) -> tuple[Schema, dict[str, pd.DataFrame], Known]:
@@ -135,7 +135,7 @@ def noisy_likelihood(
     release : Release or path
         A release of mechanism ``scores``, or its folder.
     measurements : {"all", "counts"}
-        All noisy sums, or the counts of cells alone. Sums of scores are other data for other models, so that only
+        All noisy sums, or the counts of cells alone. NoisySums of scores are other data for other models, so that only
         counts compare models, by predictive density or Bayes factors.
 
     Returns

@@ -1,5 +1,6 @@
 """The score of one record: the gradient of its log-likelihood, whitened, clipped to a ball, in whole steps."""
 
+import warnings
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -182,17 +183,19 @@ class RecordScore:
         """Return the sum of confidential records' clipped scores in whole steps, shape (parameters,), one at a time."""
         point, d = self._point(clipping.place), len(clipping.place)
         found, function = np.zeros(d, dtype=np.int64), self._single
-        for start in range(0, len(next(iter(values.values()))), BLOCK):
-            rows = self._likelihood.rows({name: each[start : start + BLOCK] for name, each in values.items()})
-            scores = np.full((len(rows), d), np.nan)
-            for place, row in enumerate(rows):
-                try:
-                    scores[place] = function(*point, *row)
-                except MemoryError:
-                    raise
-                except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
-                    continue
-            clipping.add(scores, found)
+        with warnings.catch_warnings(), np.errstate(all="ignore"):
+            warnings.simplefilter("ignore")  # a warning, too, would tell of the record that it comes from
+            for start in range(0, len(next(iter(values.values()))), BLOCK):
+                rows = self._likelihood.rows({name: each[start : start + BLOCK] for name, each in values.items()})
+                scores = np.full((len(rows), d), np.nan)
+                for place, row in enumerate(rows):
+                    try:
+                        scores[place] = function(*point, *row)
+                    except MemoryError:
+                        raise
+                    except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
+                        continue
+                clipping.add(scores, found)
         return found
 
     def _point(self, place: FloatArray) -> list[NDArray[Any]]:

@@ -24,17 +24,17 @@ from pdips.posterior.inspection import published_draws
 from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
-from pdips.privacy.curator import Clock, Curator, Progress
+from pdips.privacy.curator import Clock, Curator, Progress, Statistic
 from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Release, RunRecord
-from pdips.scores.noisy_likelihood import Linearised, Measurement, NormalPrior, Sums, clipping_at
+from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisySums, NormalPrior, clipping_at
 from pdips.scores.posterior import importance_draws, posterior_draws, predictive_check
 from pdips.scores.published import SUMS, Known, published, read_published, restored
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
-from pdips.scores.simulation import Cells, Simulator
+from pdips.scores.simulation import ColumnCells, Simulator
 
 POSTERIOR = "posterior"
 RECORDS, CELLS, SCORES = "noisy number of records", "noisy counts of cells by column", "noisy scores, round "
@@ -68,13 +68,15 @@ class Kit:
 
     score: RecordScore
     prior: NormalPrior
-    cells: Cells
+    cells: ColumnCells
     space: Blueprint
 
     @classmethod
     def of(cls, space: Blueprint) -> "Kit":
         """Compile what is needed."""
-        return cls(RecordScore(space.likelihood), NormalPrior.of(space.prior), Cells.of(space, likely(space)), space)
+        return cls(
+            RecordScore(space.likelihood), NormalPrior.of(space.prior), ColumnCells.of(space, likely(space)), space
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +96,8 @@ class Scores(Mechanism):
     score_rounds : int
         How often scores are asked for, each time at the parameters that the answers before make most probable.
     n_records : int, optional
-        Public number of synthetic records. By default as many as the table has, which add-remove can't reveal.
+        Public number of synthetic records. By default as many as the table has; under add-remove, what its noisy number
+        of records says.
     nuts : {"auto", "nutpie", "pymc", "numpyro"}
         Whose NUTS: nutpie's, PyMC's own, or numpyro's if it is installed.
     draws, tune, n_chains : int
@@ -146,7 +149,8 @@ class Scores(Mechanism):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_n_records(self.n_records, self.neighbours)
+        if self.n_records is not None:
+            check_n_records(self.n_records, self.neighbours)
         choice(self.kind, ("pure", "zcdp"), "kind")
         choice(self.nuts, sampling.SAMPLERS, "nuts")
         if not 0 < positive(self.delta, "delta") < 1:
@@ -187,21 +191,13 @@ class Scores(Mechanism):
         On the way all that could fail after the charge is tried on made-up records.
         """
         space = self._rehearsed(schema)
-        return Plan(
-            mechanism=self.name,
-            schema=schema,
-            neighbours=self.neighbours,
-            steps=self.steps(space),
-            n_sets=self.n_sets,
-            law=self._sentences(space),
-            kind=self.kind,
-            claim=None if self.kind == "pure" else exact(self.epsilon, "epsilon"),
-            delta=exact(self.delta, "delta") if self.kind == "zcdp" else Fraction(0),
-        )
+        read = {"claim": exact(self.epsilon, "epsilon"), "delta": exact(self.delta, "delta"), "kind": "zcdp"}
+        law = self._sentences(space)
+        return self.planned(schema, self.steps(space, schema), law, **(read if self.kind == "zcdp" else {}))
 
-    def steps(self, space: Blueprint) -> tuple[Step, ...]:
-        """Return what is asked of a table, each with its share of the budget."""
-        schema, left = space.schema, self.total
+    def steps(self, space: Blueprint, schema: Schema) -> tuple[Step, ...]:
+        """Return what is asked of a table of a schema, each with its share of the budget."""
+        left = self.total
         law: Literal["laplace", "gaussian"] = "laplace" if self.kind == "pure" else "gaussian"
         found = []
         if self.neighbours == "add-remove":
@@ -225,7 +221,8 @@ class Scores(Mechanism):
                     sensitivity=ball,
                     price=left * share,
                     law=law,
-                    counts=f"each sum of scores, round {number}, in whole steps",
+                    counts=f"each sum of scores, round {number}, in units of the largest of one record",
+                    unit=1 / STEPS,
                 )
             )
         return tuple(found)
@@ -233,7 +230,7 @@ class Scores(Mechanism):
     def _space(self, schema: Schema) -> Blueprint:
         if self.model is None:
             raise InputError(f"{self.name} needs a model: --model with a file or the name of one (pdips models list)")
-        return blueprint_of(as_source(self.model), schema)
+        return blueprint_of(as_source(self.model), schema.without_person())  # no model reads who has how many records
 
     def _rehearsed(self, schema: Schema) -> Blueprint:
         """Return the model of a schema, after all that could fail with records has been tried on stand-ins."""
@@ -245,16 +242,19 @@ class Scores(Mechanism):
         if not space.n_parameters:
             raise InputError("the model has no parameter, so there is nothing to learn from the table")
         if space.n_parameters > MOST_PARAMETERS:
-            raise RefusedError(self._too_many(space))
+            raise RefusedError(self._too_many(space, schema))
         space.check()
         space.check_gradient()
         settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)
 
         def go() -> None:
             public = public_stand_ins(schema, TRIED)
-            kit, steps = self.kit(space), [step for step in self.steps(space) if step.name != RECORDS]
+            kit, steps = self.kit(space), [step for step in self.steps(space, schema) if step.name != RECORDS]
             with on_stand_ins("the release"):
-                sums = self._opened(space, float(TRIED), 0.0, public, np.zeros(sum(kit.cells.sizes)), steps[0])
+                counts = np.zeros(sum(kit.cells.sizes))
+                sums = self._opened(space, float(TRIED), 0.0, public, counts, steps[0])
+                made = public | kit.cells.draw(counts, 1.0, TRIED, np.random.default_rng(0))
+                kit.score.mean_of_public(initial(space.model), made)
                 here = sums.linearised(initial(space.model))
                 for step in steps[1:]:
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
@@ -272,16 +272,12 @@ class Scores(Mechanism):
         found: Kit = space.tried.once("scores kit", lambda: Kit.of(space))
         return found
 
-    def _too_many(self, space: Blueprint) -> str:
-        last = self.steps(space)[-1]
-        noise = (
-            last.standard_deviation
-            / STEPS
-            * (math.sqrt(space.n_parameters) if self.norm == "l2" else space.n_parameters)
-        )
+    def _too_many(self, space: Blueprint, schema: Schema) -> str:
+        d, last = space.n_parameters, self.steps(space, schema)[-1]
+        records = last.standard_deviation / STEPS * (math.sqrt(d) if self.norm == "l2" else d)
         return (
-            f"the model has {space.n_parameters:,} parameters, and at most {MOST_PARAMETERS:,} are taken: the noise on each "
-            f"would weigh as much as about {noise:,.0f} records say; take a smaller model or a hierarchy with fewer groups"
+            f"the model has {d:,} parameters, and scores takes at most {MOST_PARAMETERS:,}: the noise on each would "
+            f"weigh as much as what about {records:,.0f} records say of it; take fewer groups or a simpler model"
         )
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
@@ -292,18 +288,20 @@ class Scores(Mechanism):
             kit = self.kit(space)
             n, n_variance = self._number(curator, steps)
             with curator.timed("counting cells"):
-                counts = self._followed(curator, curator.count(steps[0], kit.cells.count)).astype(np.float64)
+                counts = self._asked(curator, steps[0], kit.cells.count).astype(np.float64)
                 sums = self._opened(space, n, n_variance, known[1], counts, steps[0])
                 here = self._first(sums, counts, steps[0].standard_deviation, known[1])
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
-                    noisy = curator.count(step, lambda table, at=clipping: kit.score.total(at, record_values(table)))
-                    sums = self._with(sums, clipping, self._followed(curator, noisy), step)
+                    noisy = self._asked(
+                        curator, step, lambda table, at=clipping: kit.score.total(at, record_values(table))
+                    )
+                    sums = self._with(sums, clipping, noisy, step)
                     here = sums.mode(here.place)
         return self._drawn(sums, here, known, rng, curator.timed)
 
-    def _drawn(self, sums: Sums, here: Linearised, known: Known, rng: np.random.Generator, timed: Timed) -> Drawn:
+    def _drawn(self, sums: NoisySums, here: Linearised, known: Known, rng: np.random.Generator, timed: Timed) -> Drawn:
         """Draw from the posterior of noisy sums, and records beside the public columns."""
         schema, sets = sums.space.schema, []
         with ONE_AT_A_TIME, timed("drawing from the posterior"):
@@ -373,28 +371,28 @@ class Scores(Mechanism):
         if steps[0].name != RECORDS:
             return float(curator.n_records), 0.0
         step = steps.pop(0)
-        noisy = self._followed(curator, curator.count(step, lambda table: np.array([table.n_records])))
+        noisy = self._asked(curator, step, lambda table: np.array([table.n_records]))
         return max(float(noisy[0]), 1.0), step.standard_deviation**2
 
-    def _followed(self, curator: Curator, noisy: IntArray) -> IntArray:
-        """Return noisy numbers on which later questions depend: audits follow them."""
-        return curator.decide(noisy, lambda numbers: numbers)
+    def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
+        """Return the noisy numbers of a step; later questions depend on them, and audits follow them."""
+        return curator.decide(curator.count(step, statistic), lambda numbers: numbers)
 
     def _opened(
         self, space: Blueprint, n: float, n_variance: float, public: Values, counts: FloatArray, step: Step
-    ) -> Sums:
+    ) -> NoisySums:
         """Return the sums with the counts of cells, before any score."""
         kit = self.kit(space)
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
-        return Sums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
+        return NoisySums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
 
-    def _with(self, sums: Sums, clipping: Clipping, noisy: IntArray, step: Step) -> Sums:
+    def _with(self, sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step) -> NoisySums:
         """Return the sums with another round of scores."""
         unit = clipping.unit
         made = Measurement(step.name, clipping, noisy * unit, step.standard_deviation * unit)
         return replace(sums, measurements=(*sums.measurements, made))
 
-    def _first(self, sums: Sums, counts: FloatArray, noise: float, public: Values) -> Linearised:
+    def _first(self, sums: NoisySums, counts: FloatArray, noise: float, public: Values) -> Linearised:
         """Return the counts near the parameters that fit them best, searched from several starts."""
         space, rng = sums.space, np.random.default_rng(0)
         kit = self.kit(space)
@@ -427,15 +425,14 @@ class Scores(Mechanism):
     def _sentences(self, space: Blueprint) -> str:
         """Return what is done, for a disclosure board."""
         noise = "Laplace" if self.kind == "pure" else "Gaussian"
-        numbers = "Records are counted by cells of each column that the model describes"
-        if self.neighbours == "add-remove":
-            numbers = "Records are counted, altogether and by cells of each column that the model describes"
+        counted = "altogether and by cells" if self.neighbours == "add-remove" else "by cells"
+        often = "once" if self.score_rounds == 1 else f"{self.score_rounds} times"
         parts = [
-            f"{numbers}. Then, {self.score_rounds} times, the scores of records (gradients of the log-likelihood of each by "
-            "itself) at public parameters are pulled into a ball, cut to whole steps and added up. Each number has exact "
-            f"discrete {noise} noise. Everything else, Markov chains too, is worked out from these noisy numbers and "
-            "public facts, so that it costs nothing: neither how well chains mix nor how many sets are drawn weakens the "
-            "guarantee.",
+            f"Records are counted {counted} of each column that the model describes. Then, {often}, the scores of "
+            "records (the gradient of the log-likelihood of each by itself) at public parameters are pulled into a "
+            f"ball, cut to whole steps and added up. Each number has exact discrete {noise} noise. Everything else, "
+            "Markov chains too, is worked out from these noisy numbers and public facts, so that it costs nothing: "
+            "neither how well chains mix nor how many sets are drawn weakens the guarantee.",
             f"The model of {', '.join(space.synthesized)} and its priors are public, and were not chosen by looking at "
             "the table.",
         ]
@@ -460,7 +457,7 @@ def likely(space: Blueprint) -> dict[str, Any]:
     return {name: np.concatenate([part[name] for part in parts]) for name in space.synthesized}
 
 
-def climb(sums: Sums, values: Values, start: FloatArray) -> FloatArray:
+def climb(sums: NoisySums, values: Values, start: FloatArray) -> FloatArray:
     """Return the parameters at which made-up records are most probable, searched from a start."""
     from scipy.optimize import minimize
 

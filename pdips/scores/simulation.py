@@ -85,14 +85,14 @@ class Simulator:
 
 
 @dataclass(frozen=True, eq=False)
-class Cells:
+class ColumnCells:
     """One histogram of each column that a model describes: the edges of its cells, from public facts alone."""
 
     schema: Schema
     edges: Mapping[str, FloatArray]
 
     @classmethod
-    def of(cls, space: Blueprint, likely: Mapping[str, NDArray[Any]]) -> "Cells":
+    def of(cls, space: Blueprint, likely: Mapping[str, NDArray[Any]]) -> "ColumnCells":
         """Return cells half of which are equally wide, and half equally likely for some public records."""
         found = {name: cell_edges(space.schema.columns[name], likely[name]) for name in space.synthesized}
         return cls(space.schema, found)

@@ -18,7 +18,7 @@ from small_models import PAIRS, cells_of, draw_cells, ready, shares_of_cells
 from pdips import InputError, Ledger, Schema, Table
 from pdips.audit import overspending
 from pdips.audit.cases.margins import BITS, TINY
-from pdips.audit.cases.posterior import COIN, coin
+from pdips.audit.cases.posterior import COIN, AlongTable, coin, mean
 from pdips.audit.cases.quantile import ABSENT, FIRMS, WAGES
 from pdips.audit.engines import exact_bound, law_of
 from pdips.audit.neighbour_pairs import Pair, extremes, table_of, worst_pairs
@@ -39,6 +39,9 @@ STRATA = Schema.model_validate(
     {"columns": {"g": {"levels": ["a", "b"], "public": True}, "wage": {"lower": 0, "upper": 1000, "bins": 100}}}
 )
 FEW = {"quantiles": ("1/4", "1/2"), "n_candidates": 2}
+NUMBERS = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4, "bins": 8}}})
+ALONG = table_of([(0,), (2,), (4,), (6,)], NUMBERS)
+"""Of which the noisy numbers are on which the references of scores depend."""
 ALL_BUT = "0.999"
 HARDLY = "0.001"
 
@@ -74,6 +77,7 @@ LAWS = {
         ({"degree": 2, "usefulness": "1/2"}, BITS, 0.9),
     ],
     "pseudo-posterior": [],  # kind asymptotic: it has no law that is priced
+    "scores": [({"model": mean, "along": ALONG}, NUMBERS, 1)],
     "smoothed-histogram": [({"n_records": 2}, FOUR, 0.7)],
     "steps": [
         ({}, TINY, 1),
@@ -98,7 +102,7 @@ def laws(least: float = 0):
 
 
 def made_of(name, relation, settings, epsilon=1):
-    mechanism = ready(name)
+    mechanism = AlongTable if "along" in settings else ready(name)
     if relation == "add-remove" and "n_records" in mechanism.__dataclass_fields__:
         settings = {"n_records": 4, **settings}
     return mechanism(epsilon=epsilon, neighbours=relation, **settings)

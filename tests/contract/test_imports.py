@@ -18,7 +18,7 @@ RANKS = [
     ["margins", "evaluation"],
     ["histogram", "bayes_net", "quantile"],
     ["posterior"],
-    ["statistics", "report"],
+    ["scores", "statistics", "report"],
     ["audit"],
     ["calibration"],
     ["cli"],

@@ -356,6 +356,7 @@ def facts(mechanism: str, n_sets: int = 5, **settings: str) -> dict[str, Any]:
         (facts("modips", split="once", likelihood="noise-aware"), "posterior-predictive", None),
         (facts("modips", split="per-set", likelihood="plug-in"), "sanitized", None),
         (facts("modips", split="once", likelihood="plug-in"), "posterior-predictive", "no rule is right"),
+        (facts("scores"), "posterior-predictive", None),
         (facts("steps", split="per-set"), "sanitized", None),
         (facts("steps", split="once"), "sanitized", "too short"),
         (facts("kng"), "sanitized", "too short"),
@@ -383,6 +384,7 @@ def test_rule_for_reads_files(tmp_path):
     ("found", "message"),
     [
         (facts("modips", n_sets=1, split="once"), "cost nothing"),
+        (facts("scores", n_sets=1), "for scores more sets cost nothing"),
         (facts("steps", n_sets=1, split="once"), 'with split="per-set"'),
         (facts("kng", n_sets=1, split="once"), "kng hasn't"),
         (facts("somebody-else"), "name the rule yourself"),

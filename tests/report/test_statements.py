@@ -56,11 +56,12 @@ def settings_of(mechanism: Any) -> list[dict[str, Any]]:
         "kng": [{"scheme": scheme} for scheme in ("stepwise", "sandwich", "joint", "recursive")],
         "modips": [{"kind": "zcdp"}],
         "censored-posterior": [{"kind": "zcdp"}, {"centre": "zero"}, {"kind": "zcdp", "centre": "zero"}],
+        "scores": [{"kind": "zcdp"}],
     }
     return found + special.get(mechanism.name, [])
 
 
-SLOW = ("censored-posterior", "modips")
+SLOW = ("censored-posterior", "modips", "scores")
 """Models are compiled for each schema, so these run on fewer of them."""
 
 CASES = [

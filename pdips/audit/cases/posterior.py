@@ -11,7 +11,7 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
-from pdips.audit.cases.margins import exactly
+from pdips.audit.cases.margins import exactly, toward
 from pdips.audit.neighbour_pairs import Case, Event, Pair, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
@@ -20,9 +20,10 @@ from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
 from pdips.posterior.private_reference import Stage, counts_of, measure
 from pdips.posterior.pseudo_posterior import PseudoPosterior
-from pdips.privacy.curator import Curator
+from pdips.privacy.curator import Curator, Statistic
 from pdips.privacy.loss import Neighbours
-from pdips.privacy.plan import Plan
+from pdips.privacy.plan import Plan, Step
+from pdips.scores.scores import Scores
 
 Build = Callable[..., CensoredPosterior]
 
@@ -30,6 +31,7 @@ COIN = Schema.model_validate({"columns": {"x": {"levels": [0, 1]}}})
 NUMBER = Schema.model_validate({"columns": {"x": {"lower": -4, "upper": 4}}})
 SHARES = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 1}}})
 FAR = Schema.model_validate({"columns": {"y": {"lower": -1000, "upper": 1000}}})
+GROUPS = Schema.model_validate({"columns": {"g": {"levels": ["a", "b"]}, "ill": {"levels": [0, 1]}}})
 
 STEEP = 1_000.0
 """Makes every cell of a coin's grid one that is sure of its side."""
@@ -74,6 +76,15 @@ def shares(data: Columns, schema: Schema) -> pm.Model:
     return model
 
 
+def groups(data: Columns, schema: Schema) -> pm.Model:
+    """Return two groups, each with a risk of its own."""
+    with pm.Model() as model:
+        risk = pm.Normal("risk", 0, 2, shape=2)
+        g = pm.Bernoulli("g", 0.5, observed=data["g"])
+        pm.Bernoulli("ill", logit_p=risk[g], observed=data["ill"])
+    return model
+
+
 def normal(data: Columns, schema: Schema) -> pm.Model:
     """Return the model of the pseudo posterior: records of known deviation 1 about an unknown mean."""
     with pm.Model() as model:
@@ -99,6 +110,17 @@ class Staged(CensoredPosterior):
         if key in tried:
             measure(plan, curator, partial(self._followed, curator))
         return tried.once(key, partial(super().stage, plan, curator, rng))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlongTable(Scores):
+    """Scores whose references are those that follow from one table without noise, whatever table is asked about."""
+
+    along: Table
+
+    def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
+        curator.count(step, statistic)
+        return statistic(self.along)
 
 
 def censored(build: Build) -> Iterator[Case]:
@@ -185,6 +207,48 @@ def three_shares(event: Event | None = None) -> Pair:
     first, second = (Table(pd.DataFrame({"y": [0.8, 0.8, last]}), SHARES) for last in (0.7, 1e-6))
     event_name = "p(.7) >= e^(1/2) and p(1e-6) <= e^(-1/2)"
     return Pair("three shares, one of which goes from .7 to nearly 0", first, second, "replace-one", event, event_name)
+
+
+def scores(build: Callable[..., Scores]) -> Iterator[Case]:
+    """Yield the cases of scores, with models of their own: one record is as extreme as it can be.
+
+    It goes from one bound to the other, from where its likelihood is 0 at any parameters, or to a combination that no
+    other has.
+    """
+    for model, pair_of in ((mean, _far), (shares, _impossible), (groups, _unseen)):
+        made = build(model=model)
+        if getattr(made.model, "build", None) is not model:
+            raise InputError("the audit of scores has models of its own; leave model out")
+        pair = pair_of(made.neighbours)
+        given = {field.name: getattr(made, field.name) for field in fields(made)}
+        followed = AlongTable(**given, along=pair.first)
+        if made.kind == "pure":
+            yield Case(followed, pair, "exact")
+        if model is mean:
+            yield Case(followed, toward(followed, pair) if made.kind == "pure" else pair)
+
+
+def _far(neighbours: Neighbours) -> Pair:
+    """Return the pair in which a record beside a crowd at 0 goes from one bound to the other, or leaves."""
+    first, other = ([*[0.5] * CROWD, end] for end in (1.0, 0.0))
+    second = other if neighbours == "replace-one" else first[:-1]
+    return Pair("one record goes from bound to bound", mean_table(first), mean_table(second), neighbours)
+
+
+def _impossible(neighbours: Neighbours) -> Pair:
+    """Return the pair in which a share of exactly 0, which no beta distribution has, goes to .9, or leaves."""
+    first, other = ([*[0.2, 0.4] * 3, last] for last in (0.0, 0.9))
+    sides = (first, other if neighbours == "replace-one" else first[:-1])
+    one, two = (Table(pd.DataFrame({"y": side}), SHARES) for side in sides)
+    return Pair("one record has likelihood 0", one, two, neighbours)
+
+
+def _unseen(neighbours: Neighbours) -> Pair:
+    """Return the pair in which a record comes to a combination that no other has, or leaves it."""
+    crowd = [("a", 0)] * 4 + [("b", 1)] * 4
+    sides = ([*crowd, ("b", 0)], [*crowd, ("a", 0)] if neighbours == "replace-one" else crowd)
+    one, two = (Table(pd.DataFrame(side, columns=["g", "ill"]), GROUPS) for side in sides)
+    return Pair("one record is in a combination that nobody else is in", one, two, neighbours)
 
 
 def pseudo(build: Callable[..., PseudoPosterior]) -> Iterator[Case]:
