@@ -414,6 +414,18 @@ def _each_convergence(value: Any) -> list[Any]:
     return [one for one in found if isinstance(one, Convergence) or (isinstance(one, Mapping) and "rhat" in one)]
 
 
+class SumsSummary(Findings):
+    """How far the likelihood of noisy sums of scores can be relied on: see :mod:`pdips.scores.posterior`. Public."""
+
+    pareto_k: FiniteOrNone
+    effective: Finite
+    widening: Finite
+    moved: Finite
+    clipped: list[Finite]
+    parameters: int
+    as_prior: int
+
+
 class PosteriorSummary(Findings):
     """A posterior as its curator sees it: see :mod:`pdips.posterior.inspection`."""
 
@@ -426,6 +438,7 @@ class PosteriorSummary(Findings):
     more: int = 0
     bounds: BoundSummary | None = None
     predictive: dict[str, PredictiveCheck] = {}
+    noisy_sums: SumsSummary | None = None
     records: RecordCheck | None = None
 
 

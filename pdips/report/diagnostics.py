@@ -19,6 +19,7 @@ from pdips.release.documents import (
     PrivacyDocument,
     RecordCheck,
     RunDocument,
+    SumsSummary,
     mean,
 )
 from pdips.report.formats import number, percent, plural
@@ -27,6 +28,8 @@ from pdips.report.utility import checks as compared_at_release
 from pdips.report.verdict import Check, Verdict, graded, summed
 
 FIGURES = ("parameters", "ranks", "energy", "predicted", "bounds")
+MOST_K = 0.7
+"""Shape of the tail of importance weights that are relied on (Vehtari et al. 2024)."""
 EDGE = 0.01
 """Share of the posterior on the outermost cells of its grid from which on the grid cuts it off."""
 OFF, FAR_OFF = 0.05, 0.25
@@ -36,6 +39,8 @@ EXPECTED_OUTSIDE, MOST_OUTSIDE = 0.05, 0.5
 MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
 NOISE_FACTOR = 3.0
 """How much further a margin may lie from the table than noise and sampling alone bring it."""
+MOST_WIDENED, MOST_MOVED = 2.0, 3.0
+"""Factor on the covariance of exact sums of scores, and standard deviations from the last reference, still in order."""
 LARGEST_TEXT = 64_000_000
 """Bytes of a CSV file whose records are counted."""
 HALF_NORMAL = math.sqrt(2 / math.pi)
@@ -74,6 +79,7 @@ def judge(
     found = _draw(release, run, bfmi)
     if posterior is not None:
         found += _grid(posterior) + _statistics(posterior.predictive) + _records(posterior.records)
+        found += _noisy_sums(posterior.noisy_sums)
         found += _terms(posterior.bounds)
     if noise is not None:
         found += _margins(noise)
@@ -100,6 +106,10 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
     if chains:
         return _chains(chains, bfmi) + _rounds(chains, release.mechanism)
     found, level = "exact, no chain that could have failed", graded(True)
+    if posterior is not None and posterior.noisy_sums is not None:
+        k = posterior.noisy_sums.pareto_k
+        found = f"independent draws by importance sampling, Pareto k {number(k) if k is not None else 'unbounded'}"
+        return [Check("the draw", found, f"k at most {MOST_K}; otherwise chains are run", level)]
     if release.privacy.sampling == "mcmc":
         found = "independent draws in floating point, no chain that could have failed"
         if posterior is None or posterior.chains > 1:
@@ -158,6 +168,32 @@ def _statistics(predictive: dict[str, PredictiveCheck]) -> list[Check]:
         found += f", the furthest off by {number(furthest)} sd"
     rule = f"nothing that happens less than one time in {1 / CHANCE:.0f}; failed if more than half lie outside as well"
     return [Check("posterior predictive check", found, rule, level)]
+
+
+def _noisy_sums(found: SumsSummary | None) -> list[Check]:
+    if found is None:
+        return []
+    told = f"{found.parameters - found.as_prior} of {plural(found.parameters, 'parameter')} learned of"
+    return [
+        Check(
+            "likelihood of noisy sums",
+            f"covariance of the exact sums taken {number(found.widening)} times as wide",
+            f"at most {number(MOST_WIDENED)}: beyond, simulated records say little of the parameters that are likely",
+            graded(found.widening <= MOST_WIDENED),
+        ),
+        Check(
+            "posterior from the last reference",
+            f"{number(found.moved)} standard deviations",
+            f"at most {number(MOST_MOVED)}: scores taken far off say less; more rounds bring it nearer",
+            graded(found.moved <= MOST_MOVED),
+        ),
+        Check(
+            "posterior against prior",
+            told,
+            "all: of others the noise is louder than the records, and the posterior is the prior",
+            graded(not found.as_prior),
+        ),
+    ]
 
 
 def _records(records: RecordCheck | None) -> list[Check]:

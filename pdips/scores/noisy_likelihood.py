@@ -14,7 +14,7 @@ from scipy.linalg import cholesky, solve_triangular
 from pdips.arrays import FloatArray
 from pdips.posterior.censoring import Axis, _reads_records, take_apart
 from pdips.posterior.columns import Values
-from pdips.posterior.model import Blueprint, transformed
+from pdips.posterior.model import Blueprint, initial, transformed
 from pdips.scores.record_score import Clipping, Norm, RecordScore
 from pdips.scores.simulation import ColumnCells, Simulator
 
@@ -34,7 +34,7 @@ REACH = 1.0
 """Longest step, in standard deviations of what one record says."""
 
 
-ENOUGH, MOST_SIMULATED = 10, 4_000_000
+ENOUGH, MOST_SIMULATED = 40, 4_000_000
 """Simulated records for each record at the end, and in all."""
 
 QUANTILES = np.linspace(0.05, 0.99, 12)
@@ -116,6 +116,12 @@ class NoisySums:
     def deviations(self) -> FloatArray:
         """Standard deviations of the noise on each, shape (sums,)."""
         return np.concatenate([np.full(len(each.noisy), each.deviation) for each in self.measurements])
+
+    @property
+    def last_reference(self) -> FloatArray:
+        """The parameters at which scores were taken last; those at which the model starts if none were."""
+        places = [each.question.place for each in self.measurements if isinstance(each.question, Clipping)]
+        return places[-1] if places else initial(self.space.model)
 
     def functions(self, values: Values) -> FloatArray:
         """Return what is summed of public records, shape (records, sums)."""

@@ -23,20 +23,20 @@ from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
 from pdips.posterior.model_file import stored_name
 from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
-from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums
+from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums, NormalPrior
 from pdips.scores.record_score import Clipping
 
 ANCHORS = 16
 """Parameters at which records are simulated that are reweighted to others, besides the mode."""
 
-RECORDS = 12_000
-"""Records that are reweighted, over all anchors."""
+RECORDS, MORE_RECORDS = 6_000, 100
+"""Records that are reweighted, over all anchors: so many, and so many more for each parameter."""
 
 FREEDOM = 5
 """Degrees of freedom, beside one for each parameter, of the t distribution from which draws are proposed."""
 
 DIFFERENCE, FLAT = 1e-3, 1e-3
-"""Of slopes, in standard deviations; and the least curvature of a posterior there, next to that of normal priors."""
+"""Of slopes, in standard deviations; and the least curvature there, over that under normal priors."""
 
 MOST_K = 0.7
 """Shape of the tail of importance weights up to which they are relied on (Vehtari et al. 2024)."""
@@ -49,6 +49,9 @@ SPREAD = 1.1
 
 FEWEST = 2_000
 """Draws that are proposed at least."""
+
+UNLEARNED = 0.9
+"""Share of the prior's spread from which on nothing was learned of a parameter."""
 
 PREDICTED = 400
 """Draws at which noisy sums are simulated, to compare them with those that were published."""
@@ -134,7 +137,8 @@ class Reweighted:
 
     def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray) -> None:
         self._sums, self.n = sums, sums.n_records
-        each, rng, parts, used = max(RECORDS // (len(anchors) + 1), 100), np.random.default_rng(PUBLIC_SEED), [], []
+        each = -(-(RECORDS + MORE_RECORDS * len(here.place)) // (len(anchors) + 1))
+        rng, parts, used = np.random.default_rng(PUBLIC_SEED), [], []
         for number, anchor in enumerate([here.place, *anchors]):
             try:
                 drawn, inside = sums.simulator(anchor, number)
@@ -195,7 +199,6 @@ class ImportanceDraws:
     pareto_k: float  # shape of the weights' tail: above .7 they are not to be relied on
     effective: float  # number of independent draws that the weights are worth
     widening: float  # mean factor by which the covariance of the exact sums was taken as wider
-    moved: float  # distance from the last reference to the posterior mean, in its standard deviations: root mean square
 
     @property
     def reliable(self) -> bool:
@@ -217,11 +220,8 @@ def importance_draws(
             prior = sums.space.likelihood.log_prior(split(sums.space.model, places))
         weights = np.where(np.isfinite(prior), prior, -np.inf) + likely - proposed
         shares, pareto_k = smoothed(weights)
-        mean = shares @ places
-        spread = np.sqrt(shares @ (places - mean) ** 2)
-        off = float(np.sqrt((((mean - here.place) / np.maximum(spread, 1e-300)) ** 2).mean()))
         chosen = rng.choice(tried, n, p=shares)
-        found = ImportanceDraws(places[chosen], pareto_k, float(1 / (shares**2).sum()), float(shares @ wider), off)
+        found = ImportanceDraws(places[chosen], pareto_k, float(1 / (shares**2).sum()), float(shares @ wider))
         if best is None or (found.reliable, found.effective) > (best.reliable, best.effective):
             best = found
         if best.reliable:
@@ -256,10 +256,12 @@ def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator,
     Both read public numbers only. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
     """
     made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 2 * n))
-    told = {key: value for key, value in asdict(made).items() if key != "places"} | {"clipped": clipped_shares(sums)}
+    told = {key: value for key, value in asdict(made).items() if key != "places"}
     if made.reliable:
         tree = with_deterministics(sums, here, tree_of(sums.space.values_of(made.places)))
-        return PosteriorDraws(made.places, tree, {"sampler": "importance", "noisy_sums": told})
+        return PosteriorDraws(
+            made.places, tree, {"sampler": "importance", "noisy_sums": told | learned(sums, made.places)}
+        )
     noisy, model = NoisyLikelihood(sums.space, here), sums.space.model
     start = {v.name: part[0] for v, part in zip(model.value_vars, split(model, here.place[None]), strict=True)}
     for number in range(ROUNDS):
@@ -270,18 +272,32 @@ def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator,
             break
     draws = draws_by_name(tree)
     places = join(unconstrained(model, {v.name: draws[v.name] for v in noisy.model.free_RVs}))
-    return PosteriorDraws(places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told})
+    return PosteriorDraws(
+        places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told | learned(sums, places)}
+    )
 
 
-def clipped_shares(sums: NoisySums) -> list[float]:
-    """Return the share of simulated records that each round pulls into its ball, at the reference of that round."""
+def learned(sums: NoisySums, places: FloatArray) -> dict[str, Any]:
+    """Return what there is to tell of a posterior: all of it is public.
+
+    ``moved``: from the last reference to the posterior's median, root mean square of standard deviations. ``as_prior``:
+    how many of the ``parameters`` have quartiles nearly as far apart as before. ``clipped``: the share of simulated
+    records that each round pulls into its ball.
+    """
+    posterior = NormalPrior.of(places)
+    moved = (posterior.mean - sums.last_reference) / posterior.deviation
     found = []
     for each in sums.measurements:
         if isinstance(each.question, Clipping):
             _, inside = sums.simulator(each.question.place)
             whitened = each.question.whitened(sums.score.of_public(each.question.place, inside))
             found.append(float((each.question.lengths(whitened) > each.question.radius).mean()))
-    return found
+    return {
+        "moved": float(np.sqrt((moved**2).mean())),
+        "parameters": len(moved),
+        "as_prior": int((posterior.deviation > UNLEARNED * sums.prior.deviation).sum()),
+        "clipped": found,
+    }
 
 
 def with_deterministics(sums: NoisySums, here: Linearised, tree: xr.DataTree) -> xr.DataTree:

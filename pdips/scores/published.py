@@ -1,7 +1,7 @@
 """Noisy sums as tables that are published, and the likelihood that an analyst makes of them again."""
 
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pandas as pd
@@ -11,7 +11,7 @@ from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.columns import Values, public_columns
-from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, initial, start
+from pdips.posterior.model import ONE_AT_A_TIME, Blueprint, blueprint_of, start
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.release.documents import PrivacyDocument, release_home
 from pdips.release.release import Release
@@ -92,12 +92,6 @@ def restored(
     return NoisySums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
 
 
-def last_place(sums: NoisySums) -> Any:
-    """Return the parameters of the last reference; those at which the model starts if there is none."""
-    places = [each.question.place for each in sums.measurements if isinstance(each.question, Clipping)]
-    return places[-1] if places else initial(sums.space.model)
-
-
 def read_published(release: Release | str | Path) -> tuple[Schema, dict[str, pd.DataFrame], Known]:
     """Return the schema, the noisy sums and the public columns of a release, or of its folder."""
     if isinstance(release, Release):
@@ -141,7 +135,7 @@ def noisy_likelihood(
     release : Release or path
         A release of mechanism ``scores``, or its folder.
     measurements : {"all", "counts"}
-        All noisy sums, or the counts of cells alone. Sums of scores are other data for other models, so that only
+        All noisy sums, or the counts of cells alone. NoisySums of scores are other data for other models, so that only
         counts compare models, by predictive density or Bayes factors.
 
     Returns
@@ -179,4 +173,4 @@ def noisy_likelihood(
         )
     with ONE_AT_A_TIME:
         sums = restored(space, RecordScore(space.likelihood), NormalPrior.of(space.prior), tables, public)
-        return NoisyLikelihood(space, sums.precise(sums.mode(last_place(sums)).place)).model
+        return NoisyLikelihood(space, sums.precise(sums.mode(sums.last_reference).place)).model

@@ -32,7 +32,7 @@ from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Release, RunRecord
 from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisySums, NormalPrior, clipping_at
 from pdips.scores.posterior import importance_draws, posterior_draws, predictive_check
-from pdips.scores.published import SUMS, Known, last_place, published, read_published, restored
+from pdips.scores.published import SUMS, Known, published, read_published, restored
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulation import ColumnCells, Simulator
 
@@ -261,7 +261,7 @@ class Scores(Mechanism):
                     row = {name: values[:2] for name, values in sums.simulator(here.place)[1].items()}
                     sums = self._with(sums, clipping, kit.score.total(clipping, row), step)
                     here = sums.linearised(here.place)
-                importance_draws(sums, here, np.random.default_rng(0), 10, tried=TRIED)
+                importance_draws(sums, here, np.random.default_rng(0), 10, tried=100)
 
         with ONE_AT_A_TIME:
             space.tried.once(settings, go)
@@ -359,7 +359,7 @@ class Scores(Mechanism):
             _, tables, known = read_published(release)
             kit = self.kit(space)
             sums = restored(space, kit.score, kit.prior, tables, known[1])
-            here = sums.mode(last_place(sums))
+            here = sums.mode(sums.last_reference)
         drawn = replace(self, n_sets=n_sets)._drawn(sums, here, known, bits.generator(), clock.step)
         made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
         return made, RunRecord(
