@@ -53,6 +53,9 @@ LAST = Fraction(7, 10)
 
 FEW_LEVELS = 4
 MOST_PARAMETERS = 400
+MOST_SPREAD = 100_000
+"""Of the noise on the number of records, up to which sets are as long as it says."""
+
 Timed = Callable[[str], AbstractContextManager[None]]
 
 STARTS, CLIMBED = 6, 4_096
@@ -243,6 +246,12 @@ class Scores(Mechanism):
             raise InputError("the model has no parameter, so there is nothing to learn from the table")
         if space.n_parameters > MOST_PARAMETERS:
             raise RefusedError(self._too_many(space, schema))
+        first = self.steps(space, schema)[0]
+        if first.name == RECORDS and self.n_records is None and first.standard_deviation > MOST_SPREAD:
+            raise InputError(
+                "sets would be as long as the noisy number of records says, whose noise has standard deviation "
+                f"{first.standard_deviation:,.0f}; give n_records, how many synthetic records, from public knowledge"
+            )
         space.check()
         space.check_gradient()
         settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)
