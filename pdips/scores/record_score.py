@@ -21,7 +21,7 @@ from pdips.errors import InputError
 from pdips.posterior.columns import Values
 from pdips.posterior.model import split
 from pdips.posterior.private_reference import IMPOSSIBLE
-from pdips.posterior.record_likelihood import LOOKUPS, RecordLikelihood, over_records
+from pdips.posterior.record_likelihood import RecordLikelihood, over_records
 
 Norm = Literal["l1", "l2"]
 
@@ -215,9 +215,13 @@ def may_look_up(node: Any, depends: set[Any]) -> bool:
     """Return whether a node may look something up at a place that depends on the record."""
     op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
     if isinstance(op, HasInnerGraph):
-        return any(
-            isinstance(inner.op, LOOKUPS) and may_look_up(inner, set(inner.inputs)) for inner in op.fgraph.toposort()
-        )
+        inside = set(op.fgraph.inputs)
+        for inner in op.fgraph.toposort():
+            if inside.intersection(inner.inputs):
+                inside.update(inner.outputs)
+                if may_look_up(inner, inside):
+                    return True
+        return False
     if isinstance(op, Subtensor | AdvancedSubtensor):
         return isinstance(node.op, Blockwise) or any(each in depends for each in node.inputs[1:])
     return False

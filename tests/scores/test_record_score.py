@@ -6,6 +6,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pytensor.compile.builders import OpFromGraph
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 
@@ -221,3 +222,19 @@ def test_a_likelihood_whose_slope_no_record_moves_is_refused():
 
     with pytest.raises(InputError, match="must enter smoothly"):
         score_of(rounded, {"y": {"lower": -5, "upper": 5}})
+
+
+def test_a_lookup_inside_of_a_function_is_found_wherever_its_place_comes_from():
+    def hidden(data, schema):
+        with pm.Model() as model:
+            a = pm.Normal("a", 0, 1, shape=3)
+            x, held = pt.dvector(), pt.dvector()
+            looked = OpFromGraph([held, x], [held[pt.cast(pt.floor(x), "int64")]])
+            pm.Normal("y", looked(a, data["x"]), 1, observed=data["y"])
+        return model
+
+    score = score_of(hidden, {"x": {"lower": 0, "upper": 9, "public": True}, "y": {"lower": -9, "upper": 9}})
+    assert not score._checked  # so that it is run with bounds
+    at = Clipping(np.zeros(3), np.eye(3), 1.0, "l1")
+    assert not score.total(at, {"x": np.array([7.5]), "y": np.array([1.0])}).any()
+    assert score.total(at, {"x": np.array([1.5]), "y": np.array([1.0])}).any()
