@@ -21,7 +21,9 @@ from pdips.scores import posterior as drawing
 from pdips.scores import scores as module
 from pdips.scores.scores import Scores
 
-Z = {f"z{i}": {"lower": -4, "upper": 4, "public": True} for i in range(1, 8)}
+Z = {f"z{i}": {"lower": -4, "upper": 4, "public": True} for i in (1, 2, 3)} | {
+    f"z{i}": {"levels": [0, 1], "public": True} for i in (4, 5, 6, 7)
+}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def normal(data, schema):
 
 def logit(data, schema):
     with pm.Model() as model:
-        b = pm.Normal("b", 0, 2, shape=8)
+        b = pm.Normal("b", 0, 2.5, shape=8)
         pm.Bernoulli("y", logit_p=b[0] + sum(b[i] * data[f"z{i}"] for i in range(1, 8)), observed=data["y"])
     return model
 
@@ -156,6 +158,14 @@ def covariates(*names):
     return lambda rng, n: {name: np.clip(rng.normal(size=n), -4, 4) for name in names}
 
 
+def mixed(rng, n):
+    """Three normal and four binary covariates, as in the sketch that this is measured against."""
+    numbers = {f"z{i}": np.clip(rng.normal(size=n), -4, 4) for i in (1, 2, 3)}
+    return numbers | {
+        f"z{i}": (rng.random(n) < share).astype(int) for i, share in zip(range(4, 8), [0.5, 0.3, 0.2, 0.1], strict=True)
+    }
+
+
 def groups(levels, *names):
     more = covariates(*names)
     return lambda rng, n: {"g": rng.integers(levels, size=n), **more(rng, n)}
@@ -166,7 +176,7 @@ def number(lower, upper, **more):
 
 
 G = {"g": {"levels": [*range(30)], "public": True}}
-B8 = np.array([-0.5, 1.0, -1.0, 0.5, 0.0, 0.3, -0.3, 0.8])
+B8 = np.array([-1.0, 0.5, -0.4, 0.3, 0.8, -0.2, 0.1, 0.6])
 AB = np.random.default_rng(5).normal([1.0, -0.5], [1.5, 0.7], (30, 2))
 SPLIT = {"w": 0.6, "m": -1.0, "g": 3.0, "s": np.array([1.0, 0.74])}
 SLOPES = {"mu": np.array([1.0, -0.5]), "tau": np.array([1.5, 0.7]), "a": AB[:, 0], "b": AB[:, 1], "sd": 2.0}
@@ -176,8 +186,8 @@ TWO_Z = {"z1": Z["z1"], "z2": Z["z2"]}
 LEVELS = {"y": {"levels": [0, 1]}}
 
 DESIGNS = {
-    "logit 2000": Design(logit, {"b": B8}, {**Z, **LEVELS}, 2_000, public=covariates(*Z)),
-    "logit 8000": Design(logit, {"b": B8}, {**Z, **LEVELS}, 8_000, public=covariates(*Z)),
+    "logit 2000": Design(logit, {"b": B8}, {**Z, **LEVELS}, 2_000, public=mixed),
+    "logit 8000": Design(logit, {"b": B8}, {**Z, **LEVELS}, 8_000, public=mixed),
     "joint, add-remove": Design(
         joint,
         {"mu": 1.0, "sd": 1.0, "b": np.array([0.5, 1.0]), "noise": 1.5},

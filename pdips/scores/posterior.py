@@ -50,6 +50,12 @@ SPREAD = 1.1
 FEWEST = 2_000
 """Draws that are proposed at least."""
 
+MOST_WEIGHT = 100.0
+"""Logarithm of the largest weight of a simulated record; squares of such weights are still numbers."""
+
+FEWEST_WEIGHTS = 25
+"""Below this many finite ones, the tail of weights has no shape."""
+
 UNLEARNED = 0.9
 """Share of the prior's spread from which on nothing was learned of a parameter."""
 
@@ -169,9 +175,9 @@ class Reweighted:
         """Return the weights of records; one whose density is no number weighs nothing. ``logs`` are used up."""
         with np.errstate(all="ignore"):
             logs -= self._mixture
-            np.exp(logs, out=logs)
+            np.exp(np.minimum(logs, MOST_WEIGHT, out=logs), out=logs)
             if not np.isfinite(logs.sum()):
-                np.nan_to_num(logs, copy=False, nan=0.0, posinf=0.0)
+                np.nan_to_num(logs, copy=False, nan=0.0)
         return logs
 
     def __call__(self, places: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -234,7 +240,7 @@ def importance_draws(
 def smoothed(weights: FloatArray) -> tuple[FloatArray, float]:
     """Return the shares of draws by log weights, shape (draws,), their tail smoothed, and the shape of that tail."""
     fine, shares = np.isfinite(weights), np.zeros(len(weights))
-    if fine.sum() < 10:
+    if fine.sum() < FEWEST_WEIGHTS:
         return np.full(len(weights), 1 / len(weights)), np.inf
     logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
     shares[fine] = np.exp(logs - logs.max())
@@ -308,7 +314,7 @@ def with_deterministics(sums: NoisySums, here: Linearised, tree: xr.DataTree) ->
     if not model.deterministics:
         return tree
     found = pm.compute_deterministics(
-        tree["posterior"].to_dataset(), model=model, merge_dataset=True, progressbar=False
+        tree["posterior"].to_dataset(), model=model, extend_dataset=True, progressbar=False
     )
     return xr.DataTree.from_dict({"posterior": found.drop_attrs()})
 
@@ -341,7 +347,8 @@ def predictive_check(
     chains = "convergence" in found.facts
     posterior = Posterior(tree=found.tree, released=chosen, facts=found.facts, independent=not chains)
     facts, tree = inspect_statistics(posterior, by_step, noisy)
-    tree["prior"] = tree_of(sums.space.values_of(sums.space.prior))["posterior"]
+    prior = tree_of(sums.space.values_of(sums.space.prior))["posterior"].to_dataset()
+    tree["prior"] = xr.DataTree(prior.drop_attrs())
     parts = zip(names, np.split(likely, ends, axis=1), strict=True)
     stored = {stored_name(name): (["chain", "draw", f"{stored_name(name)} entry"], part[None]) for name, part in parts}
     tree["log_likelihood"] = xr.DataTree(xr.Dataset(stored))
