@@ -288,7 +288,8 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=40)
     given = parser.parse_args()
     print(
-        "| model, n | loss | error / sampling error, mean (largest) | covered, mean (least) | error / sd | NUTS | CPU s |"
+        "| model, n | loss | error / sampling error, mean (largest) | covered, mean (least) | error / sd "
+        "| NUTS | CPU s |"
     )
     print("| --- | --- | --- | --- | --- | --- | --- |")
     for name in given.designs or DESIGNS:

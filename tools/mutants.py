@@ -44,6 +44,7 @@ class Mutant:
 
 CONTRACT = "tests/contract/test_contract.py"
 CURATOR = "tests/privacy/test_curator.py"
+SCORES = "tests/prices/test_scores_price.py"
 
 MUTANTS = [
     # prices and noise, for all mechanisms
@@ -321,6 +322,47 @@ MUTANTS = [
         "minlength=1).max() > cap:",
         "minlength=1).max() > cap + 1:",
         "tests/data/test_table.py",
+    ),
+    # sums of scores
+    Mutant(
+        "replacing a record moves a sum of scores by one score",
+        "scores/scores.py",
+        'both = 2 if self.neighbours == "replace-one" else 1',
+        "both = 1",
+        f"{SCORES} -k price_and_some",
+    ),
+    Mutant(
+        "sums of scores forget a person's cap",
+        "scores/scores.py",
+        "ball = Sensitivity.of_record(schema, l1=",
+        "ball = Sensitivity.of_person(l1=",
+        f"{SCORES} -k price_and_some",
+    ),
+    Mutant(
+        "steps of a score are rounded to the nearest and their norm isn't checked",
+        "scores/record_score.py",
+        """            steps[j] = int(STEPS * (along[j] * shrink))  # towards 0
+            size += abs(steps[j]) if l1 else steps[j] * steps[j]
+        if size <= most:
+            total += steps""",
+        """            steps[j] = int(np.rint(STEPS * (along[j] * shrink)))
+        total += steps""",
+        "tests/scores/test_record_score.py -k ball",
+    ),
+    Mutant(
+        "scores aren't pulled into the ball, nor their norm checked",
+        "scores/record_score.py",
+        """        shrink = min(largest, 1 / (length if l1 else np.sqrt(length)))
+        size = 0
+        for j in range(d):
+            steps[j] = int(STEPS * (along[j] * shrink))  # towards 0
+            size += abs(steps[j]) if l1 else steps[j] * steps[j]
+        if size <= most:
+            total += steps""",
+        """        for j in range(d):
+            steps[j] = int(STEPS * (along[j] * largest))
+        total += steps""",
+        f"{SCORES} -k price_and_some",
     ),
 ]
 

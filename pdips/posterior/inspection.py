@@ -113,7 +113,8 @@ def censored_records(target: Target, values: Values, counts: IntArray) -> Inspec
 def tree_of(draws: Sequence[Draws]) -> xr.DataTree:
     """Return independent draws, one mapping each, as a tree of one chain."""
     stacked = {name: np.stack([np.asarray(draw[name]) for draw in draws])[None] for name in draws[0]}
-    return xr.DataTree.from_dict({"posterior": az.from_dict({"posterior": stacked})["posterior"].to_dataset()})
+    made = az.from_dict({"posterior": stacked})["posterior"].to_dataset().drop_attrs()  # which files do not take
+    return xr.DataTree.from_dict({"posterior": made})
 
 
 def inspect(records: InspectedRecords, posterior: Posterior) -> Found:

@@ -25,6 +25,7 @@ from pdips.posterior.nuts import sample
 from pdips.posterior.record_likelihood import log_prior
 from pdips.scores.noisy_likelihood import Linearised, NoisyLikelihood, NoisySums, NormalPrior
 from pdips.scores.record_score import Clipping
+from pdips.scores.simulation import Simulator
 
 ANCHORS = 16
 """Parameters at which records are simulated that are reweighted to others, besides the mode."""
@@ -144,14 +145,12 @@ class Reweighted:
     def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray) -> None:
         self._sums, self.n = sums, sums.n_records
         each = -(-(RECORDS + MORE_RECORDS * len(here.place)) // (len(anchors) + 1))
-        rng, parts, used = np.random.default_rng(PUBLIC_SEED), [], []
+        simulator, parts, used = Simulator(sums.space, sums.simulator.public, each), [], []
         for number, anchor in enumerate([here.place, *anchors]):
             try:
-                drawn, inside = sums.simulator(anchor, number)
+                parts.append(simulator(anchor, number))
             except ValueError:  # parameters at which nothing can be drawn
                 continue
-            rows = rng.permutation(sums.simulator.n)[:each]
-            parts.append([{name: values[rows] for name, values in one.items()} for one in (drawn, inside)])
             used.append(anchor)
         self._drawn, inside = ({n: np.concatenate([p[k][n] for p in parts]) for n in parts[0][k]} for k in (0, 1))
         functions = sums.functions(inside)

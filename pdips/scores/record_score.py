@@ -10,9 +10,11 @@ import pytensor
 import pytensor.tensor as pt
 from numba import njit
 from numpy.typing import NDArray
+from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import graph_replace
 from pytensor.graph.traversal import toposort
-from pytensor.tensor.subtensor import AdvancedSubtensor
+from pytensor.tensor.blockwise import Blockwise
+from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.posterior.columns import Values
@@ -203,6 +205,18 @@ class RecordScore:
         return [np.array(part[0], dtype=v.dtype) for v, part in zip(self.model.value_vars, parts, strict=True)]
 
 
+def may_look_up(node: Any, depends: set[Any]) -> bool:
+    """Return whether a node may look something up at a place that depends on the record."""
+    op = node.op.core_op if isinstance(node.op, Blockwise) else node.op
+    if isinstance(op, HasInnerGraph):
+        return any(
+            isinstance(inner.op, LOOKUPS) and may_look_up(inner, set(inner.inputs)) for inner in op.fgraph.toposort()
+        )
+    if isinstance(op, Subtensor | AdvancedSubtensor):
+        return isinstance(node.op, Blockwise) or any(each in depends for each in node.inputs[1:])
+    return False
+
+
 def checked_lookups(term: Any, record: set[Any]) -> tuple[Any, bool]:
     """Return a graph of one record whose lookups stay inside of what they look up in, and whether all do.
 
@@ -213,8 +227,7 @@ def checked_lookups(term: Any, record: set[Any]) -> tuple[Any, bool]:
         if not depends.intersection(node.inputs):
             continue
         depends.update(node.outputs)
-        where = [each for each in node.inputs[1:] if each in depends]
-        if not isinstance(node.op, LOOKUPS) or (isinstance(node.op, AdvancedSubtensor) and not where):
+        if not may_look_up(node, depends):
             continue
         if not isinstance(node.op, AdvancedSubtensor) or node.op.idx_list != tuple(range(len(node.inputs) - 1)):
             sure = False

@@ -16,7 +16,7 @@ from pdips.data.table import Table
 from pdips.posterior.columns import SUFFIX, Values, bounds_of, record_values, stand_ins
 from pdips.posterior.model import PUBLIC_SEED, Blueprint, split
 
-AT_ONCE = 20_000
+AT_ONCE = 10_000
 """Records drawn in one pass."""
 
 EVEN, LIKELY = 32, 32
@@ -40,7 +40,7 @@ class Simulator:
     """
 
     def __init__(self, space: Blueprint, public: Values, least: int = AT_ONCE) -> None:
-        self.space, self._public = space, public
+        self.space, self.public = space, public
         self.n_public = len(next(iter(public.values()))) if public else 0
         self.rows = min(self.n_public, least // 4) or least
         self.replicates = -(-least // self.rows) if public else 1
@@ -57,7 +57,7 @@ class Simulator:
     def _beside(self, number: int) -> Records:
         """Return the public columns of a pass."""
         rows = (np.arange(self.rows) * self.cycle + number % self.cycle) % max(self.n_public, 1)
-        return {name: np.tile(np.asarray(values)[rows], self.replicates) for name, values in self._public.items()}
+        return {name: np.tile(np.asarray(values)[rows], self.replicates) for name, values in self.public.items()}
 
     def __call__(self, place: FloatArray, number: int = 0) -> tuple[Records, Records]:
         """Return records as the model draws them, and as a table has them: whole codes, inside of the bounds."""

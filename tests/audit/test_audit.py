@@ -18,7 +18,7 @@ from tables import Flawed, schema_of
 
 from pdips import InputError, LaplaceSanitizer, PrivacyLoss, Schema, Steps, Table, registry
 from pdips.audit import Case, audit, audit_cases, overspending, registered_cases, worst_by_pair
-from pdips.audit.cases.posterior import Staged
+from pdips.audit.cases.posterior import AlongTable, Staged
 from pdips.audit.engines import clopper_pearson, counts_bound, log_ratio_bound
 from pdips.audit.membership import attack
 from pdips.audit.neighbour_pairs import Pair, check_neighbours, small_pairs, table_of, worst_pairs
@@ -447,7 +447,8 @@ def test_public_columns_keys_and_impossible_cells_can_be_audited(name):
     else:
         pairs += small_pairs(rules, "replace-one", 2)
         assert len(pairs) > 15
-    found = audit_cases([Case(mechanism, pair, "exact") for pair in pairs])
+    followed = [AlongTable.of(mechanism, pair.first) if name == "scores" else mechanism for pair in pairs]
+    found = audit_cases([Case(each, pair, "exact") for each, pair in zip(followed, pairs, strict=True)])
     assert {finding.verdict for finding in found} == {"consistent"}
 
 

@@ -11,13 +11,15 @@ import pymc as pm
 from numpy.typing import NDArray
 
 from pdips.arrays import IntArray
-from pdips.audit.cases.margins import exactly, toward
+from pdips.audit.cases.margins import exactly
+from pdips.audit.engines import law_of
 from pdips.audit.neighbour_pairs import Case, Event, Pair, sized, toward_counts, where_allowed, with_event
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.posterior.censored_posterior import CensoredPosterior
 from pdips.posterior.columns import Columns
+from pdips.posterior.model import Blueprint
 from pdips.posterior.private_reference import Stage, counts_of, measure
 from pdips.posterior.pseudo_posterior import PseudoPosterior
 from pdips.privacy.curator import Curator, Statistic
@@ -117,6 +119,14 @@ class AlongTable(Scores):
     """Scores whose references are those that follow from one table without noise, whatever table is asked about."""
 
     along: Table
+
+    @classmethod
+    def of(cls, made: Scores, along: Table) -> "AlongTable":
+        """Return scores with these settings along a table."""
+        return cls(**{field.name: getattr(made, field.name) for field in fields(made)}, along=along)
+
+    def _rehearsed(self, schema: Schema) -> Blueprint:
+        return self._space(schema)  # nothing is drawn
 
     def _asked(self, curator: Curator, step: Step, statistic: Statistic) -> IntArray:
         curator.count(step, statistic)
@@ -220,12 +230,15 @@ def scores(build: Callable[..., Scores]) -> Iterator[Case]:
         if getattr(made.model, "build", None) is not model:
             raise InputError("the audit of scores has models of its own; leave model out")
         pair = pair_of(made.neighbours)
-        given = {field.name: getattr(made, field.name) for field in fields(made)}
-        followed = AlongTable(**given, along=pair.first)
         if made.kind == "pure":
-            yield Case(followed, pair, "exact")
-        if model is mean:
-            yield Case(followed, toward(followed, pair) if made.kind == "pure" else pair)
+            yield Case(AlongTable.of(made, pair.first), pair, "exact")
+    pair = _flip(coin_table, CROWD, made.neighbours)
+    once = where_allowed(partial(build, model=coin), score_rounds=1)
+    counted = AlongTable.of(once or build(model=coin), pair.first)
+    if counted.kind == "pure":  # the sum of scores, which has most of the budget, by itself
+        true = [law_of(counted, table).outcomes[0].statistics[-1:] for table in (pair.first, pair.second)]
+        pair = toward_counts(pair, *true)
+    yield Case(counted, pair)
 
 
 def _far(neighbours: Neighbours) -> Pair:
