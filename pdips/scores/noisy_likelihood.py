@@ -27,6 +27,9 @@ MOST_MOVES = 40
 NEAR = 0.05
 """The search ends with a step so short, in standard deviations of the posterior."""
 
+CLOSE = 1.0
+"""Standard deviations of the posterior from which on the last step is taken before the last simulation."""
+
 QUARTILES = 1.349
 """Distance of the quartiles of a standard normal distribution."""
 
@@ -169,10 +172,19 @@ class NoisySums:
         return Linearised(place, self.noisy - n * mean, n * slopes, sampling, noise, information)
 
     def precise(self, place: FloatArray) -> Linearised:
-        """Return the same from so many simulated records that the table's own sampling error is much larger."""
-        wanted = min(ENOUGH * self.n_records, MOST_SIMULATED)
-        cycle = self.simulator.cycle
-        return self.linearised(place, cycle * max(1, round(wanted / (cycle * self.simulator.n))))
+        """Return what the sums say near the most probable parameters, by a step from some that are nearly so.
+
+        So many records are simulated that the table's own sampling error is much larger.
+        """
+        wanted, cycle = min(ENOUGH * self.n_records, MOST_SIMULATED), self.simulator.cycle
+        passes = cycle * max(1, round(wanted / (cycle * self.simulator.n)))
+        here = self.linearised(place, passes)
+        move = self.move(here)
+        far = float(move @ (here.curvature + self.prior.precision) @ move) > CLOSE**2
+        try:
+            return self.linearised(place + move, passes) if far and passes > 1 else here
+        except ValueError:  # parameters that nothing is drawn at
+            return here
 
     def objective(self, found: Linearised) -> float:
         """Return minus the log posterior density there, up to a constant."""

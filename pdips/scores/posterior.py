@@ -16,7 +16,7 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from pdips.arrays import FloatArray
-from pdips.convergence import ESS, ROUNDS, converged
+from pdips.convergence import ESS, ROUNDS, Convergence, converged
 from pdips.posterior.finished_model import draws_by_name
 from pdips.posterior.inspection import Draws, Posterior, inspect_statistics, tree_of
 from pdips.posterior.model import PUBLIC_SEED, join, split, unconstrained
@@ -239,9 +239,13 @@ def importance_draws(
 def smoothed(weights: FloatArray) -> tuple[FloatArray, float]:
     """Return the shares of draws by log weights, shape (draws,), their tail smoothed, and the shape of that tail."""
     fine, shares = np.isfinite(weights), np.zeros(len(weights))
+    equal = np.full(len(weights), 1 / len(weights)), np.inf
     if fine.sum() < FEWEST_WEIGHTS:
-        return np.full(len(weights), 1 / len(weights)), np.inf
-    logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
+        return equal
+    try:
+        logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
+    except ValueError:  # a tail of equal weights has no shape
+        return equal
     shares[fine] = np.exp(logs - logs.max())
     return shares / shares.sum(), float(pareto_k)
 
@@ -262,24 +266,33 @@ def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator,
     """
     made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 2 * n))
     told = {key: value for key, value in asdict(made).items() if key != "places"}
-    if made.reliable:
-        tree = with_deterministics(sums, here, tree_of(sums.space.values_of(made.places)))
+    chains = None if made.reliable else by_chains(sums, here, rng, **nuts)
+    if chains is not None:
+        places, tree, found = chains
         return PosteriorDraws(
-            made.places, tree, {"sampler": "importance", "noisy_sums": told | learned(sums, made.places)}
+            places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told | learned(sums, places)}
         )
+    tree = with_deterministics(sums, here, tree_of(sums.space.values_of(made.places)))
+    return PosteriorDraws(made.places, tree, {"sampler": "importance", "noisy_sums": told | learned(sums, made.places)})
+
+
+def by_chains(
+    sums: NoisySums, here: Linearised, rng: np.random.Generator, **nuts: Any
+) -> tuple[FloatArray, xr.DataTree, Convergence] | None:
+    """Return draws by NUTS with the linear likelihood, and how well chains agree; None if it can't start."""
     noisy, model = NoisyLikelihood(sums.space, here), sums.space.model
     start = {v.name: part[0] for v, part in zip(model.value_vars, split(model, here.place[None]), strict=True)}
     for number in range(ROUNDS):
         longer = {key: nuts[key] * 2**number for key in ("draws", "tune")}
-        tree = sample(noisy, rng=rng, start=start, **nuts | longer)
+        try:
+            tree = sample(noisy, rng=rng, start=start, **nuts | longer)
+        except Exception:  # noqa: BLE001 - whatever a sampler raises: what was drawn by weights is still a release
+            return None
         found = replace(converged(tree, ()), rounds=number + 1)
         if found.passed:
             break
     draws = draws_by_name(tree)
-    places = join(unconstrained(model, {v.name: draws[v.name] for v in noisy.model.free_RVs}))
-    return PosteriorDraws(
-        places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told | learned(sums, places)}
-    )
+    return join(unconstrained(model, {v.name: draws[v.name] for v in noisy.model.free_RVs})), tree, found
 
 
 def learned(sums: NoisySums, places: FloatArray) -> dict[str, Any]:

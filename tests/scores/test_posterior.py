@@ -1,0 +1,211 @@
+"""The posterior of noisy sums: against the exact one, far starts, loud noise, and what is published of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pymc as pm
+import pytest
+from scipy import stats
+
+from pdips import Column, InputError, Schema, Table
+from pdips.posterior.model import blueprint_of
+from pdips.posterior.model_file import as_source
+from pdips.scores.posterior import Reweighted, importance_draws, posterior_draws
+from pdips.scores.published import REFERENCES, SUMS, noisy_likelihood, read_published, restored
+from pdips.scores.scores import Scores
+from pdips.scores.simulation import Simulator
+
+ILL = Schema(columns={"ill": Column(levels=[0, 1])})
+GROUPS = {"g": Column(levels=["a", "b", "c"], public=True), "y": Column(lower=-30, upper=30)}
+
+
+def share(data, schema):
+    with pm.Model() as model:
+        pm.Bernoulli("ill", pm.Beta("share", 1, 1), observed=data["ill"])
+    return model
+
+
+def normal(data, schema):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"])
+    return model
+
+
+def grouped(data, schema):
+    with pm.Model() as model:
+        effects = pm.Normal("effects", 0, 3, shape=3)
+        pm.Deterministic("difference", effects[1] - effects[0])
+        pm.Normal("y", effects[data["g"]], pm.HalfNormal("sd", 5), observed=data["y"])
+    return model
+
+
+def numbers(values, lower, upper):
+    schema = Schema(columns={"y": Column(lower=lower, upper=upper)})
+    return Table(pd.DataFrame({"y": np.clip(values, lower, upper)}), schema)
+
+
+@pytest.fixture(scope="module")
+def ill():
+    table = Table(pd.DataFrame({"ill": [0] * 400 + [1] * 200}), ILL)
+    return Scores(epsilon=1, model=share).release(table, rng=np.random.default_rng(3))[0]
+
+
+@pytest.fixture(scope="module")
+def regression():
+    rng = np.random.default_rng(1)
+    codes = rng.integers(3, size=2_000)
+    table = Table(
+        pd.DataFrame(
+            {"g": np.array(["a", "b", "c"])[codes], "y": np.array([0, 2, 4])[codes] + 2 * rng.normal(size=2_000)}
+        ),
+        Schema(columns=GROUPS),
+    )
+    mechanism = Scores(epsilon=1, model=grouped, kind="zcdp", n_sets=2)
+    release, record = mechanism.release(table, rng=rng)
+    return mechanism, release, record
+
+
+def sums_of(mechanism, release):
+    space = mechanism._space(release.schema)
+    kit = mechanism.kit(space)
+    _, tables, known = read_published(release)
+    return restored(space, kit.score, kit.prior, tables, known[1])
+
+
+def exact_posterior(sums, scales):
+    """Return mean and sd of the share given noisy sums: all numbers of ill records, exact laws of the noise."""
+    n, grid = round(sums.n_records), (np.arange(400) + 0.5) / 400
+    ones = np.arange(n + 1)
+    each = sums.functions({"ill": np.array([0, 1])})
+    exact = np.outer(n - ones, each[0]) + np.outer(ones, each[1])
+    likely = -(np.abs(sums.noisy - exact) / scales).sum(axis=1)
+    density = np.exp(stats.binom.logpmf(ones[None], n, grid[:, None]) + likely - likely.max()).sum(axis=1)
+    density /= density.sum()
+    mean = density @ grid
+    return mean, np.sqrt(density @ (grid - mean) ** 2)
+
+
+def test_the_posterior_is_that_of_all_tables_and_exact_noise(ill):
+    sums = sums_of(Scores(epsilon=1, model=share), ill)
+    draws = ill.tables["posterior"]["share"]
+    mean, deviation = exact_posterior(sums, sums.deviations / np.sqrt(2))
+    assert abs(draws.mean() - mean) < 0.2 * deviation  # Laplace noise counts as normal
+    assert 0.85 < draws.std() / deviation < 1.15
+
+
+def test_rounds_taken_as_independent_would_be_too_sure_of_themselves(ill):
+    sums = sums_of(Scores(epsilon=10, model=share), replace(ill, settings=ill.settings))
+    sums = replace(sums, measurements=tuple(replace(each, deviation=each.deviation / 20) for each in sums.measurements))
+    here = sums.precise(sums.last_reference)
+    blocks = np.repeat(np.arange(len(sums.measurements)), [len(each.noisy) for each in sums.measurements])
+    apart = replace(here, sampling=np.where(blocks[:, None] == blocks, here.sampling, 0.0))
+    _, exact = exact_posterior(sums, sums.deviations / np.sqrt(2))
+    rng, spread = np.random.default_rng(2), []
+    for each in (here, apart):
+        places = importance_draws(sums, each, rng, 1_000).places
+        spread.append((1 / (1 + np.exp(-places))).std() / exact)
+    assert 0.85 < spread[0] < 1.15
+    assert spread[1] < 0.75  # the broken twin: three answers about the same records
+
+
+def test_what_is_published_gives_the_same_likelihood_again(regression, tmp_path):
+    mechanism, release, _ = regression
+    assert set(release.tables) == {SUMS, REFERENCES, "posterior"}
+    assert set(release.tables["posterior"]) == {"effects[0]", "effects[1]", "effects[2]", "sd", "difference"}
+    release.publish(tmp_path / "public", file_format="csv", allow=["seeded"])
+    one, two = (noisy_likelihood(grouped, given) for given in (release, tmp_path))
+    point = {value.name: np.zeros(value.type.shape) for value in one.value_vars}
+    assert one.compile_logp()(point) == pytest.approx(two.compile_logp()(point), rel=1e-9)
+    counts = noisy_likelihood(grouped, release, measurements="counts")
+    assert len(counts["noisy_sums"].eval()) == (release.tables[SUMS]["lower"].notna()).sum()
+    more, _ = mechanism.again(release, n_sets=3, rng=np.random.default_rng(5))
+    assert len(more.sets) == 3
+    assert more.loss == release.loss
+    before, after = release.tables["posterior"], more.tables["posterior"]
+    assert (abs(before.mean() - after.mean()) < 0.3 * before.std()).all()
+    with pytest.raises(InputError, match="epsilon, neighbours"):
+        replace(mechanism, epsilon=2).again(release, n_sets=1)
+    with pytest.raises(InputError, match="other parameters"):
+        noisy_likelihood(two_effects, release)
+    with pytest.raises(InputError, match="no noisy sums"):
+        noisy_likelihood(grouped, replace(release, tables={}))
+
+
+def two_effects(data, schema):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("mu", 0, 3) + 0 * data["g"], pm.HalfNormal("sd", 5), observed=data["y"])
+    return model
+
+
+def test_diagnostics_have_the_groups_that_arviz_reads(regression):
+    _, release, record = regression
+    facts, tree = record.look_closer()
+    assert {"posterior", "prior", "posterior_predictive", "observed_data", "log_likelihood"} <= set(tree.children)
+    found = facts["posterior"]["noisy_sums"]
+    assert found["pareto_k"] < 0.7
+    assert found["effective"] > 400
+    assert found["as_prior"] == 0
+    assert 0 < found["clipped"][-1] < 1
+    assert found["widening"] < 1.1
+    for name, check in facts["posterior"]["predictive"].items():
+        assert check["outside"] < 0.25, name
+    sizes = [tree["log_likelihood"][name].shape for name in tree["log_likelihood"].data_vars]
+    assert sum(size[-1] for size in sizes) == len(release.tables[SUMS]) - 1
+
+
+def test_far_from_the_anchors_nothing_is_said(regression):
+    mechanism, release, _ = regression
+    sums = sums_of(mechanism, release)
+    here = sums.precise(sums.last_reference)
+    likelihood = Reweighted(sums, here, here.place + np.random.default_rng(0).normal(size=(8, 4)) * 0.05)
+    _, wider = likelihood(np.stack([here.place, here.place + 40.0]))
+    assert wider[0] < 1.05
+    assert wider[1] > 0.5 * sums.n_records  # one record's worth of information, not thousands'
+
+
+def test_a_prior_ten_standard_deviations_off_is_left_behind():
+    rng = np.random.default_rng(4)
+    table = numbers(rng.normal(50, 5, 3_000), -200, 200)
+    release, _ = Scores(epsilon=1, model=normal, kind="zcdp").release(table, rng=rng)
+    draws = release.tables["posterior"]
+    assert abs(draws["mu"].mean() - 50) < 4 * draws["mu"].std()
+    assert draws["mu"].std() < 0.3
+    assert abs(draws["sd"].mean() - 5) < 4 * draws["sd"].std()
+    assert draws["sd"].std() < 0.3
+
+
+def test_noise_louder_than_records_leaves_the_prior():
+    rng = np.random.default_rng(6)
+    table = numbers(rng.normal(1, 2, 50), -20, 20)
+    release, record = Scores(epsilon="1/20", model=normal).release(table, rng=rng)
+    draws = release.tables["posterior"]
+    assert draws["mu"].std() > 3
+    assert record.diagnostics["noisy_sums"]["as_prior"] >= 1
+
+
+def test_each_pass_takes_rows_from_all_over_public_columns():
+    space = blueprint_of(as_source(grouped), Schema(columns=GROUPS))
+    public = {"g": np.repeat([0, 1, 2], [4_000, 4_000, 4_001])}
+    simulator = Simulator(space, public, 2_000)
+    shares = [np.bincount(simulator._beside(number)["g"], minlength=3) / simulator.n for number in range(3)]
+    assert np.allclose(shares, 1 / 3, atol=0.01)  # rows in the order of a sorted table would have one group alone
+    rows = np.concatenate([simulator._beside(number)["g"][: simulator.rows] for number in range(simulator.cycle)])
+    assert len(rows) >= len(public["g"])
+    assert abs(np.bincount(rows) - [4_000, 4_000, 4_001]).max() <= simulator.rows
+
+
+@pytest.mark.slow
+def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypatch):
+    mechanism, release, _ = regression
+    sums = sums_of(mechanism, release)
+    here, rng = sums.precise(sums.last_reference), np.random.default_rng(7)
+    by_weights = posterior_draws(sums, here, rng, 1_000)
+    monkeypatch.setattr("pdips.scores.posterior.MOST_K", -np.inf)
+    by_chains = posterior_draws(sums, here, rng, 1_000, draws=500, tune=500, chains=2)
+    assert by_chains.facts["sampler"] == "nuts"
+    assert by_chains.facts["convergence"].largest_rhat < 1.05
+    one, two = by_weights.places, by_chains.places
+    assert (abs(one.mean(axis=0) - two.mean(axis=0)) < 0.25 * one.std(axis=0)).all()
+    assert np.allclose(one.std(axis=0), two.std(axis=0), rtol=0.2)
+    assert "difference" in by_chains.tree["posterior"]
