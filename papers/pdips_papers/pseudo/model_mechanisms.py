@@ -1,0 +1,215 @@
+"""Mechanisms that take a model, beside each other at the same guarantee: errors, intervals, seconds."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import minimize
+
+from pdips.arrays import FloatArray
+from pdips.data.table import Table
+from pdips.errors import InputError, RefusedError
+from pdips.inference import combine
+from pdips.mechanism import Mechanism
+from pdips.posterior.columns import record_values
+from pdips.posterior.inspection import published_draws, tree_of
+from pdips.posterior.target import NODES
+from pdips.registry import find
+from pdips_papers.harness import study
+from pdips_papers.pseudo.model_designs import DESIGNS, Design
+from pdips_papers.pseudo.synthesizers import ecdf_distances
+
+CENSORED, MODIPS, SCORES = "censored-posterior", "modips", "scores"
+PLUG_IN, NONE = "plug-in", "no privacy"
+
+N_SETS = 5
+CHAINS = {"draws": 500, "tune": 500}
+"""Of censored posteriors that NUTS draws: as in the study of salaries."""
+
+PAIRS = 500
+"""Antithetic pairs of draws of a normal approximation."""
+
+SEARCHED = 1e-4
+"""Step of the gradient's differences, in units of unconstrained parameters."""
+
+COLUMNS = {
+    "rmse": "error over sampling error",
+    "coverage": "coverage of the 95 % interval",
+    "width": "its width, in that of no privacy",
+    "seconds": "CPU seconds",
+    "max-ECDF": "max-ECDF",
+    "epsilon": "true ϵ",
+    "delta": "δ",
+    "releases": "releases",
+}
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Answer:
+    """What a mechanism says of the parameters, each of shape (parameters,), and one synthetic table."""
+
+    estimate: FloatArray
+    lower: FloatArray
+    upper: FloatArray
+    synthetic: pd.DataFrame
+    facts: Mapping[str, float] = field(default_factory=dict)
+
+
+class ModelMechanisms(study.Study):
+    """``pdips study model-mechanisms``."""
+
+    name: ClassVar[str] = "model-mechanisms"
+    title: ClassVar[str] = "Mechanisms that take a model, at the same guarantee"
+    default_replicates: ClassVar[int] = 5
+
+    def tasks(self, options: study.Options) -> list[study.Task]:
+        """Return one task for each design and replicate; an epsilon that is given takes the place of the guarantees."""
+        found = []
+        for design in DESIGNS.values():
+            guarantees = list(options.epsilons or design.guarantees)
+            first = guarantees[:1] if design.seldom > 1 else guarantees
+            for number in range(options.replicates):
+                censored = first if number % design.seldom == 0 else []
+                arguments = {"design": design.name, "guarantees": guarantees, "censored": censored}
+                found.append(study.Task(key=study.task_key(f"{design.name}-{number:03}"), arguments=arguments))
+        return found
+
+    def run(self, arguments: Mapping[str, Any], seed: int) -> list[dict[str, Any]]:
+        """Draw a table, release it by every mechanism, and hold what each says against the truth."""
+        rng, design = np.random.default_rng(seed), DESIGNS[arguments["design"]]
+        table = design.table(rng)
+        open_answer = without_privacy(design, table, rng)
+        rows = measured(design, f"{design.name}, {NONE}", table, open_answer, open_answer)
+        for guarantee in arguments["guarantees"]:
+            for mechanism in (CENSORED, MODIPS, SCORES):
+                if mechanism == CENSORED and guarantee not in arguments["censored"]:
+                    continue
+                try:
+                    answers = dict(released(design, table, mechanism, guarantee, rng))
+                except (InputError, RefusedError) as refusal:
+                    why = str(refusal).partition(";")[0].partition(",")[0]
+                    row = f"{design.name}, {mechanism}, ϵ = {guarantee}: refused: {why}"
+                    rows.append({"row": row, "column": "releases", "value": 0.0})
+                    continue
+                for name, answer in answers.items():
+                    rows += measured(design, f"{design.name}, {name}, ϵ = {guarantee}", table, answer, open_answer)
+        return rows
+
+    def table(self, measurements: pd.DataFrame) -> pd.DataFrame:
+        """Return roots of mean squared errors, medians of seconds, the number of releases, and means of the rest."""
+        found = study.summarise(measurements).set_index(["row", "column"])
+        groups = measurements.groupby(["row", "column"], sort=False)["value"]
+        of = found.index.get_level_values("column")
+        found.loc[of == "rmse", "ours"] **= 0.5
+        found.loc[of == "rmse", "standard_error"] /= 2 * found.loc[of == "rmse", "ours"]
+        for column, total in (("seconds", groups.median()), ("releases", groups.sum())):
+            found.loc[of == column, "ours"] = total[found.index[of == column]]
+            found.loc[of == column, "standard_error"] = np.nan
+        return found.reset_index()[list(study.COLUMNS)]
+
+    def layout(self, table: pd.DataFrame) -> list[study.Block]:
+        """Return a block for each design."""
+        rows = list(dict.fromkeys(table["row"]))
+        return [
+            study.Block(
+                title=f"{design.name}: {design.n:,} records, {len(design.labels)} parameters",
+                rows={row: row.partition(", ")[2] for row in rows if row.startswith(f"{design.name}, ")},
+                columns=COLUMNS,
+            )
+            for design in DESIGNS.values()
+        ]
+
+
+def mechanism_of(name: str, design: Design, guarantee: str) -> Mechanism:
+    """Return a mechanism with a design's model at a guarantee: ``"1"``, or ``"1 at 1e-6"`` for a loss read at delta."""
+    epsilon, _, delta = guarantee.partition(" at ")
+    kind: dict[str, Any] = {"kind": "zcdp", "delta": delta} if delta else {}
+    model = design.moments or design.model if name == MODIPS else design.model
+    chains: dict[str, Any] = CHAINS if name == CENSORED and len(design.labels) > max(NODES) else {}
+    return find(name)(epsilon=epsilon, model=model, n_sets=N_SETS, **kind, **chains)
+
+
+def released(
+    design: Design, table: Table, name: str, guarantee: str, rng: np.random.Generator
+) -> Iterator[tuple[str, Answer]]:
+    """Release a table; yield what the release says, and for scores what plugging its posterior mean in would say."""
+    mechanism = mechanism_of(name, design, guarantee)
+    mechanism.plan(design.schema)  # compiles what is compiled once for a model
+    begun = time.process_time()
+    release, _ = mechanism.release(table, rng=rng)
+    facts = {
+        "seconds": time.process_time() - begun,
+        "epsilon": float(release.loss.epsilon),
+        "delta": float(release.loss.delta),
+    }
+    if "posterior" not in release.tables:
+        yield name, of_sets(design, release.sets, facts)
+        return
+    draws = design.in_units(release.tables["posterior"]) if name == MODIPS else release.tables["posterior"]
+    yield name, of_draws(draws[design.labels], release.sets[0], facts)
+    if name == SCORES:
+        public = record_values(table, design.schema.public_columns)
+        point = design.parameters(draws[design.labels].mean().to_numpy())
+        sets = [design.drawn(point, public, rng).frame for _ in range(N_SETS)]
+        yield PLUG_IN, of_sets(design, sets, facts)
+
+
+def without_privacy(design: Design, table: Table, rng: np.random.Generator) -> Answer:
+    """Return the posterior without privacy, by a normal approximation at its mode, and a table at one draw of it."""
+    begun = time.process_time()
+    draws = normal_posterior(design, table)
+    point = design.parameters(draws.iloc[rng.integers(len(draws))].to_numpy())
+    synthetic = design.drawn(point, record_values(table, design.schema.public_columns), rng).frame
+    return of_draws(draws, synthetic, {"seconds": time.process_time() - begun})
+
+
+def normal_posterior(design: Design, table: Table) -> pd.DataFrame:
+    """Return draws in the model's own units, normal about the posterior mode of the unconstrained parameters."""
+    design.observe(record_values(table))
+    log_density = design.log_density
+
+    def downhill(place: FloatArray) -> tuple[float, FloatArray]:
+        value, slope = log_density(place)
+        fine = np.isfinite(value) and np.isfinite(slope).all()
+        return (-float(value), -np.asarray(slope)) if fine else (1e300, np.zeros_like(place))
+
+    place = np.asarray(minimize(downhill, design.centre, jac=True, method="BFGS").x)
+    steps = SEARCHED * np.eye(len(place))
+    curvature = np.array([(downhill(place + s)[1] - downhill(place - s)[1]) / (2 * SEARCHED) for s in steps])
+    root = np.linalg.cholesky(np.linalg.inv((curvature + curvature.T) / 2))
+    moves = np.random.default_rng(0).standard_normal((PAIRS, len(place))) @ root.T
+    return published_draws(tree_of(design.space.values_of(place + np.concatenate([moves, -moves]))))[design.labels]
+
+
+def of_draws(draws: pd.DataFrame, synthetic: pd.DataFrame, facts: Mapping[str, float]) -> Answer:
+    """Return means and central 95 % of posterior draws."""
+    lower, upper = np.quantile(draws.to_numpy(), [0.025, 0.975], axis=0)
+    return Answer(estimate=draws.mean().to_numpy(), lower=lower, upper=upper, synthetic=synthetic, facts=facts)
+
+
+def of_sets(design: Design, sets: Sequence[pd.DataFrame], facts: Mapping[str, float]) -> Answer:
+    """Return what an analyst finds who fits the model to each set, and combines by the rule that is the nearest."""
+    fits = [normal_posterior(design, Table(each, design.schema)) for each in sets]
+    estimates = np.array([fit.mean().to_numpy() for fit in fits])
+    found = combine(estimates, np.array([fit.var().to_numpy() for fit in fits]), rule="sanitized")
+    lower, upper = found.interval
+    return Answer(estimate=found.estimate, lower=lower, upper=upper, synthetic=sets[0], facts=facts)
+
+
+def measured(design: Design, row: str, table: Table, answer: Answer, open_answer: Answer) -> list[dict[str, Any]]:
+    """Return the measurements of an answer, in units of what the posterior without privacy says of the same table."""
+    truth, width = design.true, open_answer.upper - open_answer.lower
+    found = {
+        "rmse": float(((2 * 1.96 * (answer.estimate - truth) / width) ** 2).mean()),
+        "coverage": float(((answer.lower <= truth) & (truth <= answer.upper)).mean()),
+        "width": float(((answer.upper - answer.lower) / width).mean()),
+        **answer.facts,
+        "releases": 1.0,
+    }
+    if design.number is not None:
+        both = (each[design.number].to_numpy(dtype=np.float64) for each in (table.frame, answer.synthetic))
+        found["max-ECDF"] = ecdf_distances(*both)[0]
+    return study.rows_of(row, found)
