@@ -196,7 +196,9 @@ DESIGNS = {
         Design(
             name="logit",
             n=2_000,
-            schema=_schema({f"x{i}": {"lower": -2, "upper": 2, "bins": 2} for i in range(1, 8)}, ill={"levels": [0, 1]}),
+            schema=_schema(
+                {f"x{i}": {"lower": -2, "upper": 2, "bins": 2} for i in range(1, 8)}, ill={"levels": [0, 1]}
+            ),
             model=logit,
             truth={"beta": np.array([-0.5, *SLOPES])},
             public=lambda rng, n: {f"x{i}": np.clip(rng.standard_normal(n), -2, 2) for i in range(1, 8)},
