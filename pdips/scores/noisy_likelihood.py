@@ -27,6 +27,9 @@ MOST_MOVES = 40
 NEAR = 0.05
 """The search ends with a step so short, in standard deviations of the posterior."""
 
+LARGEST = 1e100
+"""A simulated score beyond, or no number, is left out of products that doubles can't hold."""
+
 CLOSE = 1.0
 """Standard deviations of the posterior from which on the last step is taken before the last simulation."""
 
@@ -146,7 +149,7 @@ class NoisySums:
         for number in range(passes):
             drawn, inside = simulator(place, number)
             scores = self.score.of_public(place, drawn)
-            scores = np.where(np.isfinite(scores).all(axis=1)[:, None], scores, 0.0)
+            scores = np.where((np.abs(scores) < LARGEST).all(axis=1)[:, None], scores, 0.0)
             found = self.functions(inside)
             one = np.concatenate([np.ones((len(found), 1)), found, scores], axis=1)
             moments = moments + one.T @ one / len(one) / passes
@@ -254,7 +257,7 @@ def clipping_at(sums: NoisySums, place: FloatArray, norm: Norm, step_variance: f
     """
     _, inside = sums.simulator(place)
     scores = sums.score.of_public(place, inside)
-    scores = scores[np.isfinite(scores).all(axis=1)]
+    scores = scores[(np.abs(scores) < LARGEST).all(axis=1)]
     n, share = sums.n_records, sums.prior.precision / sums.n_records
     values, vectors = np.linalg.eigh(scores.T @ scores / max(len(scores), 1) + share)
     whitening = (vectors / np.sqrt(np.maximum(values, values.max() * 1e-12))) @ vectors.T

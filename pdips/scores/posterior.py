@@ -130,6 +130,8 @@ def prior_with_slope(model: pm.Model) -> Any:
 def inverse_root(precision: FloatArray) -> FloatArray:
     """Return R with R R' the inverse of a positive semi-definite matrix, as far as doubles tell."""
     values, vectors = np.linalg.eigh(precision)
+    if not 0 < values.max() < np.inf:
+        raise np.linalg.LinAlgError("no precision")
     return np.asarray(vectors / np.sqrt(np.maximum(values, values.max() * 1e-14)))
 
 
@@ -230,7 +232,10 @@ def importance_draws(
             best = found
         if best.reliable:
             break
-        proposal = Proposal.fitted(places, shares)
+        try:
+            proposal = Proposal.fitted(places, shares)
+        except np.linalg.LinAlgError:  # draws so far out that they have no covariance
+            break
     assert best is not None
     return best
 
