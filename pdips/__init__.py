@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pdips.quantile.kng_residual import KNGResidual as KNGResidual
     from pdips.release.release import Release as Release
     from pdips.release.release import RunRecord as RunRecord
+    from pdips.scores.published import noisy_likelihood as noisy_likelihood
     from pdips.scores.scores import Scores as Scores
     from pdips.statistics.modips import Modips as Modips
 
@@ -67,6 +68,7 @@ _HOMES = {
     "Table": "pdips.data.table",
     "UniversalHistogram": "pdips.margins.universal_histogram",
     "calibrate": "pdips.calibration.calibrate",
+    "noisy_likelihood": "pdips.scores.published",
     "suggest_layers": "pdips.margins.planning",
 }
 

@@ -70,7 +70,8 @@ def calibrate(
     from pdips.calibration import calibrate as smallest
     from pdips.data.schema import Schema
     from pdips.data.table import Table
-    from pdips.release.documents import json_target, write_json
+    from pdips.release.documents import write_json
+    from pdips.release.folder import json_target
 
     target = None if json_path is None else json_target(json_path)
     common = {"epsilon": 1, "n_sets": n_sets, "neighbours": neighbours}

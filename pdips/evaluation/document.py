@@ -20,10 +20,10 @@ from pdips.release.documents import (
     Finite,
     FiniteOrNone,
     PrivacyDocument,
-    json_target,
     release_home,
     write_json,
 )
+from pdips.release.folder import json_target
 
 Share = Annotated[float, Field(ge=0, le=1 + 1e-9)]
 ShareDifference = Annotated[float, Field(ge=-1 - 1e-9, le=1 + 1e-9)]

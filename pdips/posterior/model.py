@@ -379,7 +379,8 @@ def _check_columns(observed: Mapping[str, tuple[str, ...]], schema: Schema) -> N
     for name in schema.columns:
         if name not in known and not schema.columns[name].public:
             raise InputError(
-                f"column {name!r} is neither public nor observed in the model; observe it, or take it out of the schema"
+                f"column {name!r} is neither public nor observed in the model, which would have to draw it: observe it "
+                "too (a joint model), call it public in the schema if everybody may know it, or take it out"
             )
 
 

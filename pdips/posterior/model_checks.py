@@ -13,6 +13,7 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.custom import CustomDistRV, CustomSymbolicDistRV
 from pymc.distributions.multivariate import CARRV, ICARRV
 from pytensor.compile.mode import get_mode
+from pytensor.gradient import NullTypeGradError
 from pytensor.graph.basic import Apply, Constant
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import clone_replace
@@ -91,7 +92,13 @@ def check_gradient(name: str, model: pm.Model, points: Iterable[Mapping[str, Any
     """Refuse a model whose log density, or its gradient, is finite at none of some points."""
     free = [model.values_to_rvs[value] for value in model.value_vars if value.dtype.startswith("float")]
     with on_stand_ins("the gradient of the log density"), np.errstate(all="ignore"):
-        graphs = [model.logp(), model.dlogp(free)] if free else [model.logp()]
+        try:
+            graphs = [model.logp(), model.dlogp(free)] if free else [model.logp()]
+        except (NotImplementedError, NullTypeGradError) as error:
+            line = next(iter(str(error).splitlines()), "")
+            raise InputError(
+                f"{name}: the log density has no gradient ({line}); use operations that have one"
+            ) from None
         found = model.compile_fn(graphs, inputs=model.value_vars, mode=UNMERGED, on_unused_input="ignore")
         finite = any(all(np.isfinite(each).all() for each in found(point)) for point in points)
     if not finite:

@@ -483,15 +483,6 @@ def release_home(directory: str | Path) -> Path:
     return home
 
 
-def json_target(path: str | Path) -> Path:
-    """Return the path that ``--json`` names, or refuse one that can't be written: said before minutes of work."""
-    if not Path(path).absolute().parent.is_dir():
-        raise InputError(f"--json names a folder that doesn't exist: {Path(path).parent}")
-    if Path(path).is_dir():
-        raise InputError(f"--json must name a file, and {path} is a folder")
-    return Path(path)
-
-
 def mean(values: Iterable[float | None]) -> float | None:
     """Return the mean of the values that are there, or None."""
     known = [value for value in values if value is not None]

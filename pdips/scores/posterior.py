@@ -10,7 +10,6 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import xarray as xr
-from arviz_stats.base import array_stats
 from scipy.linalg import eigh
 from scipy.optimize import minimize
 from scipy.special import logsumexp
@@ -243,7 +242,9 @@ def smoothed(weights: FloatArray) -> tuple[FloatArray, float]:
     if fine.sum() < FEWEST_WEIGHTS:
         return equal
     try:
-        logs, pareto_k = array_stats.psislw(-weights[fine])  # it takes log-likelihoods, whose inverses are weights
+        logs, pareto_k = (
+            each.to_numpy() for each in xr.DataArray(-weights[fine], dims="draw").azstats.psislw(dim="draw")
+        )  # it takes log-likelihoods, whose inverses are weights
     except ValueError:  # a tail of equal weights has no shape
         return equal
     shares[fine] = np.exp(logs - logs.max())

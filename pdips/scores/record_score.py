@@ -12,11 +12,12 @@ from numba import njit
 from numpy.typing import NDArray
 from pytensor.graph.op import HasInnerGraph
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import toposort
+from pytensor.graph.traversal import ancestors, toposort
 from pytensor.tensor.blockwise import Blockwise
 from pytensor.tensor.subtensor import AdvancedSubtensor, Subtensor
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.errors import InputError
 from pdips.posterior.columns import Values
 from pdips.posterior.model import split
 from pdips.posterior.private_reference import IMPOSSIBLE
@@ -131,6 +132,11 @@ class RecordScore:
         term, self._checked = checked_lookups(likelihood.term, set(self._record.values()))
         slopes = pt.grad(term[0], self.model.value_vars, disconnected_inputs="ignore")
         self._graph = pt.concatenate([slope.astype("float64").ravel() for slope in slopes])
+        if not set(self._record.values()) & set(ancestors([self._graph])):
+            raise InputError(
+                "no record moves the slope of the log-likelihood in any parameter, so scores say nothing; parameters "
+                "must enter smoothly: not rounded, compared or used as an index"
+            )
 
     @cached_property
     def _single(self) -> Any:

@@ -14,7 +14,7 @@ import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
-from pdips.errors import InputError, RefusedError
+from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism
 from pdips.posterior import nuts as sampling
@@ -53,6 +53,9 @@ LAST = Fraction(7, 10)
 
 FEW_LEVELS = 4
 MOST_PARAMETERS = 400
+MOST_SPREAD = 100_000
+"""Of the noise on the number of records, up to which sets are as long as it says."""
+
 Timed = Callable[[str], AbstractContextManager[None]]
 
 STARTS, CLIMBED = 6, 4_096
@@ -107,8 +110,6 @@ class Scores(Mechanism):
     ------
     InputError
         If a setting is out of range, or the model can't be read.
-    RefusedError
-        If the model has too many parameters.
 
     Notes
     -----
@@ -242,7 +243,13 @@ class Scores(Mechanism):
         if not space.n_parameters:
             raise InputError("the model has no parameter, so there is nothing to learn from the table")
         if space.n_parameters > MOST_PARAMETERS:
-            raise RefusedError(self._too_many(space, schema))
+            raise InputError(self._too_many(space, schema))
+        first = self.steps(space, schema)[0]
+        if first.name == RECORDS and self.n_records is None and first.standard_deviation > MOST_SPREAD:
+            raise InputError(
+                "sets would be as long as the noisy number of records says, whose noise has standard deviation "
+                f"{first.standard_deviation:,.0f}; give n_records, how many synthetic records, from public knowledge"
+            )
         space.check()
         space.check_gradient()
         settings = ("scores", self.kind, self.neighbours, self.score_rounds, self.nuts)

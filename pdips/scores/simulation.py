@@ -42,9 +42,9 @@ class Simulator:
     def __init__(self, space: Blueprint, public: Values, least: int = AT_ONCE) -> None:
         self.space, self.public = space, public
         self.n_public = len(next(iter(public.values()))) if public else 0
-        self.rows = min(self.n_public, least // 4) or least
+        self.cycle = max(-(-self.n_public // max(least // 4, 1)), 1)
+        self.rows = -(-self.n_public // self.cycle) or least
         self.replicates = -(-least // self.rows) if public else 1
-        self.cycle = max(-(-self.n_public // self.rows), 1)
         self.n = self.rows * self.replicates
         self._model = model = space.build(stand_ins(space.schema, self.n, known=self._beside(0)))
         given = dict(zip(model.free_RVs, model.replace_rvs_by_values(model.free_RVs), strict=True))

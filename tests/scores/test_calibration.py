@@ -71,6 +71,8 @@ class Calibration(simuk.SBC):
         self.mechanism = Scores(epsilon=1, model=build, kind=kind, draws=500)
         self.space = self.mechanism._space(self.schema)
         self.public = public_stand_ins(self.schema, n)
+        start = self.space.values_of(self.space.prior[:1])[0]
+        self.space.draw(start, n, self.public, np.random.default_rng(0))  # compiled here, not inside of simuk's model
         model = build({name: np.ones(n) for name in columns}, self.schema)
         super().__init__(model, simulator=self.records, num_simulations=RUNS, seed=3, progress_bar=False)
 

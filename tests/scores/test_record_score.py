@@ -1,13 +1,19 @@
 """One record's score: a function of that record alone, inside of its ball, in whole steps."""
 
+import warnings
+
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import pytest
+from pytensor.graph.basic import Apply
+from pytensor.graph.op import Op
 
-from pdips import Schema
-from pdips.posterior.columns import stand_ins
+from pdips import InputError, Schema
+from pdips.posterior.columns import Columns, stand_ins
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
+from pdips.posterior.record_likelihood import RecordLikelihood
 from pdips.scores.record_score import STEPS, Clipping, RecordScore
 
 SCHEMA = Schema.model_validate(
@@ -83,3 +89,135 @@ def test_a_code_beyond_what_is_looked_up_in_counts_as_nothing(score, records):
     for code in (3, 10**9, -4):
         assert not score.total(clipping, one | {"g": np.array([code])}).any()
     assert score.total(clipping, one | {"g": np.array([2])}).any()
+
+
+class Fussy(Op):
+    """Twice a number; it raises above 5 and warns above 4, as an analyst's own operation may."""
+
+    __props__ = ()
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor(x)], [pt.as_tensor(x).type()])
+
+    def perform(self, node, inputs, outputs):
+        if (inputs[0] > 5).any():
+            raise ValueError(f"a record has {inputs[0]}")
+        if (inputs[0] > 4).any():
+            warnings.warn(f"a record has {inputs[0]}", RuntimeWarning, stacklevel=1)
+        outputs[0][0] = 2 * inputs[0]
+
+    def pullback(self, inputs, outputs, cotangents):
+        return [2 * cotangents[0]]
+
+
+def fussy(data, schema):
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1)
+        pm.Normal("y", a * Fussy()(data["x"]), 1, observed=data["y"])
+    return model
+
+
+def shares(data, schema):
+    """A slope that grows without bound near 0."""
+    with pm.Model() as model:
+        a = pm.LogNormal("a", 0, 1)
+        pm.Beta("y", a, 2, observed=data["y"])
+    return model
+
+
+def rooted(data, schema):
+    """Below 1 the log-likelihood is no number."""
+    with pm.Model() as model:
+        a = pm.Normal("a", 0, 1)
+        pm.Normal("y", a * pt.sqrt(data["y"] - 1), 1, observed=data["y"])
+    return model
+
+
+def score_of(build, columns):
+    schema = Schema.model_validate({"columns": columns})
+    return RecordScore(RecordLikelihood(blueprint_model(build, schema), columns=schema.columns))
+
+
+def blueprint_model(build, schema):
+    return build(Columns(schema, stand_ins(schema, 1)), schema)
+
+
+AT_ZERO = Clipping(np.zeros(1), np.eye(1), 1.0, "l1")
+
+
+def test_a_record_that_makes_the_model_raise_or_warn_counts_alone_and_tells_nothing(capfd):
+    score = score_of(fussy, {"x": {"lower": -9, "upper": 9, "public": True}, "y": {"lower": -9, "upper": 9}})
+    usual = {"x": np.array([1.0, 0.3, -1.0]), "y": np.array([0.1, 1.0, 2.0])}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that numba can't compile it, which is told before a record is read
+        expected = score.total(AT_ZERO, usual)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for x in (6.0, 4.5):
+            alone = score.total(AT_ZERO, {"x": np.array([x]), "y": np.array([3.0])})
+            beside = {"x": np.append(usual["x"], x), "y": np.append(usual["y"], 3.0)}
+            assert np.array_equal(score.total(AT_ZERO, beside), expected + alone)
+            assert alone.any() == (x < 5)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_record_without_a_slope_at_the_reference_counts_as_nothing():
+    score = score_of(rooted, {"y": {"lower": 0, "upper": 5}})
+    bad, good = np.array([0.5]), np.array([3.0])
+    assert np.isnan(score.of_public(np.zeros(1), {"y": bad})).all()
+    assert not score.total(AT_ZERO, {"y": bad}).any()
+    found = score.total(AT_ZERO, {"y": np.concatenate([bad, good])})
+    assert np.array_equal(found, score.total(AT_ZERO, {"y": good}))
+    assert found.any()
+
+
+def test_a_record_of_likelihood_zero_counts_within_its_ball():
+    def bounded(data, schema):
+        with pm.Model() as model:
+            pm.Uniform("y", 0, pm.LogNormal("most", 0, 1), observed=data["y"])
+        return model
+
+    score = score_of(bounded, {"y": {"lower": 0, "upper": 9}})
+    beyond = {"y": np.array([5.0])}
+    score._likelihood.at([np.zeros((1,))])
+    assert np.isneginf(score._likelihood(score._likelihood.rows(beyond)[0])).all()
+    for radius in (1e-9, 1.0):  # whatever its slope is, the clip decides
+        assert abs(score.total(Clipping(np.zeros(1), np.eye(1), radius, "l1"), beyond)[0]) <= STEPS
+
+
+@pytest.mark.parametrize("norm", ["l1", "l2"])
+@pytest.mark.parametrize(
+    ("whitening", "radius"),
+    [
+        (np.nan, 1.0),
+        (np.inf, 1.0),
+        (1e300, 1e-300),
+        (0.0, 1.0),
+        (1.0, np.nan),
+        (1.0, np.inf),
+        (1.0, 0.0),
+        (1.0, 5e-324),
+    ],
+)
+def test_a_reference_gone_wrong_leaves_no_score_outside_of_its_ball(norm, whitening, radius):
+    clipping = Clipping(np.zeros(3), np.full((3, 3), whitening), radius, norm)
+    for score in ([1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [1e308, 1e308, 1e308], [5e-324, 0.0, 0.0]):
+        found = clipping.steps(np.array(score))
+        assert (np.abs(found).sum() if norm == "l1" else np.sqrt(float((found * found).sum()))) <= STEPS
+
+
+def test_sums_of_many_extreme_records_are_exact():
+    # 2^20 steps for each of 70,000 records, over several blocks: no sum in doubles, no overflow
+    score = score_of(shares, {"y": {"lower": 0, "upper": 1}})
+    steep = Clipping(np.zeros(1), np.full((1, 1), 1e6), 1.0, "l2")
+    assert score.total(steep, {"y": np.full(70_000, 0.9)})[0] == 70_000 * STEPS
+
+
+def test_a_likelihood_whose_slope_no_record_moves_is_refused():
+    def rounded(data, schema):
+        with pm.Model() as model:
+            pm.Normal("y", pt.floor(pm.Normal("a", 0, 1)), 1, observed=data["y"])
+        return model
+
+    with pytest.raises(InputError, match="must enter smoothly"):
+        score_of(rounded, {"y": {"lower": -5, "upper": 5}})
