@@ -51,8 +51,7 @@ class Design:
     @cached_property
     def numbers(self) -> list[str]:
         """The confidential columns that are numbers, but not whole ones."""
-        known = self.schema.columns.items()
-        return [name for name, each in known if not (each.public or each.is_categorical or each.integer)]
+        return [n for n, c in self.schema.columns.items() if not (c.public or c.is_categorical or c.integer)]
 
     def parameters(self, values: FloatArray) -> dict[str, NDArray[Any]]:
         """Return parameters, shape (parameters,), as values of the free variables."""
