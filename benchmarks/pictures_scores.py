@@ -1,6 +1,7 @@
 """Draw the picture of ``docs/mechanisms/scores.md``: ``python -m benchmarks.pictures_scores``. Prints its numbers."""
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,7 +17,7 @@ EPSILONS = (Fraction(1, 10), Fraction(1, 5), Fraction(1, 2), Fraction(1), Fracti
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 100}}})
 
 
-def build_model(data, schema):
+def build_model(data: Any, schema: Any) -> pm.Model:
     """Return normal numbers of unknown mean and deviation."""
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mean", 50, 50), pm.HalfNormal("sd", 50), observed=data["y"])

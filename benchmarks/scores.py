@@ -7,7 +7,7 @@ import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ Z = {f"z{i}": {"lower": -4, "upper": 4, "public": True} for i in (1, 2, 3)} | {
     f"z{i}": {"levels": [0, 1], "public": True} for i in (4, 5, 6, 7)
 }
 
+Public = Callable[[np.random.Generator, int], dict[str, Any]]
+
 
 @dataclass(frozen=True)
 class Design:
@@ -35,32 +37,32 @@ class Design:
     columns: dict[str, Any]
     n: int = 2_000
     epsilon: float = 1
-    kinds: tuple[str, ...] = ("zcdp", "pure")
-    public: Callable[[np.random.Generator, int], dict[str, Any]] = field(default=lambda rng, n: {})
-    neighbours: str = "replace-one"
+    kinds: tuple[Literal["pure", "zcdp"], ...] = ("zcdp", "pure")
+    public: Public = field(default=lambda rng, n: {})
+    neighbours: Literal["replace-one", "add-remove"] = "replace-one"
 
 
-def normal(data, schema):
+def normal(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("mu", 0, 5), pm.LogNormal("sd", 0, 1), observed=data["y"])
     return model
 
 
-def logit(data, schema):
+def logit(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2.5, shape=8)
         pm.Bernoulli("y", logit_p=b[0] + sum(b[i] * data[f"z{i}"] for i in range(1, 8)), observed=data["y"])
     return model
 
 
-def separated(data, schema):
+def separated(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2, shape=2)
         pm.Bernoulli("y", logit_p=b[0] + b[1] * data["z1"], observed=data["y"])
     return model
 
 
-def collinear(data, schema):
+def collinear(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         b = pm.Normal("b", 0, 2, shape=3)
         near = data["z1"] + 0.05 * data["z2"]
@@ -68,7 +70,7 @@ def collinear(data, schema):
     return model
 
 
-def mixture(data, schema):
+def mixture(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         w, m = pm.LogitNormal("w", 0, 1.5), pm.Normal("m", 0, 5)
         g, s = pm.LogNormal("g", np.log(2), 1), pm.LogNormal("s", 0.2, 1, shape=2)
@@ -76,14 +78,14 @@ def mixture(data, schema):
     return model
 
 
-def lognormal(data, schema):
+def lognormal(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         a, b, sd = pm.Normal("a", 6, 3), pm.Normal("b", 0, 1), pm.HalfNormal("sd", 2)
         pm.LogNormal("y", a + b * data["z1"], sd, observed=data["y"])
     return model
 
 
-def slopes(data, schema):
+def slopes(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, tau = pm.Normal("mu", 0, 5, shape=2), pm.HalfNormal("tau", 2, shape=2)
         a, b = pm.Normal("a", mu[0], tau[0], shape=30), pm.Normal("b", mu[1], tau[1], shape=30)
@@ -92,7 +94,7 @@ def slopes(data, schema):
     return model
 
 
-def poisson_groups(data, schema):
+def poisson_groups(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, tau = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1)
         a = pm.Normal("a", mu, tau, shape=10)
@@ -100,52 +102,52 @@ def poisson_groups(data, schema):
     return model
 
 
-def students(data, schema):
+def students(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         nu, mu, sd = pm.Gamma("nu", 2, 0.2), pm.Normal("mu", 0, 5), pm.HalfNormal("sd", 3)
         pm.StudentT("y", nu=nu, mu=mu, sigma=sd, observed=data["y"])
     return model
 
 
-def gammas(data, schema):
+def gammas(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         pm.Gamma("y", alpha=pm.LogNormal("shape", 0, 1), beta=pm.LogNormal("rate", 0, 1), observed=data["y"])
     return model
 
 
-def betas(data, schema):
+def betas(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         pm.Beta("y", alpha=pm.LogNormal("alpha", 0, 1), beta=pm.LogNormal("beta", 0, 1), observed=data["y"])
     return model
 
 
-def negative_binomial(data, schema):
+def negative_binomial(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, alpha = pm.LogNormal("mu", 1, 1), pm.LogNormal("alpha", 0, 1)
         pm.NegativeBinomial("y", mu=mu, alpha=alpha, observed=data["y"])
     return model
 
 
-def zero_inflated(data, schema):
+def zero_inflated(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         pm.ZeroInflatedPoisson("y", psi=pm.Beta("psi", 1, 1), mu=pm.LogNormal("mu", 1, 1), observed=data["y"])
     return model
 
 
-def ordinal(data, schema):
+def ordinal(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         cuts = pm.Normal("cuts", [-1, 0, 1], 2, transform=pm.distributions.transforms.ordered, shape=3)
         pm.OrderedLogistic("y", eta=pm.Normal("b", 0, 2) * data["z1"], cutpoints=cuts, observed=data["y"])
     return model
 
 
-def multinomial(data, schema):
+def multinomial(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         pm.Categorical("y", p=pm.Dirichlet("p", np.ones(5)), observed=data["y"])
     return model
 
 
-def joint(data, schema):
+def joint(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, sd = pm.Normal("mu", 0, 3), pm.HalfNormal("sd", 3)
         pm.Normal("x", mu, sd, observed=data["x"])
@@ -154,11 +156,11 @@ def joint(data, schema):
     return model
 
 
-def covariates(*names):
+def covariates(*names: str) -> Public:
     return lambda rng, n: {name: np.clip(rng.normal(size=n), -4, 4) for name in names}
 
 
-def mixed(rng, n):
+def mixed(rng: np.random.Generator, n: int) -> dict[str, Any]:
     """Three normal and four binary covariates, as in the sketch that this is measured against."""
     numbers = {f"z{i}": np.clip(rng.normal(size=n), -4, 4) for i in (1, 2, 3)}
     return numbers | {
@@ -166,12 +168,12 @@ def mixed(rng, n):
     }
 
 
-def groups(levels, *names):
+def groups(levels: int, *names: str) -> Public:
     more = covariates(*names)
     return lambda rng, n: {"g": rng.integers(levels, size=n), **more(rng, n)}
 
 
-def number(lower, upper, **more):
+def number(lower: float, upper: float, **more: Any) -> dict[str, Any]:
     return {"y": {"lower": lower, "upper": upper, **more}}
 
 
@@ -234,7 +236,7 @@ DESIGNS = {
 }
 
 
-def run(design: Design, kind: str, runs: int) -> dict[str, Any]:
+def run(design: Design, kind: Literal["pure", "zcdp"], runs: int) -> dict[str, Any]:
     """Return what many releases of fresh tables come to."""
     schema = Schema.model_validate({"columns": design.columns})
     mechanism = Scores(epsilon=design.epsilon, model=design.build, kind=kind, n_sets=5, neighbours=design.neighbours)
@@ -246,7 +248,7 @@ def run(design: Design, kind: str, runs: int) -> dict[str, Any]:
         kept.append((given[1], found))
         return found
 
-    module.posterior_draws = keep
+    setattr(module, "posterior_draws", keep)  # noqa: B010
     mechanism.plan(schema)
     rows, seconds = [], []
     for seed in range(runs):
@@ -269,7 +271,7 @@ def run(design: Design, kind: str, runs: int) -> dict[str, Any]:
     told = np.diag(information) > 1e-6 * np.diag(information).max()  # parameters that records tell of directly
     errors = np.sqrt(np.mean([row[0] ** 2 for row in rows], axis=0))
     covered = np.mean([row[1] for row in rows], axis=0)
-    module.posterior_draws = original
+    setattr(module, "posterior_draws", original)  # noqa: B010
     return {
         "ratio": float(np.mean(errors[told] / spread[told])),
         "largest": float(np.max(errors[told] / spread[told])),

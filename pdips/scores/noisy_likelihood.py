@@ -134,8 +134,10 @@ class NoisySums:
         parts = []
         for each in self.measurements:
             at = each.question
-            scored = isinstance(at, Clipping)
-            parts.append(at.clipped(self.score.of_public(at.place, values)) if scored else at.indicators(values))
+            if isinstance(at, Clipping):
+                parts.append(at.clipped(self.score.of_public(at.place, values)))
+            else:
+                parts.append(at.indicators(values))
         return np.concatenate(parts, axis=1)
 
     def linearised(self, place: FloatArray, passes: int = 1) -> Linearised:
@@ -145,24 +147,26 @@ class NoisySums:
         sums, unless only some of the rows were simulated.
         """
         n, simulator = self.n_records, self.simulator
-        moments, within, between = 0.0, 0.0, 0.0
+        n_sums, n_parameters = len(self.noisy), len(place)
+        moments = np.zeros((1 + n_sums + n_parameters, 1 + n_sums + n_parameters))
+        within, between = np.zeros((n_sums, n_sums)), np.zeros((n_sums, n_sums))
         for number in range(passes):
             drawn, inside = simulator(place, number)
             scores = self.score.of_public(place, drawn)
             scores = np.where((np.abs(scores) < LARGEST).all(axis=1)[:, None], scores, 0.0)
             found = self.functions(inside)
             one = np.concatenate([np.ones((len(found), 1)), found, scores], axis=1)
-            moments = moments + one.T @ one / len(one) / passes
+            moments += one.T @ one / len(one) / passes
             if simulator.n_public:
                 blocks = found.reshape(simulator.replicates, simulator.rows, -1)
                 middle = blocks.mean(axis=0)
                 apart = (blocks - middle).reshape(found.shape)
-                within = within + apart.T @ apart / (simulator.rows * (simulator.replicates - 1)) / passes
-                between = between + np.cov(middle.T).reshape(found.shape[1:] * 2) / passes
-        size, total = found.shape[1], passes * simulator.n
-        mean, products = moments[0, 1 : size + 1], moments[1 : size + 1]
-        whole = products[:, 1 : size + 1] - np.outer(mean, mean)
-        slopes = products[:, size + 1 :] - np.outer(mean, moments[0, size + 1 :])
+                within += apart.T @ apart / (simulator.rows * (simulator.replicates - 1)) / passes
+                between += np.cov(middle.T).reshape(between.shape) / passes
+        total = passes * simulator.n
+        mean, products = moments[0, 1 : n_sums + 1], moments[1 : n_sums + 1]
+        whole = products[:, 1 : n_sums + 1] - np.outer(mean, mean)
+        slopes = products[:, n_sums + 1 :] - np.outer(mean, moments[0, n_sums + 1 :])
         if simulator.n_public:
             error = within / total
             if passes < simulator.cycle:
@@ -171,7 +175,7 @@ class NoisySums:
             within, error = whole, whole / total
         sampling = n * within + n**2 * error
         noise = self.n_variance * np.outer(mean, mean) + np.diag(self.deviations**2)
-        information = moments[size + 1 :, size + 1 :]
+        information = moments[n_sums + 1 :, n_sums + 1 :]
         return Linearised(place, self.noisy - n * mean, n * slopes, sampling, noise, information)
 
     def precise(self, place: FloatArray) -> Linearised:

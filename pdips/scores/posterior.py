@@ -75,27 +75,21 @@ class Proposal:
         """Return the one about the most probable parameters, by the linear likelihood and the model's own prior."""
         prior, model, start = prior_with_slope(sums.space.model), sums.space.model, here.place + sums.move(here)
 
+        scale = inverse_root(here.curvature + sums.prior.precision)
+
         def uphill(place: FloatArray) -> tuple[float, FloatArray]:
             move = place - here.place
             value, slope = prior(*(part[0] for part in split(model, place[None])))
-            return float(
-                value + move @ here.slope - move @ here.curvature @ move / 2
-            ), slope + here.slope - here.curvature @ move
+            bent = here.curvature @ move
+            return float(value + move @ here.slope - move @ bent / 2), slope + here.slope - bent
 
-        def downhill(place: FloatArray) -> tuple[float, FloatArray]:
-            value, slope = uphill(place)
+        def downhill(z: FloatArray) -> tuple[float, FloatArray]:
+            value, slope = uphill(start + scale @ z)
             fine = np.isfinite(value) and np.isfinite(slope).all()
-            return (-value, -slope) if fine else (1e300, np.zeros_like(place))
+            return (-value, -scale.T @ slope) if fine else (1e300, np.zeros_like(z))
 
-        scale = inverse_root(here.curvature + sums.prior.precision)
         with np.errstate(all="ignore"):
-            found = minimize(
-                lambda z: (lambda v, g: (v, scale.T @ g))(*downhill(start + scale @ z)),
-                np.zeros(len(start)),
-                jac=True,
-                method="L-BFGS-B",
-                options={"maxiter": 300},
-            )
+            found = minimize(downhill, np.zeros(len(start)), jac=True, method="L-BFGS-B", options={"maxiter": 300})
             mode = start + scale @ found.x
             steps = DIFFERENCE * np.sqrt((scale**2).sum(axis=1))
             rows = [(uphill(mode + step)[1] - uphill(mode - step)[1]) / (2 * step.sum()) for step in np.diag(steps)]

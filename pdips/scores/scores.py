@@ -14,6 +14,7 @@ import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
+from pdips.data.table import Table
 from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism
@@ -301,9 +302,7 @@ class Scores(Mechanism):
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
-                    noisy = self._asked(
-                        curator, step, lambda table, at=clipping: kit.score.total(at, record_values(table))
-                    )
+                    noisy = self._asked(curator, step, partial(self._added, kit.score, clipping))
                     sums = self._with(sums, clipping, noisy, step)
                     here = sums.mode(here.place)
         return self._drawn(sums, here, known, rng, curator.timed)
@@ -393,10 +392,14 @@ class Scores(Mechanism):
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
         return NoisySums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
 
+    @staticmethod
+    def _added(score: RecordScore, clipping: Clipping, table: Table) -> IntArray:
+        return score.total(clipping, record_values(table))
+
     def _with(self, sums: NoisySums, clipping: Clipping, noisy: IntArray, step: Step) -> NoisySums:
         """Return the sums with another round of scores."""
         unit = clipping.unit
-        made = Measurement(step.name, clipping, noisy * unit, step.standard_deviation * unit)
+        made = Measurement(step.name, clipping, noisy.astype(np.float64) * unit, step.standard_deviation * unit)
         return replace(sums, measurements=(*sums.measurements, made))
 
     def _first(self, sums: NoisySums, counts: FloatArray, noise: float, public: Values) -> Linearised:

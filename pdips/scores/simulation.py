@@ -153,4 +153,4 @@ def cell_edges(column: Column, likely: NDArray[Any]) -> FloatArray:
     kept = np.concatenate([[True], np.diff(edges) > 1e-9 * (upper - lower)])
     edges = edges[kept]
     edges[0], edges[-1] = lower, upper
-    return edges
+    return np.asarray(edges, dtype=np.float64)

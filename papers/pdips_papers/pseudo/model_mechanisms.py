@@ -22,18 +22,13 @@ from pdips_papers.harness import study
 from pdips_papers.pseudo.model_designs import DESIGNS, Design
 from pdips_papers.pseudo.synthesizers import ecdf_distances
 
-CENSORED, MODIPS, SCORES = "censored-posterior", "modips", "scores"
-PLUG_IN, NONE = "plug-in", "no privacy"
-
+CENSORED, MODIPS, SCORES, PLUG_IN, NONE = "censored-posterior", "modips", "scores", "plug-in", "no privacy"
 N_SETS = 5
 CHAINS = {"draws": 500, "tune": 500}
 """Of censored posteriors that NUTS draws: as in the study of salaries."""
 
-PAIRS = 500
-"""Antithetic pairs of draws of a normal approximation."""
-
-SEARCHED = 1e-4
-"""Step of the gradient's differences, in units of unconstrained parameters."""
+PAIRS, STEP = 500, 1e-4
+"""Antithetic pairs of draws of a normal approximation, and step of the differences that give its curvature."""
 
 COLUMNS = {
     "rmse": "error over sampling error",
@@ -42,7 +37,6 @@ COLUMNS = {
     "seconds": "CPU seconds",
     "max-ECDF": "max-ECDF",
     "epsilon": "true ϵ",
-    "delta": "δ",
     "releases": "releases",
 }
 
@@ -123,32 +117,31 @@ class ModelMechanisms(study.Study):
         ]
 
 
-def mechanism_of(name: str, design: Design, guarantee: str) -> Mechanism:
-    """Return a mechanism with a design's model at a guarantee: ``"1"``, or ``"1 at 1e-6"`` for a loss read at delta."""
-    epsilon, _, delta = guarantee.partition(" at ")
-    kind: dict[str, Any] = {"kind": "zcdp", "delta": delta} if delta else {}
-    model = design.moments or design.model if name == MODIPS else design.model
-    chains: dict[str, Any] = CHAINS if name == CENSORED and len(design.labels) > max(NODES) else {}
-    return find(name)(epsilon=epsilon, model=model, n_sets=N_SETS, **kind, **chains)
-
-
 def released(
     design: Design, table: Table, name: str, guarantee: str, rng: np.random.Generator
 ) -> Iterator[tuple[str, Answer]]:
-    """Release a table; yield what the release says, and for scores what plugging its posterior mean in would say."""
-    mechanism = mechanism_of(name, design, guarantee)
+    """Release a table; yield what the release says, and for scores what plugging its posterior mean in would say.
+
+    A guarantee is an epsilon, or ``"1 at 1e-6"``: a zero-concentrated loss read at delta.
+    """
+    epsilon, _, delta = guarantee.partition(" at ")
+    settings: dict[str, Any] = {"kind": "zcdp", "delta": delta} if delta else {}
+    settings |= CHAINS if name == CENSORED and len(design.labels) > max(NODES) else {}
+    model = design.moments or design.model if name == MODIPS else design.model
+    mechanism: Mechanism = find(name)(epsilon=epsilon, model=model, n_sets=N_SETS, **settings)
     mechanism.plan(design.schema)  # compiles what is compiled once for a model
     begun = time.process_time()
     release, _ = mechanism.release(table, rng=rng)
-    facts = {
-        "seconds": time.process_time() - begun,
-        "epsilon": float(release.loss.epsilon),
-        "delta": float(release.loss.delta),
-    }
+    facts = {"seconds": time.process_time() - begun}
+    facts["epsilon"] = float(release.loss.epsilon)
     if "posterior" not in release.tables:
         yield name, of_sets(design, release.sets, facts)
         return
-    draws = design.in_units(release.tables["posterior"]) if name == MODIPS else release.tables["posterior"]
+    draws = release.tables["posterior"]
+    if name == MODIPS:
+        draws = draws.assign(
+            **{mine: factor * draws[of] + shift for mine, (of, factor, shift) in design.measured.items()}
+        )
     yield name, of_draws(draws[design.labels], release.sets[0], facts)
     if name == SCORES:
         public = record_values(table, design.schema.public_columns)
@@ -176,9 +169,9 @@ def normal_posterior(design: Design, table: Table) -> pd.DataFrame:
         fine = np.isfinite(value) and np.isfinite(slope).all()
         return (-float(value), -np.asarray(slope)) if fine else (1e300, np.zeros_like(place))
 
-    place = np.asarray(minimize(downhill, design.centre, jac=True, method="BFGS").x)
-    steps = SEARCHED * np.eye(len(place))
-    curvature = np.array([(downhill(place + s)[1] - downhill(place - s)[1]) / (2 * SEARCHED) for s in steps])
+    place = np.asarray(minimize(downhill, design.space.parameters_of(dict(design.truth)), jac=True, method="BFGS").x)
+    steps = STEP * np.eye(len(place))
+    curvature = np.array([(downhill(place + s)[1] - downhill(place - s)[1]) / (2 * STEP) for s in steps])
     root = np.linalg.cholesky(np.linalg.inv((curvature + curvature.T) / 2))
     moves = np.random.default_rng(0).standard_normal((PAIRS, len(place))) @ root.T
     return published_draws(tree_of(design.space.values_of(place + np.concatenate([moves, -moves]))))[design.labels]
@@ -209,7 +202,8 @@ def measured(design: Design, row: str, table: Table, answer: Answer, open_answer
         **answer.facts,
         "releases": 1.0,
     }
-    if design.number is not None:
-        both = (each[design.number].to_numpy(dtype=np.float64) for each in (table.frame, answer.synthetic))
-        found["max-ECDF"] = ecdf_distances(*both)[0]
+    for number in design.numbers:
+        found["max-ECDF"] = ecdf_distances(*(each[number].to_numpy(float) for each in (table.frame, answer.synthetic)))[
+            0
+        ]
     return study.rows_of(row, found)
