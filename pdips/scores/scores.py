@@ -119,7 +119,7 @@ class Scores(Mechanism):
     moves the sum by a known amount whatever the model; noise is exact. All that follows reads noisy sums and public
     facts: rounds, Markov chains and any number of sets cost nothing more (``docs/proofs/scores.md``). Noisy sums of all
     rounds and the counts of cells are jointly normal given the parameters, with the mean and covariance that simulated
-    records have there. One-step and noisy Newton estimators: Avella-Medina, Bradshaw and Loh (2023); noise-aware
+    records have there. One-step and noisy Newton estimators: Avella Medina, Bradshaw and Loh (2023); noise-aware
     posteriors: Bernstein and Sheldon (2018).
 
     Examples
