@@ -94,6 +94,14 @@ def slopes(data: Any, schema: Any) -> pm.Model:
     return model
 
 
+def effects(data: Any, schema: Any) -> pm.Model:
+    with pm.Model() as model:
+        mu, tau = pm.Normal("mu", 0, 5), pm.HalfNormal("tau", 2)
+        a = pm.Normal("a", mu, tau, shape=30)
+        pm.Normal("y", a[data["g"]], pm.HalfNormal("sd", 5), observed=data["y"])
+    return model
+
+
 def poisson_groups(data: Any, schema: Any) -> pm.Model:
     with pm.Model() as model:
         mu, tau = pm.Normal("mu", 0, 2), pm.HalfNormal("tau", 1)
@@ -204,6 +212,14 @@ DESIGNS = {
     "mixture": Design(mixture, SPLIT, number(-20, 20), 3_000),
     "lognormal": Design(
         lognormal, {"a": 7.0, "b": 0.7, "sd": 1.5}, {**ONE_Z, **number(0.1, 1e7)}, public=covariates("z1")
+    ),
+    "effects of 30 groups": Design(
+        effects,
+        {"mu": 1.0, "tau": 1.5, "a": AB[:, 0], "sd": 2.0},
+        {**G, **number(-40, 40)},
+        10_000,
+        kinds=("zcdp",),
+        public=groups(30),
     ),
     "slopes of 30 groups": Design(
         slopes, SLOPES, {**G, **ONE_Z, **number(-40, 40)}, 10_000, kinds=("zcdp",), public=groups(30, "z1")
