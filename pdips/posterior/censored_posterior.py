@@ -402,8 +402,7 @@ class CensoredPosterior(Mechanism):
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Ask for the private reference and for parameters, and draw records from the model at these."""
         with ONE_AT_A_TIME, curator.timed("finding where to look"):
-            stage = self.stage(plan, curator, rng)
-        draws = self.draws_from(self.target(plan.schema, stage))
+            draws = self.draws_from(self.target(plan.schema, self.stage(plan, curator, rng)))
         with ONE_AT_A_TIME, curator.timed("drawing the parameters"):
             answers = [curator.draw(plan.steps[-1], draws) for _ in range(self.n_draws)]
             drawn = draws.parameters(answers, rng)
