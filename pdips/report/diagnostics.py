@@ -109,6 +109,7 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
     if posterior is not None and posterior.noisy_sums is not None:
         k = posterior.noisy_sums.pareto_k
         found = f"independent draws by importance sampling, Pareto k {number(k) if k is not None else 'unbounded'}"
+        level = graded(k is not None and k <= MOST_K, bad=True)
         return [Check("the draw", found, f"k at most {MOST_K}; otherwise chains are run", level)]
     if release.privacy.sampling == "mcmc":
         found = "independent draws in floating point, no chain that could have failed"
@@ -137,7 +138,8 @@ def _rounds(chains: Sequence[Convergence], mechanism: str) -> list[Check]:
     rounds = max(one.rounds for one in chains)
     if rounds == 1:
         return []
-    found = f"chains disagreed and were run again, longer each time; they agreed in round {rounds} of {ROUNDS}"
+    ended = "agreed" if all(one.passed for one in chains) else "still disagreed"
+    found = f"chains disagreed and were run again, longer each time; they {ended} in round {rounds} of {ROUNDS}"
     rule = "agreement in round 1; running again was decided on confidential records, which the guarantee does not cover"
     if mechanism in KNOW_THE_NOISE:
         rule = "agreement in round 1; the chains read noisy statistics only, so running them again costs nothing"

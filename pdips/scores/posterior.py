@@ -266,6 +266,7 @@ def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator,
     """
     made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 2 * n))
     told = {key: value for key, value in asdict(made).items() if key != "places"}
+    told["pareto_k"] = made.pareto_k if np.isfinite(made.pareto_k) else None
     chains = None if made.reliable else by_chains(sums, here, rng, **nuts)
     if chains is not None:
         places, tree, found = chains
