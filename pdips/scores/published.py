@@ -83,6 +83,11 @@ def restored(
             measurements.append(Measurement(str(step), ColumnCells(space.schema, edges), noisy, deviation))
             continue
         at = tables[REFERENCES]
+        if list(dict.fromkeys(at["parameter"])) != parameter_labels(space):
+            raise InputError(
+                "the model has other parameters than the noisy sums were made for; measurements='counts' of "
+                "noisy_likelihood takes any model"
+            )
         at = at[at["step"] == step]
         whitening = at[[name for name in at if str(name).startswith(WHITENING.format(""))]].to_numpy(float)
         norm: Norm = at["norm"].iloc[0]
@@ -167,10 +172,6 @@ def noisy_likelihood(
     space.check()
     if measurements == "counts":
         tables = {SUMS: tables[SUMS][tables[SUMS]["lower"].notna() | (tables[SUMS]["step"] == RECORDS)]}
-    elif REFERENCES in tables and list(dict.fromkeys(tables[REFERENCES]["parameter"])) != parameter_labels(space):
-        raise InputError(
-            "the model has other parameters than the noisy sums were made for; measurements='counts' takes any model"
-        )
     with ONE_AT_A_TIME:
         sums = restored(space, RecordScore(space.likelihood), NormalPrior.of(space.prior), tables, public)
         return NoisyLikelihood(space, sums.precise(sums.mode(sums.last_reference).place)).model

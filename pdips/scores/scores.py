@@ -213,7 +213,8 @@ class Scores(Mechanism):
         found.append(Step(name=CELLS, sensitivity=counts, price=of_cells, law=law, counts="each cell"))
         left -= of_cells
         both = 2 if self.neighbours == "replace-one" else 1  # the old record's score leaves and a new one comes
-        ball = Sensitivity.of_record(schema, l1=both * STEPS, l2_squared=(both * STEPS) ** 2)
+        wide = 1 if self.norm == "l1" else math.isqrt(space.n_parameters - 1) + 1  # of the l2 ball, in the l1 norm
+        ball = Sensitivity.of_record(schema, l1=both * wide * STEPS, l2_squared=(both * STEPS) ** 2)
         for number in range(1, self.score_rounds + 1):
             last = number == self.score_rounds
             share = Fraction(1) if self.score_rounds == 1 else LAST if last else (1 - LAST) / (self.score_rounds - 1)

@@ -1,6 +1,7 @@
 """The posterior of noisy sums: against the exact one, far starts, loud noise, and what is published of it."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -11,6 +12,8 @@ from scipy import stats
 from pdips import Column, InputError, Schema, Table
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
+from pdips.release.documents import Diagnostics, SumsSummary
+from pdips.report.diagnostics import _draw
 from pdips.scores.posterior import Reweighted, importance_draws, posterior_draws
 from pdips.scores.published import REFERENCES, SUMS, noisy_likelihood, read_published, restored
 from pdips.scores.scores import Scores
@@ -152,6 +155,21 @@ def test_diagnostics_have_the_groups_that_arviz_reads(regression):
         assert check["outside"] < 0.25, name
     sizes = [tree["log_likelihood"][name].shape for name in tree["log_likelihood"].data_vars]
     assert sum(size[-1] for size in sizes) == len(release.tables[SUMS]) - 1
+
+
+def test_draws_whose_weights_have_no_shape_are_no_passed_check(regression, monkeypatch):
+    mechanism, release, record = regression
+    sums = sums_of(mechanism, release)
+    monkeypatch.setattr("pdips.scores.posterior.FEWEST_WEIGHTS", 10**9)
+    monkeypatch.setattr("pdips.scores.posterior.by_chains", lambda *given, **more: None)  # chains can't start
+    found = posterior_draws(sums, sums.precise(sums.last_reference), np.random.default_rng(8), 400)
+    told = SumsSummary.model_validate(found.facts["noisy_sums"])
+    assert told.pareto_k is None
+    facts, _ = record.look_closer()
+    for k, level in ((0.3, "good"), (0.9, "bad"), (None, "bad")):
+        summary = facts["posterior"] | {"noisy_sums": facts["posterior"]["noisy_sums"] | {"pareto_k": k}}
+        run = SimpleNamespace(diagnostics=Diagnostics.model_validate({"posterior": summary}))
+        assert [check.level for check in _draw(release.document(), run, [])] == [level]
 
 
 def test_far_from_the_anchors_nothing_is_said(regression):
