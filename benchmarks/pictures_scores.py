@@ -12,7 +12,7 @@ from benchmarks.pictures import DOCS
 from pdips import Schema, Scores, Table
 from pdips.scores.record_score import into_ball
 
-N, MEAN, SD, SEED, SHOWN, RADIUS = 2_000, 20.0, 5.0, 20261123, 300, 0.7
+N, MEAN, SD, SEED, SHOWN, RADIUS, TABLES = 2_000, 20.0, 5.0, 20261123, 300, 0.7, 20
 EPSILONS = (Fraction(1, 10), Fraction(1, 5), Fraction(1, 2), Fraction(1), Fraction(2), Fraction(5))
 SCHEMA = Schema.model_validate({"columns": {"y": {"lower": 0, "upper": 100}}})
 
@@ -27,8 +27,8 @@ def build_model(data: Any, schema: Any) -> pm.Model:
 def main() -> None:
     """Measure, print and draw."""
     rng = np.random.default_rng(SEED)
-    y = np.clip(rng.normal(MEAN, SD, N), 0, 100)
-    table = Table(pd.DataFrame({"y": y}), SCHEMA)
+    columns = np.clip(rng.normal(MEAN, SD, (TABLES, N)), 0, 100)
+    y = columns[0]
     figure = Figure(figsize=(9, 3.6))
     left, right = figure.subplots(1, 2)
     z = (y[:SHOWN] - MEAN) / SD
@@ -43,14 +43,18 @@ def main() -> None:
     places = np.arange(len(EPSILONS))
     ends = []
     for epsilon in EPSILONS:
-        release, _ = Scores(epsilon=epsilon, model=build_model).release(table, rng=np.random.default_rng(SEED))
-        ends.append(np.quantile(release.tables["posterior"]["mean"], [0.025, 0.5, 0.975]))
-    low, middle, high = np.array(ends).T
-    error = 1.96 * y.std() / np.sqrt(N)
+        mechanism = Scores(epsilon=epsilon, model=build_model, n_sets=1)
+        for each in columns:
+            release, _ = mechanism.release(Table(pd.DataFrame({"y": each}), SCHEMA), rng=rng)
+            ends.append(np.quantile(release.tables["posterior"]["mean"], [0.025, 0.975]))
+    low, high = np.reshape(ends, (len(EPSILONS), TABLES, 2)).transpose(2, 0, 1)
+    error = 1.96 * columns.std(axis=1).mean() / np.sqrt(N)
     print("epsilon", [float(each) for each in EPSILONS])
-    print("width of the 95 % interval of the mean", np.round(high - low, 2).tolist(), "no privacy", round(2 * error, 2))
-    right.errorbar(places, middle, [middle - low, high - middle], fmt="o", color="black", capsize=3, markersize=4)
-    right.axhspan(y.mean() - error, y.mean() + error, color="lightgray", label="interval without privacy")
+    print("mean width of the 95 % interval", np.round((high - low).mean(axis=1), 2), "no privacy", round(2 * error, 2))
+    print("covered", ((low <= MEAN) & (high >= MEAN)).sum(axis=1), "of", TABLES)
+    middle, half = (high + low).mean(axis=1) / 2, (high - low).mean(axis=1) / 2
+    right.errorbar(places, middle, half, fmt="o", color="black", capsize=3, markersize=4)
+    right.axhspan(MEAN - error, MEAN + error, color="lightgray", label="no privacy, about the truth")
     right.axhline(MEAN, color="gray", linewidth=0.8, label="truth")
     right.set(xlabel="epsilon", ylabel="95 % interval of the mean", xticks=places)
     right.set_xticklabels([f"{float(each):g}" for each in EPSILONS])

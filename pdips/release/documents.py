@@ -424,6 +424,7 @@ class SumsSummary(Findings):
     clipped: list[Finite]
     parameters: int
     as_prior: int
+    undrawn: int = 0
 
 
 class PosteriorSummary(Findings):

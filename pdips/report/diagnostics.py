@@ -109,6 +109,8 @@ def _draw(release: PrivacyDocument, run: RunDocument, bfmi: Sequence[float]) -> 
     if posterior is not None and posterior.noisy_sums is not None:
         k = posterior.noisy_sums.pareto_k
         found = f"independent draws by importance sampling, Pareto k {number(k) if k is not None else 'unbounded'}"
+        if posterior.sampler == "prior":
+            found = "independent draws from the prior: neither weights nor chains could be worked out"
         level = graded(k is not None and k <= MOST_K, bad=True)
         return [Check("the draw", found, f"k at most {MOST_K}; otherwise chains are run", level)]
     if release.privacy.sampling == "mcmc":
@@ -194,6 +196,12 @@ def _noisy_sums(found: SumsSummary | None) -> list[Check]:
             told,
             "all: of others the noise is louder than the records, and the posterior is the prior",
             graded(not found.as_prior),
+        ),
+        Check(
+            "records at posterior draws",
+            f"none at {plural(found.undrawn, 'draw')}" if found.undrawn else "at each draw",
+            "at each: where the model draws none other draws took their place, then such from the prior, then counts",
+            graded(not found.undrawn),
         ),
     ]
 

@@ -1,6 +1,6 @@
 """Draws from the posterior of noisy sums: importance sampling with reweighted records, or NUTS near the mode."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -61,6 +61,16 @@ UNLEARNED = 0.9
 
 PREDICTED = 400
 """Draws at which noisy sums are simulated, to compare them with those that were published."""
+
+
+def attempt[T](make: Callable[..., T], *given: Any, **more: Any) -> T | None:
+    """Return what is made of public numbers, or None where nothing can: after the charge no release may fail."""
+    try:
+        return make(*given, **more)
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001 - whatever simulation, linear algebra or a sampler raises
+        return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +150,8 @@ class Reweighted:
     def __init__(self, sums: NoisySums, here: Linearised, anchors: FloatArray) -> None:
         self._sums, self.n = sums, sums.n_records
         each = -(-(RECORDS + MORE_RECORDS * len(here.place)) // (len(anchors) + 1))
-        simulator, parts, used = Simulator(sums.space, sums.simulator.public, each), [], []
+        parts, used = [], []
+        simulator = Simulator(sums.space, sums.simulator.public, each, seed=sums.simulator.seed)
         for number, anchor in enumerate([here.place, *anchors]):
             try:
                 parts.append(simulator(anchor, number))
@@ -259,36 +270,43 @@ class PosteriorDraws:
     facts: Mapping[str, Any]
 
 
-def posterior_draws(sums: NoisySums, here: Linearised, rng: np.random.Generator, n: int, **nuts: Any) -> PosteriorDraws:
+def posterior_draws(
+    sums: NoisySums, here: Linearised | None, rng: np.random.Generator, n: int, **nuts: Any
+) -> PosteriorDraws:
     """Draw from the posterior by importance sampling, and where its weights can't be relied on by NUTS near the mode.
 
-    Both read public numbers only. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
+    Both read public numbers only. Where neither can be done, and where nothing is known near any parameters, draws are
+    those of the prior. ``nuts`` are settings of :func:`pdips.posterior.nuts.sample`.
     """
-    made = importance_draws(sums, here, rng, n, tried=max(FEWEST, 2 * n))
+    made, chains, sampler = None, None, "importance"
+    if here is not None:
+        made = attempt(importance_draws, sums, here, rng, n, tried=max(FEWEST, 2 * n))
+        chains = None if made is not None and made.reliable else attempt(by_chains, sums, here, rng, **nuts)
+    if made is None:
+        prior, sampler = sums.space.prior, "prior"
+        made = ImportanceDraws(prior[rng.integers(len(prior), size=n)], np.inf, float(n), 1.0)
     told = {key: value for key, value in asdict(made).items() if key != "places"}
     told["pareto_k"] = made.pareto_k if np.isfinite(made.pareto_k) else None
-    chains = None if made.reliable else by_chains(sums, here, rng, **nuts)
     if chains is not None:
         places, tree, found = chains
         return PosteriorDraws(
             places, tree, {"sampler": "nuts", "convergence": found, "noisy_sums": told | learned(sums, places)}
         )
-    tree = with_deterministics(sums, here, tree_of(sums.space.values_of(made.places)))
-    return PosteriorDraws(made.places, tree, {"sampler": "importance", "noisy_sums": told | learned(sums, made.places)})
+    tree = tree_of(sums.space.values_of(made.places))
+    if here is not None:
+        tree = attempt(with_deterministics, sums, here, tree) or tree
+    return PosteriorDraws(made.places, tree, {"sampler": sampler, "noisy_sums": told | learned(sums, made.places)})
 
 
 def by_chains(
     sums: NoisySums, here: Linearised, rng: np.random.Generator, **nuts: Any
-) -> tuple[FloatArray, xr.DataTree, Convergence] | None:
-    """Return draws by NUTS with the linear likelihood, and how well chains agree; None if it can't start."""
+) -> tuple[FloatArray, xr.DataTree, Convergence]:
+    """Return draws by NUTS with the linear likelihood, and how well chains agree."""
     noisy, model = NoisyLikelihood(sums.space, here), sums.space.model
     start = {v.name: part[0] for v, part in zip(model.value_vars, split(model, here.place[None]), strict=True)}
     for number in range(ROUNDS):
         longer = {key: nuts[key] * 2**number for key in ("draws", "tune")}
-        try:
-            tree = sample(noisy, rng=rng, start=start, **nuts | longer)
-        except Exception:  # noqa: BLE001 - whatever a sampler raises: what was drawn by weights is still a release
-            return None
+        tree = sample(noisy, rng=rng, start=start, **nuts | longer)
         found = replace(converged(tree, ()), rounds=number + 1)
         if found.passed:
             break

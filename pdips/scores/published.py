@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 
+from pdips.arrays import FloatArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table
 from pdips.errors import InputError
@@ -66,6 +67,11 @@ def published(sums: NoisySums, law: str) -> dict[str, pd.DataFrame]:
     return found | ({REFERENCES: pd.concat(references, ignore_index=True)} if references else {})
 
 
+def seed_of(counts: FloatArray) -> int:
+    """Return the seed of the records that are simulated for noisy counts: each release has its own error."""
+    return int(np.abs(counts).sum())
+
+
 def restored(
     space: Blueprint, score: RecordScore, prior: NormalPrior, tables: dict[str, pd.DataFrame], public: Values
 ) -> NoisySums:
@@ -94,7 +100,8 @@ def restored(
         clipping = Clipping(at["place"].to_numpy(float), whitening, float(at["radius"].iloc[0]), norm)
         measurements.append(Measurement(str(step), clipping, noisy, deviation))
     n, deviation = float(opening["noisy"]), float(opening["standard_deviation"])
-    return NoisySums(space, score, prior, Simulator(space, public), n, deviation**2, tuple(measurements))
+    simulator = Simulator(space, public, seed=seed_of(measurements[0].noisy))
+    return NoisySums(space, score, prior, simulator, n, deviation**2, tuple(measurements))
 
 
 def read_published(release: Release | str | Path) -> tuple[Schema, dict[str, pd.DataFrame], Known]:

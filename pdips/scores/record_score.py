@@ -201,7 +201,7 @@ class RecordScore:
                         scores[place] = function(*point, *row)
                     except MemoryError:
                         raise
-                    except Exception:  # noqa: BLE001 - it has seen one record, which nobody may learn of
+                    except Exception:  # noqa: BLE001 - it has seen one record, and must not tell of it
                         continue
                 clipping.add(scores, found)
         return found

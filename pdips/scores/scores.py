@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -21,7 +22,7 @@ from pdips.mechanism import Drawn, Mechanism
 from pdips.posterior import nuts as sampling
 from pdips.posterior.censored_posterior import largest_rho
 from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
-from pdips.posterior.inspection import published_draws
+from pdips.posterior.inspection import Draws, published_draws, tree_of
 from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
@@ -32,8 +33,8 @@ from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Release, RunRecord
 from pdips.scores.noisy_likelihood import Linearised, Measurement, NoisySums, NormalPrior, clipping_at
-from pdips.scores.posterior import importance_draws, posterior_draws, predictive_check
-from pdips.scores.published import SUMS, Known, published, read_published, restored
+from pdips.scores.posterior import attempt, importance_draws, posterior_draws, predictive_check, with_deterministics
+from pdips.scores.published import SUMS, Known, published, read_published, restored, seed_of
 from pdips.scores.record_score import STEPS, Clipping, Norm, RecordScore
 from pdips.scores.simulation import ColumnCells, Simulator
 
@@ -62,8 +63,13 @@ Timed = Callable[[str], AbstractContextManager[None]]
 STARTS, CLIMBED = 6, 4_096
 """Prior draws from which the first search starts, and made-up records that the counts of cells stand for there."""
 
-MOST_PASSES = 200
+APART, SEARCHED = 1.0, 3
+"""Log density by which ends of searches count as different, and how many of these are searched from again."""
+
 TRIED = 512
+
+OTHERS = 20
+"""Draws from the posterior, and then from the prior, that take the place of one at which no records can be drawn."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,19 +264,21 @@ class Scores(Mechanism):
 
         def go() -> None:
             public = public_stand_ins(schema, TRIED)
-            kit, steps = self.kit(space), [step for step in self.steps(space, schema) if step.name != RECORDS]
+            steps = [step for step in self.steps(space, schema) if step.name != RECORDS]
             with on_stand_ins("the release"):
+                kit = self.kit(space)
                 counts = np.zeros(sum(kit.cells.sizes))
                 sums = self._opened(space, float(TRIED), 0.0, public, counts, steps[0])
-                made = public | kit.cells.draw(counts, 1.0, TRIED, np.random.default_rng(0))
-                kit.score.mean_of_public(initial(space.model), made)
-                here = sums.linearised(initial(space.model))
+                here = self._first(sums)
+                if here is None:
+                    raise InputError("the model draws no records at its prior's parameters: narrow the prior")
                 for step in steps[1:]:
                     clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
                     row = {name: values[:2] for name, values in sums.simulator(here.place)[1].items()}
                     sums = self._with(sums, clipping, kit.score.total(clipping, row), step)
                     here = sums.linearised(here.place)
-                importance_draws(sums, here, np.random.default_rng(0), 10, tried=100)
+                drawn = importance_draws(sums, here, np.random.default_rng(0), 10, tried=100)
+                with_deterministics(sums, here, tree_of(space.values_of(drawn.places)))
 
         with ONE_AT_A_TIME:
             space.tried.once(settings, go)
@@ -299,61 +307,67 @@ class Scores(Mechanism):
             with curator.timed("counting cells"):
                 counts = self._asked(curator, steps[0], kit.cells.count).astype(np.float64)
                 sums = self._opened(space, n, n_variance, known[1], counts, steps[0])
-                here = self._first(sums, counts, steps[0].standard_deviation, known[1])
+                here = self._first(sums)
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
-                    clipping = clipping_at(sums, here.place, self.norm, step.standard_deviation**2)
-                    noisy = self._asked(curator, step, partial(self._added, kit.score, clipping))
-                    sums = self._with(sums, clipping, noisy, step)
-                    here = sums.mode(here.place)
+                    near = here and attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2)
+                    if here is None or near is None:
+                        break  # no records can be simulated, so that sums would say nothing
+                    noisy = self._asked(curator, step, partial(self._added, kit.score, near))
+                    sums = self._with(sums, near, noisy, step)
+                    here = attempt(sums.mode, here.place) or here
         return self._drawn(sums, here, known, rng, curator.timed)
 
-    def _drawn(self, sums: NoisySums, here: Linearised, known: Known, rng: np.random.Generator, timed: Timed) -> Drawn:
+    def _drawn(
+        self, sums: NoisySums, here: Linearised | None, known: Known, rng: np.random.Generator, timed: Timed
+    ) -> Drawn:
         """Draw from the posterior of noisy sums, and records beside the public columns."""
-        schema, sets = sums.space.schema, []
+        schema, chosen, sets, undrawn = sums.space.schema, [], [], 0
         with ONE_AT_A_TIME, timed("drawing from the posterior"):
-            here = sums.precise(here.place)
+            here = here and attempt(sums.precise, here.place)
             settings = {"draws": self.draws, "tune": self.tune, "chains": self.n_chains, "sampler": self.nuts}
             found = posterior_draws(sums, here, rng, self.draws, **settings)
-        chosen = sums.space.values_of(found.places[sampling.far_apart(len(found.places), self.n_sets, rng)])
         n = self.n_records or (len(known[0]) if len(known[0]) else max(round(sums.n_records), 1))
-        for number, values in enumerate(chosen, start=1):
+        places = found.places[sampling.far_apart(len(found.places), self.n_sets, rng)]
+        for number, place in enumerate(places, start=1):
             with timed(f"drawing synthetic set {number} of {self.n_sets}"):
-                sets.append(to_frame(schema, sums.space.draw(values, n, known[1], rng), known[0], rng))
+                others = found.places[rng.integers(len(found.places), size=OTHERS)]
+                tried = np.concatenate([place[None], others, sums.space.prior[:OTHERS]])
+                values, drawn, failed = self._records(sums, tried, n, known[1], rng)
+                sets.append(to_frame(schema, drawn, known[0], rng))
+            chosen.append(values)
+            undrawn += failed
+        found = replace(found, facts={**found.facts, "noisy_sums": found.facts["noisy_sums"] | {"undrawn": undrawn}})
         tables = published(sums, "discrete Laplace" if self.kind == "pure" else "discrete Gaussian")
         return Drawn(
             sets=sets,
             statistics={SUMS: tables[SUMS]},
             tables=tables | {POSTERIOR: published_draws(found.tree)},
             diagnostics=found.facts,
-            closer=partial(predictive_check, sums, here, found, chosen),
+            closer=here and partial(predictive_check, sums, here, found, chosen),
         )
+
+    def _records(
+        self, sums: NoisySums, places: FloatArray, n: int, public: Values, rng: np.random.Generator
+    ) -> tuple[Draws, Values, int]:
+        """Return the first parameters at which the model draws records, these records, and how many came before.
+
+        If there are none each column is drawn by itself, as its noisy counts have it.
+        """
+        for failed, place in enumerate(places):
+            [values] = sums.space.values_of(place[None])
+            drawn = attempt(sums.space.draw, values, n, public, rng)
+            if drawn is not None:
+                return values, drawn, failed
+        counted = sums.measurements[0]
+        return values, self.kit(sums.space).cells.draw(counted.noisy, counted.deviation, n, rng), len(places)
 
     def again(
         self, release: Release, *, n_sets: int, rng: np.random.Generator | None = None, progress: Progress | None = None
     ) -> tuple[Release, RunRecord]:
-        """Draw more sets from the noisy sums of a release: post-processing, at no further cost.
+        """Draw more sets from the noisy sums of a release of the same model: post-processing, at no further cost.
 
-        Parameters
-        ----------
-        release : Release
-            Of this mechanism, with the same model.
-        n_sets : int
-            Number of sets.
-        rng : numpy.random.Generator, optional
-            For tests and studies; it protects nothing here.
-        progress : callable, optional
-            Told the name of each step.
-
-        Returns
-        -------
-        Release, RunRecord
-            With the loss of the first, of which it is a part.
-
-        Raises
-        ------
-        InputError
-            If the release isn't one of this mechanism, or of another model or price.
+        Arguments, what is returned and what is raised are those of :meth:`pdips.statistics.modips.Modips.again`.
         """
         if release.mechanism != self.name:
             raise InputError(f"more sets are drawn from a release of {self.name}; this one is of {release.mechanism}")
@@ -366,7 +380,7 @@ class Scores(Mechanism):
             _, tables, known = read_published(release)
             kit = self.kit(space)
             sums = restored(space, kit.score, kit.prior, tables, known[1])
-            here = sums.mode(sums.last_reference)
+            here = attempt(sums.mode, sums.last_reference)
         drawn = replace(self, n_sets=n_sets)._drawn(sums, here, known, bits.generator(), clock.step)
         made = replace(release, sets=tuple(drawn.sets), tables=drawn.tables, statistics=drawn.statistics)
         return made, RunRecord(
@@ -391,7 +405,8 @@ class Scores(Mechanism):
         """Return the sums with the counts of cells, before any score."""
         kit = self.kit(space)
         cells = Measurement(step.name, kit.cells, counts, step.standard_deviation)
-        return NoisySums(space, kit.score, kit.prior, Simulator(space, public), n, n_variance, (cells,))
+        simulator = Simulator(space, public, seed=seed_of(counts))
+        return NoisySums(space, kit.score, kit.prior, simulator, n, n_variance, (cells,))
 
     @staticmethod
     def _added(score: RecordScore, clipping: Clipping, table: Table) -> IntArray:
@@ -403,26 +418,31 @@ class Scores(Mechanism):
         made = Measurement(step.name, clipping, noisy.astype(np.float64) * unit, step.standard_deviation * unit)
         return replace(sums, measurements=(*sums.measurements, made))
 
-    def _first(self, sums: NoisySums, counts: FloatArray, noise: float, public: Values) -> Linearised:
-        """Return the counts near the parameters that fit them best, searched from several starts."""
-        space, rng = sums.space, np.random.default_rng(0)
-        kit = self.kit(space)
-        made = kit.cells.draw(counts, noise, CLIMBED, rng)
+    def _first(self, sums: NoisySums) -> Linearised | None:
+        """Return the counts near the parameters that fit them best, searched from several starts.
+
+        Where none of the searches ends at parameters that records can be drawn at, others from the prior are taken; if
+        there are none either, None.
+        """
+        space, rng, [counted] = sums.space, np.random.default_rng(0), sums.measurements
+        made, public = self.kit(space).cells.draw(counted.noisy, counted.deviation, CLIMBED, rng), sums.simulator.public
         if public:
             rows = rng.integers(len(next(iter(public.values()))), size=CLIMBED)
             made = {name: values[rows] for name, values in public.items()} | made
+
+        def near(place: FloatArray) -> tuple[float, Linearised]:
+            here = sums.linearised(place)
+            return sums.objective(here), here
+
         starts = [initial(space.model), np.median(space.prior, axis=0), *space.prior[:STARTS]]
-        found: list[tuple[float, Linearised]] = []
-        for start in starts:
-            place = climb(sums, made, start)
-            try:
-                here = sums.linearised(place)
-                found.append((sums.objective(here), here))
-            except (ValueError, np.linalg.LinAlgError):  # parameters at which nothing can be drawn
-                continue
-        found = [each for each in found if np.isfinite(each[0])]
-        best = min(found, key=lambda each: each[0])[1] if found else sums.linearised(starts[1])
-        return sums.mode(best.place)
+        ends = [attempt(climb, sums, made, start) for start in starts]
+        found = [attempt(near, end) for end in ends if end is not None]
+        good = sorted((e for e in found if e is not None and np.isfinite(e[0])), key=lambda each: each[0])
+        if not good:
+            others = (attempt(near, place) for place in [*starts, *space.prior[:: PRIOR_DRAWS // 100]])
+            return next((each[1] for each in others if each is not None), None)
+        apart = [good[0], *(b for a, b in pairwise(good) if b[0] - a[0] > APART)][:SEARCHED]
+        return min((attempt(sums.mode, each.place) or each for _, each in apart), key=sums.objective)
 
     def shown(self) -> dict[str, Any]:
         """Return settings that are published otherwise than given: the model with its text, which is public."""

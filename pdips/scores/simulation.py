@@ -19,6 +19,9 @@ from pdips.posterior.model import PUBLIC_SEED, Blueprint, split
 AT_ONCE = 10_000
 """Records drawn in one pass."""
 
+MOST_PASSES = 1_000
+"""Passes of one simulator, before those of another seed would come again."""
+
 EVEN, LIKELY = 32, 32
 """Cells of a numeric column that are equally wide, and cells that are equally likely before a table is seen."""
 
@@ -26,6 +29,9 @@ Records = dict[str, NDArray[Any]]
 
 LOG_SPREAD = 100
 """From this ratio of its bounds on, cells of a positive column are equally wide on the log scale."""
+
+SURE = 3
+"""Standard deviations of the noise from which on a count is hardly noise alone."""
 
 MOST_CELLS = 200
 """Cells of a column; of one with more levels or whole numbers neighbours are counted together."""
@@ -36,11 +42,11 @@ class Simulator:
 
     Compiled once. The same pass gives the same draws at the same parameters. In a pass every row of public columns that
     takes part is there ``replicates`` times, one block of rows after the other; so many passes as ``cycle`` says go
-    through all rows, each taking rows from all over their order.
+    through all rows, each taking rows from all over their order. ``seed`` follows from what is published.
     """
 
-    def __init__(self, space: Blueprint, public: Values, least: int = AT_ONCE) -> None:
-        self.space, self.public = space, public
+    def __init__(self, space: Blueprint, public: Values, least: int = AT_ONCE, *, seed: int = 0) -> None:
+        self.space, self.public, self.seed = space, public, seed
         self.n_public = len(next(iter(public.values()))) if public else 0
         self.cycle = max(-(-self.n_public // max(least // 4, 1)), 1)
         self.rows = -(-self.n_public // self.cycle) or least
@@ -67,7 +73,7 @@ class Simulator:
                 if name + SUFFIX in self._model.named_vars:
                     held = self._model[name + SUFFIX]
                     held.set_value(values.astype(held.dtype))
-        reseed_rngs(self._rngs, PUBLIC_SEED + number)
+        reseed_rngs(self._rngs, PUBLIC_SEED + MOST_PASSES * self.seed + number)
         with np.errstate(all="ignore"):
             drawn = self._function(*(part[0] for part in split(self.space.model, np.asarray(place)[None])))
         found: Records = dict(public)
@@ -123,7 +129,7 @@ class ColumnCells:
         """Return values as noisy counts have them, each column by itself, leaving out what noise alone may make."""
         found: Records = {}
         for (name, edges), noisy in zip(self.edges.items(), np.split(counts, np.cumsum(self.sizes)[:-1]), strict=True):
-            sure = np.where(noisy > 2 * noise, noisy, 0.0)
+            sure = np.where(noisy > SURE * noise, noisy, 0.0)
             sure = sure if sure.any() else np.maximum(noisy, 0.0) + 1e-9
             place, column = rng.choice(len(sure), n, p=sure / sure.sum()), self.schema.columns[name]
             low, high = edges[place], edges[place + 1]

@@ -13,7 +13,7 @@ from pdips import Column, InputError, Schema, Table
 from pdips.posterior.model import blueprint_of
 from pdips.posterior.model_file import as_source
 from pdips.release.documents import Diagnostics, SumsSummary
-from pdips.report.diagnostics import _draw
+from pdips.report.diagnostics import _draw, _noisy_sums
 from pdips.scores.posterior import Reweighted, importance_draws, posterior_draws
 from pdips.scores.published import REFERENCES, SUMS, noisy_likelihood, read_published, restored
 from pdips.scores.scores import Scores
@@ -227,3 +227,59 @@ def test_chains_take_over_where_weights_cannot_be_relied_on(regression, monkeypa
     assert (abs(one.mean(axis=0) - two.mean(axis=0)) < 0.25 * one.std(axis=0)).all()
     assert np.allclose(one.std(axis=0), two.std(axis=0), rtol=0.2)
     assert "difference" in by_chains.tree["posterior"]
+
+
+def counts(data, schema):
+    """At many parameters of the prior numpy draws no Poisson number: its mean is too large."""
+    with pm.Model() as model:
+        pm.Poisson("y", pm.math.exp(pm.Normal("b", 0, 40)), observed=data["y"])
+    return model
+
+
+def impossible(*given, **more):
+    raise ValueError("nothing is drawn here")
+
+
+@pytest.fixture(scope="module")
+def wide():
+    """Thirty counts under noise that leaves nearly the whole prior."""
+    schema = Schema(columns={"y": Column(lower=0, upper=20, integer=True)})
+    table = Table(pd.DataFrame({"y": np.random.default_rng(9).poisson(3, 30)}), schema)
+    mechanism = Scores(epsilon="1/100", model=counts, n_sets=20)
+    mechanism.plan(schema)
+    return mechanism, table
+
+
+def test_draws_without_records_are_replaced_and_counted(wide):
+    mechanism, table = wide
+    release, record = mechanism.release(table, rng=np.random.default_rng(10))
+    assert [len(made) for made in release.sets] == [30] * 20
+    assert record.diagnostics["noisy_sums"]["undrawn"] > 0
+    [check] = [each for each in _noisy_sums(SumsSummary(**record.diagnostics["noisy_sums"])) if "records" in each.name]
+    assert check.level == "watch"
+
+
+@pytest.mark.parametrize(
+    ("fails", "steps"),
+    [
+        ("pdips.scores.scores.climb", 3),
+        ("pdips.scores.scores.clipping_at", 1),
+        ("pdips.scores.noisy_likelihood.NoisySums.mode", 3),
+        ("pdips.scores.noisy_likelihood.NoisySums.linearised", 1),
+        ("pdips.scores.posterior.Proposal.near", 3),
+        ("pdips.posterior.model.Blueprint.draw", 3),
+    ],
+)
+def test_nothing_fails_after_the_charge(wide, monkeypatch, fails, steps):
+    mechanism, table = wide
+    monkeypatch.setattr(fails, impossible)
+    monkeypatch.setattr("pdips.scores.posterior.sample", impossible)
+    release, record = mechanism.release(table, rng=np.random.default_rng(11))
+    assert [len(made) for made in release.sets] == [30] * 20
+    assert release.tables[SUMS]["step"].nunique() == steps + 1
+    prior = fails.endswith(("linearised", "near"))
+    assert (record.diagnostics["sampler"] == "prior") == prior
+    if prior:
+        assert record.diagnostics["noisy_sums"]["pareto_k"] is None
+    if fails.endswith("draw"):
+        assert record.diagnostics["noisy_sums"]["undrawn"] == 20 * 41
