@@ -310,7 +310,9 @@ class Scores(Mechanism):
                 here = self._first(sums)
             for number, step in enumerate(steps[1:], start=1):
                 with curator.timed(f"adding up scores, round {number} of {self.score_rounds}"):
-                    near = here and attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2)
+                    near = (
+                        attempt(clipping_at, sums, here.place, self.norm, step.standard_deviation**2) if here else None
+                    )
                     if here is None or near is None:
                         break  # no records can be simulated, so that sums would say nothing
                     noisy = self._asked(curator, step, partial(self._added, kit.score, near))
@@ -344,7 +346,7 @@ class Scores(Mechanism):
             statistics={SUMS: tables[SUMS]},
             tables=tables | {POSTERIOR: published_draws(found.tree)},
             diagnostics=found.facts,
-            closer=here and partial(predictive_check, sums, here, found, chosen),
+            closer=partial(predictive_check, sums, here, found, chosen) if here else None,
         )
 
     def _records(
