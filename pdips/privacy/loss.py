@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal, get_args
 
 from pdips.errors import InputError
@@ -19,6 +20,9 @@ Number = int | float | str | Fraction
 
 LARGEST_EXPONENT = 300
 """Of ten, in a number that somebody writes down."""
+
+TINY = Fraction(1, 10**60)
+"""What doubles stop at in the choice of an order of divergence; any order gives a valid epsilon."""
 
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
 
@@ -148,24 +152,72 @@ class Spend:
         object.__setattr__(self, "epsilon", positive(self.epsilon, "epsilon"))
 
 
-def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> PrivacyLoss:
-    """Return a zero-concentrated loss with its (epsilon, delta) reading, rounded up at the twelfth decimal.
+def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
+    """Return the epsilon that a zero-concentrated loss has at delta, rounded up at the twelfth decimal.
 
-    Bun and Steinke (2016), Proposition 1.3: rho-zCDP implies (rho + 2 sqrt(rho log(1/delta)), delta)-DP.
+    Canonne, Kamath and Steinke (2020), section 2.3: for every x > 0, with delta, rho-zCDP implies epsilon =
+    rho (1 + x) + (log(1 / delta) - log(1 + x)) / x + log(x) - log(1 + x). Floats choose x where it is least, so that
+    their rounding weakens nothing (``docs/proofs/ledger.md``, theorem 3).
+
+    Examples
+    --------
+    >>> round(float(epsilon_of(Fraction("0.024356"), Fraction(1, 10**6))), 4)
+    1.0
+    """
+    size, reach = float(min(max(rho, TINY), 1 / TINY)), math.log(delta.denominator) - math.log(delta.numerator)
+    reach = -math.log1p(float(delta - 1)) if 2 * delta > 1 else reach
+    low, high = 0.0, math.sqrt(max(reach, float(TINY)) / size)
+    for _ in range(100):  # the derivative in x is 0 where rho x^2 + log(1 + x) = log(1 / delta), which grows in x
+        middle = (low + high) / 2
+        low, high = (middle, high) if size * middle**2 + math.log1p(middle) < reach else (low, middle)
+    x = Decimal(repr(high))
+    context = Context(prec=60 + 2 * abs(x.adjusted()))  # 1 + x is exact, and logarithms are right far beyond 1 / x
+    log_delta = context.subtract(context.ln(Decimal(delta.denominator)), context.ln(Decimal(delta.numerator)))
+    log_x, wider = context.ln(x), context.ln(context.add(1, x))
+    order = Fraction(x)
+    epsilon = rho * (1 + order) + (Fraction(log_delta) - Fraction(wider)) / order + Fraction(log_x) - Fraction(wider)
+    return max(Fraction(math.ceil((epsilon + Fraction(1, 10**20)) * 10**12), 10**12), Fraction(1, 10**12))
+
+
+@lru_cache(maxsize=256)
+def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Return the largest rho of ten digits whose reading at delta isn't above epsilon.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+
+    Examples
+    --------
+    >>> float(largest_rho(Fraction(1), Fraction(1, 10**6)))
+    0.02435597035
+    """
+    digit = Fraction(10 ** len(str(math.ceil(epsilon))))
+    while epsilon_of(digit, delta) > epsilon:
+        digit /= 10
+        if digit < Fraction(1, 10**40):
+            raise InputError("epsilon is too small for kind 'zcdp' at this delta; take a larger one, or kind 'pure'")
+    rho = digit
+    for _ in range(10):
+        while epsilon_of(rho + digit, delta) <= epsilon:
+            rho += digit
+        digit /= 10
+    return rho
+
+
+def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> PrivacyLoss:
+    """Return a zero-concentrated loss with its (epsilon, delta) reading, as :func:`epsilon_of` has it.
 
     Examples
     --------
     >>> round(float(zcdp("0.5", "1e-6", "replace-one", "A Gaussian count.").epsilon), 3)
-    5.757
+    5.222
     """
     exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
     if exact_delta >= 1:
         raise InputError(f"delta must be below 1, got {delta}")
-    parts = {"rho": exact_rho, "delta": exact_delta}
-    context = Context(prec=60)
-    number = {name: context.divide(Decimal(q.numerator), Decimal(q.denominator)) for name, q in parts.items()}
-    root = context.sqrt(context.multiply(number["rho"], -context.ln(number["delta"])))
-    epsilon = exact_rho + Fraction(math.floor(Fraction(2 * root) * 10**12) + 1, 10**12)
+    epsilon = epsilon_of(exact_rho, exact_delta)
     return PrivacyLoss(
         epsilon=epsilon, delta=exact_delta, rho=exact_rho, neighbours=neighbours, kind="zcdp", statement=statement
     )
