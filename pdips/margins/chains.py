@@ -2,12 +2,12 @@
 
 A pairwise Markov random field has a parameter for each two levels. Its expectations can't be added up over 10^30 cells,
 so they are taken over chains that are moved a little after every change of the parameters (persistent contrastive
-divergence: Younes, 1988; Tieleman, 2008). Everything here is post-processing of noisy and public numbers.
+divergence: Younes, 1988; Tieleman, 2008). They start from the tree of the most telling pairs (Chow and Liu, 1968),
+which can be drawn from at once. Everything here is post-processing of noisy and public numbers.
 """
 
 import math
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numba
 import numpy as np
@@ -23,10 +23,18 @@ MOST_WORK = 2.5e10
 """Additions of the chains in a first fit: where a table needs more, fewer chains than records are run."""
 
 FEWEST_CHAINS = 2_000
-SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 100, 30, 20
-RATE, LAST_RATE, LONGEST_STEP = 0.35, 0.02, 0.5
+SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 80, 30, 20
+RATE, LONGEST_STEP = 0.35, 0.5
+STIFFEST, LOOK_AGAIN = 1.0, 10
+"""Steps of parameters that many pairs move together are kept below this; it is worked out anew every few sweeps."""
+
+STEEPEST = 6.0
+"""Largest parameter of the tree that chains start from."""
 AVERAGED = 0.7
 """Parameters are averaged over the last sweeps of a fit, from this part of them on."""
+
+FITTED = 20
+"""Rounds of proportional fitting of pairs to their levels."""
 
 FLOOR = 0.3
 """Standard errors that a level counts for at least, so that noise rules nothing out."""
@@ -69,18 +77,15 @@ class NoisyPairs:
         """Return values of pairs of blocks as values of pairs of levels."""
         return np.repeat(np.repeat(values, self.sizes, axis=0), self.sizes, axis=1)
 
-    def added(self, values: FloatArray) -> FloatArray:
-        """Return sums over the levels of pairs of blocks."""
-        first = self.offsets[:-1]
-        found: FloatArray = np.add.reduceat(np.add.reduceat(values, first, axis=0), first, axis=1)
+    def over(self, values: FloatArray, axis: int) -> FloatArray:
+        """Return sums over the levels of each block along an axis."""
+        found: FloatArray = np.add.reduceat(values, self.offsets[:-1], axis=axis)
         return found
 
     def centred(self, values: FloatArray) -> FloatArray:
         """Return what pairs say beyond their margins."""
-        columns = np.add.reduceat(values, self.offsets[:-1], axis=0) / self.sizes[:, None]
-        found = values - np.repeat(columns, self.sizes, axis=0)
-        rows = np.add.reduceat(found, self.offsets[:-1], axis=1) / self.sizes
-        return found - np.repeat(rows, self.sizes, axis=1)
+        found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
+        return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
 
     def again(self, rng: np.random.Generator) -> "NoisyPairs":
         """Return the estimates with fresh noise of the same law (normal) on top."""
@@ -101,35 +106,63 @@ class NoisyPairs:
 
 @dataclass(frozen=True, eq=False)
 class PairTarget:
-    """What a field is fitted to: expected counts of levels and of pairs, and a penalty for each parameter of a pair."""
+    """What a field is fitted to: expected counts of levels and of pairs, and a prior of each pair's parameters.
+
+    Parameters
+    ----------
+    levels : ndarray, shape (levels,)
+        Above 0.
+    pairs : ndarray, shape (levels, levels)
+        Unbiased, so that some may be below 0.
+    shrunk : ndarray, shape (levels, levels)
+        Above 0, in agreement with the levels, as far from independence as stands out from the noise.
+    prior : ndarray, shape (blocks, blocks)
+        Variance of the normal prior of a pair's parameters, whose mean is 0.
+    told : ndarray of bool, shape (blocks, blocks)
+        Which pairs say more than noise alone would.
+    """
 
     levels: FloatArray
     pairs: FloatArray
-    penalty: FloatArray
-    """Variance of the noise over that of the prior, in squared records; infinite where a pair has no parameters."""
+    shrunk: FloatArray
+    prior: FloatArray
     told: BoolArray
-    """Which pairs of blocks say more than noise would, shape (blocks, blocks)."""
 
     @classmethod
     def of(cls, noisy: NoisyPairs) -> "PairTarget":
-        """Return the target: pairs that say no more than noise get no parameters, and others a prior of their own.
+        """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
 
-        The prior variance of a pair's parameters is what its distance from independence shows beyond the noise's.
+        Where that isn't above 0, it is half the standard error of this distance.
         """
         n, sizes = max(noisy.n_records, 1.0), noisy.sizes
         shares = _shares(noisy)
         alone = n * np.outer(shares, shares)
         beyond = noisy.centred(noisy.counts - alone)
-        between = ~np.eye(len(sizes), dtype=bool)
-        squares, freedom = noisy.added(beyond**2), np.outer(sizes - 1, sizes - 1)
+        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
         excess = squares - freedom * noisy.variance
-        told = between & (excess > 0)
-        of_levels = np.add.reduceat(shares**2, noisy.offsets[:-1])
-        prior = np.clip(excess / (n * n * np.outer(of_levels, of_levels)), 1e-12, WIDEST)
-        exact = noisy.variance.max(initial=0.0) * 1e-9 + 1e-9  # public pairs of blocks are fixed, not fitted
-        told &= noisy.variance > 0
-        penalty = np.where(told, LOOSENED * np.maximum(noisy.variance, exact) / prior, np.inf)
-        return cls(n * shares, alone + beyond, noisy.spread(penalty), told)
+        fitted = ~np.eye(len(sizes), dtype=bool) & (noisy.variance > 0)
+        told = fitted & (excess > 0)
+        least = noisy.variance * np.sqrt(freedom / 2)
+        of_levels = noisy.over(shares**2, 0)
+        prior = np.where(fitted, np.maximum(excess, least), 0) / (n * n * np.outer(of_levels, of_levels))
+        kept = np.where(told, excess / np.maximum(squares, 1e-9), 0)
+        shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
+        for _ in range(FITTED):
+            shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
+            shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
+        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), told)
+
+    def moved(self, noisy: NoisyPairs) -> "PairTarget":
+        """Return the target with other estimates and the same priors."""
+        shares = _shares(noisy)
+        alone = max(noisy.n_records, 1.0) * np.outer(shares, shares)
+        pairs = alone + noisy.centred(noisy.counts - alone)
+        return replace(self, levels=max(noisy.n_records, 1.0) * shares, pairs=pairs)
+
+    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
+        """Return a draw of the prior, shape (levels, levels)."""
+        found = np.triu(rng.standard_normal(noisy.counts.shape), 1)
+        return (found + found.T) * np.sqrt(noisy.spread(self.prior / LOOSENED))
 
 
 def _shares(noisy: NoisyPairs) -> FloatArray:
@@ -137,6 +170,23 @@ def _shares(noisy: NoisyPairs) -> FloatArray:
     error = np.sqrt(np.maximum(np.repeat(np.diagonal(noisy.variance), noisy.sizes), 1e-6))
     raised = np.maximum(np.diagonal(noisy.counts), FLOOR * error)
     return raised / np.repeat(np.add.reduceat(raised, noisy.offsets[:-1]), noisy.sizes)
+
+
+def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
+    return noisy.offsets[:-1].tolist(), noisy.offsets[1:].tolist()
+
+
+def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
+    """Return each block after its parent, in the tree of largest mutual information; the first has none."""
+    n = max(noisy.n_records, 1.0)
+    terms = target.shrunk / n * np.log(target.shrunk * n / np.outer(target.levels, target.levels))
+    telling = noisy.over(noisy.over(terms, 0), 1)
+    found, open_ = list[tuple[int, int | None]]([(0, None)]), set(range(1, len(telling)))
+    while open_:
+        value, parent, block = max((telling[i, j], i, j) for i, _ in found for j in open_)
+        found.append((block, parent if value > 0 else None))
+        open_.remove(block)
+    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -160,16 +210,6 @@ class LevelGroups:
             return self.rows
         return np.ascontiguousarray(self.rows[rng.integers(0, len(self.rows), n)])
 
-    def drawn(self, log_weight: Floats32, noisy: NoisyPairs, fixed: Codes, rng: np.random.Generator) -> Codes:
-        """Return levels drawn independently, each from its group, with these log weights."""
-        codes = np.zeros(fixed.shape, dtype=np.int32)
-        for block, (first, end) in enumerate(pairwise(noisy.offsets.tolist())):
-            for group in np.unique(fixed[:, block]):
-                here, own = np.flatnonzero(fixed[:, block] == group), self.group[first:end] == group
-                share = np.where(own, np.exp(log_weight[first:end].astype(float)), 0)
-                codes[here, block] = rng.choice(end - first, len(here), p=share / share.sum())
-        return codes
-
 
 @dataclass(frozen=True, eq=False)
 class PairField:
@@ -181,18 +221,40 @@ class PairField:
     fixed: Codes
 
     @classmethod
-    def start(cls, noisy: NoisyPairs, groups: LevelGroups, rng: np.random.Generator) -> "PairField":
-        """Return independent columns."""
+    def start(
+        cls,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        rng: np.random.Generator,
+        n_chains: int | None = None,
+    ) -> "PairField":
+        """Return the tree of the pairs that say most of each other, with chains drawn from it."""
         work = SWEEPS * len(noisy.sizes) * len(noisy.counts)
-        n = max(FEWEST_CHAINS, min(round(noisy.n_records), int(MOST_WORK / work)))
-        fixed, bias = groups.of(n, rng), np.log(_shares(noisy)).astype(np.float32)
-        return cls(np.zeros(noisy.counts.shape, dtype=np.float32), bias, groups.drawn(bias, noisy, fixed, rng), fixed)
+        many = max(FEWEST_CHAINS, min(round(noisy.n_records), int(MOST_WORK / work)))
+        fixed = groups.of(n_chains or many, rng)
+        theta, parts = np.zeros(noisy.counts.shape, dtype=np.float32), list(map(slice, *_ends(noisy)))
+        codes, shares = np.zeros(fixed.shape, dtype=np.int32), target.levels / max(noisy.n_records, 1.0)
+        for block, parent in _tree(noisy, target):
+            law = np.broadcast_to(shares[parts[block]], (1, len(shares[parts[block]])))
+            if parent is not None:
+                joint = target.shrunk[parts[parent], parts[block]]
+                law = joint / joint.sum(axis=1, keepdims=True)
+                found = np.clip(np.log(law / shares[parts[block]]), -STEEPEST, STEEPEST)
+                theta[parts[parent], parts[block]], theta[parts[block], parts[parent]] = found, found.T
+            given = codes[:, parent] if parent is not None else np.zeros(len(codes), dtype=np.int32)
+            allowed = groups.group[parts[block]] == np.unique(fixed[:, block])[:, None]
+            of = np.searchsorted(np.unique(fixed[:, block]), fixed[:, block])
+            ends = np.cumsum(np.where(allowed[:, None], law, 0), axis=2)
+            drawn = rng.random(len(codes)) * ends[of, given, -1]
+            codes[:, block] = (ends[of, given] <= drawn[:, None]).sum(axis=1)
+        return cls(theta, np.log(shares).astype(np.float32), codes, fixed)
 
-    def moved(self, groups: LevelGroups, offsets: IntArray, sweeps: int, rng: np.random.Generator) -> None:
+    def moved(self, noisy: NoisyPairs, groups: LevelGroups, sweeps: int, rng: np.random.Generator) -> None:
         """Move the chains, in place."""
         for _ in range(sweeps):
             uniform, order = rng.random(self.codes.shape, dtype=np.float32), rng.permutation(self.codes.shape[1])
-            sweep(self.codes, self.theta, self.bias, offsets, groups.group, self.fixed, uniform, order)
+            sweep(self.codes, self.theta, self.bias, noisy.offsets, groups.group, self.fixed, uniform, order)
 
     def fitted(
         self,
@@ -204,45 +266,70 @@ class PairField:
         sweeps: int = SWEEPS,
         around: FloatArray | None = None,
     ) -> "PairField":
-        """Return the field whose expected pairs come as near the target as their penalties let them.
+        """Return the field whose expected pairs come as near the target as the priors let them.
 
-        ``around`` are the parameters at which the penalty is 0, shape (levels, levels); 0 if left out.
+        ``around`` are the means of the priors, shape (levels, levels). Left out, they are 0, and pairs that say no more
+        than noise have no parameters.
         """
         offsets, n, theta, bias = noisy.offsets, max(noisy.n_records, 1.0), self.theta.copy(), self.bias.copy()
         scale = n / len(self.codes)
-        field, sums, n_sums = replace(self, theta=theta, bias=bias, codes=self.codes.copy()), [0.0, 0.0], 0
-        ones, on = np.ones(len(self.codes), dtype=np.int64), np.isfinite(target.penalty)
-        penalty, centre = np.where(on, target.penalty, 0), 0.0 if around is None else around
+        field = replace(self, theta=theta, bias=bias, codes=self.codes.copy())
+        sums, n_sums, limit = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0
+        ones, on = (
+            np.ones(len(self.codes), dtype=np.int64),
+            noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0,
+        )
+        penalty = LOOSENED * noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
+        centre = 0.0 if around is None else around
         least = np.outer(target.levels, target.levels) / n / 5 + scale
         for k in range(sweeps):
-            field.moved(groups, offsets, 1, rng)
+            field.moved(noisy, groups, 1, rng)
             counts = pair_counts(field.codes, ones, offsets) * scale
             counts = np.triu(counts) + np.triu(counts, 1).T
-            rate = RATE * min(1.0, 2 - 2 * k / sweeps) + (LAST_RATE if 2 * k >= sweeps else 0)
             levels = np.diagonal(counts)
+            if k % LOOK_AGAIN == 0:
+                limit = STIFFEST / _stiffness(noisy, counts, target.levels) ** 2
+            rate = min(RATE, limit) * min(1.0, 2 - 2 * k / sweeps) + min(RATE, limit) / 20
             off = target.levels - levels
-            bias += (rate * off / (levels + 10 * scale)).astype(np.float32)
+            bias += (RATE * off / (levels + 10 * scale)).astype(np.float32)
             rest = target.pairs - counts - np.outer(off, levels) / n - np.outer(levels, off) / n
             ridge = penalty / np.maximum(counts, least)
             change = rate * (rest - ridge * (theta - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
             theta += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0).astype(np.float32)
             if k >= AVERAGED * sweeps:
                 sums, n_sums = [sums[0] + theta, sums[1] + bias], n_sums + 1
-        mean = [np.asarray(value / n_sums, dtype=np.float32) for value in sums]
-        return replace(field, theta=mean[0], bias=mean[1])
+        return replace(field, theta=sums[0] / np.float32(n_sums), bias=sums[1] / np.float32(n_sums))
 
-    def records(self, noisy: NoisyPairs, n: int, groups: LevelGroups, rng: np.random.Generator) -> Codes:
+    def records(
+        self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, n: int, rng: np.random.Generator
+    ) -> Codes:
         """Return the levels of new records, shape (n, blocks): chains that have moved on since the fit.
 
-        Beside public columns, whose values must stay with their records, chains start anew and run twice as long.
+        Beside public columns, whose values must stay with their records, chains start from the tree and run twice as
+        long.
         """
-        fixed, sweeps = groups.of(n, rng), FINAL_SWEEPS
-        codes = self.codes[rng.integers(0, len(self.codes), n)]
-        if len(groups.rows) > 1 and n:
-            codes, sweeps = groups.drawn(self.bias, noisy, fixed, rng), 2 * FINAL_SWEEPS
-        made = replace(self, codes=np.ascontiguousarray(codes), fixed=fixed)
-        made.moved(groups, noisy.offsets, sweeps, rng)
+        fixed = groups.of(n, rng)
+        if len(groups.rows) > 1:
+            begun = PairField.start(noisy, target, groups, rng, n)
+            made = replace(self, codes=begun.codes, fixed=begun.fixed)
+            made.moved(noisy, groups, 2 * FINAL_SWEEPS, rng)
+            return made.codes
+        made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
+        made.moved(noisy, groups, FINAL_SWEEPS, rng)
         return made.codes
+
+
+def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:
+    """Return the largest eigenvalue of the correlations between levels: how far a step moves all pairs together."""
+    n = max(noisy.n_records, 1.0)
+    spread = np.sqrt(np.maximum(np.diagonal(counts), levels / 5) / n)
+    shares = np.diagonal(counts) / n
+    correlation = (counts / n - np.outer(shares, shares)) / np.outer(spread, spread)
+    vector = np.ones(len(counts))
+    for _ in range(50):
+        vector = correlation @ vector
+        vector = vector / max(float(np.linalg.norm(vector)), 1e-30)
+    return max(float(vector @ correlation @ vector), 1.0)
 
 
 @numba.njit(cache=True, fastmath=True, nogil=True)  # type: ignore[untyped-decorator]

@@ -17,9 +17,8 @@ from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, PairFiel
 from pdips.margins.domain import columns_of
 from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts, residual
 from pdips.mechanism import Drawn, Mechanism
-from pdips.posterior.censored_posterior import largest_rho
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Number, PrivacyLoss, choice, exact, positive, zcdp
+from pdips.privacy.loss import Kind, Number, PrivacyLoss, choice, exact, largest_rho, positive, zcdp
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import MarginError
@@ -173,12 +172,12 @@ class Pairs(Mechanism):
         sets = list[pd.DataFrame]()
         with curator.timed("fitting a field"):
             target = PairTarget.of(found)
-            field = PairField.start(found, groups, rng).fitted(found, target, groups, rng)
+            field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
             told = float(target.told.sum() / max(len(design.sizes) * (len(design.sizes) - 1), 1))
         for number in range(1, self.n_sets + 1):
             with curator.timed(f"drawing synthetic set {number}"):
                 own = field if self._sets() == "fitted" else redrawn(field, found, target, groups, rng)
-                codes = own.records(found, n_records, groups, rng)
+                codes = own.records(found, target, groups, n_records, rng)
                 sets.append(_frame(design, plan.schema, codes, public, rng))
         return Drawn(
             sets=sets,
@@ -260,8 +259,9 @@ def redrawn(
     field: PairField, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator
 ) -> PairField:
     """Return the field of one draw: fitted to the noisy margins with fresh noise, around a draw of the prior."""
-    again = PairTarget.of(noisy.again(rng))
-    return field.fitted(noisy, again, groups, rng, sweeps=REFIT_SWEEPS)
+    again = noisy.again(rng)
+    around = target.drawn(noisy, rng)
+    return field.fitted(again, target.moved(again), groups, rng, sweeps=REFIT_SWEEPS, around=around)
 
 
 def published(design: ResidualDesign, step: Step, noisy: IntArray) -> pd.DataFrame:
