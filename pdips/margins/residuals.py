@@ -193,15 +193,15 @@ class ResidualDesign:
 
     def beyond(self, variance: Fraction) -> Fraction:
         """Return an upper bound of the probability with which the noise isn't the law of the proof (its tau)."""
-        total = 0.0
+        total = 1e-300  # below it, doubles would say 0
         for margin, weight in zip(self.margins, self.weights.tolist(), strict=True):
-            if margin:
-                own, shape = float(variance) * WEIGHT / weight, self.shape(margin)
-                first, last = shape[0], shape[-1] if len(shape) > 1 else 1
-                log = first * _theta(own / last if len(shape) > 1 else 2 * own / first)
-                log += last * _theta(own / first) if len(shape) > 1 else 0.0
-                total += math.expm1(log)
-        return Fraction(2 * total) if total else Fraction(0)
+            own, shape = float(variance) * WEIGHT / weight, self.shape(margin)
+            if len(shape) == 1:
+                total += math.expm1(_log_theta(2 * own / shape[0]))
+            elif shape:
+                first, last = shape
+                total += math.expm1(first * _log_theta(own / last) + last * _log_theta(own / first))
+        return Fraction(2.001 * total)
 
     @cached_property
     def image(self) -> LinearImage:
@@ -264,10 +264,10 @@ def _share(size: float) -> float:
     return (size - 1) / size
 
 
-def _theta(ratio: float) -> float:
-    """Return log of 1 + 2 sum over k of q^(k^2), rounded up, where q = exp(-pi^2 ratio)."""
+def _log_theta(ratio: float) -> float:
+    """Return an upper bound of the log of 1 + 2 sum over k of q^(k^2), where q = exp(-pi^2 ratio)."""
     q = math.exp(-(math.pi**2) * ratio)
-    return math.log1p(2 * q / (1 - q)) * (1 + 1e-9)
+    return math.log1p(2 * q / (1 - q))
 
 
 def difference(counts: IntArray, axes: int) -> IntArray:
@@ -339,6 +339,8 @@ def quadratic_bound(linear: Sequence[int], curved: IntArray) -> Fraction:
         whole = curved.astype(object) + np.diag(np.array(u, dtype=object))
         if _positive(whole, room / 2):
             break
+    else:
+        raise InputError("the price of these columns can't be bounded; leave some out")
     p, a = whole.astype(float), np.array(linear, dtype=float) + np.array(u, dtype=float) / 2
     scale = max(float(np.abs(p).max()), 1.0)
     found = minimize(
