@@ -241,8 +241,8 @@ class Steps(Mechanism):
         if below == "margins" and domain.n_cells > MOST_DENSE:
             raise InputError(
                 f"margins are fitted on at most {MOST_DENSE:,} cells; these columns have {domain.n_cells:,} together: "
-                "merge levels or bins, leave columns out, take privbayes, or ask for a tree down to all cells "
-                "(below=cells), which says less"
+                "take mechanism 'pairs', which lays out none, merge levels or bins, or leave columns out; a tree down "
+                "to all cells (below=cells) says less"
             )
         counted, n_layers = self._layers(schema, below)
         if self.stop is not None and sum(counted) < 2:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 
 import numpy as np
@@ -86,20 +86,25 @@ def choose_views(domain: Domain) -> dict[Columns, Fraction]:
     is the first to hold, sum_v a_v / share_v is least for shares proportional to sqrt(a_v), where it is
     (sum_v sqrt(a_v))^2. Views for pairs: Qardaji, Yang and Li (2014), PriView.
     """
-    if len(domain.names) == 1:
+    public = frozenset(map(int, domain.public))
+    return dict(_shares(tuple(map(int, domain.sizes)), public, (SMALLEST_CAP, LARGEST_CAP)))
+
+
+@lru_cache(maxsize=16)
+def _shares(sizes: Columns, public: frozenset[int], caps: tuple[int, int]) -> dict[Columns, Fraction]:
+    """Return what :func:`choose_views` does, of numbers of levels, public columns and the range of caps alone."""
+    if len(sizes) == 1:
         return {(0,): Fraction(1)}
-    caps = [2**power for power in range(SMALLEST_CAP.bit_length() - 1, LARGEST_CAP.bit_length())]
-    designs = [_cover(domain, cap) for cap in caps]
+    powers = range(caps[0].bit_length() - 1, caps[1].bit_length())
+    designs = [_cover(sizes, public, 2**power) for power in powers]
     best = min(designs, key=lambda design: sum(map(math.sqrt, design.values())))
     root = {view: math.sqrt(noise) for view, noise in best.items()}
     weight = {view: max(round(SHARE_STEPS * part / sum(root.values())), 1) for view, part in root.items()}
     return {view: Fraction(part, sum(weight.values())) for view, part in weight.items()}
 
 
-def _cover(domain: Domain, cap: int) -> dict[Columns, float]:
+def _cover(sizes: Columns, public: frozenset[int], cap: int) -> dict[Columns, float]:
     """Cover all pairs greedily by views of at most ``cap`` cells (more for a pair that has more), with their a_v."""
-    sizes = [int(size) for size in domain.sizes]
-    public = set(map(int, domain.public))
     open_: set[tuple[int, int]] = {pair for pair in combinations(range(len(sizes)), 2) if not set(pair) <= public}
     found: dict[Columns, float] = {}
     while open_:
@@ -115,7 +120,7 @@ def _cover(domain: Domain, cap: int) -> dict[Columns, float]:
     return found
 
 
-def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: list[int], cap: int) -> int | None:
+def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: Columns, cap: int) -> int | None:
     """Return the column that covers the most open pairs for the cells that it costs, if one fits."""
     n_cells = math.prod(sizes[column] for column in view)
 

@@ -223,6 +223,14 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> 
     )
 
 
+def rho_of(kind: Kind, epsilon: Fraction, rho: Fraction) -> Fraction | None:
+    """Return what a loss adds to a sum of zero-concentrated ones, or None where it doesn't add to them.
+
+    A pure loss adds epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
+    """
+    return rho if kind == "zcdp" else epsilon**2 / 2 if kind == "pure" else None
+
+
 def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
     """Return the loss of running mechanisms one after the other on the same table.
 
