@@ -9,6 +9,12 @@ from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Spend, epsilon_of
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
 
+KEPT = Fraction(1, 1_000)
+"""Part of the delta of an account in rho that is kept for what its losses may exceed their rho by (their tau)."""
+
+MOST_TAU = KEPT / 1_000_000
+"""Of one loss, in parts of the account's delta."""
+
 Outcome = Literal["charged", "refused", "withdrawn", "struck", "adopted"]
 Role = Literal["version", "other-table"]
 
@@ -167,5 +173,8 @@ class Account:
 
 
 def reading(rho: Fraction, delta: Fraction | None) -> Fraction:
-    """Return the epsilon of a sum of zero-concentrated losses at delta; 0 of an empty one."""
-    return epsilon_of(rho, delta) if rho and delta else Fraction(0)
+    """Return the epsilon of a sum of zero-concentrated losses at delta; 0 of an empty one.
+
+    A part of delta is kept for the ``tau`` of up to a million losses.
+    """
+    return epsilon_of(rho, delta * (1 - KEPT)) if rho and delta else Fraction(0)

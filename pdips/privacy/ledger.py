@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
 from pdips.privacy import ledger_file as file
+from pdips.privacy.account import MOST_TAU, Outcome, Priced, Role, Unit, reading
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
-from pdips.privacy.account import Outcome, Priced, Role, Unit
 from pdips.privacy.account import Receipt as Receipt
 from pdips.privacy.loss import (
     Neighbours,
@@ -27,7 +27,6 @@ from pdips.privacy.loss import (
     PrivacyLoss,
     Spend,
     choice,
-    epsilon_of,
     exact,
     positive,
     rho_of,
@@ -125,7 +124,7 @@ class Ledger:
         >>> ledger = Ledger("many-gaussian-releases.sqlite")
         >>> ledger.set_total(rho="0.1", delta="1e-6")
         >>> float(ledger.summary().total_epsilon)
-        2.144080664254
+        2.142032798697
         """
         total_epsilon, total_delta, total_rho = _total(epsilon, rho, delta)
         row = (file.now(), file.text(total_epsilon), file.text(total_delta))
@@ -466,6 +465,8 @@ class Ledger:
         if room is not None:
             if rho is None:
                 raise InputError(f"ledger {self.path} is kept in rho, and this is {_NO_RHO}; name another ledger")
+            if charged.tau > MOST_TAU * (account.total_delta or 0):
+                raise InputError(f"ledger {self.path} is kept in rho at a delta too small for this loss")
             fits = rho <= room
         if fits:
             return
@@ -503,7 +504,7 @@ def _total(
     if rho is None or epsilon is not None:
         raise InputError("a total is either in epsilon or in rho: give one of them")
     of_rho = positive(rho, "rho")
-    return epsilon_of(of_rho, positive(of_delta, "delta, at which a total in rho is read,")), of_delta, of_rho
+    return reading(of_rho, positive(of_delta, "delta, at which a total in rho is read,")), of_delta, of_rho
 
 
 def _pair(epsilon: Fraction, delta: Fraction) -> str:

@@ -91,6 +91,8 @@ class PrivacyLoss:
         Probability of exceeding ``epsilon``; 0 for ``kind="pure"``.
     rho : Fraction
         Zero-concentrated loss; 0 unless ``kind="zcdp"``.
+    tau : Fraction
+        Probability with which the law that ``rho`` is about doesn't hold; part of ``delta``.
     neighbours : {"replace-one", "add-remove"}
         Which tables are to look alike: one person's records replaced (number of records public), or added or removed.
     kind : {"pure", "approximate", "zcdp", "asymptotic", "none"}
@@ -113,6 +115,7 @@ class PrivacyLoss:
     statement: str
     delta: Fraction = Fraction(0)
     rho: Fraction = Fraction(0)
+    tau: Fraction = Fraction(0)
     sampling: Sampling = "exact"
 
     def __post_init__(self) -> None:
@@ -206,8 +209,11 @@ def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     return rho
 
 
-def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> PrivacyLoss:
+def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau: Number = 0) -> PrivacyLoss:
     """Return a zero-concentrated loss with its (epsilon, delta) reading, as :func:`epsilon_of` has it.
+
+    With ``tau`` it is tau-approximate (Bun and Steinke, 2016, definition 8.1), and read at delta - tau
+    (``docs/proofs/pairs.md``, theorem 3).
 
     Examples
     --------
@@ -217,10 +223,12 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> 
     exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
     if exact_delta >= 1:
         raise InputError(f"delta must be below 1, got {delta}")
-    epsilon = epsilon_of(exact_rho, exact_delta)
-    return PrivacyLoss(
-        epsilon=epsilon, delta=exact_delta, rho=exact_rho, neighbours=neighbours, kind="zcdp", statement=statement
-    )
+    beyond = exact(tau, "tau")
+    if not 0 <= beyond < exact_delta:
+        raise InputError("delta is too small: noise of this law can't be drawn as exactly")
+    epsilon = epsilon_of(exact_rho, exact_delta - beyond)
+    parts = {"epsilon": epsilon, "delta": exact_delta, "rho": exact_rho, "tau": beyond}
+    return PrivacyLoss(neighbours=neighbours, kind="zcdp", statement=statement, **parts)
 
 
 def rho_of(kind: Kind, epsilon: Fraction, rho: Fraction) -> Fraction | None:
@@ -260,7 +268,8 @@ def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
     if first.kind == "zcdp":
         if len({loss.delta for loss in losses}) > 1:
             raise InputError("zero-concentrated losses are read at one delta; convert them first")
-        total = zcdp(sum((loss.rho for loss in losses), Fraction(0)), first.delta, first.neighbours, statement)
+        rho, tau = (sum((getattr(loss, part) for loss in losses), Fraction(0)) for part in ("rho", "tau"))
+        total = zcdp(rho, first.delta, first.neighbours, statement, tau)
         return replace(total, sampling=sampling)
     return PrivacyLoss(
         epsilon=sum((loss.epsilon for loss in losses), Fraction(0)),
@@ -287,7 +296,7 @@ def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
     if loss.neighbours == "replace-one":
         return loss
     if loss.kind == "zcdp":
-        return zcdp(4 * loss.rho, loss.delta, "replace-one", loss.statement)
+        return zcdp(4 * loss.rho, loss.delta, "replace-one", loss.statement, loss.tau)
     if not loss.is_finite:
         return replace(loss, neighbours="replace-one")
     if loss.delta and loss.epsilon > 500:

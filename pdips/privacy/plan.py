@@ -233,8 +233,9 @@ class Plan:
     def loss(self) -> PrivacyLoss:
         """The steps composed, with the paragraph for the disclosure board."""
         if self.kind == "zcdp":
-            total = zcdp(self._sum(), self.delta, self.neighbours, "")
-            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho}
+            tau = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
+            total = zcdp(self._sum(), self.delta, self.neighbours, "", tau)
+            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho, "tau": tau}
         else:
             delta = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
             claimed = self.claim if self.kind in ("none", "asymptotic") else None

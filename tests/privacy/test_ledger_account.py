@@ -16,7 +16,7 @@ from test_ledger import SCHEMA, Asked, approximate, charge, numbers, outcomes, p
 from pdips import LaplaceSanitizer, Table
 from pdips.data.schema import Schema
 from pdips.errors import DataError, InputError, RefusedError
-from pdips.privacy.account import Receipt
+from pdips.privacy.account import KEPT, MOST_TAU, Receipt
 from pdips.privacy.ledger import Ledger, Unit
 from pdips.privacy.loss import epsilon_of, largest_rho, zcdp
 from pdips.registry import published
@@ -351,6 +351,8 @@ def test_the_schema_is_recorded_by_its_digest(ledger: Ledger) -> None:
 # Accounts in rho
 
 AT = Fraction(1, 10**6)
+READ = AT * (1 - KEPT)
+"""What is left of delta is for losses whose noise isn't quite of the law that rho is about."""
 
 
 def test_four_gaussian_releases_cost_less_than_four_readings(ledger: Ledger) -> None:
@@ -362,8 +364,8 @@ def test_four_gaussian_releases_cost_less_than_four_readings(ledger: Ledger) -> 
     assert account.spent_rho == 4 * loss.rho
     assert 2.11 < float(account.spent_epsilon) < 2.12  # in (epsilon, delta): 4 at 4 * 10^-6
     assert account.remaining_rho == Fraction(1, 10) - 4 * loss.rho
-    assert (account.total_epsilon, account.total_delta) == (epsilon_of(Fraction(1, 10), AT), AT)
-    assert account.remaining_epsilon == epsilon_of(Fraction(1, 10) - 4 * loss.rho, AT)
+    assert (account.total_epsilon, account.total_delta) == (epsilon_of(Fraction(1, 10), READ), AT)
+    assert account.remaining_epsilon == epsilon_of(Fraction(1, 10) - 4 * loss.rho, READ)
     with pytest.raises(RefusedError, match=r"asked rho 0\.024\d+, remaining rho 0\.0025\d+, total rho 0\.1 "):
         charge(ledger, loss)
     assert numbers(ledger) == [1, 2, 3, 4]
@@ -428,3 +430,11 @@ def test_a_total_that_makes_no_sense_is_refused(ledger: Ledger, total: dict[str,
     with pytest.raises(InputError, match=said):
         ledger.set_total(**total)  # type: ignore[arg-type]
     assert not ledger.path.exists()
+
+
+def test_a_loss_that_is_only_nearly_zero_concentrated_needs_room_in_delta(ledger: Ledger) -> None:
+    ledger.set_total(rho="0.1")
+    charge(ledger, zcdp("0.01", AT, "replace-one", "For a test.", AT * MOST_TAU))
+    with pytest.raises(InputError, match="at a delta too small for this loss"):
+        charge(ledger, zcdp("0.01", AT, "replace-one", "For a test.", AT * MOST_TAU * 2))
+    assert numbers(ledger) == [1]
