@@ -25,7 +25,7 @@ MOST_WORK = 2.5e10
 FEWEST_CHAINS = 2_000
 SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 80, 30, 20
 RATE, LONGEST_STEP = 0.35, 0.5
-STIFFEST, LOOK_AGAIN, MOMENTUM = 1.0, 10, 0.8
+STIFFEST, LOOK_AGAIN = 1.0, 10
 """Steps of parameters that many pairs move together are kept below this; it is worked out anew every few sweeps."""
 
 STEEPEST = 6.0
@@ -274,7 +274,7 @@ class PairField:
         offsets, n, theta, bias = noisy.offsets, max(noisy.n_records, 1.0), self.theta.copy(), self.bias.copy()
         scale = n / len(self.codes)
         field = replace(self, theta=theta, bias=bias, codes=self.codes.copy())
-        sums, n_sums, limit, speed = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0, 0.0
+        sums, n_sums, limit = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0
         ones, on = (
             np.ones(len(self.codes), dtype=np.int64),
             noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0,
@@ -295,8 +295,7 @@ class PairField:
             rest = target.pairs - counts - np.outer(off, levels) / n - np.outer(levels, off) / n
             ridge = penalty / np.maximum(counts, least)
             change = rate * (rest - ridge * (theta - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
-            speed = MOMENTUM * speed + np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0)
-            theta += speed.astype(np.float32)
+            theta += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0).astype(np.float32)
             if k >= AVERAGED * sweeps:
                 sums, n_sums = [sums[0] + theta, sums[1] + bias], n_sums + 1
         return replace(field, theta=sums[0] / np.float32(n_sums), bias=sums[1] / np.float32(n_sums))

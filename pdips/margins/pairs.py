@@ -1,5 +1,7 @@
 """All pairs of columns, measured once with noise, and records that agree with them: for tables of many columns."""
 
+import math
+import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
@@ -30,6 +32,9 @@ TRUSTED = Fraction(1, 100)
 """Part of delta that is kept for the event that the noise isn't the law of the proof."""
 
 MOST_RECORDS = 100_000_000
+
+MANY = 100
+"""Levels of a column about which a warning may be due."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,10 +128,12 @@ class Pairs(Mechanism):
                 f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
                 "wider bins, or leave columns out"
             )
+        if not design.margins:
+            raise InputError("no column has two levels or more: there is nothing to measure")
         steps, more = self._steps(design, schema)
         sentence = (
-            "What every margin of one or two columns says beyond its own margins is shown as differences of counts with "
-            f"exact discrete {law.capitalize()} noise."
+            "Of every margin of one or two columns differences of counts are shown that have exact discrete "
+            f"{law.capitalize()} noise."
         )
         return self.planned(schema, steps, sentence, design=design, **more)
 
@@ -143,13 +150,26 @@ class Pairs(Mechanism):
         beyond = design.beyond(quietest)
         if beyond > exact(self.delta, "delta") * TRUSTED:
             raise InputError("delta is too small for exact noise on this table: take 1e-10 or more")
+        more = {"kind": "zcdp", "delta": exact(self.delta, "delta"), "claim": exact(self.epsilon, "epsilon")}
         step = Step(**common, sensitivity=most, price=price, law="gaussian", delta=beyond, image=design.image)
-        return [step], {"kind": "zcdp", "delta": exact(self.delta, "delta"), "claim": exact(self.epsilon, "epsilon")}
+        return [step], more
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts have room for."""
-        if plan.n_public and table.n_records > MOST_RECORDS:
+        if not plan.n_public:
+            return
+        if table.n_records > MOST_RECORDS:
             raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
+        design, step = plan.design, plan.steps[0]
+        for margin in (margin for margin in design.margins if len(margin) == 1):
+            (n_levels,) = design.shape(margin)
+            if n_levels >= MANY and n_levels * math.sqrt(design.variance(margin, step)) > table.n_records:
+                names = ", ".join(repr(design.domain.names[k]) for k in design.blocks[margin[0]].columns)
+                warnings.warn(
+                    f"{names} has {n_levels:,} levels, and noise would make up most of its margin: merge levels, or "
+                    "take wider bins",
+                    stacklevel=3,
+                )
 
     def shown(self) -> dict[str, Any]:
         """Return settings as they were filled in."""

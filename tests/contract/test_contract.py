@@ -65,6 +65,7 @@ LAWS = {
     "mcclure-reiter": [({}, FOUR, 0.9)],
     "modips": [({}, TINY, 1), ({"n_sets": 2, "split": "per-set"}, TINY, 1)],
     "multinomial-dirichlet": [({"n_records": 2}, FOUR, 0.7)],
+    "pairs": [({}, TINY, 1)],
     "perturbed-histogram": [({}, TINY, 1)],
     "privbayes": [
         ({}, TINY, 1),
