@@ -23,7 +23,7 @@ MOST_WORK = 2.5e10
 """Additions of the chains in a first fit: where a table needs more, fewer chains than records are run."""
 
 FEWEST_CHAINS = 2_000
-SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 80, 30, 20
+SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 80, 100, 20
 RATE, LONGEST_STEP = 0.35, 0.5
 STIFFEST, LOOK_AGAIN = 1.0, 10
 """Steps of parameters that many pairs move together are kept below this; it is worked out anew every few sweeps."""

@@ -201,7 +201,7 @@ class Pairs(Mechanism):
                 sets.append(_frame(design, plan.schema, codes, public, rng))
         return Drawn(
             sets=sets,
-            statistics={"margins": published(design, step, noisy)},
+            tables={"margins": published(design, step, noisy)},
             margin_errors=tuple(_margin_errors(design, found)),
             diagnostics={"pairs that say more than the noise": told},
         )
