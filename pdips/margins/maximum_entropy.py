@@ -43,7 +43,7 @@ FARTHEST = 0.1
 """The solver has arrived if no expected count is farther from where it belongs than this part of its square root."""
 
 MOST_COUNTS = 4_096
-"""With more noisy counts coordinates take account of the size of each alone."""
+"""With more noisy counts, or below a tree, coordinates take account of the size of each alone."""
 
 MOST_SELECTED = 2**26
 """Entries of a dense matrix that picks rows; 4 bytes each."""
@@ -268,12 +268,10 @@ def fit(
     expected = dual.margins(start)
     sizes = np.maximum(np.maximum(expected, dual.counts), 0.0) + penalty
     step = np.where(seen & (sizes > 0), 1 / np.sqrt(np.maximum(sizes, 1e-9)), 0.0)
-    root, n = None, sum(len(view.counts) for view in views)
-    if n > 0 and len(sizes) <= MOST_COUNTS:
-        even = np.diag(np.maximum(sizes, 1e-9))
-        own = curvature(grid.domain, views, expected[:n], totals) + np.diag(penalty[:n])
-        even[:n, :n] = own + np.diag(np.where(np.diag(own) > 0, 1e-9, 1.0))
-        root = cholesky(even, lower=True)
+    root = None
+    if views and not nodes and len(sizes) <= MOST_COUNTS:
+        even = curvature(grid.domain, views, expected, totals) + np.diag(penalty)
+        root = cholesky(even + np.diag(np.where(np.diag(even) > 0, 1e-9, 1.0)), lower=True)
 
     def turned(values: FloatArray, *, back: bool) -> FloatArray:
         if root is None:

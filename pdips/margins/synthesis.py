@@ -15,7 +15,7 @@ from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign
-from pdips.margins.views import count_variance, one_way_margins
+from pdips.margins.views import one_way_margins
 from pdips.mechanism import Drawn
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
@@ -86,7 +86,7 @@ def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: boo
     errors = {item.columns: item.standard_error for item in view_errors(domain, tree.views)}
     spread = [errors.get((name,), 0.0) for name in domain.names]
     views = [
-        Observation(count, np.where(view.possible(), count_variance(view.step.scale), 0.0), view.columns)
+        Observation(count, np.where(view.possible(), view.variance, 0.0), view.columns)
         for view, count in zip(tree.views, counts, strict=True)
     ]
     base = log_independent(grid, margins, spread)
