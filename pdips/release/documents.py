@@ -447,6 +447,7 @@ class Diagnostics(Findings):
 
     convergence: Annotated[list[Convergence], BeforeValidator(_each_convergence)] = []
     posterior: PosteriorSummary | None = None
+    solver_arrived: bool | None = None
 
 
 class RunDocument(Document):
