@@ -2,7 +2,7 @@
 
 A pairwise Markov random field has a parameter for each two levels. Its expectations can't be added up over 10^30 cells,
 so they are taken over chains that are moved a little after every change of the parameters (persistent contrastive
-divergence: Younes, 1988; Tieleman, 2008). They start from the tree of the most telling pairs (Chow and Liu, 1968),
+divergence: Tieleman, 2008). They start from the tree of the most telling pairs (Chow and Liu, 1968),
 which can be drawn from at once. Everything here is post-processing of noisy and public numbers.
 """
 
@@ -169,7 +169,8 @@ def _shares(noisy: NoisyPairs) -> FloatArray:
     """Return the shares of all levels of each block, above 0 and adding up to 1."""
     error = np.sqrt(np.maximum(np.repeat(np.diagonal(noisy.variance), noisy.sizes), 1e-6))
     raised = np.maximum(np.diagonal(noisy.counts), FLOOR * error)
-    return raised / np.repeat(np.add.reduceat(raised, noisy.offsets[:-1]), noisy.sizes)
+    shares: FloatArray = raised / np.repeat(noisy.over(raised, 0), noisy.sizes)
+    return shares
 
 
 def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
@@ -286,7 +287,7 @@ class PairField:
             field.moved(noisy, groups, 1, rng)
             counts = pair_counts(field.codes, ones, offsets) * scale
             counts = np.triu(counts) + np.triu(counts, 1).T
-            levels = np.diagonal(counts)
+            levels = np.diagonal(counts).astype(np.float64)
             if k % LOOK_AGAIN == 0:
                 limit = STIFFEST / _stiffness(noisy, counts, target.levels) ** 2
             rate = min(RATE, limit) * min(1.0, 2 - 2 * k / sweeps) + min(RATE, limit) / 20
@@ -332,7 +333,7 @@ def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> flo
     return max(float(vector @ correlation @ vector), 1.0)
 
 
-@numba.njit(cache=True, fastmath=True, nogil=True)  # type: ignore[untyped-decorator]
+@numba.njit(cache=True, fastmath=True, nogil=True)
 def sweep(codes, theta, bias, offsets, group, fixed, uniform, order):  # type: ignore[no-untyped-def]
     """Redraw the level of every block of every chain given the others, within the group of levels that is fixed.
 

@@ -5,6 +5,7 @@ import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Literal
 
@@ -15,7 +16,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.errors import InputError
-from pdips.margins.chains import REFIT_SWEEPS, LevelGroups, NoisyPairs, PairField, PairTarget
+from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
 from pdips.margins.domain import columns_of
 from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts, residual
 from pdips.mechanism import Drawn, Mechanism
@@ -140,10 +141,10 @@ class Pairs(Mechanism):
     def _steps(self, design: ResidualDesign, schema: Schema) -> tuple[list[Step], dict[str, Any]]:
         moved = Fraction(int(design.weights.sum()), WEIGHT) * (2 if self.neighbours == "replace-one" else 1)
         price, more = self.total, dict[str, Any]()
-        common = {"name": "noisy margins", "counts": "each count of the margin with the least noise"}
+        step = partial(Step, name="noisy margins", counts="each count of the margin with the least noise")
         if self.kind == "pure":
             most = Sensitivity.of_record(schema, l1=moved)
-            return [Step(**common, sensitivity=most, price=price, law="laplace", image=design.image)], more
+            return [step(sensitivity=most, price=price, law="laplace", image=design.image)], more
         most = Sensitivity.of_record(schema, l1=moved, l2_squared=design.squared)
         quietest = design.smooth(most.l2_squared / (2 * price))
         price = min(price, most.l2_squared / (2 * quietest))
@@ -151,8 +152,7 @@ class Pairs(Mechanism):
         if beyond > exact(self.delta, "delta") * TRUSTED:
             raise InputError("delta is too small for exact noise on this table: take 1e-10 or more")
         more = {"kind": "zcdp", "delta": exact(self.delta, "delta"), "claim": exact(self.epsilon, "epsilon")}
-        step = Step(**common, sensitivity=most, price=price, law="gaussian", delta=beyond, image=design.image)
-        return [step], more
+        return [step(sensitivity=most, price=price, law="gaussian", delta=beyond, image=design.image)], more
 
     def check(self, plan: Plan, table: Table) -> None:
         """Refuse tables of more records than counts have room for."""
@@ -250,12 +250,11 @@ def estimate(
 
 
 def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
-    known = [public.codes.get(name) for name in design.domain.names]
-    rows = next(len(codes) for codes in known if codes is not None)
-    codes = np.zeros((rows, len(design.blocks)), dtype=np.int32)
+    codes = np.zeros((public.n_records, len(design.blocks)), dtype=np.int32)
     for k in np.flatnonzero(design.public):
-        codes[:, k] = design.blocks[k].codes([known[column] for column in design.blocks[k].columns])
-    found = pair_counts(codes, np.ones(rows, dtype=np.int64), design.offsets)
+        block = design.blocks[k]
+        codes[:, k] = block.codes([public.codes[design.domain.names[column]] for column in block.columns])
+    found = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets)
     exact_pairs = np.repeat(np.repeat(np.outer(design.public, design.public), design.sizes, 0), design.sizes, 1)
     return np.where(exact_pairs, np.triu(found) + np.triu(found, 1).T, 0).astype(float)
 
@@ -317,7 +316,7 @@ def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[Margin
 
 
 def _frame(
-    design: ResidualDesign, schema: Schema, codes: IntArray, public: Table | None, rng: np.random.Generator
+    design: ResidualDesign, schema: Schema, codes: Codes, public: Table | None, rng: np.random.Generator
 ) -> pd.DataFrame:
     """Return records as they are written, beside the public columns as they are."""
     made = dict[str, IntArray]()

@@ -287,8 +287,8 @@ def residual(differences: FloatArray) -> FloatArray:
     return found
 
 
-@numba.njit(cache=True)  # type: ignore[untyped-decorator]
-def pair_counts(codes, counts, offsets):  # type: ignore[no-untyped-def]
+@numba.njit(cache=True)
+def pair_counts(codes: NDArray[np.int32], counts: IntArray, offsets: IntArray) -> IntArray:
     """Return how many records have each two levels, shape (levels, levels) over the levels of all blocks."""
     found = np.zeros((offsets[-1], offsets[-1]), dtype=np.int64)
     n, d = codes.shape

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
-from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Spend, epsilon_of
+from pdips.errors import InputError
+from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, epsilon_of, exact, positive
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
@@ -178,3 +179,18 @@ def reading(rho: Fraction, delta: Fraction | None) -> Fraction:
     A part of delta is kept for the ``tau`` of up to a million losses.
     """
     return epsilon_of(rho, delta * (1 - KEPT)) if rho and delta else Fraction(0)
+
+
+def total_of(
+    epsilon: Number | None, rho: Number | None, delta: Number | None
+) -> tuple[Fraction, Fraction, Fraction | None]:
+    """Return a total as it was asked for, of one in rho its reading too."""
+    of_delta = exact(delta if delta is not None else 0 if rho is None else "1e-6", "delta")
+    if not 0 <= of_delta < 1:
+        raise InputError(f"delta must be at least 0 and below 1, got {delta}")
+    if epsilon is not None and rho is None:
+        return positive(epsilon, "epsilon"), of_delta, None
+    if rho is None or epsilon is not None:
+        raise InputError("a total is either in epsilon or in rho: give one of them")
+    of_rho = positive(rho, "rho")
+    return reading(of_rho, positive(of_delta, "delta, at which a total in rho is read,")), of_delta, of_rho

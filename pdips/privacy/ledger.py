@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
 from pdips.privacy import ledger_file as file
-from pdips.privacy.account import MOST_TAU, Outcome, Priced, Role, Unit, reading
+from pdips.privacy.account import MOST_TAU, Outcome, Priced, Role, Unit, total_of
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
@@ -27,8 +27,6 @@ from pdips.privacy.loss import (
     PrivacyLoss,
     Spend,
     choice,
-    exact,
-    positive,
     rho_of,
     to_replace_one,
 )
@@ -126,7 +124,7 @@ class Ledger:
         >>> float(ledger.summary().total_epsilon)
         2.142032798697
         """
-        total_epsilon, total_delta, total_rho = _total(epsilon, rho, delta)
+        total_epsilon, total_delta, total_rho = total_of(epsilon, rho, delta)
         row = (file.now(), file.text(total_epsilon), file.text(total_delta))
         with self._transaction(create_for=choice(neighbours, get_args(Neighbours), "neighbours")) as connection:
             account = file.read_account(connection)
@@ -490,21 +488,6 @@ def _validate_price(loss: PrivacyLoss, spends: Sequence[Spend]) -> None:
     itemised = sum((spend.epsilon for spend in spends), Fraction(0))
     if loss.kind == "pure" and itemised != loss.epsilon:
         raise InputError(f"the spends add up to epsilon {itemised:.12g}, the loss says {loss.epsilon:.12g}")
-
-
-def _total(
-    epsilon: Number | None, rho: Number | None, delta: Number | None
-) -> tuple[Fraction, Fraction, Fraction | None]:
-    """Return a total as it was asked for, of one in rho its reading too."""
-    of_delta = exact(delta if delta is not None else 0 if rho is None else "1e-6", "delta")
-    if not 0 <= of_delta < 1:
-        raise InputError(f"delta must be at least 0 and below 1, got {delta}")
-    if epsilon is not None and rho is None:
-        return positive(epsilon, "epsilon"), of_delta, None
-    if rho is None or epsilon is not None:
-        raise InputError("a total is either in epsilon or in rho: give one of them")
-    of_rho = positive(rho, "rho")
-    return reading(of_rho, positive(of_delta, "delta, at which a total in rho is read,")), of_delta, of_rho
 
 
 def _pair(epsilon: Fraction, delta: Fraction) -> str:

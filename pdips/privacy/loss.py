@@ -227,8 +227,15 @@ def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau
     if not 0 <= beyond < exact_delta:
         raise InputError("delta is too small: noise of this law can't be drawn as exactly")
     epsilon = epsilon_of(exact_rho, exact_delta - beyond)
-    parts = {"epsilon": epsilon, "delta": exact_delta, "rho": exact_rho, "tau": beyond}
-    return PrivacyLoss(neighbours=neighbours, kind="zcdp", statement=statement, **parts)
+    return PrivacyLoss(
+        epsilon=epsilon,
+        delta=exact_delta,
+        rho=exact_rho,
+        tau=beyond,
+        neighbours=neighbours,
+        kind="zcdp",
+        statement=statement,
+    )
 
 
 def rho_of(kind: Kind, epsilon: Fraction, rho: Fraction) -> Fraction | None:
