@@ -285,7 +285,7 @@ class PairField:
         least = np.outer(target.levels, target.levels) / n / 5 + scale
         for k in range(sweeps):
             field.moved(noisy, groups, 1, rng)
-            counts = pair_counts(field.codes, ones, offsets) * scale
+            counts = np.asarray(pair_counts(field.codes, ones, offsets) * scale, dtype=np.float64)
             counts = np.triu(counts) + np.triu(counts, 1).T
             levels = np.diagonal(counts).astype(np.float64)
             if k % LOOK_AGAIN == 0:

@@ -18,7 +18,7 @@ from pdips.data.table import Table, decode
 from pdips.errors import InputError
 from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
 from pdips.margins.domain import columns_of
-from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts, residual
+from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts
 from pdips.mechanism import Drawn, Mechanism
 from pdips.privacy.curator import Curator
 from pdips.privacy.loss import Kind, Number, PrivacyLoss, choice, exact, largest_rho, positive, zcdp
@@ -66,8 +66,8 @@ class Pairs(Mechanism):
     -----
     Margins are measured in the residual basis (Xiao, He, Zhang and Kifer, 2023): what each says beyond its own margins
     has noise of its own. A record moves all of them together by an amount that is the same for all records under
-    add-remove, and bounded by a certificate under replace-one. What is published are differences of neighbouring
-    levels; everything after that is post-processing. Proof: ``docs/proofs/pairs.md``.
+    add-remove, and bounded by a certificate under replace-one. What is published are noisy counts, or with
+    Gaussian noise their differences; everything after that is post-processing. Proof: ``docs/proofs/pairs.md``.
 
     Examples
     --------
@@ -132,10 +132,8 @@ class Pairs(Mechanism):
         if not design.margins:
             raise InputError("no column has two levels or more: there is nothing to measure")
         steps, more = self._steps(design, schema)
-        sentence = (
-            "Of every margin of one or two columns differences of counts are shown that have exact discrete "
-            f"{law.capitalize()} noise."
-        )
+        what = "Differences of neighbouring counts" if law == "gaussian" else "All counts"
+        sentence = f"{what} of every margin of one or two columns have exact discrete {law.capitalize()} noise."
         return self.planned(schema, steps, sentence, design=design, **more)
 
     def _steps(self, design: ResidualDesign, schema: Schema) -> tuple[list[Step], dict[str, Any]]:
@@ -210,7 +208,7 @@ class Pairs(Mechanism):
 def estimate(
     design: ResidualDesign, step: Step, noisy: IntArray, n_records: int | None, public: Table | None = None
 ) -> NoisyPairs:
-    """Return unbiased estimates of all pairs from the noisy differences of a plan.
+    """Return unbiased estimates of all pairs from the noisy answer of a plan.
 
     Parameters
     ----------
@@ -233,14 +231,14 @@ def estimate(
         counts += _public_counts(design, public)
     for block in range(len(sizes)):
         if not design.public[block]:
-            own = residual(parts[block,].astype(float)) if (block,) in parts else np.zeros(1)
+            own = design.residual(parts[block,]) if (block,) in parts else np.zeros(1)
             design.margin(counts, (block,))[:] = own + n / sizes[block]
             variance[block, block] = design.variance((block,), step) if (block,) in parts else 0.0
     single = [design.margin(counts, (block,)).copy() for block in range(len(sizes))]
     for i, j in combinations(range(len(sizes)), 2):
         if design.public[i] and design.public[j]:
             continue
-        own = residual(parts[i, j].astype(float)) if (i, j) in parts else np.zeros((sizes[i], sizes[j]))
+        own = design.residual(parts[i, j]) if (i, j) in parts else np.zeros((sizes[i], sizes[j]))
         both = own + single[i][:, None] / sizes[j] + single[j] / sizes[i] - n / (sizes[i] * sizes[j])
         design.margin(counts, (i, j))[:] = both
         design.margin(counts, (j, i))[:] = both.T
@@ -284,10 +282,11 @@ def redrawn(
 
 
 def published(design: ResidualDesign, step: Step, noisy: IntArray) -> pd.DataFrame:
-    """Return the noisy differences as a table: one row each, with what it is of and the noise of a count there.
+    """Return the noisy answer as a table: a row a number, with what it is of and the noise of a count there.
 
     ``first`` and ``second`` name the columns (joined by ``+`` where structural zeros tie them), ``row`` and ``column``
-    number the lower of the neighbouring levels; ``variance`` is that of the noise on a count before differences.
+    number the levels, under Gaussian noise the lower of the neighbours whose difference it is (the higher less the
+    lower); ``variance`` is that of the noise on a count, before differences.
     """
     names = ["+".join(design.domain.names[column] for column in block.columns) for block in design.blocks]
     frames = []

@@ -2,8 +2,9 @@
 
 The residual of a margin is what it says beyond its own margins: C (N + z), with C = I - J / L for a column of L levels
 and the Kronecker product of two of them for a pair. Residuals of different margins have independent noise, and every
-one- and two-way margin is a sum of them (ResidualPlanner: Xiao, He, Zhang and Kifer, 2023). What is published are whole
-numbers of the same content, the differences of neighbouring levels H (N + z) (``docs/proofs/pairs.md``).
+one- and two-way margin is a sum of them (ResidualPlanner: Xiao, He, Zhang and Kifer, 2023). With Gaussian noise what is
+published are whole numbers of the same content, the differences of neighbouring levels H (N + z); with Laplace noise,
+which they would make no cheaper, the noisy counts themselves (``docs/proofs/pairs.md``).
 """
 
 import math
@@ -205,9 +206,10 @@ class ResidualDesign:
 
     @cached_property
     def image(self) -> LinearImage:
-        """What is shown of noisy counts: differences of neighbouring levels."""
+        """What is shown of noisy counts: differences of neighbouring levels, or all of them under Laplace noise."""
         each = [math.prod(self.shape(margin)) for margin in self.margins]
-        return LinearImage(np.repeat(self.weights, each), WEIGHT, self.differences)
+        show = self.differences if self.law == "gaussian" else np.asarray
+        return LinearImage(np.repeat(self.weights, each), WEIGHT, show)
 
     def codes(self, columns: Sequence[IntArray]) -> NDArray[np.int32]:
         """Return the block level of each row, shape (rows, blocks), from the codes of the columns."""
@@ -232,12 +234,21 @@ class ResidualDesign:
         return np.concatenate(shown, axis=1)
 
     def parts(self, shown: IntArray) -> Iterator[tuple[tuple[int, ...], IntArray]]:
-        """Yield each measured margin with its differences, an axis a block, from those of all."""
-        start = 0
+        """Yield each measured margin with what is shown of it, an axis a block, from what is shown of all."""
+        start, fewer = 0, 1 if self.law == "gaussian" else 0
         for margin in self.margins:
-            shape = tuple(size - 1 for size in self.shape(margin))
+            shape = tuple(size - fewer for size in self.shape(margin))
             yield margin, shown[start : start + math.prod(shape)].reshape(shape)
             start += math.prod(shape)
+
+    def residual(self, shown: IntArray) -> FloatArray:
+        """Return the residual of a margin from what is shown of it."""
+        if self.law == "gaussian":
+            return residual(shown.astype(float))
+        found = shown.astype(float)
+        for axis in range(found.ndim):
+            found = found - found.mean(axis=axis, keepdims=True)
+        return found
 
     def margin(self, pairs: NDArray[Any], margin: tuple[int, ...]) -> NDArray[Any]:
         """Return the table of one block or of a pair, a view into that of all levels by all levels."""

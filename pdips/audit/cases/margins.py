@@ -115,7 +115,8 @@ def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
     of_table = worst_pairs(TINY, made.neighbours)
     if made.kind == "pure":
         yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
-    yield from (Case(made, pair) for pair in of_table[:2])
+        yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
+    yield Case(made, of_table[0])
 
 
 def _elections(mechanism: Steps) -> Iterator[Case]:
