@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pdips.histogram.urns import McClureReiter as McClureReiter
     from pdips.histogram.urns import MultinomialDirichlet as MultinomialDirichlet
     from pdips.histogram.urns import SmoothedHistogram as SmoothedHistogram
+    from pdips.margins.pairs import Pairs as Pairs
     from pdips.margins.planning import suggest_layers as suggest_layers
     from pdips.margins.steps import Steps as Steps
     from pdips.margins.universal_histogram import UniversalHistogram as UniversalHistogram
@@ -54,6 +55,7 @@ _HOMES = {
     "Modips": "pdips.statistics.modips",
     "MultinomialDirichlet": "pdips.histogram.urns",
     "PerturbedHistogram": "pdips.histogram.laplace",
+    "Pairs": "pdips.margins.pairs",
     "PrivBayes": "pdips.bayes_net.privbayes",
     "PrivacyLoss": "pdips.privacy.loss",
     "PseudoPosterior": "pdips.posterior.pseudo_posterior",

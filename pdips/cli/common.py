@@ -182,7 +182,14 @@ def ledger_line(ledger: "Ledger | None") -> str:
     reserved = f", {spell(account.reserved_epsilon)} reserved" if account.reserved_epsilon else ""
     if account.total_epsilon is None or account.remaining_epsilon is None:
         return f"epsilon {spell(account.spent_epsilon)} spent{reserved}, no total set (pdips ledger set-total)"
-    return (
+    line = (
         f"epsilon {spell(account.spent_epsilon)} of {spell(account.total_epsilon)} spent{reserved}, "
         f"{spell(account.remaining_epsilon)} left"
+    )
+    if account.total_rho is None or account.remaining_rho is None or account.total_delta is None:
+        return line
+    reserved = f", {float(account.reserved_rho or 0):.6g} reserved" if account.reserved_rho else ""
+    return (
+        f"rho {float(account.spent_rho or 0):.6g} of {float(account.total_rho):.6g} spent{reserved}, "
+        f"{float(account.remaining_rho):.6g} left; read at delta {spell(account.total_delta)}: {line}"
     )

@@ -26,15 +26,19 @@ def ledger() -> None:
 def ledger_show(path: str) -> None:
     """Print every spend on record, itemised, the attempts that came to none, and what is left."""
     account = pdips.Ledger(path)
+    in_rho = account.summary().total_rho is not None
     for entry in account.entries():
         delta = f", delta {spell(entry.delta)}" if entry.delta else ""
+        delta += f", rho {float(entry.rho):.6g}" if entry.rho else ""
         click.echo(
             f"{entry.number:>4}  {entry.time}  {entry.mechanism}: "
             f"epsilon {spell(entry.epsilon)}{delta} ({entry.kind}, {entry.neighbours})"
         )
         for spend in entry.spends:
             click.echo(f"        {float(spend.epsilon):<10.6g} {spend.step}")
-        if entry.charged_epsilon != entry.epsilon:
+        if in_rho:
+            click.echo(f"        charged as rho {float(entry.charged_rho or 0):.6g}")
+        elif entry.charged_epsilon != entry.epsilon:
             click.echo(f"        charged as {spell(entry.charged_epsilon)}: converted to replace-one neighbours")
         click.echo(f"        unit: {entry.unit or 'not recorded by version 0.1'}")
     for attempt in account.attempts():
@@ -65,13 +69,16 @@ def _unit_line(account: "Account") -> str:
 
 @ledger.command("set-total", context_settings={"ignore_unknown_options": True})
 @click.argument("path", metavar="L.sqlite")
-@click.argument("epsilon", metavar="EPSILON")
-@click.option("--delta", default="0", show_default=True, metavar="D")
+@click.argument("epsilon", metavar="[EPSILON]", required=False)
+@click.option(
+    "--rho", metavar="R", help="Keep the account in rho: zero-concentrated losses add up, pure ones join them."
+)
+@click.option("--delta", metavar="D", help="Of EPSILON (by default 0), or at which R is read (by default 1e-6).")
 @click.option("--neighbours", default="replace-one", show_default=True, metavar="RELATION")
-def ledger_set_total(path: str, epsilon: str, delta: str, neighbours: str) -> None:
-    """Set what the table may spend in all."""
+def ledger_set_total(path: str, epsilon: str | None, rho: str | None, delta: str | None, neighbours: str) -> None:
+    """Set what the table may spend in all, in epsilon or in rho."""
     account = pdips.Ledger(path)
-    account.set_total(epsilon, delta=delta, neighbours=typing.cast(Any, neighbours))
+    account.set_total(epsilon, rho=rho, delta=delta, neighbours=typing.cast(Any, neighbours))
     click.echo(ledger_line(account))
 
 

@@ -79,7 +79,7 @@ def domain_of(schema: Schema) -> Domain:
     if domain.n_cells > MOST_CELLS:
         raise InputError(
             f"the cross-tabulation of all columns has {domain.n_cells:,} cells, more than {MOST_CELLS:,}: "
-            "give fewer columns, levels or bins"
+            "take mechanism 'pairs', which lays out none, or give fewer columns, levels or bins"
         )
     return domain
 

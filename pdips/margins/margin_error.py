@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from pdips.arrays import FloatArray, IntArray
 from pdips.margins.domain import MOST_BITS, Domain, Layer
 from pdips.margins.views import View, count_variance
 from pdips.privacy.noise_sum import NoiseSum, Terms
+from pdips.privacy.plan import Step
 from pdips.release.release import MarginError
 
 MOST_HELD = 2**22
@@ -225,8 +227,13 @@ def view_error(views: Sequence[View], columns: Sequence[int]) -> NoiseSum | None
     held = [view for view in views if set(columns) <= set(view.columns)]
     precision = [1 / view.margin_variance(columns) for view in held]
     weighted = zip(held, precision, strict=True)
-    terms = (Terms(p / sum(precision), view.n_summed(columns), view.step.scale) for view, p in weighted)
+    terms = (Terms(p / sum(precision), view.n_summed(columns), *_noise(view.step)) for view, p in weighted)
     return NoiseSum(tuple(terms)) if held else None
+
+
+def _noise(step: Step) -> tuple[Fraction, Literal["laplace", "gaussian"]]:
+    """Return the parameter of the noise of a step, and its law."""
+    return (step.variance, "gaussian") if step.law == "gaussian" else (step.scale, "laplace")
 
 
 def view_errors(domain: Domain, views: Sequence[View]) -> tuple[MarginError, ...]:

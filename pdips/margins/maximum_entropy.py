@@ -6,7 +6,9 @@ Given noisy counts y of groups of cells with variances v, the table of expected 
 
 where A adds up the groups and x0 is the table in which columns are independent, with their noisy one-way margins. What
 the noise can't tell from independence stays independent; what it can is taken over. The dual problem has one number for
-each noisy count and is solved by L-BFGS; the table itself is held as a matrix of two halves of the columns.
+each noisy count and is solved by L-BFGS, in coordinates in which its curvature would be even were columns independent:
+what margins say together of columns that they share is stiff, and what sets them apart there is slack. The table itself
+is held as a matrix of two halves of the columns.
 """
 
 import math
@@ -17,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 from scipy.sparse import csr_array
 
@@ -34,7 +37,13 @@ gets no closer to the counts in bearable time."""
 MOST_DENSE = 2**24
 """Cells that are held as one matrix; about 12 bytes each."""
 
-MOST_ITERATIONS = 250
+MOST_ITERATIONS = 1_000
+
+FARTHEST = 0.1
+"""The solver has arrived if no expected count is farther from where it belongs than this part of its square root."""
+
+MOST_COUNTS = 4_096
+"""With more noisy counts, or below a tree, coordinates take account of the size of each alone."""
 
 MOST_SELECTED = 2**26
 """Entries of a dense matrix that picks rows; 4 bytes each."""
@@ -204,6 +213,39 @@ def log_independent(grid: CellGrid, margins: Sequence[FloatArray], spread: Seque
     return np.where(grid.possible(), sides[0][:, None] + sides[1][None], -np.inf)
 
 
+def curvature(domain: Domain, views: Sequence[Observation], margins: FloatArray, totals: FloatArray) -> FloatArray:
+    """Return the covariance matrix of which cells of the views a record falls into, times the number of records.
+
+    Of independent columns with the one-way shares of ``margins``, the expected counts of all views, one after the
+    other; given the public columns. Cells without an expected count get none.
+    """
+    shapes = [tuple(int(domain.sizes[j]) for j in view.columns) for view in views]
+    levels = [
+        dict(zip(v.columns, np.indices(s).reshape(len(s), -1), strict=True)) for v, s in zip(views, shapes, strict=True)
+    ]
+    pieces = np.split(margins, np.cumsum([len(view.counts) for view in views])[:-1])
+    shares: dict[int, FloatArray] = {}
+    for held, piece in zip(levels, pieces, strict=True):
+        for j, level in held.items():
+            one = np.bincount(level, weights=piece, minlength=int(domain.sizes[j])) + 1e-9
+            shares.setdefault(j, one / one.sum())
+    chances = [
+        np.prod([shares[j][level] for j, level in held.items()], axis=0) * (piece > 0)
+        for held, piece in zip(levels, pieces, strict=True)
+    ]
+
+    def block(one: int, other: int) -> FloatArray:
+        together, given = np.ones((len(chances[one]), len(chances[other]))), np.ones((1, 1))
+        for j in levels[one].keys() & levels[other].keys():
+            same = (levels[one][j][:, None] == levels[other][j]) / shares[j][levels[other][j]]
+            together *= same
+            given = given * same if j in domain.public else given
+        return np.outer(chances[one], chances[other]) * (together - given) * totals.sum()
+
+    everyone = range(len(views))
+    return np.block([[block(one, other) for other in everyone] for one in everyone])
+
+
 def fit(
     grid: CellGrid,
     views: Sequence[Observation],
@@ -212,8 +254,8 @@ def fit(
     totals: FloatArray,
     base: FloatArray,
     ridge: float = RIDGE,
-) -> FloatArray:
-    """Return the expected counts of all cells, in the order of the grid.
+) -> tuple[FloatArray, bool]:
+    """Return the expected counts of all cells, in the order of the grid, and whether the solver arrived there.
 
     ``views`` are noisy cross-tabulations, ``nodes`` other partitions, ``totals`` the number of records of each
     combination of public levels, and ``base`` the logarithm of the table to stay close to.
@@ -223,14 +265,27 @@ def fit(
     start, _ = dual.table(np.zeros(len(dual.counts)))
     least = SMALLEST_PENALTY if grid.domain.n_cells > FEW_CELLS else 0.0
     penalty = np.where(seen, np.maximum(ridge * np.where(seen, dual.variances, 0.0), least), 0.0)
-    curvature = np.maximum(np.maximum(dual.margins(start), dual.counts), 0.0) + penalty
-    step = np.where(seen & (curvature > 0), 1 / np.sqrt(np.maximum(curvature, 1e-9)), 0.0)
+    expected = dual.margins(start)
+    sizes = np.maximum(np.maximum(expected, dual.counts), 0.0) + penalty
+    step = np.where(seen & (sizes > 0), 1 / np.sqrt(np.maximum(sizes, 1e-9)), 0.0)
+    root = None
+    if views and not nodes and len(sizes) <= MOST_COUNTS:
+        even = curvature(grid.domain, views, expected, totals) + np.diag(penalty)
+        root = cholesky(even + np.diag(np.where(np.diag(even) > 0, 1e-9, 1.0)), lower=True)
 
-    def value(scaled: FloatArray) -> tuple[float, FloatArray]:
-        multipliers = scaled * step
+    def turned(values: FloatArray, *, back: bool) -> FloatArray:
+        if root is None:
+            return values * step
+        values = values * (step > 0) if back else values
+        moved: FloatArray = solve_triangular(root, values, lower=True, trans=int(not back), check_finite=False)
+        return moved * (step > 0)
+
+    def value(coordinates: FloatArray) -> tuple[float, FloatArray]:
+        multipliers = turned(coordinates, back=False)
         table, normaliser = dual.table(multipliers)
         slope = dual.margins(table) - dual.counts + penalty * multipliers
-        return normaliser - float(multipliers @ (dual.counts - 0.5 * penalty * multipliers)), slope * step
+        reached = normaliser - float(multipliers @ (dual.counts - 0.5 * penalty * multipliers))
+        return reached, turned(slope, back=True)
 
     found = minimize(
         value,
@@ -239,4 +294,7 @@ def fit(
         method="L-BFGS-B",
         options={"maxiter": MOST_ITERATIONS, "maxcor": 20, "ftol": 1e-9, "gtol": 1e-2},
     )
-    return dual.table(found.x * step)[0].ravel().astype(np.float64)
+    multipliers = turned(found.x, back=False)
+    table, _ = dual.table(multipliers)
+    slope = dual.margins(table) - dual.counts + penalty * multipliers
+    return table.ravel().astype(np.float64), bool(np.abs(slope * step).max(initial=0.0) <= FARTHEST)

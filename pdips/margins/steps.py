@@ -25,8 +25,8 @@ from pdips.margins.tree import GivenColumns, Splitter, TreeDesign
 from pdips.margins.views import View, choose_views
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Number, as_float, choice, exact, spell
-from pdips.privacy.plan import Plan, Step
+from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, largest_rho, positive, spell, zcdp
+from pdips.privacy.plan import NOISY, Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 
 Below = Literal["cells", "margins"]
@@ -72,6 +72,11 @@ class Steps(Mechanism):
         epsilon of each from the top, which must add up.
     split : {"once", "per-set"}
         One noisy tree for all sets, or a tree of its own, at epsilon / n_sets, for each.
+    kind : {"pure", "zcdp"}
+        Discrete Laplace noise, whose losses add up in epsilon; or, for margins alone, discrete Gaussian noise, read at
+        ``delta``, with views and shares to suit it.
+    delta : int, float, str or Fraction
+        For ``kind="zcdp"``.
 
     Notes
     -----
@@ -110,9 +115,17 @@ class Steps(Mechanism):
     stop: Number | None = None
     budget: Budget | tuple[Number, ...] | None = None
     split: Split = "once"
+    kind: Literal["pure", "zcdp"] = "pure"
+    delta: Number = "1/1000000"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        choice(self.kind, ("pure", "zcdp"), "kind")
+        if not 0 < positive(self.delta, "delta") < 1:
+            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
+        if self.kind == "zcdp" and (self._has_tree() or self._below() == "cells"):
+            raise InputError("kind = 'zcdp' is for margins alone: it goes with no option that asks for a tree or cells")
+        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
         whole = isinstance(self.layers, int) and not isinstance(self.layers, bool)
         if self.layers is not None and not (whole and self.layers >= 1):
             raise InputError(f"layers must be a whole number of at least 1, got {self.layers}")
@@ -130,6 +143,23 @@ class Steps(Mechanism):
             raise InputError("stop must be at least 0, and it needs below = 'margins' to fill what it cuts off")
         if self.order is not None:
             self._check_order()
+
+    @property
+    def total(self) -> Fraction:
+        """The budget in the unit that steps are priced in: epsilon, or rho."""
+        epsilon = exact(self.epsilon, "epsilon")
+        return epsilon if self.kind == "pure" else largest_rho(epsilon, exact(self.delta, "delta"))
+
+    @property
+    def loss_kind(self) -> Kind:  # type: ignore[override]
+        """What sort of guarantee there is as long as no schema is known: a zero-concentrated loss has no rho then."""
+        return "pure" if self.kind == "pure" else "approximate"
+
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
+        if self.kind == "zcdp":
+            return zcdp(self.total, self.delta, self.neighbours, text)
+        return super().without_schema(epsilon, text)
 
     def _check_elections(self) -> None:
         given = [name for name in ("elect", "utility", "election_share") if getattr(self, name) is not None]
@@ -168,10 +198,17 @@ class Steps(Mechanism):
         if below == "margins":
             margins = "margins of a few columns each, chosen from public facts, that hold every pair of columns"
             what = f"{what} and on {margins}" if self._has_tree() else f"Counts on {margins}"
+        noise, added = "discrete Laplace", ""
+        if self.kind == "zcdp":
+            noise, added = "discrete Gaussian", " Losses are added up as zero-concentrated ones and read at delta."
         return (
-            f"{what}: every count that is not public has exact discrete Laplace noise added, and each is paid for. "
-            "The counts were then made consistent, which costs nothing."
+            f"{what}: every count that is not public has exact {noise} noise added, and each is paid for. "
+            f"The counts were then made consistent, which costs nothing.{added}"
         )
+
+    @property
+    def _noise(self) -> Literal["laplace", "gaussian"]:
+        return "laplace" if self.kind == "pure" else "gaussian"
 
     def _election_part(self) -> Fraction:
         if self.order is not None:
@@ -241,14 +278,14 @@ class Steps(Mechanism):
         if below == "margins" and domain.n_cells > MOST_DENSE:
             raise InputError(
                 f"margins are fitted on at most {MOST_DENSE:,} cells; these columns have {domain.n_cells:,} together: "
-                "merge levels or bins, leave columns out, take privbayes, or ask for a tree down to all cells "
-                "(below=cells), which says less"
+                "take mechanism 'pairs', which lays out none, merge levels or bins, or leave columns out; a tree down "
+                "to all cells (below=cells) says less"
             )
         counted, n_layers = self._layers(schema, below)
         if self.stop is not None and sum(counted) < 2:
             raise InputError("stop needs two layers above the margins at least: it cuts the lower off by the upper")
         elections, noised = self._elections(schema, len(counted), n_layers), sum(counted) + 1
-        left = exact(self.epsilon, "epsilon") * (1 - self._election_part() if elections else 1)
+        left = self.total * (1 - self._election_part() if elections else 1)
         rule = ("half-to-leaves" if below == "margins" else "equal") if self.budget is None else self.budget
         prices = [part / self.rounds for part in divide(rule, left, noised, self.paid(n_layers, noised))]
         layers, views, groups = list[Step | None](), tuple[View, ...](), self._groups(schema)
@@ -260,12 +297,20 @@ class Steps(Mechanism):
         if below == "cells":
             layers.append(self._count(schema, "all cells", "each cell", prices[-1]))
         else:
-            for columns, share in choose_views(domain).items():
+            for columns, share in choose_views(domain, self._noise).items():
                 name = f"the margin of {', '.join(domain.names[column] for column in columns)}"
                 views += (View(domain, columns, self._count(schema, name, name, prices[-1] * share)),)
         asked = [step for pair in zip_longest(elections, layers) for step in pair if step is not None]
         steps = (*asked, *(view.step for view in views))
-        check_noise(schema, self.neighbours, [step.scale for step in steps if step.law == "laplace"])
+        check_noise(
+            schema,
+            self.neighbours,
+            [
+                step.scale if step.law == "laplace" else Fraction(step.noise.scale)
+                for step in steps
+                if step.law in NOISY
+            ],
+        )
         splitter: Splitter = GivenColumns(tuple(domain.names.index(name) for group in groups for name in group))
         if self.order is None and self.elect != "groups":
             splitter = ElectedColumns(
@@ -283,7 +328,9 @@ class Steps(Mechanism):
             stop=None if self.stop is None else exact(self.stop, "stop"),
             groups=GroupElection(domain=domain, step=elections[0]).elect if self.elect == "groups" else None,
         )
-        return self.planned(schema, steps, self._law(below, len(elections)), repeats=self.rounds, design=design)
+        read = {"claim": exact(self.epsilon, "epsilon"), "delta": exact(self.delta, "delta"), "kind": "zcdp"}
+        more: dict[str, Any] = {"repeats": self.rounds, "design": design} | (read if self.kind == "zcdp" else {})
+        return self.planned(schema, steps, self._law(below, len(elections)), **more)
 
     def _elections(self, schema: Schema, n_split: int, n_layers: int) -> tuple[Step, ...]:
         """Return the election of each layer that splits; none where an order is given."""
@@ -301,7 +348,8 @@ class Steps(Mechanism):
         )
 
     def _count(self, schema: Schema, what: str, counts: str, price: Fraction) -> Step:
-        return Step(name=f"noisy counts of {what}", counts=counts, sensitivity=self.sensitivity(schema), price=price)
+        name, sensitivity = f"noisy counts of {what}", self.sensitivity(schema)
+        return Step(name=name, counts=counts, sensitivity=sensitivity, price=price, law=self._noise)
 
     def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
         """Grow the tree, make its counts consistent, and draw records."""
@@ -314,6 +362,7 @@ class Steps(Mechanism):
             "below": self._below(),
             "election_share": float(self._election_part()) if elects else None,
             "stop": None if self.stop is None else float(exact(self.stop, "stop")),
+            "delta": as_float(exact(self.delta, "delta")) if self.kind == "zcdp" else 0.0,
         }
         if isinstance(self.budget, tuple):
             found["budget"] = [as_float(exact(part, "budget")) for part in self.budget]

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from pdips.arrays import FloatArray, IntArray
+from pdips.convergence import LOG
 from pdips.data.schema import Schema
 from pdips.data.table import Table, decode
 from pdips.margins.consistency import consistent, nonnegative, round_cells
@@ -14,7 +15,7 @@ from pdips.margins.domain import Domain, descend, top_node
 from pdips.margins.margin_error import tree_errors, view_errors
 from pdips.margins.maximum_entropy import CellGrid, Observation, fit, log_independent
 from pdips.margins.tree import NoisyTree, TreeDesign
-from pdips.margins.views import count_variance, one_way_margins
+from pdips.margins.views import one_way_margins
 from pdips.mechanism import Drawn
 from pdips.privacy.curator import Curator
 from pdips.privacy.plan import Plan
@@ -40,6 +41,8 @@ class Estimate:
     """The count of each cell."""
     n_records: int
     """What they add up to."""
+    arrived: bool = True
+    """Whether a solver that looked for them found them."""
 
 
 def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
@@ -47,11 +50,13 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     tree = plan.design
     sets: list[pd.DataFrame | LargeSet] = []
     statistics: dict[str, pd.DataFrame] = {}
+    arrived = True
     for part in range(1, plan.repeats + 1):
         with curator.timed("counting and adding noise"):
             measured = tree.measure(curator, rng)
         with curator.timed("making the counts consistent"):
             found = estimate(measured, tree, n_public=plan.n_public)
+        arrived &= found.arrived
         sets += draw_sets(found, plan, curator, rng, part=part)
         statistics |= tree.noisy_statistics(measured, f"set {part}, " if plan.repeats > 1 else "")
     if not isinstance(tree, TreeDesign):
@@ -59,7 +64,8 @@ def release_of(plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
     errors = view_errors(tree.domain, tree.views)
     if not tree.views:  # all trees of a release have the same noise, and nearly the same errors
         errors = tree_errors(tree.domain, measured.layers, measured.scales, n_public=plan.n_public)
-    return Drawn.of(sets, statistics=statistics, margin_errors=errors)
+    diagnostics = {"solver_arrived": arrived} if tree.views else {}
+    return Drawn.of(sets, statistics=statistics, margin_errors=errors, diagnostics=diagnostics)
 
 
 def estimate(measured: NoisyTree, tree: object, *, n_public: bool) -> Estimate:
@@ -80,16 +86,18 @@ def _estimate_from_views(measured: NoisyTree, tree: TreeDesign, *, n_public: boo
     errors = {item.columns: item.standard_error for item in view_errors(domain, tree.views)}
     spread = [errors.get((name,), 0.0) for name in domain.names]
     views = [
-        Observation(count, np.where(view.possible(), count_variance(view.step.scale), 0.0), view.columns)
+        Observation(count, np.where(view.possible(), view.variance, 0.0), view.columns)
         for view, count in zip(tree.views, counts, strict=True)
     ]
     base = log_independent(grid, margins, spread)
-    values = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
+    values, arrived = fit(grid, views, _nodes(measured, grid), totals=totals, base=base)
+    if not arrived:
+        LOG.warning("The solver stopped short of the table of maximum entropy: sets are farther from it than need be.")
     by_public = values.reshape(len(totals), -1)
     sums = by_public.sum(axis=1)  # of single precision: public totals must be met exactly, or rows slip
     by_public *= np.divide(totals, sums, out=np.zeros_like(sums), where=sums > 0)[:, None]
     group = np.repeat(np.arange(len(totals)), by_public.shape[1])
-    return Estimate(grid, [group], by_public.ravel(), round(float(totals.sum())))
+    return Estimate(grid, [group], by_public.ravel(), round(float(totals.sum())), arrived)
 
 
 def _nodes(measured: NoisyTree, grid: CellGrid) -> list[Observation]:

@@ -4,8 +4,9 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
+from typing import Literal
 
 import numpy as np
 
@@ -53,9 +54,14 @@ class View:
         """Return how many cells of the view add up to one of a margin of some of its columns."""
         return self.n_cells // self.domain.size_of(columns)
 
+    @property
+    def variance(self) -> float:
+        """The variance of the noise on a cell, in squared records."""
+        return self.step.standard_deviation**2 if self.step.law == "gaussian" else count_variance(self.step.scale)
+
     def margin_variance(self, columns: Sequence[int]) -> float:
         """Return the variance of the noise in a cell of a margin, in squared records."""
-        return self.n_summed(columns) * count_variance(self.step.scale)
+        return self.n_summed(columns) * self.variance
 
     def find(self, codes: IntArray) -> IntArray:
         """Return the cell that each record, given by its levels, falls into."""
@@ -72,7 +78,7 @@ class View:
         return np.ones(self.n_cells, dtype=bool) & self.domain.possible(self.levels().get)
 
 
-def choose_views(domain: Domain) -> dict[Columns, Fraction]:
+def choose_views(domain: Domain, law: Literal["laplace", "gaussian"] = "laplace") -> dict[Columns, Fraction]:
     """Return views that together hold every pair of columns, and the share of the budget of each.
 
     Fewer, larger views leave more budget to each but spread a pair's count over more cells. Among covering designs with
@@ -84,22 +90,31 @@ def choose_views(domain: Domain) -> dict[Columns, Fraction]:
     A pair's margin in a view of c cells has, in each of its k cells, noise of standard deviation proportional to
     sqrt(c / k) / share; over its cells that adds up to sqrt(c k) / share. With a_v the sum over the pairs that view v
     is the first to hold, sum_v a_v / share_v is least for shares proportional to sqrt(a_v), where it is
-    (sum_v sqrt(a_v))^2. Views for pairs: Qardaji, Yang and Li (2014), PriView.
+    (sum_v sqrt(a_v))^2. Gaussian noise falls with the square root of a share of rho: then shares are proportional to
+    a_v^(2/3), and the sum is (sum_v a_v^(2/3))^(3/2). Views for pairs: Qardaji, Yang and Li (2014), PriView.
     """
-    if len(domain.names) == 1:
+    public = frozenset(map(int, domain.public))
+    return dict(
+        _shares(
+            tuple(map(int, domain.sizes)), public, (SMALLEST_CAP, LARGEST_CAP), 1 / 2 if law == "laplace" else 2 / 3
+        )
+    )
+
+
+@lru_cache(maxsize=16)
+def _shares(sizes: Columns, public: frozenset[int], caps: tuple[int, int], power: float) -> dict[Columns, Fraction]:
+    """Return what :func:`choose_views` does: numbers of levels, public columns, range of caps, power of a_v."""
+    if len(sizes) == 1:
         return {(0,): Fraction(1)}
-    caps = [2**power for power in range(SMALLEST_CAP.bit_length() - 1, LARGEST_CAP.bit_length())]
-    designs = [_cover(domain, cap) for cap in caps]
-    best = min(designs, key=lambda design: sum(map(math.sqrt, design.values())))
-    root = {view: math.sqrt(noise) for view, noise in best.items()}
-    weight = {view: max(round(SHARE_STEPS * part / sum(root.values())), 1) for view, part in root.items()}
+    bits = range(caps[0].bit_length() - 1, caps[1].bit_length())
+    designs = [{view: a**power for view, a in _cover(sizes, public, 2**bit).items()} for bit in bits]
+    best = min(designs, key=lambda design: sum(design.values()))
+    weight = {view: max(round(SHARE_STEPS * part / sum(best.values())), 1) for view, part in best.items()}
     return {view: Fraction(part, sum(weight.values())) for view, part in weight.items()}
 
 
-def _cover(domain: Domain, cap: int) -> dict[Columns, float]:
+def _cover(sizes: Columns, public: frozenset[int], cap: int) -> dict[Columns, float]:
     """Cover all pairs greedily by views of at most ``cap`` cells (more for a pair that has more), with their a_v."""
-    sizes = [int(size) for size in domain.sizes]
-    public = set(map(int, domain.public))
     open_: set[tuple[int, int]] = {pair for pair in combinations(range(len(sizes)), 2) if not set(pair) <= public}
     found: dict[Columns, float] = {}
     while open_:
@@ -115,7 +130,7 @@ def _cover(domain: Domain, cap: int) -> dict[Columns, float]:
     return found
 
 
-def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: list[int], cap: int) -> int | None:
+def _best_addition(view: list[int], open_: set[tuple[int, int]], sizes: Columns, cap: int) -> int | None:
     """Return the column that covers the most open pairs for the cells that it costs, if one fits."""
     n_cells = math.prod(sizes[column] for column in view)
 

@@ -30,7 +30,7 @@ from pdips.posterior.nuts import ChainDraws
 from pdips.posterior.private_reference import Reference, Stage
 from pdips.posterior.target import NODES, GridDraws, RejectionDraws, Target, prior_of
 from pdips.privacy.curator import Curator
-from pdips.privacy.loss import Kind, Number, as_float, choice, exact, positive, zcdp
+from pdips.privacy.loss import Kind, Number, as_float, choice, exact, largest_rho, positive
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity
 from pdips.release.release import Closer
@@ -104,23 +104,6 @@ def concentrated(epsilon: Number, delta: Number, share: Fraction, n_draws: int) 
     if not draw or (share and not stage):
         raise InputError("the share leaves too little for the private reference or for the draws; move it towards 1/2")
     return Price(stage=stage, draw=draw, n_draws=n_draws, rho=stage**2 / 2 + n_draws * draw**2 / 8)
-
-
-def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
-    """Return the largest rho, to ten digits, whose reading at delta is at most epsilon."""
-
-    def fits(rho: Fraction) -> bool:
-        return zcdp(rho, delta, "replace-one", "").epsilon <= epsilon
-
-    low, high = Fraction(0), epsilon
-    for _ in range(60):
-        middle = ((low + high) / 2).limit_denominator(DIGITS * 10**6)
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if not low:
-        raise InputError("epsilon is too small for kind 'zcdp' at this delta; take a larger one, or kind 'pure'")
-    return low
 
 
 def root(square: Fraction) -> Fraction:

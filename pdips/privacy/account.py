@@ -4,10 +4,17 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 
-from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Spend
+from pdips.errors import InputError
+from pdips.privacy.loss import Kind, Neighbours, Number, PrivacyLoss, Spend, epsilon_of, exact, positive
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
+
+KEPT = Fraction(1, 1_000)
+"""Part of the delta of an account in rho that is kept for what its losses may exceed their rho by (their tau)."""
+
+MOST_TAU = KEPT / 1_000_000
+"""Of one loss, in parts of the account's delta."""
 
 Outcome = Literal["charged", "refused", "withdrawn", "struck", "adopted"]
 Role = Literal["version", "other-table"]
@@ -77,8 +84,9 @@ class Entry:
     """One charge as recorded: the loss as the mechanism stated it, and what the account was charged for it.
 
     ``charged_epsilon`` and ``charged_delta`` differ from ``epsilon`` and ``delta`` only where an add-remove loss was
-    converted for a replace-one account. ``time`` is UTC, in ISO 8601; ``spends`` are as given. ``unit`` and ``schema``,
-    the digest of the schema, are None in entries of version 0.1, which didn't record them.
+    converted for a replace-one account; ``charged_rho`` is what it adds to a sum of zero-concentrated losses there,
+    None for an approximate one. ``time`` is UTC, in ISO 8601; ``spends`` are as given. ``unit`` and ``schema``, the
+    digest of the schema, are None in entries of version 0.1, which didn't record them.
     """
 
     number: int
@@ -91,6 +99,7 @@ class Entry:
     rho: Fraction
     charged_epsilon: Fraction
     charged_delta: Fraction
+    charged_rho: Fraction | None
     spends: tuple[Spend, ...]
     unit: Unit | None = None
     schema: str | None = None
@@ -123,6 +132,10 @@ class Account:
 
     ``unit`` is whom the sums protect, None before the first charge or while it is unknown; ``unit_declared`` says that
     the curator declared it for entries of version 0.1. What is reserved isn't spent yet and can't be asked for again.
+
+    With ``total_rho`` the account is kept in rho: that alone adds up, ``total_delta`` is the delta at which it is read,
+    and each epsilon is the reading of the rho beside it, so that what is spent and what remains don't add up to the
+    total. Without, ``spent_rho`` is what such an account would hold; None if an approximate loss is among the charges.
     """
 
     neighbours: Neighbours
@@ -132,15 +145,52 @@ class Account:
     spent_delta: Fraction
     reserved_epsilon: Fraction = Fraction(0)
     reserved_delta: Fraction = Fraction(0)
+    total_rho: Fraction | None = None
+    spent_rho: Fraction | None = Fraction(0)
+    reserved_rho: Fraction | None = Fraction(0)
     unit: Unit | None = None
     unit_declared: bool = False
 
     @property
     def remaining_epsilon(self) -> Fraction | None:
         """What may still be asked for in epsilon; None without a total."""
+        if self.remaining_rho is not None:
+            return reading(self.remaining_rho, self.total_delta)
         return None if self.total_epsilon is None else self.total_epsilon - self.spent_epsilon - self.reserved_epsilon
 
     @property
     def remaining_delta(self) -> Fraction | None:
-        """What may still be asked for in delta; None without a total."""
+        """What may still be asked for in delta; None without a total, and no limit where the account is in rho."""
+        if self.total_rho is not None:
+            return self.total_delta
         return None if self.total_delta is None else self.total_delta - self.spent_delta - self.reserved_delta
+
+    @property
+    def remaining_rho(self) -> Fraction | None:
+        """What may still be asked for in rho; None unless the account is kept in it."""
+        if self.total_rho is None:
+            return None
+        return self.total_rho - (self.spent_rho or 0) - (self.reserved_rho or 0)
+
+
+def reading(rho: Fraction, delta: Fraction | None) -> Fraction:
+    """Return the epsilon of a sum of zero-concentrated losses at delta; 0 of an empty one.
+
+    A part of delta is kept for the ``tau`` of up to a million losses.
+    """
+    return epsilon_of(rho, delta * (1 - KEPT)) if rho and delta else Fraction(0)
+
+
+def total_of(
+    epsilon: Number | None, rho: Number | None, delta: Number | None
+) -> tuple[Fraction, Fraction, Fraction | None]:
+    """Return a total as it was asked for, of one in rho its reading too."""
+    of_delta = exact(delta if delta is not None else 0 if rho is None else "1e-6", "delta")
+    if not 0 <= of_delta < 1:
+        raise InputError(f"delta must be at least 0 and below 1, got {delta}")
+    if epsilon is not None and rho is None:
+        return positive(epsilon, "epsilon"), of_delta, None
+    if rho is None or epsilon is not None:
+        raise InputError("a total is either in epsilon or in rho: give one of them")
+    of_rho = positive(rho, "rho")
+    return reading(of_rho, positive(of_delta, "delta, at which a total in rho is read,")), of_delta, of_rho

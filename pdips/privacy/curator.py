@@ -215,9 +215,17 @@ def noisy_counts(
     """Add exact noise to the numbers that can differ from 0; the others are 0 and stay so."""
     kept = slice(None) if possible is None or possible.all() else possible
     true = counts[kept]
+    if step.image is not None:
+        noise = np.empty((n_runs, len(true)), dtype=np.int64)
+        for weight in np.unique(step.image.weights).tolist():
+            alike = step.image.weights == weight
+            one = discrete_laplace if step.law == "laplace" else discrete_gaussian
+            drawn = one(step.image.scale(step, weight), n_runs * int(alike.sum()), bits)
+            noise[:, alike] = drawn.reshape(n_runs, -1)
+        return step.image.show(true + noise)
     size = n_runs * len(true)
-    drawn = discrete_laplace(step.scale, size, bits) if step.law == "laplace" else None
-    noise = discrete_gaussian(step.variance, size, bits) if drawn is None else drawn
+    laplace = step.law == "laplace"
+    noise = discrete_laplace(step.scale, size, bits) if laplace else discrete_gaussian(step.variance, size, bits)
     noisy = true + noise.reshape(n_runs, len(true))
     if isinstance(kept, slice):
         return noisy

@@ -16,17 +16,26 @@ from typing import TYPE_CHECKING, final, get_args
 
 from pdips.errors import DataError, InputError, RefusedError
 from pdips.privacy import ledger_file as file
+from pdips.privacy.account import MOST_TAU, Outcome, Priced, Role, Unit, total_of
 from pdips.privacy.account import Account as Account
 from pdips.privacy.account import Attempt as Attempt
 from pdips.privacy.account import Entry as Entry
-from pdips.privacy.account import Outcome, Priced, Role, Unit
 from pdips.privacy.account import Receipt as Receipt
-from pdips.privacy.loss import Neighbours, Number, PrivacyLoss, Spend, choice, exact, positive, to_replace_one
+from pdips.privacy.loss import (
+    Neighbours,
+    Number,
+    PrivacyLoss,
+    Spend,
+    choice,
+    rho_of,
+    to_replace_one,
+)
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
 
 _LOCKED = "is locked by another process; try again when it has finished"
+_NO_RHO = "an approximate loss, which doesn't add up in rho"
 _FOREIGN = "isn't a pdips ledger; name another file"
 # By the low byte of SQLite's error code, which is the kind of error.
 _REASONS = {
@@ -53,8 +62,8 @@ class Ledger:
 
     Notes
     -----
-    Losses add up in (epsilon, delta), by sequential composition. A ``zcdp`` loss is charged by its (epsilon, delta)
-    reading: that's more than adding up ``rho`` would charge, never less. Numbers are kept as exact rationals.
+    Losses add up in (epsilon, delta), a ``zcdp`` one by its reading; or, under a total in rho, in rho, which is less:
+    pure ones as epsilon^2 / 2, approximate ones not at all. Numbers are kept as exact rationals.
 
     The account has one relation of neighbours, fixed by what creates the file, and one unit of privacy, fixed by the
     first charge; a release for another unit is refused unless its guarantee contains the account's.
@@ -82,19 +91,40 @@ class Ledger:
     def __repr__(self) -> str:
         return f"Ledger({str(self.path)!r})"
 
-    def set_total(self, epsilon: Number, *, delta: Number = 0, neighbours: Neighbours = "replace-one") -> None:
+    def set_total(
+        self,
+        epsilon: Number | None = None,
+        *,
+        rho: Number | None = None,
+        delta: Number | None = None,
+        neighbours: Neighbours = "replace-one",
+    ) -> None:
         """Set what may be spent in all; the latest total counts, and can't be below what is spent and reserved.
+
+        Parameters
+        ----------
+        epsilon, rho : int, float, str or Fraction
+            One of them. Under a total in ``rho`` losses add up as zero-concentrated ones; there is no way back.
+        delta : int, float, str or Fraction
+            Of ``epsilon``, 0 by default; or at which ``rho`` is read, 10^-6 by default.
+        neighbours : {"replace-one", "add-remove"}
+            Which tables are to look alike; fixed by the first total or charge.
 
         Raises
         ------
         InputError
-            If the account is kept for other neighbours, or the file can't be used.
+            If the account is kept for other neighbours or in rho, has a loss without rho, or the file can't be used.
         RefusedError
             If more than this is already spent or reserved.
+
+        Examples
+        --------
+        >>> ledger = Ledger("many-gaussian-releases.sqlite")
+        >>> ledger.set_total(rho="0.1", delta="1e-6")
+        >>> float(ledger.summary().total_epsilon)
+        2.142032798697
         """
-        total_epsilon, total_delta = positive(epsilon, "epsilon"), exact(delta, "delta")
-        if not 0 <= total_delta < 1:
-            raise InputError(f"delta must be at least 0 and below 1, got {delta}")
+        total_epsilon, total_delta, total_rho = total_of(epsilon, rho, delta)
         row = (file.now(), file.text(total_epsilon), file.text(total_delta))
         with self._transaction(create_for=choice(neighbours, get_args(Neighbours), "neighbours")) as connection:
             account = file.read_account(connection)
@@ -103,13 +133,23 @@ class Ledger:
                     f"ledger {self.path} is kept for {account.neighbours} neighbours, fixed by its first entry; "
                     f"a total for {neighbours} needs another ledger"
                 )
-            spent = (account.spent_epsilon + account.reserved_epsilon, account.spent_delta + account.reserved_delta)
-            if total_epsilon < spent[0] or total_delta < spent[1]:
+            held = (account.spent_epsilon + account.reserved_epsilon, account.spent_delta + account.reserved_delta)
+            fits = total_epsilon >= held[0] and total_delta >= held[1]
+            spent, total = _pair(*held), _pair(total_epsilon, total_delta)
+            if total_rho is None and account.total_rho is not None:
+                raise InputError(f"ledger {self.path} is kept in rho; a total in epsilon needs another ledger")
+            if total_rho is not None:
+                if account.spent_rho is None or account.reserved_rho is None:
+                    raise InputError(f"ledger {self.path} has {_NO_RHO}; a total in rho needs another ledger")
+                in_rho = account.spent_rho + account.reserved_rho
+                fits, spent, total = total_rho >= in_rho, f"rho {in_rho:.12g}", f"rho {total_rho:.12g}"
+            if not fits:
                 raise RefusedError(
-                    f"ledger {self.path} has already spent {_pair(*spent)}{_reserved(account)}; "
-                    f"the total can't be {_pair(total_epsilon, total_delta)}"
+                    f"ledger {self.path} has already spent {spent}{_reserved(account)}; the total can't be {total}"
                 )
-            file.append(connection, "totals", *row)
+            number = file.append(connection, "totals", *row)
+            if total_rho is not None:
+                file.append_rho(connection, number, total_rho)
 
     @contextmanager
     def reserve(self, mechanism: Priced, schema: "Schema", *, explain: bool = False) -> Iterator[None]:
@@ -266,6 +306,7 @@ class Ledger:
         with self._transaction("BEGIN") as connection:
             rows = connection.execute("SELECT * FROM entries ORDER BY number").fetchall()
             items = connection.execute("SELECT * FROM items ORDER BY number").fetchall()
+            neighbours: Neighbours = file.one_value(connection, "SELECT neighbours FROM account")
             told = connection.execute(
                 "SELECT o.entry, a.* FROM outcomes o JOIN attempts a ON a.number = o.attempt WHERE o.entry IS NOT NULL"
             ).fetchall()
@@ -274,7 +315,7 @@ class Ledger:
             spend = Spend(step=item["step"], epsilon=Fraction(item["epsilon"]), composition=item["composition"])
             spends[item["entry"]].append(spend)
         units = {row["entry"]: {"unit": file.unit_of(row), "schema": row["schema"]} for row in told}
-        return [file.entry_of(row, spends[row["number"]], **units.get(row["number"], {})) for row in rows]
+        return [file.entry_of(row, spends[row["number"]], neighbours, units.get(row["number"], {})) for row in rows]
 
     def summary(self) -> Account:
         """Return the account's neighbours and unit, its total, and what is spent and remains of it."""
@@ -382,10 +423,10 @@ class Ledger:
     def _identify(self, connection: sqlite3.Connection, create_for: Neighbours | None) -> None:
         """Check that the file is a ledger of this format; make one of an empty file if ``create_for`` is given."""
         marks = tuple(file.one_value(connection, f"PRAGMA {name}") for name in ("application_id", "user_version"))
-        if marks == (file.APPLICATION_ID, file.FORMAT):
+        if marks in ((file.APPLICATION_ID, file.IN_EPSILON), (file.APPLICATION_ID, file.FORMAT)):
             return
         if marks == (file.APPLICATION_ID, 1):
-            file.create_tables(connection, file.ADDED)
+            file.create_tables(connection, file.ADDED, file.IN_EPSILON)
             return
         if marks[0] == file.APPLICATION_ID:
             raise InputError(f"ledger {self.path} was written by another version of pdips; use that one")
@@ -415,13 +456,25 @@ class Ledger:
     def _refuse_overspending(self, account: Account, charged: PrivacyLoss) -> None:
         """Raise RefusedError unless the charge fits into what remains."""
         epsilon, delta = account.remaining_epsilon, account.remaining_delta
-        if epsilon is None or delta is None or (charged.epsilon <= epsilon and charged.delta <= delta):
+        if epsilon is None or delta is None:
+            return
+        fits, room = charged.epsilon <= epsilon and charged.delta <= delta, account.remaining_rho
+        rho = rho_of(charged.kind, charged.epsilon, charged.rho)
+        if room is not None:
+            if rho is None:
+                raise InputError(f"ledger {self.path} is kept in rho, and this is {_NO_RHO}; name another ledger")
+            if charged.tau > MOST_TAU * (account.total_delta or 0):
+                raise InputError(f"ledger {self.path} is kept in rho at a delta too small for this loss")
+            fits = rho <= room
+        if fits:
             return
         total = _pair(account.total_epsilon or Fraction(0), account.total_delta or Fraction(0))
+        words = (_pair(charged.epsilon, charged.delta), _pair(epsilon, delta), total)
+        asked, left, total = words if room is None else (f"rho {each:.12g}" for each in (rho, room, account.total_rho))
         raise RefusedError(
-            f"ledger {self.path} would be overspent: asked {_pair(charged.epsilon, charged.delta)}, remaining "
-            f"{_pair(epsilon, delta)}, total {total} ({account.neighbours} neighbours){_reserved(account)}; ask for "
-            "less, or raise the total (pdips ledger set-total)"
+            f"ledger {self.path} would be overspent: asked {asked}, remaining {left}, total {total} "
+            f"({account.neighbours} neighbours){_reserved(account)}; ask for less, or raise the total "
+            "(pdips ledger set-total)"
         )
 
 
@@ -446,4 +499,6 @@ def _reserved(account: Account) -> str:
     if not account.reserved_epsilon:
         return ""
     amount = _pair(account.reserved_epsilon, account.reserved_delta)
+    if account.total_rho is not None:
+        amount = f"rho {account.reserved_rho:.12g}"
     return f", {amount} of it reserved by runs that aren't finished (pdips ledger show)"

@@ -10,14 +10,14 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from pdips.errors import InputError
-from pdips.privacy.account import Account, Attempt, Entry, Unit
-from pdips.privacy.loss import Neighbours, Spend
+from pdips.privacy.account import Account, Attempt, Entry, Unit, reading
+from pdips.privacy.loss import Neighbours, Spend, rho_of
 
 if TYPE_CHECKING:
     from pdips.data.schema import Schema
 
 APPLICATION_ID = 0x70646970  # "pdip" in SQLite's file header
-FORMAT = 2
+IN_EPSILON, FORMAT = 2, 3
 
 TABLES = {
     "account": "time TEXT NOT NULL, neighbours TEXT NOT NULL, salt BLOB NOT NULL",
@@ -28,6 +28,7 @@ TABLES = {
     "charged_epsilon TEXT NOT NULL, charged_delta TEXT NOT NULL",
     "items": "entry INTEGER NOT NULL, step TEXT NOT NULL, epsilon TEXT NOT NULL, composition TEXT NOT NULL",
 }
+_UNITS = ("epsilon", "delta", "rho")
 _UNIT = "person TEXT, cap INTEGER NOT NULL, public TEXT NOT NULL"
 # Format 2 added these. An attempt without an outcome is an open reservation; an entry without a receipt is of format 1.
 ADDED = {
@@ -40,6 +41,9 @@ ADDED = {
     "receipts": "entry INTEGER NOT NULL, token TEXT NOT NULL",
     "roles": "fingerprint INTEGER NOT NULL, role TEXT NOT NULL",
 }
+# A first total in rho makes a file one of format 3, by adding this; the row of ``totals`` has its reading. What each
+# loss adds in rho follows from its row, in every format. Older versions refuse format 3.
+RHO_TOTALS = {"rho_totals": "total INTEGER NOT NULL, rho TEXT NOT NULL"}
 # The rule on inserts is there because INSERT OR REPLACE deletes a row without waking the trigger on DELETE.
 _NEXT = "(SELECT 1 + coalesce(max(number), 0) FROM {0})"
 _TRIGGERS = ("UPDATE ON {0}", "DELETE ON {0}", "INSERT ON {0} WHEN NEW.number IS NOT " + _NEXT)
@@ -50,20 +54,20 @@ COPIED = ("mechanism", "kind", "neighbours", "epsilon", "delta", "rho", "charged
 
 def create(connection: sqlite3.Connection, neighbours: Neighbours) -> None:
     """Make an empty file a ledger."""
-    create_tables(connection, TABLES | ADDED)
+    create_tables(connection, TABLES | ADDED, IN_EPSILON)
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     append(connection, "account", now(), neighbours, secrets.token_bytes(16))
 
 
-def create_tables(connection: sqlite3.Connection, tables: Mapping[str, str]) -> None:
-    """Create tables whose rows are only appended, and mark the file as one of this format."""
+def create_tables(connection: sqlite3.Connection, tables: Mapping[str, str], version: int) -> None:
+    """Create tables whose rows are only appended, and mark the file as one of a format."""
     for table, columns in tables.items():
         connection.execute(f"CREATE TABLE {table} (number INTEGER PRIMARY KEY, {columns})")
         for when in _TRIGGERS:
             name = f"{table}_{when.split()[0].lower()}"
             refusal = f"BEGIN SELECT RAISE(ABORT, '{table}: rows are only appended'); END"
             connection.execute(f"CREATE TRIGGER {name} BEFORE {when.format(table)} {refusal}")
-    connection.execute(f"PRAGMA user_version = {FORMAT}")
+    connection.execute(f"PRAGMA user_version = {version}")
 
 
 def append(connection: sqlite3.Connection, table: str, *values: object) -> int:
@@ -72,6 +76,13 @@ def append(connection: sqlite3.Connection, table: str, *values: object) -> int:
     marks = ", ".join("?" * (1 + len(values)))
     connection.execute(f"INSERT INTO {table} VALUES ({marks})", (number, *values))
     return number
+
+
+def append_rho(connection: sqlite3.Connection, total: int, rho: Fraction) -> None:
+    """Append what a total is in rho, which makes the file one of format 3."""
+    if one_value(connection, "PRAGMA user_version") != FORMAT:
+        create_tables(connection, RHO_TOTALS, FORMAT)
+    append(connection, "rho_totals", total, text(rho))
 
 
 def one_value(connection: sqlite3.Connection, query: str) -> Any:
@@ -87,24 +98,44 @@ def open_attempts(connection: sqlite3.Connection) -> list[sqlite3.Row]:
 
 def read_account(connection: sqlite3.Connection) -> Account:
     """Return where the account stands."""
-    spent = connection.execute("SELECT charged_epsilon, charged_delta FROM entries").fetchall()
-    total = connection.execute("SELECT epsilon, delta FROM totals ORDER BY number DESC LIMIT 1").fetchall()
-    units, reserved = connection.execute("SELECT * FROM units").fetchall(), open_attempts(connection)
+    spent, reserved = connection.execute("SELECT * FROM entries").fetchall(), open_attempts(connection)
+    total = connection.execute("SELECT * FROM totals ORDER BY number DESC LIMIT 1").fetchall()
+    units = connection.execute("SELECT * FROM units").fetchall()
+    neighbours: Neighbours = one_value(connection, "SELECT neighbours FROM account")
+    sums = {"spent": _sums(spent, neighbours), "reserved": _sums(reserved, neighbours)}
+    delta, rho = Fraction(total[0]["delta"]) if total else None, None
+    if total and one_value(connection, "PRAGMA user_version") == FORMAT:
+        last = connection.execute("SELECT rho FROM rho_totals WHERE total = ?", (total[0]["number"],)).fetchall()
+        rho = Fraction(last[0]["rho"])
+        sums = {name: (reading(each or Fraction(0), delta), Fraction(0), each) for name, (*_, each) in sums.items()}
+    amounts: dict[str, Any] = {
+        f"{name}_{unit}": amount for name, each in sums.items() for unit, amount in zip(_UNITS, each, strict=True)
+    }
     return Account(
-        neighbours=one_value(connection, "SELECT neighbours FROM account"),
+        neighbours=neighbours,
         total_epsilon=Fraction(total[0]["epsilon"]) if total else None,
-        total_delta=Fraction(total[0]["delta"]) if total else None,
-        spent_epsilon=_sum(spent, "charged_epsilon"),
-        spent_delta=_sum(spent, "charged_delta"),
-        reserved_epsilon=_sum(reserved, "charged_epsilon"),
-        reserved_delta=_sum(reserved, "charged_delta"),
+        total_delta=delta,
+        total_rho=rho,
         unit=unit_of(units[0]) if units else None,
         unit_declared=bool(units and units[0]["declared"]),
+        **amounts,
     )
 
 
-def _sum(rows: Sequence[sqlite3.Row], column: str) -> Fraction:
-    return sum((Fraction(row[column]) for row in rows), Fraction(0))
+def _sums(rows: Sequence[sqlite3.Row], neighbours: Neighbours) -> tuple[Fraction, Fraction, Fraction | None]:
+    """Return what charges or reservations come to in epsilon, delta and rho; None in rho if one has none."""
+    epsilon = sum((Fraction(row["charged_epsilon"]) for row in rows), Fraction(0))
+    delta = sum((Fraction(row["charged_delta"]) for row in rows), Fraction(0))
+    rhos = [charged_rho(row, neighbours) for row in rows]
+    return epsilon, delta, None if None in rhos else sum((rho for rho in rhos if rho), Fraction(0))
+
+
+def charged_rho(row: sqlite3.Row, neighbours: Neighbours) -> Fraction | None:
+    """Return what a charge or reservation adds in rho, four times as much where it was converted to replace-one."""
+    if row["kind"] == "none":  # a table read to be adopted
+        return Fraction(0)
+    rho = rho_of(row["kind"], Fraction(row["epsilon"]), Fraction(row["rho"]))
+    return None if rho is None else rho * (1 if row["neighbours"] == neighbours else 4)
 
 
 def read_unit(connection: sqlite3.Connection) -> Unit | None:
@@ -145,12 +176,12 @@ def attempt_of(row: sqlite3.Row) -> Attempt:
     )
 
 
-def entry_of(row: sqlite3.Row, spends: Sequence[Spend], **told: Any) -> Entry:
+def entry_of(row: sqlite3.Row, spends: Sequence[Spend], neighbours: Neighbours, told: Mapping[str, Any]) -> Entry:
     """Return the charge in a row, with its items and what its attempt says of it."""
     fields: dict[str, Any] = {name: row[name] for name in row.keys()}  # noqa: SIM118 (a Row iterates over its values)
     for name in ("epsilon", "delta", "rho", "charged_epsilon", "charged_delta"):
         fields[name] = Fraction(fields[name])
-    return Entry(**fields, spends=tuple(spends), **told)
+    return Entry(**fields, charged_rho=charged_rho(row, neighbours), spends=tuple(spends), **told)
 
 
 def now() -> str:

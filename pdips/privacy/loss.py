@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from decimal import Context, Decimal, InvalidOperation
 from fractions import Fraction
+from functools import lru_cache
 from typing import Literal, get_args
 
 from pdips.errors import InputError
@@ -19,6 +20,9 @@ Number = int | float | str | Fraction
 
 LARGEST_EXPONENT = 300
 """Of ten, in a number that somebody writes down."""
+
+TINY = Fraction(1, 10**60)
+"""What doubles stop at in the choice of an order of divergence; any order gives a valid epsilon."""
 
 FINITE_KINDS: tuple[Kind, ...] = ("pure", "approximate", "zcdp")
 
@@ -87,6 +91,8 @@ class PrivacyLoss:
         Probability of exceeding ``epsilon``; 0 for ``kind="pure"``.
     rho : Fraction
         Zero-concentrated loss; 0 unless ``kind="zcdp"``.
+    tau : Fraction
+        Probability with which the law that ``rho`` is about doesn't hold; part of ``delta``.
     neighbours : {"replace-one", "add-remove"}
         Which tables are to look alike: one person's records replaced (number of records public), or added or removed.
     kind : {"pure", "approximate", "zcdp", "asymptotic", "none"}
@@ -109,6 +115,7 @@ class PrivacyLoss:
     statement: str
     delta: Fraction = Fraction(0)
     rho: Fraction = Fraction(0)
+    tau: Fraction = Fraction(0)
     sampling: Sampling = "exact"
 
     def __post_init__(self) -> None:
@@ -148,27 +155,95 @@ class Spend:
         object.__setattr__(self, "epsilon", positive(self.epsilon, "epsilon"))
 
 
-def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str) -> PrivacyLoss:
-    """Return a zero-concentrated loss with its (epsilon, delta) reading, rounded up at the twelfth decimal.
+def epsilon_of(rho: Fraction, delta: Fraction) -> Fraction:
+    """Return the epsilon that a zero-concentrated loss has at delta, rounded up at the twelfth decimal.
 
-    Bun and Steinke (2016), Proposition 1.3: rho-zCDP implies (rho + 2 sqrt(rho log(1/delta)), delta)-DP.
+    Canonne, Kamath and Steinke (2020), section 2.3: for every x > 0, with delta, rho-zCDP implies epsilon =
+    rho (1 + x) + (log(1 / delta) - log(1 + x)) / x + log(x) - log(1 + x). Floats choose x where it is least, so that
+    their rounding weakens nothing (``docs/proofs/ledger.md``, theorem 3).
+
+    Examples
+    --------
+    >>> round(float(epsilon_of(Fraction("0.024356"), Fraction(1, 10**6))), 4)
+    1.0
+    """
+    size, reach = float(min(max(rho, TINY), 1 / TINY)), math.log(delta.denominator) - math.log(delta.numerator)
+    reach = -math.log1p(float(delta - 1)) if 2 * delta > 1 else reach
+    low, high = 0.0, math.sqrt(max(reach, float(TINY)) / size)
+    for _ in range(100):  # the derivative in x is 0 where rho x^2 + log(1 + x) = log(1 / delta), which grows in x
+        middle = (low + high) / 2
+        low, high = (middle, high) if size * middle**2 + math.log1p(middle) < reach else (low, middle)
+    x = Decimal(repr(high))
+    context = Context(prec=60 + 2 * abs(x.adjusted()))  # 1 + x is exact, and logarithms are right far beyond 1 / x
+    log_delta = context.subtract(context.ln(Decimal(delta.denominator)), context.ln(Decimal(delta.numerator)))
+    log_x, wider = context.ln(x), context.ln(context.add(1, x))
+    order = Fraction(x)
+    epsilon = rho * (1 + order) + (Fraction(log_delta) - Fraction(wider)) / order + Fraction(log_x) - Fraction(wider)
+    return max(Fraction(math.ceil((epsilon + Fraction(1, 10**20)) * 10**12), 10**12), Fraction(1, 10**12))
+
+
+@lru_cache(maxsize=256)
+def largest_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
+    """Return the largest rho of ten digits whose reading at delta isn't above epsilon.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+
+    Examples
+    --------
+    >>> float(largest_rho(Fraction(1), Fraction(1, 10**6)))
+    0.02435597035
+    """
+    digit = Fraction(10 ** len(str(math.ceil(epsilon))))
+    while epsilon_of(digit, delta) > epsilon:
+        digit /= 10
+        if digit < Fraction(1, 10**40):
+            raise InputError("epsilon is too small for kind 'zcdp' at this delta; take a larger one, or kind 'pure'")
+    rho = digit
+    for _ in range(10):
+        while epsilon_of(rho + digit, delta) <= epsilon:
+            rho += digit
+        digit /= 10
+    return rho
+
+
+def zcdp(rho: Number, delta: Number, neighbours: Neighbours, statement: str, tau: Number = 0) -> PrivacyLoss:
+    """Return a zero-concentrated loss with its (epsilon, delta) reading, as :func:`epsilon_of` has it.
+
+    With ``tau`` it is tau-approximate (Bun and Steinke, 2016, definition 8.1), and read at delta - tau
+    (``docs/proofs/pairs.md``, theorem 3).
 
     Examples
     --------
     >>> round(float(zcdp("0.5", "1e-6", "replace-one", "A Gaussian count.").epsilon), 3)
-    5.757
+    5.222
     """
     exact_rho, exact_delta = positive(rho, "rho"), positive(delta, "delta")
     if exact_delta >= 1:
         raise InputError(f"delta must be below 1, got {delta}")
-    parts = {"rho": exact_rho, "delta": exact_delta}
-    context = Context(prec=60)
-    number = {name: context.divide(Decimal(q.numerator), Decimal(q.denominator)) for name, q in parts.items()}
-    root = context.sqrt(context.multiply(number["rho"], -context.ln(number["delta"])))
-    epsilon = exact_rho + Fraction(math.floor(Fraction(2 * root) * 10**12) + 1, 10**12)
+    beyond = exact(tau, "tau")
+    if not 0 <= beyond < exact_delta:
+        raise InputError("delta is too small: noise of this law can't be drawn as exactly")
+    epsilon = epsilon_of(exact_rho, exact_delta - beyond)
     return PrivacyLoss(
-        epsilon=epsilon, delta=exact_delta, rho=exact_rho, neighbours=neighbours, kind="zcdp", statement=statement
+        epsilon=epsilon,
+        delta=exact_delta,
+        rho=exact_rho,
+        tau=beyond,
+        neighbours=neighbours,
+        kind="zcdp",
+        statement=statement,
     )
+
+
+def rho_of(kind: Kind, epsilon: Fraction, rho: Fraction) -> Fraction | None:
+    """Return what a loss adds to a sum of zero-concentrated ones, or None where it doesn't add to them.
+
+    A pure loss adds epsilon^2 / 2: Bun and Steinke (2016), proposition 1.4.
+    """
+    return rho if kind == "zcdp" else epsilon**2 / 2 if kind == "pure" else None
 
 
 def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
@@ -200,7 +275,8 @@ def compose(losses: Sequence[PrivacyLoss]) -> PrivacyLoss:
     if first.kind == "zcdp":
         if len({loss.delta for loss in losses}) > 1:
             raise InputError("zero-concentrated losses are read at one delta; convert them first")
-        total = zcdp(sum((loss.rho for loss in losses), Fraction(0)), first.delta, first.neighbours, statement)
+        rho, tau = (sum((getattr(loss, part) for loss in losses), Fraction(0)) for part in ("rho", "tau"))
+        total = zcdp(rho, first.delta, first.neighbours, statement, tau)
         return replace(total, sampling=sampling)
     return PrivacyLoss(
         epsilon=sum((loss.epsilon for loss in losses), Fraction(0)),
@@ -227,7 +303,7 @@ def to_replace_one(loss: PrivacyLoss) -> PrivacyLoss:
     if loss.neighbours == "replace-one":
         return loss
     if loss.kind == "zcdp":
-        return zcdp(4 * loss.rho, loss.delta, "replace-one", loss.statement)
+        return zcdp(4 * loss.rho, loss.delta, "replace-one", loss.statement, loss.tau)
     if not loss.is_finite:
         return replace(loss, neighbours="replace-one")
     if loss.delta and loss.epsilon > 500:

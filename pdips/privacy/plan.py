@@ -1,10 +1,12 @@
 """What will be asked of a table, priced before it is read: steps, and the plan that they make up."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+from pdips.arrays import IntArray
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, Spend, positive, spell, zcdp
@@ -29,6 +31,34 @@ class Noise:
     statistics: str
     scale: float
     standard_deviation: float
+
+
+@dataclass(frozen=True, eq=False)
+class LinearImage:
+    """What is shown of noisy numbers: whole-number sums of them, and nothing else.
+
+    Parameters
+    ----------
+    weights : ndarray of int64, shape (numbers,)
+        The noise of each number has the step's variance or scale times ``whole`` over its weight.
+    whole : int
+        The weight of a number whose noise is that of the step.
+    show : callable
+        Takes noisy numbers, shape (runs, numbers); returns what is shown, shape (runs, sums). Linear.
+    """
+
+    weights: IntArray
+    whole: int
+    show: Callable[[IntArray], IntArray]
+
+    def scale(self, step: "Step", weight: int) -> Fraction:
+        """Return the scale, or for Gaussian noise the variance, of the noise on a number of a weight."""
+        return (step.variance if step.law == "gaussian" else step.scale) * self.whole / weight
+
+    def variance(self, step: "Step", weight: int) -> float:
+        """Return the variance of the noise on a number of a weight."""
+        scale = self.scale(step, weight)
+        return float(scale) if step.law == "gaussian" else discrete_laplace_variance(scale)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,6 +94,8 @@ class Step:
     strata : int
         It is asked once for each of so many disjoint strata, together with the steps of its item and branch, and the
         sensitivity is that of all strata together: one person pays once.
+    image : LinearImage, optional
+        What is shown of the noisy numbers, where that isn't all of them; their noise may differ by weights.
     unit : float
         What a whole step of the answer is worth in the unit in which noise is shown.
 
@@ -89,6 +121,7 @@ class Step:
     branch: str = ""
     strata: int = 1
     unit: float = 1.0
+    image: LinearImage | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "price", positive(self.price, f"the price of {self.name}"))
@@ -200,8 +233,9 @@ class Plan:
     def loss(self) -> PrivacyLoss:
         """The steps composed, with the paragraph for the disclosure board."""
         if self.kind == "zcdp":
-            total = zcdp(self._sum(), self.delta, self.neighbours, "")
-            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho}
+            tau = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
+            total = zcdp(self._sum(), self.delta, self.neighbours, "", tau)
+            parts: dict[str, Any] = {"epsilon": total.epsilon, "delta": total.delta, "rho": total.rho, "tau": tau}
         else:
             delta = self.repeats * sum((step.delta for step in self.steps), Fraction(0))
             claimed = self.claim if self.kind in ("none", "asymptotic") else None

@@ -189,7 +189,11 @@ class Enumerating(_Following):
             known = np.where(True if possible is None else possible, statistic(self._table), 0)
             self.path.statistics += known.tolist()
             noised = [True] * len(known) if possible is None else possible
-            self.path.scales += [step.scale if each else Fraction(0) for each in noised]
+            image = step.image
+            weights = [1] * len(known) if image is None else image.weights.tolist()
+            scales = [step.scale if image is None else image.scale(step, weight) for weight in weights]
+            self.path.scales += [s if each else Fraction(0) for s, each in zip(scales, noised, strict=True)]
+            known = known if image is None else image.show(known[None])[0]
             self.path.answers.append(known)
         return np.asarray(self._at_end(known))
 

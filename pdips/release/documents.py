@@ -20,7 +20,7 @@ from pdips.convergence import ESS, RHAT, Convergence
 from pdips.data.schema import Schema
 from pdips.errors import InputError
 from pdips.privacy.account import Receipt
-from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, to_replace_one
+from pdips.privacy.loss import Kind, Neighbours, PrivacyLoss, Sampling, as_float, rho_of, to_replace_one
 from pdips.privacy.plan import Noise
 
 if TYPE_CHECKING:
@@ -184,10 +184,11 @@ class Charge(BaseModel):
     mechanism: str
     epsilon: Finite
     delta: Finite = 0.0
+    rho: FiniteOrNone = None
 
 
 class AccountState(BaseModel):
-    """What the ledger said after the release: its total, what was spent, by this release and before."""
+    """What the ledger said after the release; with ``total_rho``, each epsilon is a reading of the rho beside it."""
 
     neighbours: str
     total_epsilon: FiniteOrNone
@@ -197,6 +198,10 @@ class AccountState(BaseModel):
     spent_delta: Finite = 0.0
     charged_epsilon: FiniteOrNone = None
     charged_delta: FiniteOrNone = None
+    total_rho: FiniteOrNone = None
+    spent_rho: FiniteOrNone = None
+    remaining_rho: FiniteOrNone = None
+    charged_rho: FiniteOrNone = None
     entries: list[Charge] = []
 
     @classmethod
@@ -204,20 +209,15 @@ class AccountState(BaseModel):
         """Return where the account of a ledger stands after a release of this price."""
         account = ledger.summary()
         charged = to_replace_one(loss) if account.neighbours == "replace-one" else loss
-        names = ("total_epsilon", "spent_epsilon", "remaining_epsilon", "total_delta", "spent_delta")
-        amounts = {name: getattr(account, name) for name in names}
-        amounts |= {"charged_epsilon": charged.epsilon, "charged_delta": charged.delta}
+        rho = rho_of(charged.kind, charged.epsilon, charged.rho)
+        sums = [f"{when}_{unit}" for when in ("total", "spent", "remaining") for unit in ("epsilon", "delta", "rho")]
+        known = {name: getattr(account, name) for name in sums if name in cls.model_fields}
+        known |= {"charged_epsilon": charged.epsilon, "charged_delta": charged.delta, "charged_rho": rho}
         entries = [
-            Charge(
-                number=entry.number,
-                time=entry.time,
-                mechanism=entry.mechanism,
-                epsilon=float(entry.charged_epsilon),
-                delta=float(entry.charged_delta),
-            )
+            {name: getattr(entry, name) for name in ("number", "time", "mechanism")}
+            | {name: getattr(entry, f"charged_{name}") for name in ("epsilon", "delta", "rho")}
             for entry in ledger.entries()
         ]
-        known = {name: None if amount is None else float(amount) for name, amount in amounts.items()}
         return cls.model_validate({"neighbours": account.neighbours, **known, "entries": entries})
 
 
@@ -448,6 +448,7 @@ class Diagnostics(Findings):
 
     convergence: Annotated[list[Convergence], BeforeValidator(_each_convergence)] = []
     posterior: PosteriorSummary | None = None
+    solver_arrived: bool | None = None
 
 
 class RunDocument(Document):

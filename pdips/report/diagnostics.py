@@ -81,6 +81,10 @@ def judge(
         found += _grid(posterior) + _statistics(posterior.predictive) + _records(posterior.records)
         found += _noisy_sums(posterior.noisy_sums)
         found += _terms(posterior.bounds)
+    arrived = run.diagnostics.solver_arrived
+    if arrived is not None:
+        said = "reached" if arrived else "the solver stopped short of it"
+        found.append(Check("table of maximum entropy", said, "reached", graded(arrived)))
     if noise is not None:
         found += _margins(noise)
     found += [check for check in compared_at_release(release, run.comparison) if check.name != "pairs of columns"]

@@ -81,26 +81,33 @@ def verdict(release: PrivacyDocument, run: RunDocument, paid: PaidDocument | Non
 
 def account(release: PrivacyDocument, ledger: AccountState, paid: PaidDocument | None) -> dict[str, Any]:
     """Return where the account stood: earlier spends, this release, an evaluation, what is left, and for how many."""
-    this, privacy = ledger.charged_epsilon, release.privacy
-    if this is None and privacy.kind not in ("none", "asymptotic"):  # a run that doesn't say what was charged
+    privacy, in_rho = release.privacy, ledger.total_rho is not None
+    spent, this, remaining = ledger.spent_epsilon, ledger.charged_epsilon, ledger.remaining_epsilon
+    if in_rho:
+        spent, this, remaining = ledger.spent_rho or 0.0, ledger.charged_rho, ledger.remaining_rho
+    elif this is None and privacy.kind not in ("none", "asymptotic"):  # a run that doesn't say what was charged
         twice = 2 * privacy.epsilon if privacy.kind != "zcdp" else None
         this = privacy.epsilon if privacy.neighbours == ledger.neighbours else twice
     later = paid.privacy.epsilon if paid else 0.0
-    left = None if ledger.remaining_epsilon is None else max(0.0, ledger.remaining_epsilon - later)
-    earlier = None if this is None else max(0.0, ledger.spent_epsilon - this)
+    later = later**2 / 2 if in_rho else later
+    left = None if remaining is None else max(0.0, remaining - later)
+    earlier = None if this is None else max(0.0, spent - this)
     more = None
     if left is not None and this:
         more = math.floor(left / this * (1 + 1e-9))
-        if ledger.charged_delta and ledger.total_delta is not None:
+        if not in_rho and ledger.charged_delta and ledger.total_delta is not None:
             room = max(0.0, ledger.total_delta - ledger.spent_delta)
             more = min(more, math.floor(room / ledger.charged_delta * (1 + 1e-9)))
     return {
         "ledger": ledger,
+        "in_rho": in_rho,
+        "spent": spent,
+        "total": ledger.total_rho if in_rho else ledger.total_epsilon,
         "this": this,
         "earlier": earlier,
         "later": later,
         "left": left,
         "more": more,
-        "converted": this is not None and not math.isclose(this, release.privacy.epsilon, rel_tol=1e-9),
+        "converted": not in_rho and this is not None and not math.isclose(this, release.privacy.epsilon, rel_tol=1e-9),
         "folded": len(ledger.entries) > MOST_ITEMS,
     }

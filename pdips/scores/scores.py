@@ -20,14 +20,13 @@ from pdips.errors import InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism
 from pdips.posterior import nuts as sampling
-from pdips.posterior.censored_posterior import largest_rho
 from pdips.posterior.columns import Values, public_columns, public_stand_ins, record_values, to_frame
 from pdips.posterior.inspection import Draws, published_draws, tree_of
 from pdips.posterior.model import ONE_AT_A_TIME, PRIOR_DRAWS, UNRECORDED, Blueprint, blueprint_of, initial
 from pdips.posterior.model_checks import on_stand_ins
 from pdips.posterior.model_file import BuildModel, Source, as_source
 from pdips.privacy.curator import Clock, Curator, Progress, Statistic
-from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
+from pdips.privacy.loss import Kind, Number, PrivacyLoss, as_float, choice, exact, largest_rho, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan, Step
 from pdips.privacy.sensitivity import Sensitivity

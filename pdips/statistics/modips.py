@@ -20,13 +20,12 @@ from pdips.errors import DataError, InputError
 from pdips.histogram.urns import check_n_records
 from pdips.mechanism import Drawn, Mechanism, Split
 from pdips.posterior import nuts as sampling
-from pdips.posterior.censored_posterior import largest_rho
 from pdips.posterior.columns import public_columns
 from pdips.posterior.columns import to_frame as to_records
 from pdips.posterior.inspection import Posterior, inspect_statistics, published_draws
 from pdips.posterior.model_checks import Tried, on_stand_ins
 from pdips.privacy.curator import Clock, Curator, Progress
-from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, positive, zcdp
+from pdips.privacy.loss import Number, PrivacyLoss, as_float, choice, exact, largest_rho, positive, zcdp
 from pdips.privacy.noise import RandomBits
 from pdips.privacy.plan import Plan
 from pdips.release.release import Release, RunRecord

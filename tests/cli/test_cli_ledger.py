@@ -212,6 +212,20 @@ def test_an_old_ledger_on_the_command_line(pdips, here):
     assert "all records with the same 'id'; no public columns (the charges of version 0.1 by declaration)" in out
 
 
+def test_an_account_in_rho_on_the_command_line(pdips, here):
+    code, out, _ = pdips("ledger", "set-total", here / "l.sqlite", "--rho", "0.1")
+    assert (code, out.strip()[:40]) == (0, "rho 0 of 0.1 spent, 0.1 left; read at de")
+    assert pdips(*words(here, epsilon="0.4"))[0] == 0
+    shown = pdips("ledger", "show", here / "l.sqlite")[1]
+    assert "charged as rho 0.08\n" in shown
+    assert "rho 0.08 of 0.1 spent, 0.02 left; read at delta 0.000001: epsilon 1.8973" in shown
+    state = json.loads((here / "out/confidential/run.json").read_text())["ledger"]
+    assert (state["charged_rho"], state["spent_rho"], state["total_rho"]) == (0.08, 0.08, 0.1)
+    assert state["entries"][0]["rho"] == 0.08
+    code, _, err = pdips("ledger", "set-total", here / "l.sqlite", "3", "--rho", "1")
+    assert (code, "give one of them" in err) == (2, True)
+
+
 def test_a_paid_evaluation_reads_nothing_without_budget(pdips, here):
     Ledger(here / "l.sqlite").set_total(2)
     assert pdips(*words(here))[0] == 0

@@ -26,7 +26,7 @@ from pdips.bayes_net.privbayes import PrivBayes
 from pdips.margins import elections
 from pdips.margins.elections import STEPS_PER_UNIT, group_width, node_width
 from pdips.posterior import censored_posterior as prices
-from pdips.privacy.loss import zcdp
+from pdips.privacy.loss import largest_rho, zcdp
 from pdips.registry import AUDITS, MECHANISMS
 from pdips.statistics.model import StatisticModel
 from pdips.statistics.statistic import Counts
@@ -65,6 +65,7 @@ LAWS = {
     "mcclure-reiter": [({}, FOUR, 0.9)],
     "modips": [({}, TINY, 1), ({"n_sets": 2, "split": "per-set"}, TINY, 1)],
     "multinomial-dirichlet": [({"n_records": 2}, FOUR, 0.7)],
+    "pairs": [({}, TINY, 1)],
     "perturbed-histogram": [({}, TINY, 1)],
     "privbayes": [
         ({}, TINY, 1),
@@ -329,7 +330,7 @@ def test_items_add_up_to_the_price_whatever_the_split():
 @pytest.mark.parametrize("n_draws", [1, 3, 7])
 def test_a_concentrated_price_never_exceeds_what_was_asked_for(epsilon, share, n_draws):
     asked, delta = Fraction(epsilon), Fraction(1, 10**6)
-    price, most = prices.concentrated(asked, delta, Fraction(share), n_draws), prices.largest_rho(asked, delta)
+    price, most = prices.concentrated(asked, delta, Fraction(share), n_draws), largest_rho(asked, delta)
     assert price.rho == price.stage**2 / 2 + n_draws * price.draw**2 / 8 <= most
     assert zcdp(price.rho, delta, "replace-one", "").epsilon <= asked
     assert price.rho > most * (1 - Fraction(1, 10**6))

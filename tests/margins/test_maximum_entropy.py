@@ -1,5 +1,7 @@
 """The table of maximum entropy against brute force, and what it must keep exactly."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import LinearConstraint, minimize
@@ -8,7 +10,9 @@ from tables import schema_of
 from pdips import Schema
 from pdips.margins import maximum_entropy
 from pdips.margins.domain import domain_of
-from pdips.margins.maximum_entropy import RIDGE, CellGrid, Observation, _Dual, fit, log_independent
+from pdips.margins.maximum_entropy import RIDGE, CellGrid, Observation, _Dual, curvature, fit, log_independent
+
+DOMAIN = domain_of(schema_of(4, 3, 5, 4, 3))
 
 
 def random_views(domain, groups, rng, n=100.0, variance=9.0):
@@ -39,7 +43,7 @@ def test_the_fit_is_that_of_brute_force():
     domain = domain_of(schema_of(2, 3, 2))
     views = random_views(domain, [(0, 1), (1, 2), (2,)], rng)
     base = np.log(rng.dirichlet(np.ones(12))).reshape(len(CellGrid(domain).side(0, ())), -1)
-    found = fit(CellGrid(domain), views, [], totals=np.array([100.0]), base=base, ridge=0.5)
+    found, _ = fit(CellGrid(domain), views, [], totals=np.array([100.0]), base=base, ridge=0.5)
     adds, counts = design(domain, views), np.concatenate([view.counts for view in views])
 
     def loss(x):
@@ -97,7 +101,7 @@ def test_structural_zeros_and_public_totals_are_kept():
     grid = CellGrid(domain)
     margins = [np.ones(2), np.array([30.0, -5.0, 75.0]), np.array([50.0, 50.0])]
     base = log_independent(grid, margins, [0.0, 2.0, 2.0])
-    found = fit(grid, views, [], totals=np.array([25.0, 75.0]), base=base)
+    found, _ = fit(grid, views, [], totals=np.array([25.0, 75.0]), base=base)
     every = np.arange(domain.n_cells)
     a, b = grid.levels(every, 0), grid.levels(every, 1)
     assert found[(a == 1) & (b == 2)].max() == 0
@@ -120,7 +124,7 @@ def test_counts_without_noise_are_matched_and_noise_alone_is_not():
             totals=np.array([1000.0]),
             base=base,
             ridge=RIDGE,
-        )
+        )[0]
         for variance in (1e-6, 1e9)
     )
     order = np.ravel_multi_index([grid.levels(np.arange(12), j) for j in (0, 1)], (3, 4))
@@ -133,7 +137,7 @@ def test_counts_that_were_not_taken_have_no_say():
     domain = domain_of(schema_of(2, 2))
     grid = CellGrid(domain)
     node = Observation(np.array([1e6, 0.0]), np.array([np.inf, np.inf]), group=np.array([0, 0, 1, 1], np.int32))
-    found = fit(grid, [], [node], totals=np.array([8.0]), base=np.zeros((2, 2)))
+    found, _ = fit(grid, [], [node], totals=np.array([8.0]), base=np.zeros((2, 2)))
     np.testing.assert_allclose(found, 2, rtol=1e-5)
 
 
@@ -143,11 +147,44 @@ def test_a_column_of_very_many_levels_takes_no_square_of_them(monkeypatch):
     views = random_views(domain, [(0, 1), (1, 2)], rng)
     grid, totals = CellGrid(domain), np.array([100.0])
     base = np.log(rng.dirichlet(np.ones(60))).reshape(len(grid.side(0, ())), -1)
-    dense = fit(grid, views, [], totals=totals, base=base)
+    dense, _ = fit(grid, views, [], totals=totals, base=base)
     monkeypatch.setattr(maximum_entropy, "MOST_SELECTED", 0)
-    assert np.allclose(fit(grid, views, [], totals=totals, base=base), dense, atol=1e-3)
+    assert np.allclose(fit(grid, views, [], totals=totals, base=base)[0], dense, atol=1e-3)
     monkeypatch.undo()
     domain = domain_of(schema_of(200_000, 2))
     grid, view = CellGrid(domain), Observation(np.ones(400_000), np.ones(400_000), (0, 1))
     base = np.zeros((len(grid.side(0, ())), 2))
-    assert fit(grid, [view], [], totals=np.array([400_000.0]), base=base).sum() == pytest.approx(400_000, rel=1e-4)
+    assert fit(grid, [view], [], totals=np.array([400_000.0]), base=base)[0].sum() == pytest.approx(400_000, rel=1e-4)
+
+
+def shared_columns():
+    """Noisy margins of three columns each, which share columns, of records that depend on one another."""
+    return random_views(DOMAIN, [(0, 1, 2), (0, 2, 3), (1, 2, 4), (0, 3, 4)], np.random.default_rng(6), n=50_000.0)
+
+
+@pytest.mark.parametrize("public", [[], [0], [0, 2]])
+def test_the_curvature_is_that_of_independent_columns(public):
+    domain, every = replace(DOMAIN, public=np.array(public, dtype=np.int64)), np.arange(DOMAIN.n_cells)
+    levels = [CellGrid(domain).levels(every, j) for j in range(5)]
+    shares = [np.random.default_rng(j).dirichlet(np.ones(int(size))) for j, size in enumerate(domain.sizes)]
+    cells = np.prod([share[level] for share, level in zip(shares, levels, strict=True)], axis=0)
+    adds_up = design(domain, shared_columns())
+    wanted = adds_up * cells @ adds_up.T
+    for group in {tuple(levels[j][cell] for j in public) for cell in every}:
+        held = np.all([levels[j] == level for j, level in zip(public, group, strict=True)], axis=0)
+        mean = adds_up @ (cells * held)
+        wanted -= np.outer(mean, mean) / (cells * held).sum()
+    found = curvature(domain, shared_columns(), adds_up @ cells * 100, np.array([100.0]))
+    np.testing.assert_allclose(found, 100 * wanted, atol=1e-4)
+
+
+def test_the_solver_arrives_and_says_if_it_does_not(monkeypatch):
+    views, grid = shared_columns(), CellGrid(DOMAIN)
+    ask = {"totals": np.array([50_000.0]), "base": np.zeros((len(grid.side(0, ())), len(grid.side(1, ()))))}
+    found, arrived = fit(grid, views, [], **ask)
+    monkeypatch.setattr(maximum_entropy, "MOST_COUNTS", 0)  # each count by its own size: many more steps
+    slow, _ = fit(grid, views, [], **ask)
+    assert arrived
+    np.testing.assert_allclose(found, slow, atol=2)
+    monkeypatch.setattr(maximum_entropy, "MOST_ITERATIONS", 3)
+    assert not fit(grid, views, [], **ask)[1]

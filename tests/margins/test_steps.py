@@ -30,7 +30,9 @@ from pdips.margins.elections import (
     node_width,
     together,
 )
+from pdips.margins.margin_error import view_error
 from pdips.margins.views import choose_views
+from pdips.privacy.loss import largest_rho
 from pdips.privacy.plan import Step
 from pdips.privacy.replay import exact_law
 from pdips.privacy.sensitivity import Sensitivity
@@ -120,8 +122,28 @@ def test_overlapping_margins_share_the_budget(relation, below, monkeypatch):
         assert found == pytest.approx(1, abs=ROUNDING)
         # the twin forgets one view when it divides the budget
         forgetful = list(choose_views(domain_of(WIDE)))
-        monkeypatch.setattr(tree, "choose_views", lambda domain: dict.fromkeys(forgetful, Fraction(1, 2)))
+        monkeypatch.setattr(tree, "choose_views", lambda *_: dict.fromkeys(forgetful, Fraction(1, 2)))
         assert worst_loss(mechanism, WIDE, pairs=pairs) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(("relation", "moved"), [("replace-one", 2), ("add-remove", 1)])
+def test_gaussian_margins_share_rho(relation, moved):
+    plan = Steps(epsilon=1, kind="zcdp", neighbours=relation).plan(WIDE)
+    views = plan.design.views
+    # a person moves so many counts of each view by one: that costs l2^2 / (2 sigma^2) in each
+    costs = [Fraction(moved) / (2 * view.step.variance) for view in views]
+    assert sum(costs) == plan.loss.rho == largest_rho(Fraction(1), Fraction(1, 10**6))
+    assert (plan.loss.epsilon <= 1, plan.loss.delta, plan.loss.kind) == (True, Fraction(1, 10**6), "zcdp")
+    assert sum(costs[1:]) < plan.loss.rho  # the twin forgets one view
+    assert view_error(views, (0, 1)).variance == pytest.approx(float(views[0].step.variance))
+
+
+@pytest.mark.parametrize("tree_of", [{"order": ("a",)}, {"layers": 1}, {"below": "cells"}, {"elect": "layer"}])
+def test_gaussian_noise_is_for_margins_alone(tree_of):
+    with pytest.raises(InputError, match="for margins alone"):
+        Steps(epsilon=1, kind="zcdp", **tree_of)
+    with pytest.raises(InputError, match="delta must be above 0"):
+        Steps(epsilon=1, kind="zcdp", delta=0)
 
 
 def moves(election, tables) -> np.ndarray:

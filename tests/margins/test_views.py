@@ -51,6 +51,26 @@ def test_more_budget_goes_to_views_with_more_cells():
     assert max(views, key=views.get) == max(sizes, key=sizes.get)
 
 
+def test_shares_are_best_for_the_law_of_the_noise():
+    domain = domain_of(schema_of(40, 30, 12))
+    for law, power in (("laplace", 1.0), ("gaussian", 0.5)):  # noise falls with a share like 1 / share^power
+        views, other = choose_views(domain, law), choose_views(domain, "laplace" if law == "gaussian" else "gaussian")
+
+        def noise(shares, power=power):
+            held, total = set(), 0.0
+            for columns, share in shares.items():
+                new = set(combinations(columns, 2)) - held
+                sizes = math.prod(int(domain.sizes[j]) for j in columns)
+                total += (
+                    sum(math.sqrt(sizes * domain.sizes[i] * domain.sizes[j]) for i, j in new) / float(share) ** power
+                )
+                held |= new
+            return total
+
+        assert set(views) == set(other)
+        assert noise(views) < noise(other)
+
+
 def test_a_view_knows_its_structural_zeros():
     schema = schema_of(2, 3, 2, impossible=[{"a": 1, "b": [0, 2]}])
     view, other = (View(domain_of(schema), columns, None) for columns in ((0, 1), (1, 2)))

@@ -125,6 +125,7 @@ def test_pure_and_approximate_add_up(ledger: Ledger) -> None:
         total_delta=Fraction("1e-6"),
         spent_epsilon=Fraction(1, 3) + Fraction(1, 7) + Fraction(1, 11),
         spent_delta=Fraction("3e-7"),
+        spent_rho=None,  # approximate losses have none
         unit=Unit(),
     )
     assert ledger.summary().remaining_epsilon == 2 - Fraction(1, 3) - Fraction(1, 7) - Fraction(1, 11)

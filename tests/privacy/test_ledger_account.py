@@ -16,8 +16,9 @@ from test_ledger import SCHEMA, Asked, approximate, charge, numbers, outcomes, p
 from pdips import LaplaceSanitizer, Table
 from pdips.data.schema import Schema
 from pdips.errors import DataError, InputError, RefusedError
-from pdips.privacy.account import Receipt
+from pdips.privacy.account import KEPT, MOST_TAU, Receipt
 from pdips.privacy.ledger import Ledger, Unit
+from pdips.privacy.loss import epsilon_of, largest_rho, zcdp
 from pdips.registry import published
 
 OLD = Path(__file__).parents[1].joinpath("ledger_format_1.sql")
@@ -345,3 +346,95 @@ def test_the_schema_is_recorded_by_its_digest(ledger: Ledger) -> None:
         charge(ledger, pure("1"), schema=schema)
     digests = [entry.schema for entry in ledger.entries()]
     assert digests[0] == digests[1] != digests[2]
+
+
+# Accounts in rho
+
+AT = Fraction(1, 10**6)
+READ = AT * (1 - KEPT)
+"""What is left of delta is for losses whose noise isn't quite of the law that rho is about."""
+
+
+def test_four_gaussian_releases_cost_less_than_four_readings(ledger: Ledger) -> None:
+    ledger.set_total(rho="0.1")
+    loss = zcdp(largest_rho(Fraction(1), AT), AT, "replace-one", "For a test.")
+    for _ in range(4):
+        charge(ledger, loss)
+    account = ledger.summary()
+    assert account.spent_rho == 4 * loss.rho
+    assert 2.11 < float(account.spent_epsilon) < 2.12  # in (epsilon, delta): 4 at 4 * 10^-6
+    assert account.remaining_rho == Fraction(1, 10) - 4 * loss.rho
+    assert (account.total_epsilon, account.total_delta) == (epsilon_of(Fraction(1, 10), READ), AT)
+    assert account.remaining_epsilon == epsilon_of(Fraction(1, 10) - 4 * loss.rho, READ)
+    with pytest.raises(RefusedError, match=r"asked rho 0\.024\d+, remaining rho 0\.0025\d+, total rho 0\.1 "):
+        charge(ledger, loss)
+    assert numbers(ledger) == [1, 2, 3, 4]
+
+
+def test_a_pure_loss_enters_as_half_its_square(ledger: Ledger) -> None:
+    ledger.set_total(rho="5/8")
+    with ledger.reserve(Asked(pure("1")), SCHEMA):
+        assert (ledger.summary().reserved_rho, ledger.summary().spent_rho) == (Fraction(1, 2), 0)
+        with pytest.raises(RefusedError, match=r"remaining rho 0\.125, .*rho 0\.5 of it reserved"):
+            charge(Ledger(ledger.path), pure("51/100"))
+        charge(Ledger(ledger.path), pure("1/2"))
+        charge(ledger, pure("1"))
+    assert (ledger.summary().remaining_rho, ledger.summary().remaining_epsilon) == (0, 0)
+    assert [entry.charged_rho for entry in ledger.entries()] == [Fraction(1, 8), Fraction(1, 2)]
+
+
+def test_add_remove_losses_count_four_times_in_rho(ledger: Ledger) -> None:
+    ledger.set_total(rho=1)
+    charge(ledger, zcdp("1/10", AT, "add-remove", "For a test."))
+    charge(ledger, pure("1/2", neighbours="add-remove"))
+    assert [entry.charged_rho for entry in ledger.entries()] == [Fraction(4, 10), Fraction(1, 2)]
+    assert ledger.summary().remaining_rho == Fraction(1, 10)
+
+
+def test_an_account_goes_over_to_rho_with_what_it_has_spent_and_never_back(old: Ledger) -> None:
+    before = old.path.read_bytes()
+    with pytest.raises(RefusedError, match=r"already spent rho 0\.347222222222; the total can't be rho 0\.3"):
+        old.set_total(rho="0.3")  # 1/2 and, for add-remove, 1/3: 1/8 + 4/18
+    assert old.path.read_bytes() == before
+    old.set_total(rho="1/2")
+    assert old.summary().remaining_rho == Fraction(1, 2) - Fraction(1, 8) - Fraction(2, 9)
+    old.set_total(rho=1, delta="1e-9")
+    assert (old.summary().total_rho, old.summary().total_delta) == (1, Fraction(1, 10**9))
+    with pytest.raises(InputError, match="kept in rho"):
+        old.set_total(9, delta="1e-6")
+
+
+def test_approximate_losses_and_rho_dont_mix(ledger: Ledger, tmp_path: Path) -> None:
+    charge(ledger, approximate("1/10", "1e-9"))
+    with pytest.raises(InputError, match="an approximate loss, which doesn't add up in rho"):
+        ledger.set_total(rho=1)
+    other = Ledger(tmp_path / "rho.sqlite")
+    other.set_total(rho=1)
+    with pytest.raises(InputError, match="is kept in rho, and this is an approximate loss"):
+        charge(other, approximate("1/10", "1e-9"))
+    assert (numbers(other), outcomes(other)) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("total", "said"),
+    [
+        ({}, "either in epsilon or in rho"),
+        ({"epsilon": 1, "rho": 1}, "either in epsilon or in rho"),
+        ({"rho": 1, "delta": 0}, "delta, at which a total in rho is read, must be above 0"),
+        ({"rho": 1, "delta": 1}, "delta must be at least 0 and below 1"),
+        ({"rho": 0}, "rho must be above 0"),
+        ({"rho": "much"}, "rho must be a finite number"),
+    ],
+)
+def test_a_total_that_makes_no_sense_is_refused(ledger: Ledger, total: dict[str, object], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        ledger.set_total(**total)  # type: ignore[arg-type]
+    assert not ledger.path.exists()
+
+
+def test_a_loss_that_is_only_nearly_zero_concentrated_needs_room_in_delta(ledger: Ledger) -> None:
+    ledger.set_total(rho="0.1")
+    charge(ledger, zcdp("0.01", AT, "replace-one", "For a test.", AT * MOST_TAU))
+    with pytest.raises(InputError, match="at a delta too small for this loss"):
+        charge(ledger, zcdp("0.01", AT, "replace-one", "For a test.", AT * MOST_TAU * 2))
+    assert numbers(ledger) == [1]

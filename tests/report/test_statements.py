@@ -52,7 +52,7 @@ def settings_of(mechanism: Any) -> list[dict[str, Any]]:
     if "add-remove" in mechanism.relations:
         found.append({"neighbours": "add-remove", **({"n_records": 30} if "n_records" in fields else {})})
     special: dict[str, list[dict[str, Any]]] = {
-        "steps": [{"layers": 1}, {"order": ("a",)}, {"elect": "layer"}],
+        "steps": [{"layers": 1}, {"order": ("a",)}, {"elect": "layer"}, {"kind": "zcdp"}],
         "kng": [{"scheme": scheme} for scheme in ("stepwise", "sandwich", "joint", "recursive")],
         "modips": [{"kind": "zcdp"}],
         "censored-posterior": [{"kind": "zcdp"}, {"centre": "zero"}, {"kind": "zcdp", "centre": "zero"}],

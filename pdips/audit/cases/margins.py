@@ -18,6 +18,7 @@ from pdips.audit.neighbour_pairs import (
 from pdips.data.schema import Schema
 from pdips.histogram.laplace import LaplaceSanitizer
 from pdips.histogram.urns import Urn
+from pdips.margins.pairs import Pairs
 from pdips.margins.steps import Steps
 from pdips.margins.universal_histogram import UniversalHistogram
 from pdips.mechanism import Mechanism
@@ -106,6 +107,16 @@ def _margins(build: Callable[..., Steps]) -> Iterator[Case]:
     stopping = where_allowed(build, order=("ill", "colour"), stop=1)
     if stopping is not None:
         yield Case(stopping, boundary)
+
+
+def pairs(build: Callable[..., Pairs]) -> Iterator[Case]:
+    """Yield the cases of all pairs: a table of three columns, exactly where losses are pure, and by many runs."""
+    made = build()
+    of_table = worst_pairs(TINY, made.neighbours)
+    if made.kind == "pure":
+        yield from exactly(made, [*of_table, *small_pairs(THREE, made.neighbours, 2)])
+        yield Case(made, toward(made, worst_pairs(TWO, made.neighbours)[0]))
+    yield Case(made, of_table[0])
 
 
 def _elections(mechanism: Steps) -> Iterator[Case]:

@@ -1,0 +1,375 @@
+"""The table of maximum entropy that agrees with noisy pairs, without laying out cells: Markov chains are its records.
+
+A pairwise Markov random field has a parameter for each two levels. Its expectations can't be added up over 10^30 cells,
+so they are taken over chains that are moved a little after every change of the parameters (persistent contrastive
+divergence: Tieleman, 2008). They start from the tree of the most telling pairs (Chow and Liu, 1968),
+which can be drawn from at once. Everything here is post-processing of noisy and public numbers.
+"""
+
+import math
+from dataclasses import dataclass, replace
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.margins.residuals import pair_counts
+
+Codes = NDArray[np.int32]
+Floats32 = NDArray[np.float32]
+
+MOST_WORK = 2.5e10
+"""Additions of the chains in a first fit: where a table needs more, fewer chains than records are run."""
+
+FEWEST_CHAINS = 2_000
+SWEEPS, REFIT_SWEEPS, FINAL_SWEEPS = 80, 100, 20
+RATE, LONGEST_STEP = 0.35, 0.5
+STIFFEST, LOOK_AGAIN = 1.0, 10
+"""Steps of parameters that many pairs move together are kept below this; it is worked out anew every few sweeps."""
+
+STEEPEST = 6.0
+"""Largest parameter of the tree that chains start from."""
+AVERAGED = 0.7
+"""Parameters are averaged over the last sweeps of a fit, from this part of them on."""
+
+FITTED = 20
+"""Rounds of proportional fitting of pairs to their levels."""
+
+FLOOR = 0.3
+"""Standard errors that a level counts for at least, so that noise rules nothing out."""
+
+WIDEST, LOOSENED = 4.0, 0.3
+"""Largest variance of the prior of a pair's parameters; and what their penalty is multiplied by (tried: .03 to 3)."""
+
+
+@dataclass(frozen=True, eq=False)
+class NoisyPairs:
+    """Unbiased estimates of all pairs of blocks, and the variance of the noise that only a pair has.
+
+    Parameters
+    ----------
+    offsets : ndarray of int64, shape (blocks + 1,)
+        Where the levels of each block begin.
+    counts : ndarray, shape (levels, levels)
+        In records, symmetric; on the diagonal those of single levels.
+    variance : ndarray, shape (blocks, blocks)
+        Of the noise on a count of each pair, before its margins are taken out; on the diagonal that on a level. 0 where
+        counts are exact.
+    n_records : float
+        The number of records, noisy under add-remove.
+    total_variance : float
+        Of the number of records.
+    """
+
+    offsets: IntArray
+    counts: FloatArray
+    variance: FloatArray
+    n_records: float
+    total_variance: float = 0.0
+
+    @property
+    def sizes(self) -> IntArray:
+        """Number of levels of each block."""
+        return np.diff(self.offsets)
+
+    def spread(self, values: FloatArray) -> FloatArray:
+        """Return values of pairs of blocks as values of pairs of levels."""
+        return np.repeat(np.repeat(values, self.sizes, axis=0), self.sizes, axis=1)
+
+    def over(self, values: FloatArray, axis: int) -> FloatArray:
+        """Return sums over the levels of each block along an axis."""
+        found: FloatArray = np.add.reduceat(values, self.offsets[:-1], axis=axis)
+        return found
+
+    def centred(self, values: FloatArray) -> FloatArray:
+        """Return what pairs say beyond their margins."""
+        found = values - np.repeat(self.over(values, 0) / self.sizes[:, None], self.sizes, axis=0)
+        return found - np.repeat(self.over(found, 1) / self.sizes, self.sizes, axis=1)
+
+    def again(self, rng: np.random.Generator) -> "NoisyPairs":
+        """Return the estimates with fresh noise of the same law (normal) on top."""
+        n_levels = self.offsets[-1]
+        total = math.sqrt(self.total_variance) * rng.standard_normal()
+        alone = rng.standard_normal(n_levels) * np.sqrt(np.repeat(np.diagonal(self.variance), self.sizes))
+        means = np.add.reduceat(alone, self.offsets[:-1]) / self.sizes
+        exact = np.repeat(np.diagonal(self.variance) == 0, self.sizes)
+        level = alone - np.repeat(means, self.sizes) + np.where(exact, 0, total / np.repeat(self.sizes, self.sizes))
+        noise = np.triu(rng.standard_normal((n_levels, n_levels)), 1)
+        noise = self.centred((noise + noise.T) * np.sqrt(self.spread(self.variance)))
+        size = np.repeat(self.sizes, self.sizes)
+        noise += level[:, None] / size + level / size[:, None] - total / np.outer(size, size)
+        noise = np.where(self.spread(self.variance) > 0, noise, 0)
+        noise[np.eye(len(noise), dtype=bool)] = level
+        return replace(self, counts=self.counts + noise, n_records=self.n_records + total)
+
+
+@dataclass(frozen=True, eq=False)
+class PairTarget:
+    """What a field is fitted to: expected counts of levels and of pairs, and a prior of each pair's parameters.
+
+    Parameters
+    ----------
+    levels : ndarray, shape (levels,)
+        Above 0.
+    pairs : ndarray, shape (levels, levels)
+        Unbiased, so that some may be below 0.
+    shrunk : ndarray, shape (levels, levels)
+        Above 0, in agreement with the levels, as far from independence as stands out from the noise.
+    prior : ndarray, shape (blocks, blocks)
+        Variance of the normal prior of a pair's parameters, whose mean is 0.
+    told : ndarray of bool, shape (blocks, blocks)
+        Which pairs say more than noise alone would.
+    """
+
+    levels: FloatArray
+    pairs: FloatArray
+    shrunk: FloatArray
+    prior: FloatArray
+    told: BoolArray
+
+    @classmethod
+    def of(cls, noisy: NoisyPairs) -> "PairTarget":
+        """Return the target: the prior of a pair is as wide as its distance from independence beyond the noise's.
+
+        Where that isn't above 0, it is half the standard error of this distance.
+        """
+        n, sizes = max(noisy.n_records, 1.0), noisy.sizes
+        shares = _shares(noisy)
+        alone = n * np.outer(shares, shares)
+        beyond = noisy.centred(noisy.counts - alone)
+        squares, freedom = noisy.over(noisy.over(beyond**2, 0), 1), np.outer(sizes - 1, sizes - 1)
+        excess = squares - freedom * noisy.variance
+        fitted = ~np.eye(len(sizes), dtype=bool) & (noisy.variance > 0)
+        told = fitted & (excess > 0)
+        least = noisy.variance * np.sqrt(freedom / 2)
+        of_levels = noisy.over(shares**2, 0)
+        prior = np.where(fitted, np.maximum(excess, least), 0) / (n * n * np.outer(of_levels, of_levels))
+        kept = np.where(told, excess / np.maximum(squares, 1e-9), 0)
+        shrunk = np.maximum(alone + noisy.spread(kept) * beyond, 1e-3 * alone)
+        for _ in range(FITTED):
+            shrunk *= (n * shares)[:, None] / np.repeat(noisy.over(shrunk, 1), sizes, axis=1)
+            shrunk *= n * shares / np.repeat(noisy.over(shrunk, 0), sizes, axis=0)
+        return cls(n * shares, alone + beyond, shrunk, np.clip(prior, 0, WIDEST), told)
+
+    def moved(self, noisy: NoisyPairs) -> "PairTarget":
+        """Return the target with other estimates and the same priors."""
+        shares = _shares(noisy)
+        alone = max(noisy.n_records, 1.0) * np.outer(shares, shares)
+        pairs = alone + noisy.centred(noisy.counts - alone)
+        return replace(self, levels=max(noisy.n_records, 1.0) * shares, pairs=pairs)
+
+    def drawn(self, noisy: NoisyPairs, rng: np.random.Generator) -> FloatArray:
+        """Return a draw of the prior, shape (levels, levels)."""
+        found = np.triu(rng.standard_normal(noisy.counts.shape), 1)
+        return (found + found.T) * np.sqrt(noisy.spread(self.prior / LOOSENED))
+
+
+def _shares(noisy: NoisyPairs) -> FloatArray:
+    """Return the shares of all levels of each block, above 0 and adding up to 1."""
+    error = np.sqrt(np.maximum(np.repeat(np.diagonal(noisy.variance), noisy.sizes), 1e-6))
+    raised = np.maximum(np.diagonal(noisy.counts), FLOOR * error)
+    shares: FloatArray = raised / np.repeat(noisy.over(raised, 0), noisy.sizes)
+    return shares
+
+
+def _ends(noisy: NoisyPairs) -> tuple[list[int], list[int]]:
+    return noisy.offsets[:-1].tolist(), noisy.offsets[1:].tolist()
+
+
+def _tree(noisy: NoisyPairs, target: PairTarget) -> list[tuple[int, int | None]]:
+    """Return each block after its parent, in the tree of largest mutual information; the first has none."""
+    n = max(noisy.n_records, 1.0)
+    terms = target.shrunk / n * np.log(target.shrunk * n / np.outer(target.levels, target.levels))
+    telling = noisy.over(noisy.over(terms, 0), 1)
+    found, open_ = list[tuple[int, int | None]]([(0, None)]), set(range(1, len(telling)))
+    while open_:
+        value, parent, block = max((telling[i, j], i, j) for i, _ in found for j in open_)
+        found.append((block, parent if value > 0 else None))
+        open_.remove(block)
+    return found
+
+
+@dataclass(frozen=True, eq=False)
+class LevelGroups:
+    """Which levels a record may take: those of the group that its public columns fix; one group where they don't.
+
+    Parameters
+    ----------
+    group : ndarray of int32, shape (levels,)
+        Of each level.
+    rows : ndarray of int32, shape (public rows, blocks)
+        What is fixed for each record, in the order of the public columns; one row if there are none.
+    """
+
+    group: Codes
+    rows: Codes
+
+    def of(self, n: int, rng: np.random.Generator) -> Codes:
+        """Return what is fixed for so many chains: all rows, or some of them at random."""
+        if n == len(self.rows):
+            return self.rows
+        return np.ascontiguousarray(self.rows[rng.integers(0, len(self.rows), n)])
+
+
+@dataclass(frozen=True, eq=False)
+class PairField:
+    """The parameters of a pairwise Markov random field, and chains that follow its law."""
+
+    theta: Floats32
+    bias: Floats32
+    codes: Codes
+    fixed: Codes
+
+    @classmethod
+    def start(
+        cls,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        rng: np.random.Generator,
+        n_chains: int | None = None,
+    ) -> "PairField":
+        """Return the tree of the pairs that say most of each other, with chains drawn from it."""
+        work = SWEEPS * len(noisy.sizes) * len(noisy.counts)
+        many = max(FEWEST_CHAINS, min(round(noisy.n_records), int(MOST_WORK / work)))
+        fixed = groups.of(n_chains or many, rng)
+        theta, parts = np.zeros(noisy.counts.shape, dtype=np.float32), list(map(slice, *_ends(noisy)))
+        codes, shares = np.zeros(fixed.shape, dtype=np.int32), target.levels / max(noisy.n_records, 1.0)
+        for block, parent in _tree(noisy, target):
+            law = np.broadcast_to(shares[parts[block]], (1, len(shares[parts[block]])))
+            if parent is not None:
+                joint = target.shrunk[parts[parent], parts[block]]
+                law = joint / joint.sum(axis=1, keepdims=True)
+                found = np.clip(np.log(law / shares[parts[block]]), -STEEPEST, STEEPEST)
+                theta[parts[parent], parts[block]], theta[parts[block], parts[parent]] = found, found.T
+            given = codes[:, parent] if parent is not None else np.zeros(len(codes), dtype=np.int32)
+            allowed = groups.group[parts[block]] == np.unique(fixed[:, block])[:, None]
+            of = np.searchsorted(np.unique(fixed[:, block]), fixed[:, block])
+            ends = np.cumsum(np.where(allowed[:, None], law, 0), axis=2)
+            drawn = rng.random(len(codes)) * ends[of, given, -1]
+            codes[:, block] = (ends[of, given] <= drawn[:, None]).sum(axis=1)
+        return cls(theta, np.log(shares).astype(np.float32), codes, fixed)
+
+    def moved(self, noisy: NoisyPairs, groups: LevelGroups, sweeps: int, rng: np.random.Generator) -> None:
+        """Move the chains, in place."""
+        for _ in range(sweeps):
+            uniform, order = rng.random(self.codes.shape, dtype=np.float32), rng.permutation(self.codes.shape[1])
+            sweep(self.codes, self.theta, self.bias, noisy.offsets, groups.group, self.fixed, uniform, order)
+
+    def fitted(
+        self,
+        noisy: NoisyPairs,
+        target: PairTarget,
+        groups: LevelGroups,
+        rng: np.random.Generator,
+        *,
+        sweeps: int = SWEEPS,
+        around: FloatArray | None = None,
+    ) -> "PairField":
+        """Return the field whose expected pairs come as near the target as the priors let them.
+
+        ``around`` are the means of the priors, shape (levels, levels). Left out, they are 0, and pairs that say no more
+        than noise have no parameters.
+        """
+        offsets, n, theta, bias = noisy.offsets, max(noisy.n_records, 1.0), self.theta.copy(), self.bias.copy()
+        scale = n / len(self.codes)
+        field = replace(self, theta=theta, bias=bias, codes=self.codes.copy())
+        sums, n_sums, limit = [np.zeros_like(theta), np.zeros_like(bias)], 0, 0.0
+        ones, on = (
+            np.ones(len(self.codes), dtype=np.int64),
+            noisy.spread((target.told if around is None else target.prior > 0).astype(float)) > 0,
+        )
+        penalty = LOOSENED * noisy.spread(noisy.variance / np.maximum(target.prior, 1e-12))
+        centre = 0.0 if around is None else around
+        least = np.outer(target.levels, target.levels) / n / 5 + scale
+        for k in range(sweeps):
+            field.moved(noisy, groups, 1, rng)
+            counts = np.asarray(pair_counts(field.codes, ones, offsets) * scale, dtype=np.float64)
+            counts = np.triu(counts) + np.triu(counts, 1).T
+            levels = np.diagonal(counts).astype(np.float64)
+            if k % LOOK_AGAIN == 0:
+                limit = STIFFEST / _stiffness(noisy, counts, target.levels) ** 2
+            rate = min(RATE, limit) * min(1.0, 2 - 2 * k / sweeps) + min(RATE, limit) / 20
+            off = target.levels - levels
+            bias += (RATE * off / (levels + 10 * scale)).astype(np.float32)
+            rest = target.pairs - counts - np.outer(off, levels) / n - np.outer(levels, off) / n
+            ridge = penalty / np.maximum(counts, least)
+            change = rate * (rest - ridge * (theta - centre)) / (np.maximum(counts, target.pairs) + 5 * scale + ridge)
+            theta += np.where(on, np.clip(change, -LONGEST_STEP, LONGEST_STEP), 0).astype(np.float32)
+            if k >= AVERAGED * sweeps:
+                sums, n_sums = [sums[0] + theta, sums[1] + bias], n_sums + 1
+        return replace(field, theta=sums[0] / np.float32(n_sums), bias=sums[1] / np.float32(n_sums))
+
+    def records(
+        self, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, n: int, rng: np.random.Generator
+    ) -> Codes:
+        """Return the levels of new records, shape (n, blocks): chains that have moved on since the fit.
+
+        Beside public columns, whose values must stay with their records, chains start from the tree and run twice as
+        long.
+        """
+        fixed = groups.of(n, rng)
+        if len(groups.rows) > 1:
+            begun = PairField.start(noisy, target, groups, rng, n)
+            made = replace(self, codes=begun.codes, fixed=begun.fixed)
+            made.moved(noisy, groups, 2 * FINAL_SWEEPS, rng)
+            return made.codes
+        made = replace(self, codes=self.codes[rng.integers(0, len(self.codes), n)], fixed=fixed)
+        made.moved(noisy, groups, FINAL_SWEEPS, rng)
+        return made.codes
+
+
+def _stiffness(noisy: NoisyPairs, counts: FloatArray, levels: FloatArray) -> float:
+    """Return the largest eigenvalue of the correlations between levels: how far a step moves all pairs together."""
+    n = max(noisy.n_records, 1.0)
+    spread = np.sqrt(np.maximum(np.diagonal(counts), levels / 5) / n)
+    shares = np.diagonal(counts) / n
+    correlation = (counts / n - np.outer(shares, shares)) / np.outer(spread, spread)
+    vector = np.ones(len(counts))
+    for _ in range(50):
+        vector = correlation @ vector
+        vector = vector / max(float(np.linalg.norm(vector)), 1e-30)
+    return max(float(vector @ correlation @ vector), 1.0)
+
+
+@numba.njit(cache=True, fastmath=True, nogil=True)
+def sweep(codes, theta, bias, offsets, group, fixed, uniform, order):  # type: ignore[no-untyped-def]
+    """Redraw the level of every block of every chain given the others, within the group of levels that is fixed.
+
+    ``pull`` holds the sum of the parameters of a record's levels with every level; it changes only where a level does.
+    """
+    n, d = codes.shape
+    width = len(bias)
+    pull, weight = np.empty(width, dtype=np.float32), np.empty(width, dtype=np.float32)
+    for r in range(n):
+        pull[:] = bias
+        for j in range(d):
+            row = theta[offsets[j] + codes[r, j]]
+            for a in range(width):
+                pull[a] += row[a]
+        for q in range(d):
+            i = order[q]
+            first, end, kept = offsets[i], offsets[i + 1], fixed[r, i]
+            top = np.float32(-1e30)
+            for a in range(first, end):
+                if group[a] == kept and pull[a] > top:
+                    top = pull[a]
+            total = np.float32(0)
+            for a in range(first, end):
+                weight[a] = math.exp(pull[a] - top) if group[a] == kept else np.float32(0)
+                total += weight[a]
+            left = uniform[r, q] * total
+            chosen = first
+            for a in range(first, end):
+                if weight[a] > 0:
+                    chosen = a
+                    left -= weight[a]
+                    if left < 0:
+                        break
+            before = first + codes[r, i]
+            if chosen != before:
+                codes[r, i] = chosen - first
+                new, old = theta[chosen], theta[before]
+                for a in range(width):
+                    pull[a] += new[a] - old[a]

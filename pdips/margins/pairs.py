@@ -1,0 +1,329 @@
+"""All pairs of columns, measured once with noise, and records that agree with them: for tables of many columns."""
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import partial
+from itertools import combinations
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pandas as pd
+
+from pdips.arrays import FloatArray, IntArray
+from pdips.data.schema import Schema
+from pdips.data.table import Table, decode
+from pdips.errors import InputError
+from pdips.margins.chains import REFIT_SWEEPS, Codes, LevelGroups, NoisyPairs, PairField, PairTarget
+from pdips.margins.domain import columns_of
+from pdips.margins.residuals import WEIGHT, ResidualDesign, pair_counts
+from pdips.mechanism import Drawn, Mechanism
+from pdips.privacy.curator import Curator
+from pdips.privacy.loss import Kind, Number, PrivacyLoss, choice, exact, largest_rho, positive, zcdp
+from pdips.privacy.plan import Plan, Step
+from pdips.privacy.sensitivity import Sensitivity
+from pdips.release.release import MarginError
+
+MOST_LEVELS = 6_000
+"""Of all columns together: pairs of levels are held in memory."""
+
+TRUSTED = Fraction(1, 100)
+"""Part of delta that is kept for the event that the noise isn't the law of the proof."""
+
+MOST_RECORDS = 100_000_000
+
+MANY = 100
+"""Levels of a column about which a warning may be due."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs(Mechanism):
+    """Noisy counts of all one- and two-way margins, and records of a pairwise Markov random field that fits them.
+
+    No object grows with the number of cells, so tables may have up to 200 columns. ``epsilon``, ``n_sets`` and
+    ``neighbours`` are those of :class:`pdips.mechanism.Mechanism`.
+
+    Parameters
+    ----------
+    kind : {"pure", "zcdp"}
+        Discrete Laplace noise, whose losses add up in epsilon; or discrete Gaussian noise, read at ``delta``, which is
+        far quieter where there are many columns.
+    delta : int, float, str or Fraction
+        For ``kind="zcdp"``.
+    sets : {"fitted", "posterior"}, optional
+        Whether sets come from the field that fits best, or each from a field of its own, fitted to the noisy margins
+        with fresh noise on top, so that sets differ as much as the noise makes unsure. Left out: the first for one set,
+        the second for several.
+
+    Raises
+    ------
+    InputError
+        If a setting is out of range.
+
+    Notes
+    -----
+    Margins are measured in the residual basis (Xiao, He, Zhang and Kifer, 2023): what each says beyond its own margins
+    has noise of its own. A record moves all of them together by an amount that is the same for all records under
+    add-remove, and bounded by a certificate under replace-one. What is published are noisy counts, or with
+    Gaussian noise their differences; everything after that is post-processing. Proof: ``docs/proofs/pairs.md``.
+
+    Examples
+    --------
+    >>> schema = Schema.model_validate({"columns": {name: {"levels": [0, 1]} for name in "abc"}})
+    >>> table = Table(pd.DataFrame({name: [0, 1, 1] for name in "abc"}), schema)
+    >>> release, _ = Pairs(epsilon=1, kind="zcdp", delta="1e-6").release(table)
+    >>> len(release.sets[0])
+    3
+    """
+
+    name: ClassVar[str] = "pairs"
+    weighs_records: ClassVar[bool] = True
+
+    kind: Literal["pure", "zcdp"] = "pure"
+    delta: Number = "1/1000000"
+    sets: Literal["fitted", "posterior"] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        choice(self.kind, ("pure", "zcdp"), "kind")
+        if self.sets is not None:
+            choice(self.sets, ("fitted", "posterior"), "sets")
+        if not 0 < positive(self.delta, "delta") < 1:
+            raise InputError(f"delta must be above 0 and below 1, got {self.delta}")
+        self.total  # noqa: B018 - refuses an epsilon that is too small for its kind
+
+    @property
+    def total(self) -> Fraction:
+        """The budget in the unit that steps are priced in: epsilon, or rho."""
+        epsilon = exact(self.epsilon, "epsilon")
+        return epsilon if self.kind == "pure" else largest_rho(epsilon, self._read_at)
+
+    @property
+    def _read_at(self) -> Fraction:
+        return exact(self.delta, "delta") * (1 - TRUSTED)
+
+    @property
+    def loss_kind(self) -> Kind:  # type: ignore[override]
+        """What sort of guarantee there is as long as no schema is known."""
+        return "pure" if self.kind == "pure" else "approximate"
+
+    def without_schema(self, epsilon: Fraction, text: str) -> PrivacyLoss:
+        """Return the price before there is a schema: zero-concentrated losses are read at delta."""
+        if self.kind == "zcdp":
+            return zcdp(self.total, self.delta, self.neighbours, text)
+        return super().without_schema(epsilon, text)
+
+    def plan(self, schema: Schema) -> Plan:
+        """Return the plan: one noisy answer that holds all margins of one and two columns."""
+        domain = columns_of(schema)
+        if len(domain.public) == len(domain.names):
+            raise InputError("all columns of the schema are public: there is nothing to synthesize")
+        if len(domain.public) and self.neighbours == "add-remove":
+            raise InputError("public columns give away the number of records; they need neighbours = replace-one")
+        law: Literal["laplace", "gaussian"] = "laplace" if self.kind == "pure" else "gaussian"
+        design = ResidualDesign(domain, self.neighbours, law)
+        if design.offsets[-1] > MOST_LEVELS:
+            raise InputError(
+                f"the columns have {design.offsets[-1]:,} levels in all, more than {MOST_LEVELS:,}: merge levels, take "
+                "wider bins, or leave columns out"
+            )
+        if not design.margins:
+            raise InputError("no column has two levels or more: there is nothing to measure")
+        steps, more = self._steps(design, schema)
+        what = "Differences of neighbouring counts" if law == "gaussian" else "All counts"
+        sentence = f"{what} of every margin of one or two columns have exact discrete {law.capitalize()} noise."
+        return self.planned(schema, steps, sentence, design=design, **more)
+
+    def _steps(self, design: ResidualDesign, schema: Schema) -> tuple[list[Step], dict[str, Any]]:
+        moved = Fraction(int(design.weights.sum()), WEIGHT) * (2 if self.neighbours == "replace-one" else 1)
+        price, more = self.total, dict[str, Any]()
+        step = partial(Step, name="noisy margins", counts="each count of the margin with the least noise")
+        if self.kind == "pure":
+            most = Sensitivity.of_record(schema, l1=moved)
+            return [step(sensitivity=most, price=price, law="laplace", image=design.image)], more
+        most = Sensitivity.of_record(schema, l1=moved, l2_squared=design.squared)
+        quietest = design.smooth(most.l2_squared / (2 * price))
+        price = min(price, most.l2_squared / (2 * quietest))
+        beyond = design.beyond(quietest)
+        if beyond > exact(self.delta, "delta") * TRUSTED:
+            raise InputError("delta is too small for exact noise on this table: take 1e-10 or more")
+        more = {"kind": "zcdp", "delta": exact(self.delta, "delta"), "claim": exact(self.epsilon, "epsilon")}
+        return [step(sensitivity=most, price=price, law="gaussian", delta=beyond, image=design.image)], more
+
+    def check(self, plan: Plan, table: Table) -> None:
+        """Refuse tables of more records than counts have room for."""
+        if not plan.n_public:
+            return
+        if table.n_records > MOST_RECORDS:
+            raise InputError(f"pairs makes at most {MOST_RECORDS:,} records")
+        design, step = plan.design, plan.steps[0]
+        for margin in (margin for margin in design.margins if len(margin) == 1):
+            (n_levels,) = design.shape(margin)
+            if n_levels >= MANY and n_levels * math.sqrt(design.variance(margin, step)) > table.n_records:
+                names = ", ".join(repr(design.domain.names[k]) for k in design.blocks[margin[0]].columns)
+                warnings.warn(
+                    f"{names} has {n_levels:,} levels, and noise would make up most of its margin: merge levels, or "
+                    "take wider bins",
+                    stacklevel=3,
+                )
+
+    def shown(self) -> dict[str, Any]:
+        """Return settings as they were filled in."""
+        delta = float(exact(self.delta, "delta")) if self.kind == "zcdp" else None
+        return {"sets": self._sets(), "delta": delta}
+
+    def _sets(self) -> str:
+        return self.sets or ("fitted" if self.n_sets == 1 else "posterior")
+
+    def synthesize(self, plan: Plan, curator: Curator, rng: np.random.Generator) -> Drawn:
+        """Measure all pairs, fit a field to them, and let its chains be records."""
+        design, step = plan.design, plan.steps[0]
+        with curator.timed("counting all pairs and adding noise"):
+            noisy = curator.count(step, design.count)
+        public = curator.public if plan.schema.public_columns else None
+        n_public = curator.n_records if plan.n_public else None
+        found = estimate(design, step, noisy, n_public, public)
+        groups, told = groups_of(design, public), 0.0
+        n_records = n_public if n_public is not None else max(round(found.n_records), 0)
+        sets = list[pd.DataFrame]()
+        with curator.timed("fitting a field"):
+            target = PairTarget.of(found)
+            field = PairField.start(found, target, groups, rng).fitted(found, target, groups, rng)
+            told = float(target.told.sum() / max(len(design.sizes) * (len(design.sizes) - 1), 1))
+        for number in range(1, self.n_sets + 1):
+            with curator.timed(f"drawing synthetic set {number}"):
+                own = field if self._sets() == "fitted" else redrawn(field, found, target, groups, rng)
+                codes = own.records(found, target, groups, n_records, rng)
+                sets.append(_frame(design, plan.schema, codes, public, rng))
+        return Drawn(
+            sets=sets,
+            tables={"margins": published(design, step, noisy)},
+            margin_errors=tuple(_margin_errors(design, found)),
+            diagnostics={"pairs that say more than the noise": told},
+        )
+
+
+def estimate(
+    design: ResidualDesign, step: Step, noisy: IntArray, n_records: int | None, public: Table | None = None
+) -> NoisyPairs:
+    """Return unbiased estimates of all pairs from the noisy answer of a plan.
+
+    Parameters
+    ----------
+    design : ResidualDesign
+        What was measured.
+    step : Step
+        With which noise.
+    noisy : ndarray of int64, shape (numbers,)
+        As published.
+    n_records : int or None
+        The number of records where it is public.
+    public : Table, optional
+        The public columns.
+    """
+    sizes, offsets = design.sizes, design.offsets
+    counts, variance = np.zeros((offsets[-1], offsets[-1])), np.zeros((len(sizes), len(sizes)))
+    parts = dict(design.parts(noisy))
+    n = float(parts[()]) if n_records is None else float(n_records)
+    if public is not None:
+        counts += _public_counts(design, public)
+    for block in range(len(sizes)):
+        if not design.public[block]:
+            own = design.residual(parts[block,]) if (block,) in parts else np.zeros(1)
+            design.margin(counts, (block,))[:] = own + n / sizes[block]
+            variance[block, block] = design.variance((block,), step) if (block,) in parts else 0.0
+    single = [design.margin(counts, (block,)).copy() for block in range(len(sizes))]
+    for i, j in combinations(range(len(sizes)), 2):
+        if design.public[i] and design.public[j]:
+            continue
+        own = design.residual(parts[i, j]) if (i, j) in parts else np.zeros((sizes[i], sizes[j]))
+        both = own + single[i][:, None] / sizes[j] + single[j] / sizes[i] - n / (sizes[i] * sizes[j])
+        design.margin(counts, (i, j))[:] = both
+        design.margin(counts, (j, i))[:] = both.T
+        variance[i, j] = variance[j, i] = design.variance((i, j), step) if (i, j) in parts else 0.0
+    total = design.variance((), step) if n_records is None else 0.0
+    return NoisyPairs(offsets, counts, variance, n, total)
+
+
+def _public_counts(design: ResidualDesign, public: Table) -> FloatArray:
+    codes = np.zeros((public.n_records, len(design.blocks)), dtype=np.int32)
+    for k in np.flatnonzero(design.public):
+        block = design.blocks[k]
+        codes[:, k] = block.codes([public.codes[design.domain.names[column]] for column in block.columns])
+    found = pair_counts(codes, np.ones(len(codes), dtype=np.int64), design.offsets)
+    exact_pairs = np.repeat(np.repeat(np.outer(design.public, design.public), design.sizes, 0), design.sizes, 1)
+    return np.where(exact_pairs, np.triu(found) + np.triu(found, 1).T, 0).astype(float)
+
+
+def groups_of(design: ResidualDesign, public: Table | None) -> LevelGroups:
+    """Return which levels of each block go with which values of the public columns, and those of all records."""
+    group, rows = np.zeros(design.offsets[-1], dtype=np.int32), [np.zeros(1, dtype=np.int32)] * len(design.blocks)
+    known = set(design.domain.public.tolist())
+    for k, block in enumerate(design.blocks):
+        of_block = [place for place, column in enumerate(block.columns) if column in known]
+        if of_block and public is not None:
+            sizes = [block.sizes[place] for place in of_block]
+            levels = np.ravel_multi_index(tuple(block.levels[:, of_block].T), sizes)
+            group[design.offsets[k] : design.offsets[k + 1]] = levels
+            codes = [public.codes[design.domain.names[block.columns[place]]] for place in of_block]
+            rows[k] = np.ravel_multi_index(tuple(codes), sizes).astype(np.int32)
+    return LevelGroups(group, np.column_stack(np.broadcast_arrays(*rows)).astype(np.int32))
+
+
+def redrawn(
+    field: PairField, noisy: NoisyPairs, target: PairTarget, groups: LevelGroups, rng: np.random.Generator
+) -> PairField:
+    """Return the field of one draw: fitted to the noisy margins with fresh noise, around a draw of the prior."""
+    again = noisy.again(rng)
+    around = target.drawn(noisy, rng)
+    return field.fitted(again, target.moved(again), groups, rng, sweeps=REFIT_SWEEPS, around=around)
+
+
+def published(design: ResidualDesign, step: Step, noisy: IntArray) -> pd.DataFrame:
+    """Return the noisy answer as a table: a row a number, with what it is of and the noise of a count there.
+
+    ``first`` and ``second`` name the columns (joined by ``+`` where structural zeros tie them), ``row`` and ``column``
+    number the levels, under Gaussian noise the lower of the neighbours whose difference it is (the higher less the
+    lower); ``variance`` is that of the noise on a count, before differences.
+    """
+    names = ["+".join(design.domain.names[column] for column in block.columns) for block in design.blocks]
+    frames = []
+    for margin, part in design.parts(noisy):
+        places = np.unravel_index(np.arange(part.size), part.shape) if margin else ()
+        frame = pd.DataFrame({"noisy": part.ravel()}) if margin else pd.DataFrame({"noisy": [int(part)]})
+        for k, (name, level) in enumerate((("first", "row"), ("second", "column"))):
+            frame[name] = names[margin[k]] if k < len(margin) else ""
+            frame[level] = places[k] if k < len(margin) else -1
+        frames.append(frame.assign(variance=design.variance(margin, step)))
+    return pd.concat(frames, ignore_index=True)[["first", "second", "row", "column", "noisy", "variance"]]
+
+
+def _margin_errors(design: ResidualDesign, found: NoisyPairs) -> Iterator[MarginError]:
+    """Yield the standard error of a count of every margin of one or two columns that aren't tied to others."""
+    alone = {block.columns[0]: k for k, block in enumerate(design.blocks) if len(block.columns) == 1}
+    of: Mapping[tuple[int, ...], float] = {(): found.total_variance}
+    of = {**of, **{(k,): float(found.variance[k, k]) for k in range(len(design.blocks))}}
+    of |= {(i, j): float(found.variance[i, j]) for i, j in combinations(range(len(design.blocks)), 2)}
+    for size in (1, 2):
+        for columns in combinations(sorted(alone), size):
+            margin = tuple(alone[column] for column in columns)
+            names = tuple(design.domain.names[column] for column in columns)
+            error = float(np.sqrt(design.cell_variance(margin, of)))
+            yield MarginError(columns=names, standard_error=error)
+
+
+def _frame(
+    design: ResidualDesign, schema: Schema, codes: Codes, public: Table | None, rng: np.random.Generator
+) -> pd.DataFrame:
+    """Return records as they are written, beside the public columns as they are."""
+    made = dict[str, IntArray]()
+    for k, block in enumerate(design.blocks):
+        for place, column in enumerate(block.columns):
+            if column not in design.domain.public:
+                made[design.domain.names[column]] = block.levels[codes[:, k], place]
+    frame = decode(schema, {name: made[name] for name in schema.columns if name in made}, rng)
+    if public is not None:
+        frame = pd.concat([pd.DataFrame({n: public.spelt(n) for n in schema.public_columns}), frame], axis=1)
+    return frame[list(schema.columns)]

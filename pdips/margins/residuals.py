@@ -1,0 +1,382 @@
+"""All one- and two-way margins in the residual basis: what is asked, what it costs, and its exact noise.
+
+The residual of a margin is what it says beyond its own margins: C (N + z), with C = I - J / L for a column of L levels
+and the Kronecker product of two of them for a pair. Residuals of different margins have independent noise, and every
+one- and two-way margin is a sum of them (ResidualPlanner: Xiao, He, Zhang and Kifer, 2023). With Gaussian noise what is
+published are whole numbers of the same content, the differences of neighbouring levels H (N + z); with Laplace noise,
+which they would make no cheaper, the noisy counts themselves (``docs/proofs/pairs.md``).
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from itertools import combinations, product
+from typing import Any, Literal
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import cholesky, eigh
+from scipy.optimize import minimize
+from scipy.sparse import csr_array
+
+from pdips.arrays import BoolArray, FloatArray, IntArray
+from pdips.data.table import Table
+from pdips.errors import InputError
+from pdips.margins.domain import Domain
+from pdips.privacy.loss import Neighbours
+from pdips.privacy.plan import LinearImage, Step
+
+MOST_LEVELS = 5_000
+"""Of a block: pairs of more levels would be noise, and fill the memory."""
+
+WEIGHT = 2**30
+"""The weight of the most precise margin: weights, which are reciprocals of variances, are whole parts of it."""
+
+GRID = 4
+"""Weights are powers of two to the multiples of 1 / GRID, so that noise is drawn for many margins at once."""
+
+SMOOTH = 5
+"""Least variance of the noise on a count, in levels of the larger column: the proof's eta is below 1e-18 then."""
+
+ROUNDS = 40
+
+
+@dataclass(frozen=True, eq=False)
+class ColumnBlock:
+    """Columns that structural zeros tie together, as one column whose levels are the combinations that can occur."""
+
+    columns: tuple[int, ...]
+    levels: IntArray
+    """Level of each column, shape (levels, columns)."""
+    sizes: tuple[int, ...]
+
+    @classmethod
+    def of(cls, domain: Domain, columns: tuple[int, ...]) -> "ColumnBlock":
+        """Return the block of some columns."""
+        sizes = tuple(int(domain.sizes[column]) for column in columns)
+        if math.prod(sizes) > MOST_LEVELS**2:
+            raise InputError(_too_large(domain, columns))
+        levels = np.array(list(product(*map(range, sizes))), dtype=np.int64)
+        place = {column: levels[:, k] for k, column in enumerate(columns)}
+        kept = levels[np.broadcast_to(domain.possible(place.get), len(levels))]
+        if len(kept) > MOST_LEVELS:
+            raise InputError(_too_large(domain, columns))
+        return cls(columns, kept, sizes)
+
+    @property
+    def n_levels(self) -> int:
+        """Number of levels."""
+        return len(self.levels)
+
+    def codes(self, columns: Sequence[IntArray]) -> IntArray:
+        """Return the level of each row, from those of its columns."""
+        if len(self.columns) == 1:
+            return columns[0]
+        number = np.full(math.prod(self.sizes), -1, dtype=np.int64)
+        number[np.ravel_multi_index(tuple(self.levels.T), self.sizes)] = np.arange(self.n_levels)
+        found: IntArray = number[np.ravel_multi_index(tuple(columns), self.sizes)]
+        return found
+
+
+def _too_large(domain: Domain, columns: Sequence[int]) -> str:
+    names = ", ".join(repr(domain.names[column]) for column in columns)
+    tied = f"columns {names}, which structural zeros tie together, have" if len(columns) > 1 else f"column {names} has"
+    return f"{tied} more than {MOST_LEVELS:,} levels: merge levels, take wider bins, or leave the column out"
+
+
+def blocks_of(domain: Domain) -> tuple[ColumnBlock, ...]:
+    """Return the columns of a domain as blocks: those that share a structural zero are in one."""
+    tied = [{column} for column in range(len(domain.names))]
+    for rule in domain.impossible:
+        together = [block for block in tied if block & set(rule)]
+        tied = [block for block in tied if not block & set(rule)] + [set().union(*together)]
+    return tuple(ColumnBlock.of(domain, tuple(sorted(block))) for block in sorted(tied, key=min))
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualDesign:
+    """Which margins of a table are measured, and how precisely in relation to each other. Public.
+
+    Parameters
+    ----------
+    domain : Domain
+        The columns.
+    neighbours : {"replace-one", "add-remove"}
+        Which tables are to look alike; under add-remove the number of records is measured too.
+    law : {"laplace", "gaussian"}
+        Of the noise.
+    """
+
+    domain: Domain
+    neighbours: Neighbours
+    law: Literal["laplace", "gaussian"]
+
+    @cached_property
+    def blocks(self) -> tuple[ColumnBlock, ...]:
+        """The columns, those tied by structural zeros as one."""
+        return blocks_of(self.domain)
+
+    @cached_property
+    def public(self) -> BoolArray:
+        """Which blocks consist of public columns alone, shape (blocks,)."""
+        return np.array([set(block.columns) <= set(self.domain.public.tolist()) for block in self.blocks])
+
+    @cached_property
+    def sizes(self) -> IntArray:
+        """Number of levels of each block."""
+        return np.array([block.n_levels for block in self.blocks], dtype=np.int64)
+
+    @cached_property
+    def offsets(self) -> IntArray:
+        """Where the levels of each block begin among those of all; the last entry is their number."""
+        return np.concatenate([[0], np.cumsum(self.sizes)])
+
+    @cached_property
+    def margins(self) -> list[tuple[int, ...]]:
+        """The measured margins: the number of records (), blocks (i,) and pairs (i, j), those that aren't public."""
+        telling = np.flatnonzero(self.sizes > 1).tolist()
+        every = [*((i,) for i in telling), *combinations(telling, 2)]
+        total: list[tuple[int, ...]] = [()] if self.neighbours == "add-remove" else []
+        return total + [margin for margin in every if not self.public[list(margin)].all()]
+
+    def shape(self, margin: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the numbers of levels of a margin."""
+        return tuple(int(self.sizes[block]) for block in margin)
+
+    @cached_property
+    def weights(self) -> IntArray:
+        """Reciprocal of the noise's variance (Gaussian) or scale (Laplace) on each measured margin, over ``WEIGHT``.
+
+        The sum over pairs of cells times their standard error is least, up to rounding, for a given sum of the costs:
+        a variance is the square root, a scale the cube root, of what the margin costs over what it is worth.
+        """
+        place = {margin: k for k, margin in enumerate(self.margins)}
+        share = {m: math.prod(_share(float(self.sizes[k])) for k in m) for m in self.margins}
+        rows, columns, effect, cells = list[int](), list[int](), list[float](), list[float]()
+        targets = [m for m in self.margins if len(m) == 2] or self.margins
+        for row, target in enumerate(targets):
+            cells.append(math.prod(self.shape(target)))
+            for size in range(len(target) + 1):
+                for part in combinations(target, size):
+                    if part in place:
+                        rest = math.prod(int(self.sizes[k]) for k in target if k not in part)
+                        rows.append(row)
+                        columns.append(place[part])
+                        effect.append(share[part] / rest**2)
+        effects = csr_array((effect, (rows, columns)), shape=(len(targets), len(self.margins)))
+        price = np.array([share[m] if self.law == "gaussian" else 1.0 for m in self.margins])
+        power = 2 if self.law == "gaussian" else 3
+        worth, noise = np.array(cells), np.ones(len(self.margins))
+        for _ in range(ROUNDS if self.margins else 0):
+            value = effects.T @ worth
+            noise = (price / np.maximum(value, value.max() * 1e-12)) ** (1 / power)
+            error = effects @ (noise if self.law == "gaussian" else noise**2)
+            worth = np.array(cells) / np.sqrt(error)
+        steps = np.round(GRID * np.log2(noise / noise.min(initial=np.inf)))
+        return np.maximum(np.round(WEIGHT * 2.0 ** (-steps / GRID)), 1).astype(np.int64)
+
+    @cached_property
+    def squared(self) -> Fraction:
+        """The most that one record moves all measured numbers by: squared, in standard deviations of the noise."""
+        return squared_norm(self.sizes, self.public, dict(zip(self.margins, self.weights.tolist(), strict=True)))
+
+    def smooth(self, variance: Fraction) -> Fraction:
+        """Return the least variance of the most precise margin, at least ``variance``, for which the proof holds."""
+        least = [
+            Fraction(SMOOTH * max(self.shape(margin)) * int(weight), WEIGHT)
+            for margin, weight in zip(self.margins, self.weights, strict=True)
+            if margin
+        ]
+        return max([variance, *least])
+
+    def beyond(self, variance: Fraction) -> Fraction:
+        """Return an upper bound of the probability with which the noise isn't the law of the proof (its tau)."""
+        total = 1e-300  # below it, doubles would say 0
+        for margin, weight in zip(self.margins, self.weights.tolist(), strict=True):
+            own, shape = float(variance) * WEIGHT / weight, self.shape(margin)
+            if len(shape) == 1:
+                total += math.expm1(_log_theta(2 * own / shape[0]))
+            elif shape:
+                first, last = shape
+                total += math.expm1(first * _log_theta(own / last) + last * _log_theta(own / first))
+        return Fraction(2.001 * total)
+
+    @cached_property
+    def image(self) -> LinearImage:
+        """What is shown of noisy counts: differences of neighbouring levels, or all of them under Laplace noise."""
+        each = [math.prod(self.shape(margin)) for margin in self.margins]
+        show = self.differences if self.law == "gaussian" else np.asarray
+        return LinearImage(np.repeat(self.weights, each), WEIGHT, show)
+
+    def codes(self, columns: Sequence[IntArray]) -> NDArray[np.int32]:
+        """Return the block level of each row, shape (rows, blocks), from the codes of the columns."""
+        made = [block.codes([columns[column] for column in block.columns]) for block in self.blocks]
+        return np.column_stack(made).astype(np.int32)
+
+    def count(self, table: Table) -> IntArray:
+        """Return the exact counts of all measured margins, one after the other."""
+        codes = self.codes([table.codes[name] for name in self.domain.names])
+        counts = np.ones(len(codes), dtype=np.int64) if table.counts is None else table.counts
+        pairs = pair_counts(codes, counts, self.offsets)
+        parts = [self.margin(pairs, m).ravel() if m else np.array([table.n_records]) for m in self.margins]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *parts]).astype(np.int64)
+
+    def differences(self, counts: IntArray) -> IntArray:
+        """Return the differences of counts of all measured margins, shape (runs, numbers)."""
+        shapes, start, shown = [self.shape(margin) for margin in self.margins], 0, [counts[:, :0]]
+        for shape in shapes:
+            part = counts[:, start : start + math.prod(shape)].reshape(len(counts), *shape)
+            shown.append(difference(part, len(shape)).reshape(len(counts), -1))
+            start += math.prod(shape)
+        return np.concatenate(shown, axis=1)
+
+    def parts(self, shown: IntArray) -> Iterator[tuple[tuple[int, ...], IntArray]]:
+        """Yield each measured margin with what is shown of it, an axis a block, from what is shown of all."""
+        start, fewer = 0, 1 if self.law == "gaussian" else 0
+        for margin in self.margins:
+            shape = tuple(size - fewer for size in self.shape(margin))
+            yield margin, shown[start : start + math.prod(shape)].reshape(shape)
+            start += math.prod(shape)
+
+    def residual(self, shown: IntArray) -> FloatArray:
+        """Return the residual of a margin from what is shown of it."""
+        if self.law == "gaussian":
+            return residual(shown.astype(float))
+        found = shown.astype(float)
+        for axis in range(found.ndim):
+            found = found - found.mean(axis=axis, keepdims=True)
+        return found
+
+    def margin(self, pairs: NDArray[Any], margin: tuple[int, ...]) -> NDArray[Any]:
+        """Return the table of one block or of a pair, a view into that of all levels by all levels."""
+        first, last = margin[0], margin[-1]
+        rows, columns = (slice(self.offsets[k], self.offsets[k + 1]) for k in (first, last))
+        return np.einsum("ii->i", pairs[rows, columns]) if len(margin) == 1 else pairs[rows, columns]
+
+    def variance(self, margin: tuple[int, ...], step: Step) -> float:
+        """Return the variance of the noise on a count of a measured margin, before differences are taken."""
+        return self.image.variance(step, int(self.weights[self.margins.index(margin)]))
+
+    def cell_variance(self, margin: tuple[int, ...], variances: dict[tuple[int, ...], float]) -> float:
+        """Return the variance of a cell of a one- or two-way margin, from those of the noise on measured margins."""
+        total = 0.0
+        for size in range(len(margin) + 1):
+            for part in combinations(margin, size):
+                rest = math.prod(int(self.sizes[k]) for k in margin if k not in part)
+                share = math.prod(_share(float(self.sizes[k])) for k in part)
+                total += variances.get(part, 0.0) * share / rest**2
+        return total
+
+
+def _share(size: float) -> float:
+    return (size - 1) / size
+
+
+def _log_theta(ratio: float) -> float:
+    """Return an upper bound of the log of 1 + 2 sum over k of q^(k^2), where q = exp(-pi^2 ratio)."""
+    q = math.exp(-(math.pi**2) * ratio)
+    return math.log1p(2 * q / (1 - q))
+
+
+def difference(counts: IntArray, axes: int) -> IntArray:
+    """Return the differences of neighbouring levels along each of the last axes."""
+    found = counts
+    for axis in range(1, axes + 1):
+        found = np.diff(found, axis=-axis)
+    return found
+
+
+def residual(differences: FloatArray) -> FloatArray:
+    """Return the centred table that has these differences along each of its axes."""
+    found = differences
+    for axis in range(found.ndim):
+        found = np.cumsum(np.insert(found, 0, 0.0, axis=axis), axis=axis)
+        found = found - found.mean(axis=axis, keepdims=True)
+    return found
+
+
+@numba.njit(cache=True)
+def pair_counts(codes: NDArray[np.int32], counts: IntArray, offsets: IntArray) -> IntArray:
+    """Return how many records have each two levels, shape (levels, levels) over the levels of all blocks."""
+    found = np.zeros((offsets[-1], offsets[-1]), dtype=np.int64)
+    n, d = codes.shape
+    for r in range(n):
+        for i in range(d):
+            row = offsets[i] + codes[r, i]
+            for j in range(i, d):
+                found[row, offsets[j] + codes[r, j]] += counts[r]
+    return found
+
+
+def squared_norm(sizes: IntArray, public: BoolArray, weights: dict[tuple[int, ...], int]) -> Fraction:
+    """Return an upper bound of the squared norm of what a record does, in units of the noise; exact under add-remove.
+
+    Adding a record: the sum over margins of weight times the product of f = (L - 1) / L. Replacing one: twice the
+    largest value, over which blocks change, of sum_i a_i D_i - D'QD / 2, bounded by a certificate
+    (``docs/proofs/pairs.md``, theorem 2).
+    """
+    f = [Fraction(int(size) - 1, int(size)) for size in sizes]
+    if () in weights:
+        return sum((Fraction(w, WEIGHT) * math.prod(f[k] for k in m) for m, w in weights.items()), Fraction(0))
+    free = np.flatnonzero(~public)
+    linear = [Fraction(weights.get((int(i),), 0)) for i in range(len(sizes))]
+    curved = np.zeros((len(sizes), len(sizes)), dtype=np.int64)
+    for margin, weight in weights.items():
+        if len(margin) == 2:
+            i, j = margin
+            linear[i] += weight * f[j]
+            linear[j] += weight * f[i]
+            curved[i, j] = curved[j, i] = weight
+    bound = quadratic_bound([math.ceil(linear[i]) for i in free], curved[np.ix_(free, free)])
+    return 2 * bound / WEIGHT
+
+
+def quadratic_bound(linear: Sequence[int], curved: IntArray) -> Fraction:
+    """Return an upper bound of the maximum over D in {0, 1}^d of linear'D - D'QD / 2, proved in whole numbers.
+
+    For any u with P = Q + diag(u) positive semidefinite and any x the maximum is at most x'Px / 2 + sum_i max(0,
+    linear_i + u_i / 2 - (Px)_i). Numerics choose u and x; the inequality is evaluated exactly.
+    """
+    size, q = len(linear), curved.astype(float)
+    direction = np.abs(eigh(q)[1][:, -1]) + 1e-3 / math.sqrt(size)
+    lowest = max(-float(eigh(q / np.outer(direction, direction), eigvals_only=True)[0]), 0.0)
+    raised = lowest * direction**2
+    for slack in 10.0 ** np.arange(-9, 3):
+        room = slack * (raised + q.max(initial=1.0))
+        u = [math.ceil(value) for value in raised + room]
+        whole = curved.astype(object) + np.diag(np.array(u, dtype=object))
+        if _positive(whole, room / 2):
+            break
+    else:
+        raise InputError("the price of these columns can't be bounded; leave some out")
+    p, a = whole.astype(float), np.array(linear, dtype=float) + np.array(u, dtype=float) / 2
+    scale = max(float(np.abs(p).max()), 1.0)
+    found = minimize(
+        lambda x: ((x @ p @ x / 2 - a @ x) / scale, (p @ x - a) / scale),
+        np.full(size, 0.5),
+        jac=True,
+        method="L-BFGS-B",
+        bounds=[(0, 1)] * size,
+    )
+    x = [Fraction(round(value * 2**20), 2**20) for value in found.x]
+    px = [sum((whole[i, k] * x[k] for k in range(size)), Fraction(0)) for i in range(size)]
+    rest = [max(Fraction(0), linear[i] + Fraction(u[i], 2) - px[i]) for i in range(size)]
+    return sum((x[i] * px[i] for i in range(size)), Fraction(0)) / 2 + sum(rest, Fraction(0))
+
+
+def _positive(matrix: NDArray[np.object_], room: FloatArray) -> bool:
+    """Prove that a symmetric matrix of whole numbers is positive semidefinite; False if this proof fails.
+
+    With L near a Cholesky factor of matrix - diag(room), matrix - L L' is diagonally dominant, checked exactly.
+    """
+    try:
+        factor = cholesky(matrix.astype(float) - np.diag(room), lower=True)
+    except np.linalg.LinAlgError:
+        return False
+    rounded = np.array([[round(value * 2**20) for value in row] for row in factor.tolist()], dtype=object)
+    rest = matrix * 2**40 - rounded @ rounded.T
+    diagonal = np.diagonal(rest)
+    return bool(all(2 * own >= row for own, row in zip(diagonal, np.abs(rest).sum(axis=1), strict=True)))

@@ -1,0 +1,292 @@
+"""All pairs with noise: the price by enumeration and certificate, the law of differences, fields, and bad input."""
+
+import math
+from fractions import Fraction
+from itertools import combinations, product
+
+import numpy as np
+import pandas as pd
+import pytest
+from tables import RELATIONS, all_records, bits, schema_of
+
+from pdips import InputError, Pairs, Schema, Table
+from pdips.margins.domain import columns_of
+from pdips.margins.pairs import estimate
+from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, residual
+from pdips.privacy.curator import noisy_counts
+
+SIZES = [(2, 3, 2), (3, 4, 2), (4,), (1, 3), (2,) * 5, (2, 3, 5, 4)]
+
+
+def design_of(schema, neighbours="replace-one", law="gaussian"):
+    return ResidualDesign(columns_of(schema), neighbours, law)
+
+
+def table_of(schema, records):
+    return Table(pd.DataFrame(list(records), columns=list(schema.columns)), schema)
+
+
+def moved(design, one, other):
+    """What replacing one record by another, or adding it (None), moves the noisy numbers by: squared, over variances.
+
+    By the matrix of differences and the covariance of its noise, margin by margin, without the formula of the proof.
+    """
+    total = 0.0
+    for margin, weight in zip(design.margins, design.weights.tolist(), strict=True):
+        change = np.zeros(design.shape(margin))
+        change[tuple(one[k] for k in margin)] += 1
+        if other is not None:
+            change[tuple(other[k] for k in margin)] -= 1
+        matrix = np.eye(1)
+        for size in design.shape(margin):
+            matrix = np.kron(matrix, np.diff(np.eye(size), axis=0))
+        shown = difference(change, len(margin)).ravel()
+        np.testing.assert_allclose(shown, matrix @ change.ravel(), atol=1e-12)
+        total += shown @ np.linalg.solve(matrix @ matrix.T, shown) * weight / WEIGHT
+    return total
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_no_record_moves_the_answers_by_more_than_is_charged(sizes, neighbours):
+    schema = schema_of(*sizes)
+    design, first = design_of(schema, neighbours), (0,) * len(sizes)
+    others = product(*((0, size - 1) for size in sizes))  # which columns differ is all that counts
+    most = max(moved(design, first, other if neighbours == "replace-one" else None) for other in others)
+    assert most <= float(design.squared) * (1 + 1e-12)
+    assert float(design.squared) <= most * 1.03
+
+
+def test_charging_for_a_record_that_changes_in_all_columns_is_too_little():
+    design = design_of(schema_of(*(2,) * 5))
+    assert moved(design, (0,) * 5, (1,) * 5) < float(design.squared) * 0.95
+
+
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_the_number_of_records_a_person_has_counts_squared(neighbours):
+    schema = schema_of(2, 3)
+    capped = Schema.model_validate({**schema.model_dump(exclude_none=True), "records": {"max_per_person": 3}})
+    made = Pairs(epsilon=1, kind="zcdp", neighbours=neighbours)
+    one, three = (made.plan(each).steps[0].variance for each in (schema, capped))
+    assert three == 9 * one
+
+
+def lattice(size, scale):
+    """The law of differences of discrete Gaussian noise on two or three counts, and the discrete Gaussian itself."""
+    reach = math.ceil(12 * scale) + 2
+    each = np.exp(-(np.arange(-reach, reach + 1) ** 2) / (2 * scale**2))
+    image: dict[tuple[int, ...], float] = {}
+    for place in product(range(2 * reach + 1), repeat=size):
+        key = tuple(int(step) for step in np.diff(place))
+        image[key] = image.get(key, 0.0) + math.prod(each[list(place)])
+    matrix = np.diff(np.eye(size), axis=0)
+    inverse = np.linalg.inv(matrix @ matrix.T)
+    found = np.array([image[w] for w in sorted(image)]) / sum(image.values())
+    gaussian = np.array([math.exp(-np.array(w) @ inverse @ np.array(w) / (2 * scale**2)) for w in sorted(image)])
+    return found, gaussian / gaussian.sum()
+
+
+@pytest.mark.parametrize(("size", "scale"), [(2, 0.5), (2, 1.0), (2, 1.6), (3, 0.9)])
+def test_differences_of_noise_are_as_near_their_law_as_stated(size, scale):
+    design = design_of(schema_of(size))
+    tau = float(design.beyond(Fraction(scale**2)))  # the only margin has the largest weight
+    found, gaussian = lattice(size, scale)
+    assert design.weights.tolist() == [WEIGHT]
+    assert (found >= (1 - tau) * gaussian - 1e-13).all()
+    assert 1e-13 < 1 - (found / gaussian)[gaussian > 1e-9].min() <= tau  # nearly: not equal to it
+
+
+def test_without_tau_the_price_would_be_too_low():
+    found, _ = lattice(2, 0.3)  # one count less: the law moves by one step, |C d|^2 = 1/2
+    middle = len(found) // 2
+    near, shifted = found[middle - 3 : middle + 4], found[middle - 4 : middle + 3]
+    order, rho = 1.01, 0.5 / (2 * 0.3**2)
+    loss = math.log((near**order * shifted ** (1 - order)).sum()) / (order - 1)
+    assert loss > 1.5 * order * rho
+
+
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+@pytest.mark.parametrize("neighbours", RELATIONS)
+def test_margins_are_unbiased_with_the_standard_error_that_is_stated(kind, neighbours):
+    """600 answers: a mean off by five standard errors has probability 1e-6, a variance off by 30 % too."""
+    schema = schema_of(2, 3, 4)
+    plan = Pairs(epsilon=1, kind=kind, neighbours=neighbours).plan(schema)
+    design, step = plan.design, plan.steps[0]
+    table = table_of(schema, [(k % 2, k % 3, k % 4) for k in range(120)] + [(0, 0, 0)] * 30)
+    answers = noisy_counts(design.count(table), None, step, bits(), 600)
+    n = 150 if neighbours == "replace-one" else None
+    found = [estimate(design, step, answer, n) for answer in answers]
+    cells = np.array([each.counts[0, 2] for each in found])  # a = 0 and b = 0
+    levels = np.array([each.counts[5, 5] for each in found])  # c = 0
+    of = {(): found[0].total_variance, (0,): found[0].variance[0, 0], (1,): found[0].variance[1, 1]}
+    of |= {(2,): found[0].variance[2, 2], (0, 1): found[0].variance[0, 1]}
+    for drawn, margin, true in ((cells, (0, 1), 20 + 30), (levels, (2,), 30 + 30)):
+        error = math.sqrt(design.cell_variance(margin, of))
+        assert abs(drawn.mean() - true) < 5 * error / math.sqrt(600)
+        assert 0.7 < drawn.var() / error**2 < 1.3
+    halved = math.sqrt(design.cell_variance((0, 1), {**of, (0, 1): 0.0}))
+    assert cells.var() > 1.3 * halved**2  # a statement that forgets the pair's own noise is found out
+
+
+def test_residuals_come_back_from_differences():
+    counts = np.random.default_rng(0).integers(0, 99, (3, 4)).astype(float)
+    centred = counts - counts.mean(0) - counts.mean(1, keepdims=True) + counts.mean()
+    np.testing.assert_allclose(residual(difference(counts, 2)), centred, atol=1e-9)
+
+
+def linked(n=4_000):
+    """Three columns in a chain, and one by itself."""
+    rng = np.random.default_rng(3)
+    a = rng.integers(0, 3, n)
+    b, c = np.where(rng.random(n) < 0.8, a, rng.integers(0, 3, n)), rng.integers(0, 2, n)
+    return pd.DataFrame({"a": a, "b": b, "c": np.where(rng.random(n) < 0.7, (b > 0).astype(int), c), "d": c})
+
+
+LINKED = Schema.model_validate(
+    {"columns": {n: {"levels": list(range(k))} for n, k in zip("abcd", (3, 3, 2, 2), strict=True)}}
+)
+
+
+def distance(one, other):
+    """Mean total variation distance of pairs."""
+    found = []
+    for pair in combinations(one.columns, 2):
+        shares = [each.value_counts(list(pair), normalize=True) for each in (one, other)]
+        found.append(shares[0].sub(shares[1], fill_value=0).abs().sum() / 2)
+    return float(np.mean(found))
+
+
+def test_records_agree_with_the_pairs_of_the_table():
+    frame = linked()
+    release, record = Pairs(epsilon=4, kind="zcdp").release(Table(frame, LINKED), rng=np.random.default_rng(1))
+    rng = np.random.default_rng(1)
+    shuffled = frame.apply(lambda column: rng.permutation(column))
+    assert distance(frame, release.sets[0]) < 0.03 < 0.1 < distance(frame, shuffled)
+    assert 0.3 < record.diagnostics["pairs that say more than the noise"] <= 1
+
+
+def test_noise_louder_than_the_table_gives_independent_columns_and_says_so():
+    release, record = Pairs(epsilon="0.01").release(Table(linked(300), LINKED), rng=np.random.default_rng(1))
+    assert record.diagnostics["pairs that say more than the noise"] < 0.6
+    assert len(release.sets[0]) == 300
+
+
+def test_sets_differ_by_the_noise_and_a_fitted_one_less():
+    frame, spread = linked(5_000), {}
+    for sets in ("posterior", "fitted"):
+        release, _ = Pairs(epsilon="0.05", kind="zcdp", n_sets=6, sets=sets).release(
+            Table(frame, LINKED), rng=np.random.default_rng(2)
+        )
+        spread[sets] = np.std([(made["a"] == 0).mean() for made in release.sets], ddof=1)
+    sampling = math.sqrt(2 / 9 / 5_000)
+    assert spread["fitted"] < 2 * sampling < spread["posterior"]
+
+
+RULES = {
+    "columns": {
+        "age": {"levels": ["child", "adult"], "public": True},
+        "job": {"levels": ["none", "nurse", "smith"]},
+        "wage": {"levels": ["low", "high"]},
+        "sex": {"levels": ["f", "m"]},
+    },
+    "impossible": [{"age": ["child"], "job": ["nurse", "smith"]}, {"job": ["none"], "wage": ["high"]}],
+}
+
+
+def test_impossible_combinations_never_occur_and_public_columns_stay():
+    schema, rng = Schema.model_validate(RULES), np.random.default_rng(0)
+    frame = pd.DataFrame({"age": rng.choice(["child", "adult"], 900), "sex": rng.choice(["f", "m"], 900)})
+    frame["job"] = np.where(frame["age"] == "child", "none", rng.choice(["none", "nurse", "smith"], 900))
+    frame["wage"] = np.where(frame["job"] == "none", "low", rng.choice(["low", "high"], 900))
+    table = Table(frame[list(schema.columns)], schema)
+    for settings in ({"kind": "zcdp"}, {"n_sets": 2}):
+        release, _ = Pairs(epsilon=2, **settings).release(table)
+        for made in release.sets:
+            assert ((made["age"] == "child") & (made["job"] != "none")).sum() == 0
+            assert ((made["job"] == "none") & (made["wage"] == "high")).sum() == 0
+            assert (made["age"] == "child").sum() == (frame["age"] == "child").sum()
+    plan = Pairs(epsilon=1, kind="zcdp").plan(schema)
+    assert [block.n_levels for block in plan.design.blocks] == [6, 2]  # age, job and wage are tied
+
+
+@pytest.mark.parametrize(
+    ("settings", "columns", "message"),
+    [
+        ({"delta": 0}, {"a": {"levels": [0, 1]}}, "delta must be above 0"),
+        ({"kind": "near"}, {"a": {"levels": [0, 1]}}, "kind must be"),
+        ({"sets": "all"}, {"a": {"levels": [0, 1]}}, "sets must be"),
+        ({}, {"a": {"levels": list(range(5_001))}}, r"'a' has more than 5,000 levels: merge levels"),
+        ({}, {n: {"levels": list(range(3_500))} for n in "ab"}, "7,000 levels in all"),
+        ({}, {"a": {"levels": [0, 1], "public": True}}, "nothing to synthesize"),
+        ({}, {"a": {"lower": 0, "upper": 1}}, "needs bins"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_the_charge(settings, columns, message):
+    with pytest.raises(InputError, match=message):
+        Pairs(epsilon=1, **{"kind": "zcdp", **settings}).plan(Schema.model_validate({"columns": columns}))
+
+
+def test_public_columns_give_the_number_of_records_away():
+    with pytest.raises(InputError, match="replace-one"):
+        Pairs(epsilon=1, neighbours="add-remove").plan(Schema.model_validate(RULES))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (1, 2), (1,)])
+@pytest.mark.parametrize("n", [2, 30])
+@pytest.mark.parametrize("kind", ["pure", "zcdp"])
+def test_tables_of_one_column_one_level_or_two_records(sizes, n, kind):
+    schema = schema_of(*sizes)
+    records = all_records(schema)
+    table = table_of(schema, [records[k % len(records)] for k in range(n)])
+    if sizes == (1,):
+        with pytest.raises(InputError, match="no column has two levels"):
+            Pairs(epsilon=1, kind=kind).release(table)
+        return
+    release, _ = Pairs(epsilon=1, kind=kind, n_sets=2).release(table)
+    assert [len(made) for made in release.sets] == [n, n]
+
+
+def test_a_column_that_is_missing_in_all_records():
+    schema = Schema.model_validate(
+        {"columns": {"a": {"lower": 0, "upper": 9, "bins": 3, "missing": True}, "b": {"levels": [0, 1]}}}
+    )
+    frame = pd.DataFrame({"a": [np.nan] * 400, "b": [0, 1] * 200})
+    release, _ = Pairs(epsilon=2, kind="zcdp").release(Table(frame, schema))
+    assert release.sets[0]["a"].isna().mean() > 0.8
+
+
+def test_many_levels_for_few_records_are_warned_of_by_public_facts():
+    schema = Schema.model_validate({"columns": {"a": {"levels": list(range(900))}, "b": {"levels": [0, 1]}}})
+    table = Table(pd.DataFrame({"a": range(900), "b": [0, 1] * 450}), schema)
+    with pytest.warns(UserWarning, match=r"'a' has 900 levels, and noise .* merge levels"):
+        Pairs(epsilon=1, kind="zcdp").release(table)
+
+
+@pytest.mark.parametrize("epsilon", ["0.1", 1, 20])
+def test_the_reading_allows_for_noise_that_is_nearly_of_its_law(epsilon):
+    loss = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-9").privacy_loss(schema_of(2, 3, 40))
+    assert 0 < loss.tau < Fraction(1, 10**12)
+    assert loss.epsilon <= Fraction(epsilon)
+    assert loss.kind == "zcdp"
+
+
+def test_the_certificate_is_near_for_many_columns():
+    rng = np.random.default_rng(0)
+    schema = Schema.model_validate(
+        {"columns": {f"c{k}": {"levels": list(range(int(rng.integers(2, 12))))} for k in range(60)}}
+    )
+    design = design_of(schema)
+    share = {m: w / WEIGHT for m, w in zip(design.margins, design.weights.tolist(), strict=True)}
+    f = 1 - 1 / design.sizes
+    curved = np.zeros((60, 60))
+    for margin, weight in share.items():
+        if len(margin) == 2:
+            curved[margin] = curved[margin[::-1]] = weight
+    linear = np.array([share[k,] for k in range(60)]) + curved @ f
+    best = 0.0
+    for _ in range(200):  # a local search finds patterns: the maximum is at least that
+        chosen = (rng.random(60) < 0.5).astype(float)
+        for k in [*rng.permutation(60), *rng.permutation(60)]:
+            chosen[k] = float(linear[k] > curved[k] @ chosen)
+        best = max(best, linear @ chosen - chosen @ curved @ chosen / 2)
+    assert 2 * best <= float(design.squared) <= 2 * best * 1.005
