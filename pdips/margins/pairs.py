@@ -201,7 +201,7 @@ class Pairs(Mechanism):
             sets=sets,
             tables={"margins": published(design, step, noisy)},
             margin_errors=tuple(_margin_errors(design, found)),
-            diagnostics={"pairs that say more than the noise": told},
+            diagnostics={"telling_pairs": told},
         )
 
 

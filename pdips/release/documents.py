@@ -449,6 +449,8 @@ class Diagnostics(Findings):
     convergence: Annotated[list[Convergence], BeforeValidator(_each_convergence)] = []
     posterior: PosteriorSummary | None = None
     solver_arrived: bool | None = None
+    telling_pairs: float | None = None
+    """Part of the pairs of columns that say more of each other than noise alone would."""
 
 
 class RunDocument(Document):

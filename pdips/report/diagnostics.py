@@ -37,6 +37,8 @@ OFF, FAR_OFF = 0.05, 0.25
 CHANCE = 0.01
 EXPECTED_OUTSIDE, MOST_OUTSIDE = 0.05, 0.5
 MOST_CENSORED, ALL_BUT_CENSORED = 0.5, 0.9
+TELLING = 0.6
+"""Part of the pairs of columns that must say more than noise does, for the sets to be more than independent columns."""
 NOISE_FACTOR = 3.0
 """How much further a margin may lie from the table than noise and sampling alone bring it."""
 MOST_WIDENED, MOST_MOVED = 2.0, 3.0
@@ -85,6 +87,10 @@ def judge(
     if arrived is not None:
         said = "reached" if arrived else "the solver stopped short of it"
         found.append(Check("table of maximum entropy", said, "reached", graded(arrived)))
+    telling = run.diagnostics.telling_pairs
+    if telling is not None:
+        rule = f"at least {percent(TELLING)}: about half would by chance"
+        found.append(Check("pairs of columns above the noise", percent(telling), rule, graded(telling >= TELLING)))
     if noise is not None:
         found += _margins(noise)
     found += [check for check in compared_at_release(release, run.comparison) if check.name != "pairs of columns"]

@@ -162,12 +162,12 @@ def test_records_agree_with_the_pairs_of_the_table():
     rng = np.random.default_rng(1)
     shuffled = frame.apply(lambda column: rng.permutation(column))
     assert distance(frame, release.sets[0]) < 0.03 < 0.1 < distance(frame, shuffled)
-    assert 0.3 < record.diagnostics["pairs that say more than the noise"] <= 1
+    assert 0.3 < record.diagnostics["telling_pairs"] <= 1
 
 
 def test_noise_louder_than_the_table_gives_independent_columns_and_says_so():
     release, record = Pairs(epsilon="0.01").release(Table(linked(300), LINKED), rng=np.random.default_rng(1))
-    assert record.diagnostics["pairs that say more than the noise"] < 0.6
+    assert record.diagnostics["telling_pairs"] < 0.6
     assert len(release.sets[0]) == 300
 
 
