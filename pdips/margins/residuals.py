@@ -11,8 +11,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
-from itertools import combinations, product
+from functools import cached_property, lru_cache
+from itertools import combinations
 from typing import Any, Literal
 
 import numba
@@ -31,6 +31,9 @@ from pdips.privacy.plan import LinearImage, Step
 
 MOST_LEVELS = 5_000
 """Of a block: pairs of more levels would be noise, and fill the memory."""
+
+MOST_COMBINED = 1_000_000
+"""Combinations of columns that structural zeros tie together, before those that can't occur are left out."""
 
 WEIGHT = 2**30
 """The weight of the most precise margin: weights, which are reciprocals of variances, are whole parts of it."""
@@ -57,9 +60,9 @@ class ColumnBlock:
     def of(cls, domain: Domain, columns: tuple[int, ...]) -> "ColumnBlock":
         """Return the block of some columns."""
         sizes = tuple(int(domain.sizes[column]) for column in columns)
-        if math.prod(sizes) > MOST_LEVELS**2:
+        if math.prod(sizes) > MOST_COMBINED:
             raise InputError(_too_large(domain, columns))
-        levels = np.array(list(product(*map(range, sizes))), dtype=np.int64)
+        levels = np.indices(sizes).reshape(len(sizes), -1).T
         place = {column: levels[:, k] for k, column in enumerate(columns)}
         kept = levels[np.broadcast_to(domain.possible(place.get), len(levels))]
         if len(kept) > MOST_LEVELS:
@@ -330,17 +333,22 @@ def squared_norm(sizes: IntArray, public: BoolArray, weights: dict[tuple[int, ..
             linear[i] += weight * f[j]
             linear[j] += weight * f[i]
             curved[i, j] = curved[j, i] = weight
-    bound = quadratic_bound([math.ceil(linear[i]) for i in free], curved[np.ix_(free, free)])
+    bound = quadratic_bound(tuple(math.ceil(linear[i]) for i in free), curved[np.ix_(free, free)].tobytes())
     return 2 * bound / WEIGHT
 
 
-def quadratic_bound(linear: Sequence[int], curved: IntArray) -> Fraction:
+@lru_cache(maxsize=16)
+def quadratic_bound(linear: tuple[int, ...], entries: bytes) -> Fraction:
     """Return an upper bound of the maximum over D in {0, 1}^d of linear'D - D'QD / 2, proved in whole numbers.
+
+    ``entries`` are those of Q, as int64.
 
     For any u with P = Q + diag(u) positive semidefinite and any x the maximum is at most x'Px / 2 + sum_i max(0,
     linear_i + u_i / 2 - (Px)_i). Numerics choose u and x; the inequality is evaluated exactly.
     """
-    size, q = len(linear), curved.astype(float)
+    size = len(linear)
+    curved = np.frombuffer(entries, dtype=np.int64).reshape(size, size)
+    q = curved.astype(float)
     direction = np.abs(eigh(q)[1][:, -1]) + 1e-3 / math.sqrt(size)
     lowest = max(-float(eigh(q / np.outer(direction, direction), eigvals_only=True)[0]), 0.0)
     raised = lowest * direction**2

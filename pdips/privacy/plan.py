@@ -129,6 +129,8 @@ class Step:
             raise InputError(f"{self.name} must be asked at least once, got times = {self.times}")
         if self.law in NOISY:
             check_scale(self.variance if self.law == "gaussian" else self.scale, self.law)  # type: ignore[arg-type]
+            if self.image is not None and len(self.image.weights):
+                check_scale(self.image.scale(self, int(self.image.weights.min())), self.law)  # type: ignore[arg-type]
 
     @property
     def scale(self) -> Fraction:

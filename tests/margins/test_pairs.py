@@ -219,11 +219,16 @@ def test_impossible_combinations_never_occur_and_public_columns_stay():
         ({}, {n: {"levels": list(range(3_500))} for n in "ab"}, "7,000 levels in all"),
         ({}, {"a": {"levels": [0, 1], "public": True}}, "nothing to synthesize"),
         ({}, {"a": {"lower": 0, "upper": 1}}, "needs bins"),
+        (
+            {"kind": "pure", "epsilon": "1e-14"},
+            {n: {"levels": list(range(k))} for n, k in zip("abc", (2, 9, 90), strict=True)},
+            "epsilon is too small",
+        ),
     ],
 )
 def test_what_cannot_be_done_is_refused_before_the_charge(settings, columns, message):
     with pytest.raises(InputError, match=message):
-        Pairs(epsilon=1, **{"kind": "zcdp", **settings}).plan(Schema.model_validate({"columns": columns}))
+        Pairs(**{"epsilon": 1, "kind": "zcdp", **settings}).plan(Schema.model_validate({"columns": columns}))
 
 
 def test_public_columns_give_the_number_of_records_away():
