@@ -44,6 +44,7 @@ class Mutant:
 
 CONTRACT = "tests/contract/test_contract.py"
 CURATOR = "tests/privacy/test_curator.py"
+PAIRS = "tests/margins/test_pairs.py"
 SCORES = "tests/prices/test_scores_price.py"
 
 MUTANTS = [
@@ -128,8 +129,8 @@ MUTANTS = [
     Mutant(
         "half the noise is drawn",
         "privacy/curator.py",
-        "drawn = discrete_laplace(step.scale, size, bits)",
-        "drawn = discrete_laplace(step.scale / 2, size, bits)",
+        "noise = discrete_laplace(step.scale, size, bits) if laplace",
+        "noise = discrete_laplace(step.scale / 2, size, bits) if laplace",
         "tests/audit/test_audit.py -k laplace-sanitizer",
     ),
     Mutant(
@@ -324,6 +325,48 @@ MUTANTS = [
         "tests/data/test_table.py",
     ),
     # sums of scores
+    Mutant(
+        "all pairs forget a person's cap",
+        "margins/pairs.py",
+        "most = Sensitivity.of_record(schema, l1=moved, l2_squared=design.squared)",
+        "most = Sensitivity.of_person(l1=moved, l2_squared=design.squared)",
+        f"{PAIRS} -k counts_squared",
+    ),
+    Mutant(
+        "replacing a record moves all pairs as much as adding one",
+        "margins/pairs.py",
+        '* (2 if self.neighbours == "replace-one" else 1)',
+        "* 1",
+        f"{CONTRACT} -k pairs",
+    ),
+    Mutant(
+        "half of what replacing a record does to residuals is charged",
+        "margins/residuals.py",
+        "return 2 * bound / WEIGHT",
+        "return bound / WEIGHT",
+        f"{PAIRS} -k no_record",
+    ),
+    Mutant(
+        "the certificate forgets what a pair does to its second column",
+        "margins/residuals.py",
+        "            linear[j] += weight * f[i]\n",
+        "",
+        f"{PAIRS} -k no_record",
+    ),
+    Mutant(
+        "noise behind an image has half its standard deviation",
+        "privacy/curator.py",
+        "one(step.image.scale(step, weight), n_runs",
+        "one(step.image.scale(step, weight) / 4, n_runs",
+        f"{PAIRS} -k unbiased",
+    ),
+    Mutant(
+        "a zero-concentrated price forgets its tau",
+        "privacy/plan.py",
+        'zcdp(self._sum(), self.delta, self.neighbours, "", tau)',
+        'zcdp(self._sum(), self.delta, self.neighbours, "")',
+        f"{PAIRS} -k nearly_of_its_law",
+    ),
     Mutant(
         "replacing a record moves a sum of scores by one score",
         "scores/scores.py",

@@ -1,6 +1,7 @@
 """All pairs with noise: the price by enumeration and certificate, the law of differences, fields, and bad input."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, product
 
@@ -14,6 +15,7 @@ from pdips.margins.domain import columns_of
 from pdips.margins.pairs import estimate
 from pdips.margins.residuals import WEIGHT, ResidualDesign, difference, residual
 from pdips.privacy.curator import noisy_counts
+from pdips.privacy.loss import epsilon_of
 
 SIZES = [(2, 3, 2), (3, 4, 2), (4,), (1, 3), (2,) * 5, (2, 3, 5, 4)]
 
@@ -273,6 +275,9 @@ def test_the_reading_allows_for_noise_that_is_nearly_of_its_law(epsilon):
     assert 0 < loss.tau < Fraction(1, 10**12)
     assert loss.epsilon <= Fraction(epsilon)
     assert loss.kind == "zcdp"
+    plan = Pairs(epsilon=epsilon, kind="zcdp", delta="1e-9").plan(schema_of(2, 3, 40))
+    loud = replace(plan, steps=(replace(plan.steps[0], delta=Fraction(1, 10**10)),)).loss
+    assert loud.epsilon == epsilon_of(loud.rho, Fraction(9, 10**10)) > loss.epsilon
 
 
 def test_the_certificate_is_near_for_many_columns():
