@@ -129,6 +129,7 @@ def test_every_mechanism_without_noise_has_its_reason() -> None:
     noisy = (
         "laplace-sanitizer",
         "modips",
+        "pairs",
         "perturbed-histogram",
         "privbayes",
         "scores",
