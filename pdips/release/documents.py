@@ -392,8 +392,7 @@ def _convergence(value: Any) -> Any:
     """Return the convergence of chains as numbers, from a sentence of an earlier version too; None for other words."""
     if not isinstance(value, str):
         return value
-    said = SENTENCE.match(value)
-    if said is None:
+    if (said := SENTENCE.match(value)) is None:
         return None
     word, rhat, bulk, tail, divergences, rounds = said.groups()
     found = {"rhat": float(rhat), "ess_bulk": float(bulk), "ess_tail": float(tail)}
@@ -450,7 +449,6 @@ class Diagnostics(Findings):
     posterior: PosteriorSummary | None = None
     solver_arrived: bool | None = None
     telling_pairs: float | None = None
-    """Part of the pairs of columns that say more of each other than noise alone would."""
 
 
 class RunDocument(Document):

@@ -86,4 +86,4 @@ def test_a_refusal_is_a_row(monkeypatch, tmp_path):
         assert 0.05 < seen[f"normal, {mechanism}, ϵ = 1", "rmse"] < 8
     page = (tmp_path / "study.html").read_text(encoding="utf-8")
     assert "refused: the chains don&#39;t agree" in page
-    assert "nobody wrote one of statistics" in page
+    assert "refuses a design for which pdips has no model of statistics" in page
